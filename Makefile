@@ -1,0 +1,55 @@
+# Everything a person does here, on a machine with git, make and python3 (with venv).
+
+SHELL := /bin/sh
+# Many short processes are started here: without compiled modules each would pay for them again.
+unexport PYTHONDONTWRITEBYTECODE
+BIN := .venv/bin
+WORKERS ?= 2
+# More for pytest, for the demo or for the benchmark: make test ARGS="-k publish"
+ARGS ?=
+
+COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test serve bench fmt check lock docs postgres
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install all that is needed into .venv (quick when nothing changed)
+	@tools/setup.sh
+
+demo: setup ## Run the worked example on a local Spark: branch, build, merge, build nothing
+	@$(BIN)/headgate demo $(ARGS)
+
+# Tests marked `xdist_group("spark")` stay on one worker, so that one JVM serves them all.
+test: check postgres ## Check the code, then run every test that this machine can run
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+serve: setup ## Start the server on the store of this directory
+	@$(BIN)/headgate serve $(ARGS)
+
+bench: setup ## Measure, print a table, write JSON
+	@$(BIN)/python -m bench $(ARGS)
+
+fmt: setup ## Format the code and mend what can be mended
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+check: setup ## Lint, formatting, types, and the order of the rooms
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+lock: setup ## Write the lock files anew from pyproject.toml (UPGRADE=--upgrade: newest releases)
+	@$(COMPILE) --all-extras --group dev --output-file requirements.lock pyproject.toml
+	@$(COMPILE) --no-deps --output-file tools/bootstrap.lock tools/bootstrap.in
+	@$(COMPILE) --no-deps --output-file tools/postgres.lock tools/postgres.in
+
+docs: setup ## Write docs/reference.md anew from the command line's own help
+	@$(BIN)/typer headgate.cli.main utils docs --name headgate --output docs/reference.md
+
+postgres: setup
+	@$(BIN)/python -m tools.ensure_postgres

@@ -1,0 +1,81 @@
+"""What there is to measure: benches, each with things to compare and cases to time on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+S = TypeVar("S")
+
+Timed = Callable[[], object]
+Prepare = Callable[[S], Timed]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much of everything: a quick look, or the figures that are reported."""
+
+    quick: bool = False
+
+    def of(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Generic[S]):
+    """One thing to time; `prepare` is called before each repetition and is not timed itself."""
+
+    name: str
+    prepare: Prepare[S]
+    target_ms: float | None = None
+    # Whether it must cost the same on the last subject as on the first.
+    flat: bool = False
+
+
+class Unavailable(Exception):
+    """A bench that this machine cannot run; the message says what is missing."""
+
+
+class Bench(Generic[S]):
+    """Cases that are timed in turns on several subjects, so that noise falls on all alike."""
+
+    def __init__(
+        self,
+        name: str,
+        subjects: Callable[[Scale, Tell], AbstractContextManager[Mapping[str, S]]],
+        *,
+        repetitions: int = 100,
+        quick_repetitions: int = 20,
+        warm_ups: int = 5,
+        floor: str | None = None,
+    ) -> None:
+        self.name = name
+        self.subjects = subjects
+        self.repetitions = repetitions
+        self.quick_repetitions = quick_repetitions
+        self.warm_ups = warm_ups
+        # The case that no other can beat; the others are shown as multiples of it.
+        self.floor = floor
+        self.cases: list[Case[S]] = []
+
+    def case(
+        self, name: str, *, target_ms: float | None = None, flat: bool = False
+    ) -> Callable[[Prepare[S]], Prepare[S]]:
+        """Registers a function that prepares one repetition and returns what to time."""
+
+        def register(prepare: Prepare[S]) -> Prepare[S]:
+            self.cases.append(Case(name=name, prepare=prepare, target_ms=target_ms, flat=flat))
+            return prepare
+
+        return register
+
+    def chosen(self, only: str | None) -> list[Case[S]]:
+        """The cases whose full name has the text in it; the floor comes along with any."""
+        if only is None:
+            return self.cases
+        found = [case for case in self.cases if only.lower() in f"{self.name} {case.name}".lower()]
+        floor = [case for case in self.cases if case.name == self.floor and case not in found]
+        return [*floor, *found] if found else []

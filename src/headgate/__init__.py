@@ -1,0 +1,20 @@
+"""Headgate: branches, transactions and fenced publication for Spark data pipelines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headgate.store import Store, open
+
+__version__ = "0.1.0"
+__all__ = ["Store", "__version__", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that `headgate --help` and a user's transform module load no SQL and no Spark.
+    if name in {"open", "Store"}:
+        from headgate import store  # noqa: PLC0415  (lazy on purpose)
+
+        return getattr(store, name)
+    raise AttributeError(f"module 'headgate' has no attribute {name!r}")

@@ -1,0 +1,144 @@
+"""Committing OPEN transactions: content is checked against the type, then the door decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.catalog.database import Connection, Database
+from headgate.catalog.find import load_dataset, load_transactions
+from headgate.catalog.publish import publish
+from headgate.catalog.stage import stage_version
+from headgate.errors import TransactionNotOpen, TransactionTypeViolated
+from headgate.files.entries import EMPTY
+from headgate.files.trees import FileTrees
+from headgate.files.writing import natural_type, root_of, tree_version
+from headgate.model.changes import (
+    CommitTransaction,
+    OperationKey,
+    Provenance,
+    PublishRequest,
+    Receipt,
+)
+from headgate.model.ids import TransactionId
+from headgate.model.nouns import (
+    AttemptRef,
+    DatasetKind,
+    PublicationKind,
+    Transaction,
+    TransactionState,
+    TransactionType,
+    Version,
+)
+from headgate.tables.classify import check_declared, effect_between
+from headgate.tables.versions import TableVersions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What can be in a dataset: trees of files, and versions of tables."""
+
+    trees: FileTrees
+    tables: TableVersions
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitOptions:
+    actor: str
+    attempt: AttemptRef | None = None
+    operation: OperationKey | None = None
+    may_write_protected: bool = False
+    provenance: Mapping[TransactionId, Provenance] | None = None
+
+
+def commit_transactions(
+    database: Database,
+    contents: Contents,
+    ids: Sequence[TransactionId],
+    options: CommitOptions,
+) -> Receipt:
+    """Commits all of them in one publication, or none: each stays OPEN with what it holds."""
+    found, bases, kinds = database.read(lambda c: _gather(c, ids))
+    changes = []
+    for id in ids:
+        transaction = found[id]
+        base = bases.get(transaction.parent) if transaction.parent else None
+        before = base.version if base else None
+        settled = _complete(database, transaction, kinds[transaction.id], options.attempt)
+        type = _checked_type(contents, settled, before, kinds[transaction.id])
+        known = (options.provenance or {}).get(id)
+        changes.append(
+            CommitTransaction(transaction=id, version=settled.version, type=type, provenance=known)
+        )
+    return publish(
+        database,
+        PublishRequest(
+            actor=options.actor,
+            kind=PublicationKind.COMMIT,
+            changes=tuple(changes),
+            attempt=options.attempt,
+            operation=options.operation,
+            may_write_protected=options.may_write_protected,
+        ),
+    )
+
+
+def _gather(
+    connection: Connection, ids: Sequence[TransactionId]
+) -> tuple[
+    dict[TransactionId, Transaction],
+    dict[TransactionId, Transaction],
+    dict[TransactionId, DatasetKind],
+]:
+    found = load_transactions(connection, ids)
+    for id in ids:
+        state = found[id].state if id in found else "unknown"
+        if state is not TransactionState.OPEN:
+            raise TransactionNotOpen(transaction=id, state=state)
+    bases = load_transactions(connection, [t.parent for t in found.values() if t.parent])
+    kinds = {id: load_dataset(connection, t.dataset).kind for id, t in found.items()}
+    return found, bases, kinds
+
+
+def _complete(
+    database: Database, transaction: Transaction, kind: DatasetKind, attempt: AttemptRef | None
+) -> Transaction:
+    """A files transaction always shows a tree: one that put nothing shows the empty one."""
+    if transaction.version is not None or kind is not DatasetKind.FILES:
+        return transaction
+    return stage_version(
+        database, transaction.id, tree_version(EMPTY), expected=None, attempt=attempt
+    )
+
+
+def _checked_type(
+    contents: Contents, transaction: Transaction, before: Version | None, kind: DatasetKind
+) -> TransactionType:
+    """The transaction's type if its content keeps to it; in a unit nobody named one."""
+    named = transaction.unit is None
+    if kind is DatasetKind.FILES:
+        return _files_type(contents.trees, transaction, before, named=named)
+    if transaction.version is None:
+        return transaction.type if named else TransactionType.DELETE
+    effect = effect_between(
+        contents.tables.read(before.location).metadata if before else None,
+        contents.tables.read(transaction.version.location).metadata,
+    )
+    if not named:
+        return effect.natural
+    check_declared(transaction=transaction.id, declared=transaction.type, effect=effect)
+    return transaction.type
+
+
+def _files_type(
+    trees: FileTrees, transaction: Transaction, before: Version | None, *, named: bool
+) -> TransactionType:
+    old, new = root_of(before), root_of(transaction.version)
+    if not named:
+        return natural_type(trees.difference(old, new))
+    reason = trees.find_violation(transaction.type, old, new)
+    if reason is not None:
+        raise TransactionTypeViolated(
+            transaction=transaction.id, type=transaction.type, reason=reason
+        )
+    return transaction.type

@@ -1,0 +1,93 @@
+"""The code of a project at one commit as one content-addressed archive."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import keyword
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from headgate.errors import ObjectCorrupted
+from headgate.model.names import check_file_path
+from headgate.transforms.finding import SOURCE_LAYOUT
+
+# The earliest moment a zip can say; a real one would make equal content differ.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+_PLAIN_FILE = 0o100644 << 16
+_UNIX = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """A reproducible zip: the same files make the same bytes, wherever and whenever."""
+
+    data: bytes
+    digest: str
+
+
+def make_bundle(tree: Path, data_files: Iterable[str] = ()) -> Bundle:
+    """Bundles all Python files of an exported tree, and the data files named."""
+    names = {*python_files(tree), *data_files}
+    buffer = io.BytesIO()
+    # Stored, not deflated: compressed bytes depend on the zlib at hand.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(names):
+            entry = zipfile.ZipInfo(check_file_path(name), date_time=_NO_TIME)
+            entry.external_attr = _PLAIN_FILE
+            entry.create_system = _UNIX
+            archive.writestr(entry, (tree / name).read_bytes())
+    data = buffer.getvalue()
+    return Bundle(data=data, digest=hashlib.sha256(data).hexdigest())
+
+
+def unpack_bundle(data: bytes, digest: str, parent: Path) -> Path:
+    """The directory `parent/digest` with the bundle's files; whole, or not there at all."""
+    target = parent / digest
+    if target.is_dir():
+        return target
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != digest:
+        raise ObjectCorrupted(location=f"bundle {digest}", expected=digest, actual=actual)
+    parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{digest[:12]}-", dir=parent))
+    try:
+        _extract(data, unfinished)
+        unfinished.rename(target)
+    except OSError:
+        # Another process was first with the same content, or the disk refused.
+        if not target.is_dir():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return target
+
+
+def python_files(tree: Path) -> tuple[str, ...]:
+    """All Python files below a directory, relative to it, with forward slashes; sorted."""
+    found = (path for path in tree.rglob("*.py") if path.is_file() and not path.is_symlink())
+    return tuple(sorted(path.relative_to(tree).as_posix() for path in found))
+
+
+def module_name(file: str, *, source_layout: bool) -> str | None:
+    """The name by which a project's file is imported, or None if no name can reach it."""
+    parts = list(PurePosixPath(file).with_suffix("").parts)
+    if source_layout and parts[0] == SOURCE_LAYOUT:
+        parts = parts[1:]
+    if parts and parts[-1] == "__init__":
+        parts = parts[:-1]
+    if not parts or not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+        return None
+    return ".".join(parts)
+
+
+def _extract(data: bytes, directory: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for entry in archive.infolist():
+            path = directory / check_file_path(entry.filename)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(archive.read(entry))

@@ -1,0 +1,221 @@
+"""The logic hash: what a transform computes, told apart from how it is written down."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headgate.builds.bundle import module_name, python_files
+from headgate.builds.tokens import normal_form, parsed
+from headgate.errors import InvalidDefinition
+from headgate.model.freshness import digest
+from headgate.model.jobspecs import Declaration
+from headgate.transforms.finding import SOURCE_LAYOUT, import_roots
+
+_LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.toml")
+_LOCK_PATTERNS = ("requirements*.txt",)
+_TIME = {"current_timestamp", "current_date", "localtimestamp", "now", "today", "utcnow"}
+_CHANCE = {"rand", "randn", "uuid", "uuid1", "uuid4", "monotonically_increasing_id"}
+_READERS = {"csv", "jdbc", "json", "load", "orc", "parquet", "table", "text", "textFile", "xml"}
+_IN_SQL = re.compile(
+    r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid)\s*\(", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspicion:
+    """A line whose result may differ although logic and inputs are the same."""
+
+    file: str
+    line: int
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Module:
+    file: str
+    digest: str
+    imports: tuple[str, ...]
+    tree: ast.Module
+
+
+class Project:
+    """The Python modules of an exported tree, read once, by name."""
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self._roots = import_roots(tree)
+        source_layout = len(self._roots) > 1
+        self._files: dict[str, str] = {}
+        # In reverse, so that of two files with one name the import root that wins comes last.
+        for file in reversed(python_files(tree)):
+            name = module_name(file, source_layout=source_layout)
+            if name is not None and (
+                name not in self._files or file.startswith(f"{SOURCE_LAYOUT}/")
+            ):
+                self._files[name] = file
+        self._modules: dict[str, _Module] = {}
+        self._locks = _locked_versions(tree)
+
+    def logic_hash(self, declared: Declaration) -> str:
+        """Equal for equal logic, wherever the project lies and whatever Python reads it."""
+        modules = {name: self._module(name).digest for name in self.reached_from(declared.module)}
+        data = {
+            self._importable(file): digest((self._tree / file).read_bytes().hex())
+            for file in self.data_files(declared)
+        }
+        return digest(["logic-1", modules, data, sorted(self._locks), _what_counts(declared)])
+
+    def reached_from(self, module: str) -> list[str]:
+        """The module, and every project module that it imports, directly or not; sorted."""
+        reached: set[str] = set()
+        waiting = [name for name in _with_packages(module) if name in self._files]
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting.extend(self._module(name).imports)
+        return sorted(reached)
+
+    def data_files(self, declared: Declaration) -> list[str]:
+        """The files that `bundle_data` names; a pattern that names none is an error."""
+        found: set[str] = set()
+        for pattern in declared.bundle_data:
+            matched = [path for path in self._tree.glob(pattern) if path.is_file()]
+            if not matched:
+                raise InvalidDefinition(
+                    file=declared.file,
+                    line=declared.line,
+                    reason=f"bundle_data {pattern!r} names no committed file; paths are relative "
+                    "to the repository's root",
+                )
+            found.update(path.relative_to(self._tree).as_posix() for path in matched)
+        return sorted(found)
+
+    def suspicions(self, modules: Collection[str]) -> tuple[Suspicion, ...]:
+        """Lines reached from these modules that may depend on time, chance or undeclared reads."""
+        reached = sorted({name for module in modules for name in self.reached_from(module)})
+        return tuple(
+            Suspicion(file=module.file, line=line, what=what)
+            for module in map(self._module, reached)
+            for line, what in sorted(set(_suspicious(module.tree)))
+        )
+
+    def _module(self, name: str) -> _Module:
+        if name not in self._modules:
+            self._modules[name] = self._read(name, self._files[name])
+        return self._modules[name]
+
+    def _read(self, name: str, file: str) -> _Module:
+        path = self._tree / file
+        try:
+            text, tree = parsed(path)
+            words: Any = normal_form(text, tree)
+        except (SyntaxError, ValueError, tokenize.TokenError):
+            # Imported by nobody so far, or for another Python: any change of it counts.
+            tree, words = ast.Module(body=[], type_ignores=[]), path.read_bytes().hex()
+        package = name if file.endswith("__init__.py") else name.rpartition(".")[0]
+        named = {
+            found
+            for wanted in _imports(tree, package)
+            for found in _with_packages(wanted)
+            if found in self._files
+        }
+        return _Module(file=file, digest=digest(words), imports=tuple(sorted(named)), tree=tree)
+
+    def _importable(self, file: str) -> str:
+        """A data file's path as its modules see it: the same in a flat and a `src` layout."""
+        return file.removeprefix(f"{SOURCE_LAYOUT}/") if len(self._roots) > 1 else file
+
+
+def _what_counts(declared: Declaration) -> dict[str, Any]:
+    """The parts of a declaration that shape the result; not where it stands nor how it runs."""
+    data = declared.to_json()
+    for name in ("file", "line", "fresh", "bundle_data", "allowed_run_seconds", "allow_empty"):
+        del data[name]
+    for part in (*data["inputs"], *data["outputs"], *data["parameters"]):
+        del part["description"]
+        for check in part.get("checks", ()):
+            del check["description"]
+    return data
+
+
+def _with_packages(name: str) -> list[str]:
+    """A module's name and those of the packages around it, whose code is run first."""
+    parts = name.split(".")
+    return [".".join(parts[: length + 1]) for length in range(len(parts))]
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Every module that the code may import, by full name; also inside functions."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                start = _absolute(node, package)
+                if start:
+                    yield start
+                yield from (f"{start}.{a.name}" if start else a.name for a in node.names)
+            case ast.Call(args=[ast.Constant(value=str(name)), *_]):
+                # importlib.import_module("a.b") and __import__("a.b").
+                if _last_name(node.func) in {"import_module", "__import__"}:
+                    yield name
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    parts = package.split(".") if package else []
+    kept = parts[: len(parts) - (node.level - 1)]
+    return ".".join([*kept, node.module] if node.module else kept)
+
+
+def _suspicious(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if found := _IN_SQL.search(node.value):
+                yield node.lineno, f"{found[1].lower()}() in SQL"
+        elif isinstance(node, ast.Call):
+            name = _last_name(node.func)
+            if name in _TIME:
+                yield node.lineno, f"{name}() depends on the time"
+            elif name in _CHANCE:
+                yield node.lineno, f"{name}() depends on chance"
+            elif name in _READERS and _reads_path(node.func):
+                yield node.lineno, f"read.{name}() reads what no Input declares"
+
+
+def _reads_path(function: ast.expr) -> bool:
+    """Whether a call hangs on `….read` or `….readStream`, through calls such as `.format(…)`."""
+    while isinstance(function, ast.Attribute | ast.Call):
+        if isinstance(function, ast.Attribute) and function.attr in {"read", "readStream"}:
+            return True
+        function = function.value if isinstance(function, ast.Attribute) else function.func
+    return False
+
+
+def _last_name(function: ast.expr) -> str:
+    match function:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def _locked_versions(tree: Path) -> set[str]:
+    """Digests of the lock files at the root, without their comments."""
+    files = [tree / name for name in _LOCK_FILES]
+    files += [path for pattern in _LOCK_PATTERNS for path in tree.glob(pattern)]
+    return {digest(_without_comments(path)) for path in files if path.is_file()}
+
+
+def _without_comments(path: Path) -> list[str]:
+    lines = path.read_text("utf-8", "replace").splitlines()
+    # As pip reads them: '#' begins a comment only at a line's start or after a space.
+    stripped = (re.sub(r"(^|\s+)#.*$", "", line).strip() for line in lines)
+    return [line for line in stripped if line]

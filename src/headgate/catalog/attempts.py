@@ -1,0 +1,281 @@
+"""Task keys and attempts: the catalog mints the epoch; only the newest may act."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from headgate.catalog.database import Database, now
+from headgate.catalog.find import load_transactions
+from headgate.catalog.locks import branches_with_head, lock_attempt, lock_branches
+from headgate.catalog.rows import dump, load
+from headgate.catalog.schema import attempts, task_keys, transactions, working_objects
+from headgate.catalog.transactions import abort_in
+from headgate.errors import AttemptSuperseded
+from headgate.model.ids import Epoch, Instant, TransactionId
+from headgate.model.nouns import Attempt, AttemptRef, AttemptState, TransactionState
+
+
+def dispatch_attempt(
+    database: Database,
+    key: str,
+    *,
+    actor: str,
+    lease_seconds: int,
+    token: str | None = None,
+    scope: Mapping[str, Any] | None = None,
+    parent: AttemptRef | None = None,
+    carry_transactions: bool = False,
+) -> Attempt:
+    """A new epoch of the key; every older attempt of it is superseded from this moment.
+
+    The older one's OPEN transactions are aborted, or carried: then they belong to the new epoch
+    and start again from their base.
+    """
+    return database.write(
+        lambda connection: dispatch_in(
+            connection,
+            key,
+            actor=actor,
+            lease_seconds=lease_seconds,
+            token=token,
+            scope=scope,
+            parent=parent,
+            carry_transactions=carry_transactions,
+        )
+    )
+
+
+def dispatch_in(
+    connection: Connection,
+    key: str,
+    *,
+    actor: str,
+    lease_seconds: int,
+    token: str | None = None,
+    scope: Mapping[str, Any] | None = None,
+    parent: AttemptRef | None = None,
+    carry_transactions: bool = False,
+) -> Attempt:
+    if parent is not None:
+        lock_attempt(connection, parent)
+    epoch = _next_epoch(connection, key)
+    moment = now(connection)
+    superseded = _supersede(connection, key, moment)
+    connection.execute(
+        insert(attempts).values(
+            key=key,
+            epoch=epoch,
+            state=AttemptState.RUNNING,
+            actor=actor,
+            started_at=moment,
+            lease_seconds=lease_seconds,
+            lease_until=moment + lease_seconds * 1_000_000,
+            token_digest=token_digest(token) if token else None,
+            parent_key=parent.key if parent else None,
+            parent_epoch=parent.epoch if parent else None,
+            scope=dump(dict(scope or {})),
+        )
+    )
+    for older in superseded:
+        carry = carry_transactions and older == key
+        _settle_older(connection, older, epoch, actor=actor, carry=carry, at=moment)
+    return _load(connection, AttemptRef(key=key, epoch=epoch))
+
+
+def _supersede(connection: Connection, key: str, at: Instant) -> list[str]:
+    """Ends older attempts of the key and those below them; the keys whose work must be settled."""
+    below = connection.execute(
+        select(attempts.c.key)
+        .where(attempts.c.parent_key == key, attempts.c.state == AttemptState.RUNNING)
+        .distinct()
+    ).scalars()
+    keys = [key, *below]
+    connection.execute(
+        update(attempts)
+        .where(attempts.c.key.in_(keys), attempts.c.state == AttemptState.RUNNING)
+        .values(state=AttemptState.SUPERSEDED, ended_at=at)
+    )
+    return keys
+
+
+def _next_epoch(connection: Connection, key: str) -> Epoch:
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(task_keys).values(key=key, epoch=1)
+    raised = statement.on_conflict_do_update(
+        index_elements=[task_keys.c.key], set_={"epoch": task_keys.c.epoch + 1}
+    ).returning(task_keys.c.epoch)
+    return Epoch(connection.execute(raised).scalar_one())
+
+
+def _settle_older(
+    connection: Connection, key: str, epoch: Epoch, *, actor: str, carry: bool, at: Instant
+) -> None:
+    older = [
+        TransactionId(id)
+        for id in connection.execute(
+            select(transactions.c.id).where(
+                transactions.c.attempt_key == key,
+                transactions.c.state == TransactionState.OPEN,
+            )
+        ).scalars()
+    ]
+    if not older:
+        return
+    if not carry:
+        abort_in(connection, older, actor=actor, kind="superseded")
+        return
+    lock_branches(connection, branches_with_head(connection, older))
+    found = load_transactions(connection, older)
+    parents = load_transactions(connection, [t.parent for t in found.values() if t.parent])
+    for transaction in found.values():
+        parent = parents.get(transaction.parent) if transaction.parent else None
+        base = parent.version if parent and transaction.type != "SNAPSHOT" else None
+        connection.execute(
+            update(transactions)
+            .where(transactions.c.id == transaction.id)
+            .values(
+                attempt_epoch=epoch,
+                version_id=base.id if base else None,
+                lease_until=at + transactions.c.lease_seconds * 1_000_000,
+            )
+        )
+    # What the older attempt was going to re-use is nothing to the one that starts again.
+    connection.execute(delete(working_objects).where(working_objects.c.transaction_id.in_(older)))
+
+
+def heartbeat(database: Database, ref: AttemptRef) -> None:
+    """Renews the lease of an attempt and of its OPEN transactions; a superseded one learns it."""
+
+    def work(connection: Connection) -> None:
+        moment = now(connection)
+        newest = select(task_keys.c.epoch).where(task_keys.c.key == ref.key).scalar_subquery()
+        changed = connection.execute(
+            update(attempts)
+            .where(
+                attempts.c.key == ref.key,
+                attempts.c.epoch == ref.epoch,
+                attempts.c.epoch == newest,
+                attempts.c.state == AttemptState.RUNNING,
+            )
+            .values(lease_until=moment + attempts.c.lease_seconds * 1_000_000)
+        )
+        if changed.rowcount != 1:
+            raise _superseded(connection, ref)
+        connection.execute(
+            update(transactions)
+            .where(
+                transactions.c.attempt_key == ref.key,
+                transactions.c.attempt_epoch == ref.epoch,
+                transactions.c.state == TransactionState.OPEN,
+            )
+            .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
+        )
+
+    database.write(work)
+
+
+def end_attempt(database: Database, ref: AttemptRef, state: AttemptState) -> None:
+    """Closes an attempt; one that was superseded meanwhile stays so."""
+
+    def work(connection: Connection) -> None:
+        connection.execute(
+            update(attempts)
+            .where(
+                attempts.c.key == ref.key,
+                attempts.c.epoch == ref.epoch,
+                attempts.c.state == AttemptState.RUNNING,
+            )
+            .values(state=state, ended_at=now(connection))
+        )
+
+    database.write(work)
+
+
+def find_attempt_by_token(
+    connection: Connection, token: str
+) -> tuple[Attempt, Mapping[str, Any]] | None:
+    """The attempt that a bearer token stands for, with its scope; any state."""
+    row = (
+        connection.execute(select(attempts).where(attempts.c.token_digest == token_digest(token)))
+        .mappings()
+        .one_or_none()
+    )
+    return (_to_attempt(row), load(row["scope"])) if row else None
+
+
+def check_newest(connection: Connection, ref: AttemptRef) -> None:
+    """Refuses an attempt that was superseded or has ended, or whose build was; without a lock."""
+    row = connection.execute(
+        select(attempts.c.state, attempts.c.parent_key, attempts.c.parent_epoch).where(
+            attempts.c.key == ref.key, attempts.c.epoch == ref.epoch
+        )
+    ).one_or_none()
+    if row is None or row.state != AttemptState.RUNNING:
+        raise _superseded(connection, ref)
+    if row.parent_key is not None:
+        check_newest(connection, AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch)))
+
+
+def find_scope(connection: Connection, key: str, epoch: int) -> Mapping[str, Any] | None:
+    """What an attempt may read and write, as it was dispatched."""
+    text = connection.execute(
+        select(attempts.c.scope).where(attempts.c.key == key, attempts.c.epoch == epoch)
+    ).scalar_one_or_none()
+    return dict(load(text)) if text is not None else None
+
+
+def equip_attempt(
+    database: Database, ref: AttemptRef, *, token: str, scope: Mapping[str, Any]
+) -> None:
+    """Gives an attempt its token, and says what it may read and write."""
+    database.write(
+        lambda connection: connection.execute(
+            update(attempts)
+            .where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
+            .values(scope=dump(dict(scope)), token_digest=token_digest(token))
+        )
+    )
+
+
+def token_digest(token: str) -> str:
+    """Tokens are never stored, only what recognises them."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _load(connection: Connection, ref: AttemptRef) -> Attempt:
+    row = (
+        connection.execute(
+            select(attempts).where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
+        )
+        .mappings()
+        .one()
+    )
+    return _to_attempt(row)
+
+
+def _superseded(connection: Connection, ref: AttemptRef) -> AttemptSuperseded:
+    newest = connection.execute(
+        select(task_keys.c.epoch).where(task_keys.c.key == ref.key)
+    ).scalar_one_or_none()
+    state = connection.execute(
+        select(attempts.c.state).where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
+    ).scalar_one_or_none()
+    return AttemptSuperseded(
+        key=ref.key, epoch=ref.epoch, newest=newest or 0, state=state or "unknown"
+    )
+
+
+def _to_attempt(row: RowMapping) -> Attempt:
+    return Attempt(
+        ref=AttemptRef(key=row["key"], epoch=Epoch(row["epoch"])),
+        state=AttemptState(row["state"]),
+        actor=row["actor"],
+        started_at=Instant(row["started_at"]),
+        lease_until=Instant(row["lease_until"]),
+        lease_seconds=row["lease_seconds"],
+    )

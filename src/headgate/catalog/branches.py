@@ -1,0 +1,247 @@
+"""Verbs on branches: each reads, decides, and goes through the door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from headgate.catalog.database import Database, now
+from headgate.catalog.find import (
+    Steps,
+    check_in_history,
+    find_branch,
+    load_branch,
+    load_transaction,
+)
+from headgate.catalog.locks import lock_branches
+from headgate.catalog.publish import publish
+from headgate.catalog.schema import branches, datasets, moves, protected_branches, publications
+from headgate.catalog.writes import record_event
+from headgate.errors import (
+    BranchExists,
+    BranchNotFound,
+    Invalid,
+    TransactionNotCommitted,
+    VersionExpired,
+)
+from headgate.model.changes import (
+    CreateBranch,
+    DeleteBranch,
+    MoveBranch,
+    OperationKey,
+    PublishRequest,
+    Receipt,
+)
+from headgate.model.history import is_in_history
+from headgate.model.ids import TransactionId, mint_branch
+from headgate.model.names import check_branch_name
+from headgate.model.nouns import (
+    Branch,
+    Dataset,
+    PublicationKind,
+    Transaction,
+    TransactionState,
+)
+
+
+def create_branch(
+    database: Database,
+    dataset: Dataset,
+    name: str,
+    *,
+    parent: str | None,
+    at: str | None = None,
+    actor: str,
+    operation: OperationKey | None = None,
+) -> Branch:
+    """A root without a parent; else a child where the parent is, or was at a transaction."""
+    check_branch_name(name)
+    change = database.read(
+        lambda connection: _creation(connection, dataset, name, parent=parent, at=at)
+    )
+    publish(
+        database,
+        PublishRequest(
+            actor=actor, kind=PublicationKind.CREATE, changes=(change,), operation=operation
+        ),
+    )
+    return database.read(lambda connection: load_branch(connection, dataset, name))
+
+
+def _creation(
+    connection: Connection, dataset: Dataset, name: str, *, parent: str | None, at: str | None
+) -> CreateBranch:
+    if find_branch(connection, dataset.id, name) is not None:
+        raise BranchExists(dataset=str(dataset.name), branch=name)
+    if parent is None:
+        if at is not None:
+            raise Invalid("a root has no history: `at` needs a branch to start `from`.")
+        return CreateBranch(id=mint_branch(), dataset=dataset.id, name=name, parent=None)
+    source = load_branch(connection, dataset, parent)
+    head, view = source.head, source.view
+    if at is not None:
+        target = _committed(connection, at)
+        check_in_history(connection, source, target, source.view)
+        head = view = target.id
+    return CreateBranch(
+        id=mint_branch(),
+        dataset=dataset.id,
+        name=name,
+        parent=source.id,
+        expected_head=source.head,
+        expected_view=source.view,
+        head=head,
+        view=view,
+    )
+
+
+def delete_branches(
+    database: Database,
+    targets: Sequence[Branch],
+    *,
+    actor: str,
+    may_write_protected: bool = False,
+    operation: OperationKey | None = None,
+) -> Receipt:
+    """Removes the pointers, all at once; children move under the grandparent."""
+    return publish(
+        database,
+        PublishRequest(
+            actor=actor,
+            kind=PublicationKind.DELETE,
+            changes=tuple(
+                DeleteBranch(branch=b.id, expected_head=b.head, expected_view=b.view)
+                for b in targets
+            ),
+            may_write_protected=may_write_protected,
+            operation=operation,
+        ),
+    )
+
+
+def reset_branch(
+    database: Database,
+    dataset: Dataset,
+    name: str,
+    *,
+    to: str,
+    actor: str,
+    may_write_protected: bool = False,
+    operation: OperationKey | None = None,
+) -> Receipt:
+    """Moves a branch to a transaction of its history, or back to one a reset took off it."""
+
+    def decide(connection: Connection) -> MoveBranch:
+        branch = load_branch(connection, dataset, name)
+        target = _committed(connection, to)
+        if not _was_taken_off(connection, branch, target):
+            check_in_history(connection, branch, target, branch.view)
+        return MoveBranch(
+            branch=branch.id,
+            expected_head=branch.head,
+            expected_view=branch.view,
+            to=target.id,
+        )
+
+    change = database.read(decide)
+    return publish(
+        database,
+        PublishRequest(
+            actor=actor,
+            kind=PublicationKind.RESET,
+            changes=() if change.to == change.expected_view == change.expected_head else (change,),
+            may_write_protected=may_write_protected,
+            operation=operation,
+        ),
+    )
+
+
+def _was_taken_off(connection: Connection, branch: Branch, target: Transaction) -> bool:
+    """Whether a logged reset took the transaction off this branch."""
+    reset = publications.c.kind == PublicationKind.RESET
+    query = (
+        select(moves.c.from_id)
+        .join(publications, publications.c.number == moves.c.publication)
+        .where(moves.c.branch_id == branch.id, moves.c.from_id.is_not(None), reset)
+        .order_by(moves.c.publication.desc())
+    )
+    steps = Steps(connection)
+    wanted = steps(target.id)
+    left = connection.execute(query).scalars().all()
+    return any(is_in_history(wanted, steps(TransactionId(id)), steps) for id in left)
+
+
+def _committed(connection: Connection, id: str) -> Transaction:
+    transaction = load_transaction(connection, id)
+    if transaction.state is not TransactionState.COMMITTED:
+        raise TransactionNotCommitted(transaction=id, state=transaction.state)
+    if transaction.condemned:
+        raise VersionExpired(what=f"transaction {id}")
+    return transaction
+
+
+def reparent_branch(
+    database: Database, dataset: Dataset, name: str, *, under: str | None, actor: str
+) -> Branch:
+    """Mends the ancestry record; no transaction moves, no view changes."""
+
+    def work(connection: Connection) -> Branch:
+        # Two at once, each right by itself, could close a circle: a dataset's go one by one.
+        connection.execute(
+            select(datasets.c.id).where(datasets.c.id == dataset.id).with_for_update(key_share=True)
+        )
+        branch = load_branch(connection, dataset, name)
+        parent = load_branch(connection, dataset, under) if under is not None else None
+        locked = lock_branches(connection, [b.id for b in (branch, parent) if b is not None])
+        for one in (branch, parent):
+            if one is not None and one.id not in locked:
+                raise BranchNotFound(dataset=str(dataset.name), branch=one.name)
+        above = parent
+        while above is not None:
+            if above.id == branch.id:
+                raise Invalid(
+                    f"branch {under!r} is below {name!r} on {dataset.name}: "
+                    "a branch cannot be its own ancestor.",
+                    dataset=str(dataset.name),
+                )
+            above = find_branch(connection, dataset.id, above.parent) if above.parent else None
+        connection.execute(
+            update(branches)
+            .where(branches.c.id == branch.id)
+            .values(parent_id=parent.id if parent else None)
+        )
+        record_event(
+            connection,
+            at=now(connection),
+            actor=actor,
+            kind="reparented",
+            dataset=dataset.id,
+            branch=name,
+            under=under,
+            was=branch.parent,
+        )
+        return load_branch(connection, dataset, name)
+
+    return database.write(work)
+
+
+def protect_branch(database: Database, name: str, *, actor: str, protected: bool = True) -> None:
+    """From now on this branch name accepts only builds of clean commits and admins."""
+    check_branch_name(name)
+
+    def work(connection: Connection) -> None:
+        connection.execute(delete(protected_branches).where(protected_branches.c.name == name))
+        moment = now(connection)
+        if protected:
+            connection.execute(
+                insert(protected_branches).values(name=name, actor=actor, created_at=moment)
+            )
+        kind = "protected" if protected else "unprotected"
+        record_event(connection, at=moment, actor=actor, kind=kind, branch=name)
+
+    database.write(work)
+
+
+def list_protected(connection: Connection) -> list[str]:
+    return sorted(connection.execute(select(protected_branches.c.name)).scalars())

@@ -1,0 +1,156 @@
+"""Builds and their jobs, as they are recorded while they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+
+from headgate.catalog.database import Database, now
+from headgate.catalog.find import load_transactions
+from headgate.catalog.rows import dump, load
+from headgate.catalog.schema import builds, jobs, transactions
+from headgate.errors import NotFound
+from headgate.model.ids import BuildId, Instant, TransactionId
+from headgate.model.nouns import AttemptRef, Transaction, TransactionState
+
+# Of equal results the newest is as good as any: there is no need to look at all of them.
+_CANDIDATES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    ordinal: int
+    state: str
+    reason: str
+    attempts: int
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRecord:
+    id: BuildId
+    branch: str
+    state: str
+    actor: str
+    started_at: Instant
+    ended_at: Instant | None
+    body: Mapping[str, Any]
+    jobs: tuple[JobRecord, ...]
+
+
+def record_build(
+    database: Database,
+    *,
+    id: BuildId,
+    branch: str,
+    actor: str,
+    attempt: AttemptRef,
+    body: Mapping[str, Any],
+    planned: Sequence[JobRecord],
+) -> None:
+    def work(connection: Connection) -> None:
+        connection.execute(
+            insert(builds).values(
+                id=id,
+                branch=branch,
+                state="running",
+                actor=actor,
+                started_at=now(connection),
+                attempt_key=attempt.key,
+                attempt_epoch=attempt.epoch,
+                body=dump(dict(body)),
+            )
+        )
+        if planned:
+            connection.execute(insert(jobs), [_job_row(id, job) for job in planned])
+
+    database.write(work)
+
+
+def record_job(database: Database, build: BuildId, job: JobRecord) -> None:
+    def work(connection: Connection) -> None:
+        connection.execute(
+            delete(jobs).where(jobs.c.build_id == build, jobs.c.ordinal == job.ordinal)
+        )
+        connection.execute(insert(jobs).values(**_job_row(build, job)))
+
+    database.write(work)
+
+
+def end_build(database: Database, build: BuildId, state: str) -> None:
+    """Closes a build; one that was cancelled meanwhile stays so."""
+    database.write(
+        lambda connection: connection.execute(
+            update(builds)
+            .where(builds.c.id == build, builds.c.state == "running")
+            .values(state=state, ended_at=now(connection))
+        )
+    )
+
+
+def load_build(connection: Connection, id: str) -> BuildRecord:
+    row = connection.execute(select(builds).where(builds.c.id == id)).mappings().one_or_none()
+    if row is None:
+        raise NotFound(f"there is no build {id!r}. `headgate builds list` shows them.", build=id)
+    query = select(jobs).where(jobs.c.build_id == id).order_by(jobs.c.ordinal)
+    found = tuple(_to_job(job) for job in connection.execute(query).mappings())
+    return _to_build(row, found)
+
+
+def list_builds(connection: Connection, *, limit: int = 50) -> list[BuildRecord]:
+    query = select(builds).order_by(builds.c.started_at.desc(), builds.c.id.desc()).limit(limit)
+    return [_to_build(row, ()) for row in connection.execute(query).mappings()]
+
+
+def find_adoptable_by_key(connection: Connection, build_key: str) -> list[Transaction]:
+    """Eligible transactions that carry a build key, newest first."""
+    query = (
+        select(transactions.c.id)
+        .where(
+            transactions.c.build_key == build_key,
+            transactions.c.adoptable == 1,
+            transactions.c.state == TransactionState.COMMITTED,
+        )
+        .order_by(transactions.c.closed_at.desc())
+        .limit(_CANDIDATES)
+    )
+    ids = [TransactionId(id) for id in connection.execute(query).scalars()]
+    loaded = load_transactions(connection, ids)
+    return [loaded[id] for id in ids if not loaded[id].condemned]
+
+
+def _job_row(build: BuildId, job: JobRecord) -> dict[str, Any]:
+    return {
+        "build_id": build,
+        "ordinal": job.ordinal,
+        "state": job.state,
+        "reason": job.reason,
+        "attempts": job.attempts,
+        "body": dump(dict(job.body)),
+    }
+
+
+def _to_job(row: RowMapping) -> JobRecord:
+    return JobRecord(
+        ordinal=row["ordinal"],
+        state=row["state"],
+        reason=row["reason"],
+        attempts=row["attempts"],
+        body=load(row["body"]),
+    )
+
+
+def _to_build(row: RowMapping, found: tuple[JobRecord, ...]) -> BuildRecord:
+    return BuildRecord(
+        id=BuildId(row["id"]),
+        branch=row["branch"],
+        state=row["state"],
+        actor=row["actor"],
+        started_at=Instant(row["started_at"]),
+        ended_at=Instant(row["ended_at"]) if row["ended_at"] is not None else None,
+        body=load(row["body"]),
+        jobs=found,
+    )

@@ -1,0 +1,249 @@
+"""Connections, units of work, and what the two databases say when something is wrong.
+
+Work is a function of a connection, so that it can be done again after a deadlock; it must have
+no effect but its SQL.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection as Connection
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError as UrlError
+from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from headgate.catalog.filesystem import check_catalog_path
+from headgate.errors import (
+    CatalogBroken,
+    CatalogUnavailable,
+    CommitInterrupted,
+    HeadgateError,
+    Invalid,
+    MissingExtra,
+)
+from headgate.model.ids import Instant
+
+T = TypeVar("T")
+
+_BUSY_TIMEOUT_MS = 30_000
+_TRIES = 8
+_NOW = {
+    # SQLite's clock is the machine's, to the millisecond; 'now' is one value per statement.
+    "sqlite": text(
+        "SELECT CAST(strftime('%s','now') AS INTEGER) * 1000000"
+        " + CAST(substr(strftime('%f','now'), 4, 3) AS INTEGER) * 1000"
+    ),
+    "postgresql": text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"),
+}
+
+
+class Database:
+    """One catalog database: hands out units of work, each a single SQL transaction."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self.url = make_url(url)
+        except UrlError as error:
+            raise Invalid(
+                f"catalog {url!r} is not a database URL. Give `sqlite:///path/catalog.db` or "
+                "`postgresql://user@host/name`.",
+                catalog=url,
+            ) from error
+        self.dialect = self.url.get_backend_name()
+        if self.dialect not in _NOW:
+            raise Invalid(
+                f"catalog {url!r}: only SQLite and PostgreSQL are supported.", catalog=url
+            )
+        if self.dialect == "postgresql":
+            self.url = self.url.set(drivername="postgresql+psycopg")
+        self.where = self.url.render_as_string(hide_password=True)
+        # Settles what crashed owners left; set by whoever knows the systems outside.
+        self.recover: Callable[[], object] | None = None
+        self._engine: Engine | None = None
+        self._pid = 0
+
+    @property
+    def path(self) -> str | None:
+        """The file of a SQLite catalog."""
+        return self.url.database if self.dialect == "sqlite" else None
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Runs work on one consistent picture of the catalog."""
+        return self._run(work, writing=False)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Runs work in one SQL transaction: all of it happens, or nothing."""
+        return self._run(work, writing=True)
+
+    def close(self) -> None:
+        if self._engine is not None and self._pid == os.getpid():
+            self._engine.dispose()
+        self._engine = None
+
+    @contextmanager
+    def raw(self) -> Iterator[Connection]:
+        """A connection without a transaction, for migrations and checks."""
+        with self._translated(), self._connected().connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+        for attempt in range(_TRIES):
+            try:
+                with self._translated(), self._connected().connect() as connection:
+                    return self._unit(connection, work, writing=writing)
+            except _Again as again:
+                if attempt == _TRIES - 1:
+                    raise CatalogUnavailable(
+                        where=self.where, reason=f"too much contention ({again.__cause__})"
+                    ) from again
+                time.sleep(0.005 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _unit(self, connection: Connection, work: Callable[[Connection], T], *, writing: bool) -> T:
+        if self.dialect == "sqlite":
+            connection.info["immediate"] = writing
+        elif not writing:
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        transaction = connection.begin()
+        try:
+            result = work(connection)
+        except BaseException:
+            _quietly(transaction.rollback)
+            raise
+        try:
+            transaction.commit()
+        except DBAPIError as error:
+            _quietly(transaction.rollback)
+            # SQLite has no connection to lose: a COMMIT that fails there did not happen.
+            if writing and self.dialect == "postgresql" and _lost(error):
+                raise CommitInterrupted(where=self.where, reason=_reason(error)) from error
+            raise
+        return result
+
+    def _connected(self) -> Engine:
+        # A connection must never cross a fork: the child makes its own.
+        if self._engine is not None and self._pid != os.getpid():
+            self._engine.dispose(close=False)
+            self._engine = None
+        if self._engine is None:
+            self._pid = os.getpid()
+            self._engine = self._make_engine()
+        return self._engine
+
+    def _make_engine(self) -> Engine:
+        if self.dialect == "sqlite":
+            check_catalog_path(self.url.database)
+            engine = create_engine(
+                self.url,
+                poolclass=QueuePool,
+                pool_size=4,
+                max_overflow=28,
+                connect_args={"check_same_thread": False, "isolation_level": None},
+            )
+            event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        try:
+            return create_engine(
+                self.url,
+                pool_size=4,
+                max_overflow=28,
+                pool_pre_ping=True,
+                isolation_level="READ COMMITTED",
+                connect_args={"connect_timeout": 10, "prepare_threshold": 2},
+            )
+        except (NoSuchModuleError, ModuleNotFoundError) as error:
+            raise MissingExtra(feature="a PostgreSQL catalog", extra="postgres") from error
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except HeadgateError:
+            raise
+        except IntegrityError as error:
+            # Two units inserted the same key at once: the later one looks again.
+            raise _Again from error
+        except DBAPIError as error:
+            if _contended(error):
+                raise _Again from error
+            raise self._explain(error) from error
+
+    def _explain(self, error: DBAPIError) -> HeadgateError:
+        reason = _reason(error)
+        lowered = reason.lower()
+        for sign, remedy in _REMEDIES.items():
+            if sign in lowered:
+                return CatalogBroken(where=self.where, reason=reason, remedy=remedy)
+        if isinstance(error, OperationalError):
+            return CatalogUnavailable(where=self.where, reason=reason)
+        return CatalogBroken(
+            where=self.where, reason=reason, remedy="`headgate doctor` looks at the whole store."
+        )
+
+
+class _Again(Exception):
+    """The unit lost a race that doing it again resolves."""
+
+
+_REMEDIES = {
+    "not a database": "The file is damaged or is something else. Restore it from a backup.",
+    "malformed": "The file is damaged. Restore it from a backup.",
+    "readonly": "Its file or directory is read-only. Make it writable for this user.",
+    "disk is full": "Free some space on that disk; nothing was lost.",
+    "unable to open": "Its directory is missing or not accessible. Check the path and its rights.",
+    "disk i/o error": "The disk failed or the file was cut off. Check the disk, restore a backup.",
+    "no such table": "It is not a Headgate catalog yet. Run `headgate init` or `headgate migrate`.",
+    "does not exist": "It is not a Headgate catalog yet. Run `headgate init` or "
+    "`headgate migrate`, or check the database's name.",
+}
+
+
+def now(connection: Connection) -> Instant:
+    """The database's clock: the only one that leases and publications know."""
+    return Instant(int(connection.execute(_NOW[connection.dialect.name]).scalar_one()))
+
+
+def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:
+    cursor = dbapi_connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A writer takes the lock at once: a reader that upgrades later could only fail.
+    immediate = connection.info.get("immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _contended(error: DBAPIError) -> bool:
+    state = getattr(error.orig, "sqlstate", None)
+    return state in {"40001", "40P01"}
+
+
+def _lost(error: DBAPIError) -> bool:
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return isinstance(error, OperationalError) and (state == "" or state.startswith(("08", "57P")))
+
+
+def _reason(error: DBAPIError) -> str:
+    """What the database said, in one line."""
+    return str(error.orig).strip().splitlines()[0] if error.orig else str(error)
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except DBAPIError:
+        return

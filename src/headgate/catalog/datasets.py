@@ -1,0 +1,221 @@
+"""Verbs on datasets, namespaces and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from headgate.catalog.database import Database, now
+from headgate.catalog.find import (
+    find_dataset,
+    load_dataset,
+    load_transaction,
+)
+from headgate.catalog.publish import publish_in
+from headgate.catalog.rows import dump, load, namespace_key, namespace_parts
+from headgate.catalog.schema import datasets, namespaces, tags
+from headgate.errors import (
+    DatasetExists,
+    Exists,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    NotFound,
+    NotInHistory,
+    TransactionNotCommitted,
+    VersionExpired,
+)
+from headgate.model.changes import CreateBranch, OperationKey, PublishRequest
+from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
+from headgate.model.names import DatasetName, check_branch_name
+from headgate.model.nouns import (
+    Dataset,
+    DatasetKind,
+    PublicationKind,
+    Tag,
+    TransactionState,
+)
+
+
+def create_dataset(
+    database: Database,
+    name: DatasetName,
+    *,
+    kind: DatasetKind,
+    branch: str | None,
+    actor: str,
+    owned: bool = True,
+    operation: OperationKey | None = None,
+) -> Dataset:
+    """Makes the namespace, the dataset and, where named, an empty root branch: one unit."""
+    if branch is not None:
+        check_branch_name(branch)
+    return database.write(
+        lambda connection: create_dataset_in(
+            connection,
+            name,
+            kind=kind,
+            branch=branch,
+            actor=actor,
+            owned=owned,
+            operation=operation,
+        )
+    )
+
+
+def create_dataset_in(
+    connection: Connection,
+    name: DatasetName,
+    *,
+    kind: DatasetKind,
+    branch: str | None,
+    actor: str,
+    owned: bool = True,
+    id: DatasetId | None = None,
+    operation: OperationKey | None = None,
+) -> Dataset:
+    if find_dataset(connection, name) is not None:
+        raise DatasetExists(dataset=str(name))
+    ensure_namespace(connection, name.namespace)
+    id = id or mint_dataset()
+    connection.execute(
+        insert(datasets).values(
+            id=id,
+            namespace=namespace_key(name.namespace),
+            name=name.name,
+            kind=kind,
+            owned=int(owned),
+            created_at=now(connection),
+        )
+    )
+    if branch is not None:
+        root = CreateBranch(id=mint_branch(), dataset=id, name=branch, parent=None)
+        publish_in(
+            connection,
+            PublishRequest(
+                actor=actor, kind=PublicationKind.CREATE, changes=(root,), operation=operation
+            ),
+            mint_operation(),
+        )
+    return load_dataset(connection, name)
+
+
+def ensure_namespace(connection: Connection, parts: tuple[str, ...]) -> None:
+    """Makes a namespace and those above it, where they are missing."""
+    for depth in range(1, len(parts) + 1):
+        key = namespace_key(parts[:depth])
+        known = connection.execute(select(namespaces.c.name).where(namespaces.c.name == key))
+        if known.one_or_none() is None:
+            connection.execute(insert(namespaces).values(name=key, properties=dump({})))
+
+
+def create_namespace(
+    database: Database, parts: tuple[str, ...], properties: Mapping[str, str]
+) -> None:
+    def work(connection: Connection) -> None:
+        if find_namespace(connection, parts) is not None:
+            raise NamespaceExists(namespace=".".join(parts))
+        ensure_namespace(connection, parts)
+        set_namespace_properties(connection, parts, properties)
+
+    database.write(work)
+
+
+def find_namespace(connection: Connection, parts: tuple[str, ...]) -> dict[str, str] | None:
+    """The properties of a namespace; None where it does not exist."""
+    text = connection.execute(
+        select(namespaces.c.properties).where(namespaces.c.name == namespace_key(parts))
+    ).scalar_one_or_none()
+    return dict(load(text)) if text is not None else None
+
+
+def set_namespace_properties(
+    connection: Connection, parts: tuple[str, ...], properties: Mapping[str, str]
+) -> None:
+    connection.execute(
+        update(namespaces)
+        .where(namespaces.c.name == namespace_key(parts))
+        .values(properties=dump(dict(properties)))
+    )
+
+
+def list_namespaces(connection: Connection) -> list[tuple[str, ...]]:
+    names = connection.execute(select(namespaces.c.name).order_by(namespaces.c.name)).scalars()
+    return [namespace_parts(name) for name in names]
+
+
+def drop_namespace(database: Database, parts: tuple[str, ...]) -> None:
+    def work(connection: Connection) -> None:
+        shown = ".".join(parts)
+        if find_namespace(connection, parts) is None:
+            raise NamespaceNotFound(namespace=shown)
+        below = [n for n in list_namespaces(connection) if n[: len(parts)] == parts and n != parts]
+        used = connection.execute(
+            select(datasets.c.id).where(datasets.c.namespace == namespace_key(parts)).limit(1)
+        ).one_or_none()
+        if below or used is not None:
+            raise NamespaceNotEmpty(namespace=shown)
+        connection.execute(delete(namespaces).where(namespaces.c.name == namespace_key(parts)))
+
+    database.write(work)
+
+
+def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, actor: str) -> Tag:
+    """Pins a COMMITTED transaction of the dataset under a name; cleanup keeps it."""
+    check_branch_name(name, what="tag")
+
+    def work(connection: Connection) -> Tag:
+        transaction = load_transaction(connection, at)
+        if transaction.dataset_id != dataset.id:
+            raise NotInHistory(dataset=str(dataset.name), branch="(any)", transaction=at)
+        if transaction.state is not TransactionState.COMMITTED:
+            raise TransactionNotCommitted(transaction=at, state=transaction.state)
+        if transaction.condemned:
+            raise VersionExpired(what=f"transaction {at}")
+        taken = select(tags.c.name).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
+        if connection.execute(taken).one_or_none() is not None:
+            raise Exists(f"dataset {dataset.name} has a tag {name!r} already.", tag=name)
+        connection.execute(
+            insert(tags).values(
+                dataset_id=dataset.id,
+                name=name,
+                transaction_id=at,
+                actor=actor,
+                created_at=now(connection),
+            )
+        )
+        return Tag(dataset=dataset.name, name=name, transaction=TransactionId(at))
+
+    return database.write(work)
+
+
+def list_tags(connection: Connection, dataset: Dataset | None = None) -> list[Tag]:
+    query = (
+        select(tags, datasets.c.namespace, datasets.c.name.label("dataset_name"))
+        .join(datasets, datasets.c.id == tags.c.dataset_id)
+        .order_by(datasets.c.namespace, datasets.c.name, tags.c.name)
+    )
+    if dataset is not None:
+        query = query.where(tags.c.dataset_id == dataset.id)
+    return [
+        Tag(
+            dataset=DatasetName(
+                namespace=namespace_parts(row["namespace"]), name=row["dataset_name"]
+            ),
+            name=row["name"],
+            transaction=TransactionId(row["transaction_id"]),
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def delete_tag(database: Database, dataset: Dataset, name: str) -> None:
+    def work(connection: Connection) -> None:
+        gone = connection.execute(
+            delete(tags).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
+        )
+        if gone.rowcount != 1:
+            raise NotFound(f"dataset {dataset.name} has no tag {name!r}.", tag=name)
+
+    database.write(work)

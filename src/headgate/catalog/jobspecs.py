@@ -1,0 +1,188 @@
+"""Published JobSpecs: which logic makes a dataset, per branch name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+
+from headgate.catalog.database import Database, now
+from headgate.catalog.rows import dump, load, namespace_key
+from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
+from headgate.errors import Conflict
+from headgate.model.ids import Instant, JobSpecId, mint_jobspec
+from headgate.model.names import parse_dataset_name
+
+_CHUNK = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedJobSpec:
+    """A JobSpec as it was published, or the mark that a dataset's JobSpec was removed there."""
+
+    id: JobSpecId
+    branch: str
+    repository: str
+    commit: str
+    clean: bool
+    removed: bool
+    actor: str
+    published_at: Instant
+    body: Mapping[str, Any]
+
+
+def publish_jobspecs(
+    database: Database,
+    *,
+    branch: str,
+    repository: str,
+    commit: str,
+    clean: bool,
+    actor: str,
+    specs: Sequence[Mapping[str, Any]],
+) -> tuple[list[PublishedJobSpec], list[str]]:
+    """Replaces what a repository published on a branch name; what is gone gets a removed mark.
+
+    Each spec has `outputs`, a list of dataset names. Returns what is now published and the
+    datasets that were marked.
+    """
+
+    def work(connection: Connection) -> tuple[list[PublishedJobSpec], list[str]]:
+        moment = now(connection)
+        outputs = {str(name) for spec in specs for name in spec["outputs"]}
+        _check_owner(connection, outputs, repository)
+        before = _published_here(connection, branch, repository)
+        gone = sorted(before - outputs)
+        common = {
+            "branch": branch,
+            "repository": repository,
+            "commit_id": commit,
+            "clean": int(clean),
+            "actor": actor,
+            "published_at": moment,
+        }
+        pointers: dict[str, JobSpecId] = {}
+        rows = []
+        for spec in specs:
+            id = mint_jobspec()
+            rows.append({"id": id, "removed": 0, "body": dump(dict(spec)), **common})
+            pointers |= {str(name): id for name in spec["outputs"]}
+        for name in gone:
+            id = mint_jobspec()
+            rows.append({"id": id, "removed": 1, "body": dump({"outputs": [name]}), **common})
+            pointers[name] = id
+        _write(connection, branch, rows, pointers)
+        published = load_jobspecs(connection, branch=branch)
+        return [s for s in published if s.repository == repository and not s.removed], gone
+
+    return database.write(work)
+
+
+def _write(
+    connection: Connection,
+    branch: str,
+    rows: Sequence[Mapping[str, Any]],
+    pointers: Mapping[str, JobSpecId],
+) -> None:
+    names = sorted(pointers)
+    for start in range(0, len(names), _CHUNK):
+        connection.execute(
+            delete(jobspec_outputs).where(
+                jobspec_outputs.c.branch == branch,
+                jobspec_outputs.c.dataset.in_(names[start : start + _CHUNK]),
+            )
+        )
+    if rows:
+        connection.execute(insert(jobspecs), list(rows))
+        connection.execute(
+            insert(jobspec_outputs),
+            [{"branch": branch, "dataset": n, "jobspec_id": pointers[n]} for n in names],
+        )
+
+
+def _check_owner(connection: Connection, outputs: Iterable[str], repository: str) -> None:
+    """One repository owns a dataset: a second publisher is refused, naming the first."""
+    for name in sorted(outputs):
+        parsed = parse_dataset_name(name)
+        here = (
+            datasets.c.namespace == namespace_key(parsed.namespace),
+            datasets.c.name == parsed.name,
+        )
+        known = connection.execute(
+            select(jobspecs.c.repository)
+            .join(jobspec_outputs, jobspec_outputs.c.jobspec_id == jobspecs.c.id)
+            .where(
+                jobspec_outputs.c.dataset == name,
+                jobspecs.c.repository != repository,
+                jobspecs.c.removed == 0,
+            )
+            .limit(1)
+        ).scalar_one_or_none()
+        if known is not None:
+            raise Conflict(
+                f"dataset {name} is made by the repository {known}, so {repository} cannot "
+                "publish a JobSpec for it. Remove it there first, or choose another name.",
+                dataset=name,
+                owner=known,
+            )
+        connection.execute(update(datasets).where(*here).values(repository=repository))
+
+
+def _published_here(connection: Connection, branch: str, repository: str) -> set[str]:
+    query = (
+        select(jobspec_outputs.c.dataset)
+        .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
+        .where(
+            jobspec_outputs.c.branch == branch,
+            jobspecs.c.repository == repository,
+            jobspecs.c.removed == 0,
+        )
+    )
+    return set(connection.execute(query).scalars())
+
+
+def load_jobspecs(
+    connection: Connection, *, branch: str | None = None, dataset: str | None = None
+) -> list[PublishedJobSpec]:
+    """What is published now, marks included."""
+    current = select(jobspec_outputs.c.jobspec_id)
+    if branch is not None:
+        current = current.where(jobspec_outputs.c.branch == branch)
+    if dataset is not None:
+        current = current.where(jobspec_outputs.c.dataset == dataset)
+    query = select(jobspecs).where(jobspecs.c.id.in_(current)).order_by(jobspecs.c.id)
+    return [_to_jobspec(row) for row in connection.execute(query).mappings()]
+
+
+def load_chain(
+    connection: Connection, chain: Sequence[str]
+) -> dict[str, dict[str, PublishedJobSpec]]:
+    """Per branch of a chain, the published JobSpec or mark of each dataset."""
+    query = (
+        select(jobspec_outputs.c.dataset, jobspec_outputs.c.branch.label("on_branch"), jobspecs)
+        .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
+        .where(jobspec_outputs.c.branch.in_(list(chain)))
+    )
+    found: dict[str, dict[str, PublishedJobSpec]] = {branch: {} for branch in chain}
+    known: dict[str, PublishedJobSpec] = {}
+    for row in connection.execute(query).mappings():
+        if row["id"] not in known:
+            known[row["id"]] = _to_jobspec(row)
+        found[row["on_branch"]][row["dataset"]] = known[row["id"]]
+    return found
+
+
+def _to_jobspec(row: RowMapping) -> PublishedJobSpec:
+    return PublishedJobSpec(
+        id=JobSpecId(row["id"]),
+        branch=row["branch"],
+        repository=row["repository"],
+        commit=row["commit_id"],
+        clean=bool(row["clean"]),
+        removed=bool(row["removed"]),
+        actor=row["actor"],
+        published_at=Instant(row["published_at"]),
+        body=load(row["body"]),
+    )

@@ -1,0 +1,215 @@
+"""Reading the past: histories, publications, events, and what a branch showed at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select
+
+from headgate.catalog.find import load_transactions
+from headgate.catalog.rows import (
+    TRANSACTIONS,
+    dataset_name,
+    load,
+    to_transaction,
+)
+from headgate.catalog.schema import (
+    datasets,
+    events,
+    moves,
+    publications,
+    recoveries,
+    transactions,
+)
+from headgate.model.ids import (
+    BranchId,
+    DatasetId,
+    Instant,
+    OperationId,
+    PublicationNumber,
+    TransactionId,
+)
+from headgate.model.nouns import (
+    Branch,
+    MoveRecord,
+    Publication,
+    PublicationKind,
+    Transaction,
+)
+
+_PAGE = 256
+
+
+def walk_history(connection: Connection, branch: Branch) -> Iterator[Transaction]:
+    """The transactions of a branch, newest first: its head, then each one's parent."""
+    here = branch.head
+    while here is not None:
+        transaction = load_transactions(connection, [here])[here]
+        yield transaction
+        here = transaction.parent
+
+
+def list_history(
+    connection: Connection, branch: Branch, *, aborted: bool = False, limit: int | None = None
+) -> list[Transaction]:
+    """The history of a branch; with those that were aborted on it, if asked."""
+    chain: list[Transaction] = []
+    for transaction in walk_history(connection, branch):
+        chain.append(transaction)
+        if limit is not None and len(chain) >= limit:
+            break
+    if aborted:
+        query = TRANSACTIONS.where(
+            transactions.c.branch_id == branch.id, transactions.c.state == "ABORTED"
+        )
+        chain += [to_transaction(row) for row in connection.execute(query).mappings()]
+        chain.sort(key=lambda t: (t.opened_at, t.depth), reverse=True)
+    return chain[:limit] if limit is not None else chain
+
+
+def list_publications(
+    connection: Connection,
+    *,
+    actor: str | None = None,
+    dataset: DatasetId | None = None,
+    branch: str | None = None,
+    kind: PublicationKind | None = None,
+    limit: int = 50,
+) -> list[Publication]:
+    """Publications, newest first."""
+    query = select(publications).order_by(publications.c.number.desc()).limit(limit)
+    if actor is not None:
+        query = query.where(publications.c.actor == actor)
+    if kind is not None:
+        query = query.where(publications.c.kind == kind)
+    if dataset is not None or branch is not None:
+        involved = select(moves.c.publication)
+        if dataset is not None:
+            involved = involved.where(moves.c.dataset_id == dataset)
+        if branch is not None:
+            involved = involved.where(moves.c.branch_name == branch)
+        query = query.where(publications.c.number.in_(involved))
+    rows = list(connection.execute(query).mappings())
+    found = _moves_of(connection, [row["number"] for row in rows])
+    return [_to_publication(row, found.get(row["number"], ())) for row in rows]
+
+
+def load_publication(connection: Connection, number: int) -> Publication | None:
+    row = (
+        connection.execute(select(publications).where(publications.c.number == number))
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        return None
+    return _to_publication(row, _moves_of(connection, [number]).get(number, ()))
+
+
+def view_at(
+    connection: Connection, dataset: DatasetId, branch: str, publication: int
+) -> TransactionId | None:
+    """What a branch of that name showed just after a publication."""
+    row = connection.execute(
+        select(moves.c.to_id)
+        .where(
+            moves.c.dataset_id == dataset,
+            moves.c.branch_name == branch,
+            moves.c.publication <= publication,
+        )
+        .order_by(moves.c.publication.desc(), moves.c.ordinal.desc())
+        .limit(1)
+    ).one_or_none()
+    return TransactionId(row.to_id) if row is not None and row.to_id is not None else None
+
+
+def publication_at(connection: Connection, moment: Instant) -> PublicationNumber:
+    """The newest publication at or before a moment; 0 where there was none."""
+    number = connection.execute(
+        select(publications.c.number)
+        .where(publications.c.at <= moment)
+        .order_by(publications.c.at.desc())
+        .limit(1)
+    ).scalar_one_or_none()
+    return PublicationNumber(number or 0)
+
+
+def list_events(
+    connection: Connection,
+    *,
+    actor: str | None = None,
+    dataset: DatasetId | None = None,
+    branch: str | None = None,
+    kind: str | None = None,
+    limit: int = 50,
+) -> list[dict[str, Any]]:
+    """What was recorded and is no publication, newest first."""
+    query = (
+        select(events, datasets.c.namespace, datasets.c.name.label("dataset_name"))
+        .outerjoin(datasets, datasets.c.id == events.c.dataset_id)
+        .order_by(events.c.at.desc(), events.c.id.desc())
+        .limit(limit)
+    )
+    if actor is not None:
+        query = query.where(events.c.actor == actor)
+    if dataset is not None:
+        query = query.where(events.c.dataset_id == dataset)
+    if branch is not None:
+        query = query.where(events.c.branch_name == branch)
+    if kind is not None:
+        query = query.where(events.c.kind == kind)
+    return [
+        {
+            "at": row["at"],
+            "actor": row["actor"],
+            "kind": row["kind"],
+            "dataset": str(dataset_name(row)) if row["namespace"] is not None else None,
+            "branch": row["branch_name"],
+            "transaction": row["transaction_id"],
+            **load(row["detail"]),
+        }
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def list_recoveries(connection: Connection) -> list[dict[str, Any]]:
+    """The audit of recovery, oldest first."""
+    query = select(recoveries).order_by(recoveries.c.at, recoveries.c.id)
+    return [
+        {**row, "outcomes": load(row["outcomes"])} for row in connection.execute(query).mappings()
+    ]
+
+
+def _moves_of(connection: Connection, numbers: list[int]) -> dict[int, tuple[MoveRecord, ...]]:
+    found: dict[int, tuple[MoveRecord, ...]] = {}
+    for start in range(0, len(numbers), _PAGE):
+        query = (
+            select(moves, datasets.c.namespace, datasets.c.name.label("dataset_name"))
+            .join(datasets, datasets.c.id == moves.c.dataset_id)
+            .where(moves.c.publication.in_(numbers[start : start + _PAGE]))
+            .order_by(moves.c.publication, moves.c.ordinal)
+        )
+        for row in connection.execute(query).mappings():
+            found[row["publication"]] = (*found.get(row["publication"], ()), _to_move(row))
+    return found
+
+
+def _to_move(row: RowMapping) -> MoveRecord:
+    return MoveRecord(
+        dataset=dataset_name(row),
+        branch_id=BranchId(row["branch_id"]),
+        branch=row["branch_name"],
+        from_transaction=TransactionId(row["from_id"]) if row["from_id"] else None,
+        to_transaction=TransactionId(row["to_id"]) if row["to_id"] else None,
+    )
+
+
+def _to_publication(row: RowMapping, moved: tuple[MoveRecord, ...]) -> Publication:
+    return Publication(
+        number=PublicationNumber(row["number"]),
+        at=Instant(row["at"]),
+        actor=row["actor"],
+        kind=PublicationKind(row["kind"]),
+        operation=OperationId(row["operation_id"]),
+        moves=moved,
+    )

@@ -1,0 +1,100 @@
+"""Numbered migrations: from any older schema to the one this release knows.
+
+SQLite migrates when it is opened, under an exclusive lock and after a backup; PostgreSQL only by
+`headgate migrate`, because others may be using it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from headgate.catalog.database import Database
+from headgate.errors import CatalogBroken, StoreTooNew, StoreTooOld
+
+_MODULES = ("m0001_first_schema",)
+NEWEST = len(_MODULES)
+# Any fixed number: it names Headgate's migration lock among PostgreSQL's advisory locks.
+_POSTGRES_LOCK = 4_817_220_264
+
+
+def find_version(connection: Connection) -> int:
+    """The schema version of a catalog; 0 for an empty database."""
+    names = set(inspect(connection).get_table_names())
+    if not names:
+        return 0
+    if "store" not in names or "log_counter" not in names:
+        raise CatalogBroken(
+            where=connection.engine.url.render_as_string(hide_password=True),
+            reason="it has tables, but they are not Headgate's",
+            remedy="Give Headgate a database of its own.",
+        )
+    found = connection.execute(text("SELECT value FROM store WHERE \"key\" = 'schema_version'"))
+    return int(found.scalar_one())
+
+
+def ensure_schema(database: Database, *, create: bool = False) -> None:
+    """Opens only a catalog this release can use: migrates SQLite, refuses everything else."""
+    with database.raw() as connection:
+        found = find_version(connection)
+    if found > NEWEST:
+        raise StoreTooNew(found=found, known=NEWEST)
+    if found == NEWEST:
+        return
+    if found == 0 and not create:
+        raise CatalogBroken(
+            where=database.where,
+            reason="it is empty",
+            remedy="Make a store with `headgate init`, or check the path.",
+        )
+    if found != 0 and database.dialect != "sqlite" and not create:
+        raise StoreTooOld(found=found, known=NEWEST)
+    migrate(database)
+
+
+def migrate(database: Database, *, to: int = NEWEST) -> tuple[int, int]:
+    """Applies what is missing, one migration per SQL transaction; returns (from, to)."""
+    with database.raw() as connection:
+        before = find_version(connection)
+    if before > NEWEST:
+        raise StoreTooNew(found=before, known=NEWEST)
+    if 0 < before < to and database.path is not None:
+        _back_up(Path(database.path), before)
+    for number in range(1, to + 1):
+        database.write(partial(_apply, number=number))
+    return before, to
+
+
+def _apply(connection: Connection, number: int) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _POSTGRES_LOCK})
+    # Somebody else may have come first: look again, now that we hold the lock.
+    if find_version(connection) >= number:
+        return
+    module = import_module(f"headgate.catalog.migrations.{_MODULES[number - 1]}")
+    for statement in module.STATEMENTS:
+        connection.execute(text(statement))
+    if number == 1:
+        sql = "INSERT INTO store (\"key\", value) VALUES ('schema_version', :number)"
+    else:
+        sql = "UPDATE store SET value = :number WHERE \"key\" = 'schema_version'"
+    connection.execute(text(sql), {"number": str(number)})
+
+
+def _back_up(path: Path, version: int) -> Path:
+    """A consistent copy beside the catalog, made by SQLite itself."""
+    target = path.with_name(f"{path.name}.before-v{version + 1}")
+    source = sqlite3.connect(path)
+    try:
+        copy = sqlite3.connect(target)
+        try:
+            source.backup(copy)
+        finally:
+            copy.close()
+    finally:
+        source.close()
+    return target

@@ -1,0 +1,66 @@
+"""What a dataset shows in a context: the transaction that a reader there would read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from headgate.catalog.find import branches_named, find_transaction, load_transaction
+from headgate.catalog.log import publication_at, view_at
+from headgate.catalog.units import find_unit
+from headgate.errors import InvalidContext, VersionExpired
+from headgate.model.contexts import (
+    BranchContext,
+    Context,
+    JobContext,
+    MomentContext,
+    UnitContext,
+)
+from headgate.model.ids import TransactionId
+from headgate.model.nouns import Dataset, Transaction
+
+
+def find_shown(connection: Connection, context: Context, dataset: Dataset) -> Transaction | None:
+    """The transaction that the context shows of a dataset; None where it shows nothing."""
+    match context:
+        case BranchContext():
+            id = _view_on_chain(connection, dataset, context.chain)
+        case MomentContext():
+            id = _view_at_moment(connection, dataset, context)
+        case UnitContext():
+            id = _view_in_unit(connection, dataset, context)
+        case JobContext():
+            raise InvalidContext(context=str(context), reason="it is only for that job itself")
+    shown = find_transaction(connection, id) if id is not None else None
+    if shown is not None and shown.condemned:
+        raise VersionExpired(what=f"transaction {shown.id}")
+    return shown
+
+
+def _view_on_chain(
+    connection: Connection, dataset: Dataset, chain: Sequence[str]
+) -> TransactionId | None:
+    views = {b.name: b.view for b in branches_named(connection, chain, [dataset.id])}
+    return next((view for name in chain if (view := views.get(name)) is not None), None)
+
+
+def _view_at_moment(
+    connection: Connection, dataset: Dataset, context: MomentContext
+) -> TransactionId | None:
+    at = context.at
+    if at is None and context.at_time is not None:
+        at = publication_at(connection, context.at_time)
+    views = (view_at(connection, dataset.id, branch, at or 0) for branch in context.chain)
+    return next((view for view in views if view is not None), None)
+
+
+def _view_in_unit(
+    connection: Connection, dataset: Dataset, context: UnitContext
+) -> TransactionId | None:
+    """The unit's own transaction on the dataset, else what its branch shows."""
+    unit = find_unit(connection, context.id)
+    mine = unit.transactions if unit else (load_transaction(connection, context.id),)
+    branch = unit.branch if unit else mine[0].branch
+    own = next((t.id for t in mine if t.dataset_id == dataset.id), None)
+    return own or _view_on_chain(connection, dataset, [branch])

@@ -1,0 +1,261 @@
+"""Opening, renewing and aborting transactions: recorded, and never a publication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select, update
+
+from headgate.catalog.database import Database, now
+from headgate.catalog.find import Steps, load_transactions
+from headgate.catalog.intents import after_recovery, check_no_foreign_intent
+from headgate.catalog.locks import (
+    BranchState,
+    branches_with_head,
+    lock_attempt,
+    lock_branches,
+    lock_transactions,
+)
+from headgate.catalog.picture import already_open
+from headgate.catalog.rows import dump
+from headgate.catalog.schema import branches, protected_branches, transactions
+from headgate.catalog.writes import close_aborted, record_event, set_head_back
+from headgate.errors import (
+    AttemptSuperseded,
+    BranchNotFound,
+    BranchProtected,
+    Invalid,
+    PlanChanged,
+    TransactionNotFound,
+    TransactionNotOpen,
+)
+from headgate.model.failpoints import Failpoint, reach
+from headgate.model.history import next_step_pointers
+from headgate.model.ids import BranchId, Instant, TransactionId, UnitId, mint_transaction
+from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """One branch on which a transaction is to start."""
+
+    branch: BranchId
+    type: TransactionType
+    # What the plan saw; given only by those who planned.
+    planned_view: TransactionId | None = None
+    planned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opener:
+    """Who opens: the owner of the lease, and the attempt or unit it belongs to."""
+
+    actor: str
+    lease_seconds: int
+    attempt: AttemptRef | None = None
+    unit: UnitId | None = None
+    may_write_protected: bool = False
+
+
+def open_transactions(
+    database: Database, openings: Sequence[Opening], opener: Opener
+) -> list[Transaction]:
+    """Opens all of them, or none; an expired holder is taken over and its transaction aborted."""
+    opened = after_recovery(
+        database, lambda: database.write(lambda c: open_in(c, openings, opener))
+    )
+    reach(Failpoint.OPEN_COMMITTED)
+    return opened
+
+
+def open_in(
+    connection: Connection, openings: Sequence[Opening], opener: Opener
+) -> list[Transaction]:
+    if opener.attempt is not None:
+        lock_attempt(connection, opener.attempt)
+    named = [opening.branch for opening in openings]
+    if len(set(named)) != len(named):
+        raise Invalid("a branch is named twice: it takes one OPEN transaction at a time.")
+    locked = lock_branches(connection, named)
+    moment = now(connection)
+    wanted = [_ready(connection, o, locked, opener, moment) for o in openings]
+    _check_protected(connection, wanted, opener)
+    check_no_foreign_intent(connection, wanted, None)
+    steps = Steps(connection)
+    steps.prepare_parents(branch.view for branch in wanted)
+    parents = load_transactions(connection, [b.view for b in wanted if b.view])
+    rows = [
+        _row(opening, branch, parents.get(branch.view) if branch.view else None, opener, moment)
+        | _pointers(branch, steps)
+        for opening, branch in zip(openings, wanted, strict=True)
+    ]
+    if not rows:
+        return []
+    connection.execute(insert(transactions), rows)
+    for row in rows:
+        connection.execute(
+            update(branches).where(branches.c.id == row["branch_id"]).values(head_id=row["id"])
+        )
+    reach(Failpoint.OPEN_APPLIED)
+    found = load_transactions(connection, [TransactionId(str(row["id"])) for row in rows])
+    return [found[TransactionId(str(row["id"]))] for row in rows]
+
+
+def _ready(
+    connection: Connection,
+    opening: Opening,
+    locked: dict[BranchId, BranchState],
+    opener: Opener,
+    moment: Instant,
+) -> BranchState:
+    """The branch, free to open: an expired holder is aborted, a live one refuses."""
+    branch = locked.get(opening.branch)
+    if branch is None:
+        raise BranchNotFound(dataset="?", branch=opening.branch)
+    if branch.head is not None and branch.head != branch.view:
+        holder = lock_transactions(connection, [branch.head])[branch.head]
+        if (holder.lease_until or moment) >= moment:
+            raise already_open(holder, branch, moment)
+        _abort(connection, holder, actor=opener.actor, kind="taken_over", at=moment)
+        branch.head = branch.view
+    if opening.planned and branch.view != opening.planned_view:
+        raise PlanChanged(reason=f"branch {branch.name!r} of {branch.dataset} moved")
+    return branch
+
+
+def _check_protected(connection: Connection, wanted: Sequence[BranchState], opener: Opener) -> None:
+    if opener.may_write_protected:
+        return
+    names = {branch.name for branch in wanted}
+    for name in connection.execute(select(protected_branches.c.name)).scalars():
+        if name in names:
+            raise BranchProtected(branch=name)
+
+
+def _row(
+    opening: Opening,
+    branch: BranchState,
+    parent: Transaction | None,
+    opener: Opener,
+    moment: Instant,
+) -> dict[str, object]:
+    base = parent.version if parent and opening.type is not TransactionType.SNAPSHOT else None
+    after = (parent.closed_at or 0) + 1 if parent else 0
+    return {
+        "id": mint_transaction(),
+        "dataset_id": branch.dataset_id,
+        "branch_id": branch.id,
+        "branch_name": branch.name,
+        "parent_id": branch.view,
+        "type": opening.type,
+        "state": TransactionState.OPEN,
+        "version_id": base.id if base else None,
+        "actor": opener.actor,
+        # On a branch transactions are ordered by start and commit, whatever the clock does.
+        "opened_at": max(moment, after),
+        "lease_seconds": opener.lease_seconds,
+        "lease_until": moment + opener.lease_seconds * 1_000_000,
+        "attempt_key": opener.attempt.key if opener.attempt else None,
+        "attempt_epoch": opener.attempt.epoch if opener.attempt else None,
+        "unit_id": opener.unit,
+        "adoptable": 0,
+        "provenance": dump({}),
+    }
+
+
+def _pointers(branch: BranchState, steps: Steps) -> dict[str, object]:
+    depth, jump = next_step_pointers(steps(branch.view) if branch.view else None, steps)
+    return {"depth": depth, "jump_id": jump}
+
+
+def renew_transactions(database: Database, ids: Sequence[TransactionId]) -> None:
+    """Any use renews the lease, by the database's clock."""
+
+    def work(connection: Connection) -> None:
+        moment = now(connection)
+        connection.execute(
+            update(transactions)
+            .where(transactions.c.id.in_(ids), transactions.c.state == TransactionState.OPEN)
+            .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
+        )
+
+    database.write(work)
+
+
+def abort_transactions(
+    database: Database,
+    ids: Iterable[TransactionId],
+    *,
+    actor: str,
+    attempt: AttemptRef | None = None,
+    kind: str = "aborted",
+) -> None:
+    """Aborts all of them; each branch's head goes back to the transaction's parent."""
+
+    def work(connection: Connection) -> None:
+        if attempt is not None:
+            lock_attempt(connection, attempt)
+        abort_in(connection, list(ids), actor=actor, attempt=attempt, kind=kind)
+
+    database.write(work)
+    reach(Failpoint.ABORT_APPLIED)
+
+
+def abort_in(
+    connection: Connection,
+    ids: Sequence[TransactionId],
+    *,
+    actor: str,
+    attempt: AttemptRef | None = None,
+    kind: str = "aborted",
+) -> None:
+    lock_branches(connection, branches_with_head(connection, ids))
+    found = lock_transactions(connection, ids)
+    for id in ids:
+        if id not in found:
+            raise TransactionNotFound(transaction=id)
+        if found[id].state is not TransactionState.OPEN:
+            raise TransactionNotOpen(transaction=id, state=found[id].state)
+        owner = found[id].attempt
+        if attempt is not None and owner is not None and owner != attempt:
+            raise AttemptSuperseded(
+                key=attempt.key, epoch=attempt.epoch, newest=owner.epoch, state="not the owner"
+            )
+    moment = now(connection)
+    for id in ids:
+        _abort(connection, found[id], actor=actor, kind=kind, at=moment)
+
+
+def _abort(
+    connection: Connection, transaction: Transaction, *, actor: str, kind: str, at: Instant
+) -> None:
+    for branch in branches_with_head(connection, [transaction.id]):
+        set_head_back(connection, branch, transaction.parent)
+    close_aborted(connection, [transaction.id], at)
+    record_event(
+        connection,
+        at=at,
+        actor=actor,
+        kind=kind,
+        dataset=transaction.dataset_id,
+        branch=transaction.branch,
+        transaction=transaction.id,
+        original_actor=transaction.actor,
+    )
+
+
+def open_transactions_of(
+    connection: Connection, *, unit: UnitId | None = None, attempt: AttemptRef | None = None
+) -> list[Transaction]:
+    """The OPEN transactions of a unit, or of an attempt."""
+    query = select(transactions.c.id).where(transactions.c.state == TransactionState.OPEN)
+    if unit is not None:
+        query = query.where(transactions.c.unit_id == unit)
+    if attempt is not None:
+        query = query.where(
+            transactions.c.attempt_key == attempt.key,
+            transactions.c.attempt_epoch == attempt.epoch,
+        )
+    ids = [TransactionId(id) for id in connection.execute(query).scalars()]
+    return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)

@@ -1,0 +1,117 @@
+"""`headgate dataset`: create, list and show datasets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headgate import store
+from headgate.catalog.find import list_branches, list_datasets
+from headgate.catalog.showing import find_shown
+from headgate.cli.content import look_inside, show_content
+from headgate.cli.formatting import branch_trees, transaction_line
+from headgate.cli.idempotency import operation_key
+from headgate.cli.nouns import dataset_json, transaction_json
+from headgate.cli.output import (
+    ActorOption,
+    BranchOption,
+    JsonOption,
+    KeyOption,
+    console,
+    note,
+    show_json,
+    show_table,
+)
+from headgate.model.contexts import parse_context
+from headgate.model.nouns import DatasetKind
+
+app = typer.Typer(no_args_is_help=True, help="Create, list and show datasets.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As in sales.orders.")]
+
+
+@app.command()
+def create(
+    name: Name,
+    kind: Annotated[
+        DatasetKind, typer.Option("--kind", help="A table, or a tree of files.")
+    ] = DatasetKind.TABLE,
+    branch: BranchOption = None,
+    actor: ActorOption = None,
+    key: KeyOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a dataset with an empty root branch, the primary one unless named.
+
+    Example: headgate dataset create raw.scans --kind files
+    """
+    with store.open(actor=actor) as hg:
+        dataset, root = hg.dataset(name), branch or hg.settings.builds.branch
+        operation = operation_key(
+            key,
+            actor=hg.settings.actor,
+            kind="dataset-create",
+            branch=root,
+            request={"dataset": str(dataset.name), "kind": kind},
+        )
+        dataset.create(kind=kind, branch=root, operation=operation)
+        made, branches = dataset.load(), dataset.branches()
+    if json:
+        show_json(dataset_json(made, branches))
+    else:
+        note(f"dataset {made.name} ({made.kind}) has the empty branch {root}.")
+
+
+@app.command("list")
+def list_(json: JsonOption = False) -> None:
+    """All datasets, with the names of their branches.
+
+    Example: headgate dataset list
+    """
+    with store.open() as hg:
+        found, branches = hg.database.read(lambda c: (list_datasets(c), list_branches(c)))
+    nouns = [dataset_json(dataset, branches) for dataset in found]
+    if json:
+        show_json(nouns)
+        return
+    show_table(
+        ("DATASET", "KIND", "BRANCHES"),
+        ((noun["dataset"], noun["kind"], ", ".join(noun["branches"])) for noun in nouns),
+        empty="no dataset yet; `headgate dataset create` makes one.",
+    )
+
+
+@app.command()
+def show(
+    name: Name,
+    context: Annotated[
+        str | None,
+        typer.Option("--branch", "-b", help="A branch, a chain `a>b`, a moment `a@12`, `txn:ID`."),
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help="Also rows of a table, without Spark.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """A dataset's branches, and what it holds on one of them (the primary unless named).
+
+    Example: headgate dataset show sales.orders -b "feature>master" --rows 5
+    """
+    with store.open() as hg:
+        dataset = hg.dataset(name)
+        where = parse_context(context or hg.settings.builds.branch)
+        found, branches = dataset.load(), dataset.branches()
+        shown = hg.database.read(lambda c: find_shown(c, where, found))
+        content = look_inside(hg, found, shown, rows=rows)
+    if json:
+        noun = dataset_json(found, branches) | {"context": str(where)}
+        show_json(noun | {"shown": transaction_json(shown) if shown else None} | content)
+        return
+    for tree in branch_trees(branches):
+        console().print(tree)
+    if shown is None:
+        note(f"nothing is committed on {where} yet.")
+        return
+    console().print(transaction_line(shown))
+    show_content(content)

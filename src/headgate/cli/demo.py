@@ -1,0 +1,201 @@
+"""`headgate demo`: the worked example, on real Spark and a real Git repository."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headgate import store
+from headgate.builds.report import BuildState
+from headgate.builds.run import BuildOutcome
+from headgate.catalog.attempts import dispatch_attempt
+from headgate.catalog.find import list_branches, load_branch, load_dataset
+from headgate.catalog.publish import publish
+from headgate.cli.demo_project import CHANGED_REGIONS, FILES, TARGET
+from headgate.cli.init import CATALOG, WAREHOUSE, make_store
+from headgate.cli.jobs_view import job_tree
+from headgate.cli.output import JsonOption, show_json
+from headgate.errors import AttemptSuperseded, WorkFailed
+from headgate.model.changes import AddTransaction, PublishRequest
+from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import PublicationKind, TransactionType
+from headgate.settings import FILE_NAME
+from headgate.spark.sql import run_sql
+from headgate.store import Store
+
+app = typer.Typer()
+
+
+@app.command()
+def demo(
+    keep: Annotated[
+        Path | None, typer.Option("--keep", help="Work in this new directory and keep it.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Watch a branch, a build, a merge and a promotion that computes nothing.
+
+    Example: headgate demo
+    """
+    began = time.monotonic()
+    directory = keep or Path(tempfile.mkdtemp(prefix="headgate-demo-"))
+    console = Console(stderr=json, highlight=False)
+    try:
+        facts = _Demo(console, directory).play()
+    finally:
+        if keep is None:
+            shutil.rmtree(directory, ignore_errors=True)
+    seconds = time.monotonic() - began
+    console.print(f"\n[dim]{seconds:.0f} s. `headgate demo --keep DIR` leaves it to play with.[/]")
+    if json:
+        show_json(facts)
+
+
+class _Demo:
+    def __init__(self, console: Console, directory: Path) -> None:
+        self._console = console
+        self._directory = directory
+
+    def play(self) -> dict[str, Any]:
+        self._make_project()
+        with store.open(self._directory, actor="ana") as hg:
+            first = self._build_master(hg)
+            before = self._views(hg)
+            feature = self._build_feature(hg)
+            isolated = self._show_isolation(hg, before)
+            promoted = self._promote(hg)
+            refused = self._show_zombie(hg)
+        return {
+            "master": first.to_json(),
+            "feature": feature.to_json(),
+            "isolated": isolated,
+            "promoted": promoted.to_json(),
+            "zombie_refused": refused,
+        }
+
+    # --- the steps --------------------------------------------------------------------------
+
+    def _make_project(self) -> None:
+        self._title("A pipeline in a Git repository, and a store beside it")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for name, text in FILES.items():
+            path = self._directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        self._git("init", "--quiet", "--initial-branch=master")
+        self._git("add", "--all")
+        self._git("commit", "--quiet", "--message=three datasets")
+        make_store(
+            self._directory / FILE_NAME, catalog=CATALOG, warehouse=WAREHOUSE, branch="master"
+        )
+        self._did("git init && headgate init", "no server: one SQLite file and a directory")
+
+    def _build_master(self, hg: Store) -> BuildOutcome:
+        self._title("master: publish the logic, build A, B and C")
+        self._publish(hg)
+        return self._build(hg, "master", ())
+
+    def _build_feature(self, hg: Store) -> BuildOutcome:
+        self._title("feature: change how B is made; C depends on it; A is not touched")
+        self._git("checkout", "--quiet", "-b", "feature")
+        (self._directory / "pipeline" / "regions.py").write_text(CHANGED_REGIONS)
+        self._git("commit", "--quiet", "--all", "--message=count refunds as negative")
+        self._did("git checkout -b feature; edit pipeline/regions.py; git commit", "")
+        self._publish(hg)
+        return self._build(hg, "feature", ("master",))
+
+    def _show_isolation(self, hg: Store, before: dict[str, str]) -> bool:
+        self._title("both branches at once: master still shows what it showed")
+        for context in ("master", "feature>master"):
+            rows = run_sql(hg.spark(context), f"select * from {TARGET} order by region").rows
+            shown = ", ".join(f"{row['region']} {row['total']}" for row in rows)
+            self._did(f'headgate sql -b "{context}" "select * from {TARGET}"', shown)
+        same = before == self._views(hg)
+        branches = hg.database.read(
+            lambda c: list_branches(c, load_dataset(c, parse_dataset_name("shop.sales")).id)
+        )
+        self._say(f"master's views of A, B and C are the same as before: [bold]{same}[/]")
+        self._say(f"A has the branches: {', '.join(b.name for b in branches)} (no feature)")
+        return same and [b.name for b in branches] == ["master"]
+
+    def _promote(self, hg: Store) -> BuildOutcome:
+        self._title("merge in Git, build on master: the tested data is promoted, not recomputed")
+        self._git("checkout", "--quiet", "master")
+        self._git("merge", "--quiet", "--no-ff", "--no-edit", "feature")
+        self._did("git checkout master && git merge feature", "")
+        self._publish(hg)
+        outcome = self._build(hg, "master", ())
+        jobs = sum(job.spark_jobs for job in outcome.jobs)
+        self._say(f"[bold]{jobs} Spark jobs[/]: master now shows the very versions of feature")
+        return outcome
+
+    def _show_zombie(self, hg: Store) -> bool:
+        self._title("a zombie: an attempt was superseded, wakes up and tries to publish")
+        name = parse_dataset_name(TARGET)
+        old = dispatch_attempt(hg.database, "nightly", actor="old driver", lease_seconds=60).ref
+        dispatch_attempt(hg.database, "nightly", actor="new driver", lease_seconds=60)
+        branch = hg.database.read(lambda c: load_branch(c, load_dataset(c, name), "master"))
+        late = AddTransaction(
+            branch=branch.id,
+            expected_head=branch.head,
+            expected_view=branch.view,
+            parent=branch.view,
+            type=TransactionType.DELETE,
+            version=None,
+        )
+        try:
+            publish(
+                hg.database,
+                PublishRequest(
+                    actor="old driver",
+                    kind=PublicationKind.COMMIT,
+                    changes=(late,),
+                    attempt=old,
+                ),
+            )
+        except AttemptSuperseded as refusal:
+            self._say(f"[green]refused[/]: {refusal.message}")
+            return True
+        raise WorkFailed("the zombie was let in; that must never happen.")
+
+    # --- small things -----------------------------------------------------------------------
+
+    def _publish(self, hg: Store) -> None:
+        found = hg.publish_jobspecs(self._directory)
+        names = ", ".join(o for spec in found.published for o in spec.body["outputs"])
+        self._did("headgate jobspecs publish", f"on {found.source.branch}: {names}")
+
+    def _build(self, hg: Store, branch: str, fallback: Sequence[str]) -> BuildOutcome:
+        outcome = hg.build([TARGET], branch=branch, fallback=fallback, upstream=True)
+        self._did(f"headgate build {TARGET} --upstream -b {branch}", "")
+        self._console.print(job_tree(" > ".join((branch, *fallback)), outcome.jobs))
+        if outcome.state is not BuildState.SUCCEEDED:
+            raise WorkFailed(f"the demo's build on {branch} {outcome.state}.")
+        return outcome
+
+    def _views(self, hg: Store) -> dict[str, str]:
+        branches = hg.database.read(list_branches)
+        return {str(b.dataset): str((b.head, b.view)) for b in branches if b.name == "master"}
+
+    def _git(self, *words: str) -> None:
+        who = ("-c", "user.name=Ana", "-c", "user.email=ana@example.org")
+        subprocess.run(["git", "-C", str(self._directory), *who, *words], check=True)
+
+    def _title(self, text: str) -> None:
+        self._console.print(f"\n[bold cyan]▍{text}[/]")
+
+    def _did(self, command: str, result: str) -> None:
+        self._console.print(f"  [dim]$[/] {command}")
+        if result:
+            self._say(result)
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"    {text}")

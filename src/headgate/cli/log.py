@@ -1,0 +1,81 @@
+"""`headgate log`: publications."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headgate import store
+from headgate.catalog.log import list_events, list_publications
+from headgate.cli.formatting import log_rows
+from headgate.cli.nouns import event_json, publication_json
+from headgate.cli.output import BranchOption, JsonOption, show_json, show_table
+from headgate.errors import Invalid
+from headgate.model.nouns import PublicationKind
+from headgate.model.recovery import RECOVERY_ACTOR
+
+app = typer.Typer()
+
+# What recovery records without a publication.
+_RECOVERY_KINDS = ("abandoned", "roll_forward", "roll_back")
+
+
+@app.command()
+def log(
+    actor: Annotated[str | None, typer.Option("--actor", help="Who did it.")] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="As in sales.orders.")] = None,
+    branch: BranchOption = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help=f"One of {', '.join(PublicationKind)}.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 50,
+    json: JsonOption = False,
+) -> None:
+    """Publications, newest first: everything that changed what a branch shows.
+
+    With --actor headgate:recovery also what recovery settled without publishing.
+
+    Example: headgate log --dataset sales.orders --branch master --limit 10
+    """
+    of_recovery = actor == RECOVERY_ACTOR
+    published = _check_kind(kind, of_recovery=of_recovery)
+    with store.open() as hg:
+        wanted = hg.dataset(dataset).load().id if dataset is not None else None
+        found = (
+            hg.database.read(
+                lambda c: list_publications(
+                    c, actor=actor, dataset=wanted, branch=branch, kind=published, limit=limit
+                )
+            )
+            if kind is None or published is not None
+            else []
+        )
+        settled = (
+            hg.database.read(
+                lambda c: list_events(
+                    c, actor=actor, dataset=wanted, branch=branch, kind=kind, limit=limit
+                )
+            )
+            if of_recovery
+            else []
+        )
+    if json:
+        nouns = [*map(publication_json, found), *map(event_json, settled)]
+        show_json(sorted(nouns, key=lambda noun: noun["at"], reverse=True)[:limit])
+        return
+    show_table(
+        ("NUMBER", "TIME", "KIND", "ACTOR", "WHAT"),
+        log_rows(found, settled)[:limit],
+        empty="nothing was published.",
+    )
+
+
+def _check_kind(kind: str | None, *, of_recovery: bool) -> PublicationKind | None:
+    """The kind of publication that is meant; None for all, or for one that only recovery has."""
+    if kind is None or (of_recovery and kind in _RECOVERY_KINDS):
+        return None
+    if kind not in set(PublicationKind):
+        known = ", ".join(PublicationKind)
+        raise Invalid(f"{kind!r} is no kind of publication: it is one of {known}.", kind=kind)
+    return PublicationKind(kind)

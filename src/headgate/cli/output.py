@@ -1,0 +1,85 @@
+"""What a command prints: one JSON document, or text for a person."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headgate.errors import Invalid
+
+_LABEL_LIMIT = 200
+# Wide enough that nothing is folded where no person reads it.
+_UNFOLDED = 10_000
+
+
+def _check_label(value: str | None) -> str | None:
+    """What others will read in the log: short, and nothing that a terminal would obey."""
+    if value is not None and not (0 < len(value) <= _LABEL_LIMIT and value.isprintable()):
+        shown = value[:_LABEL_LIMIT]
+        raise Invalid(
+            f"{shown!r} cannot be an actor or a key: give 1 to {_LABEL_LIMIT} printable "
+            "characters.",
+            value=shown,
+        )
+    return value
+
+
+# The options that many commands share.
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+BranchOption = Annotated[str | None, typer.Option("--branch", "-b", help="Branch name.")]
+ActorOption = Annotated[
+    str | None, typer.Option("--actor", callback=_check_label, help="Who does this.")
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--idempotency-key",
+        callback=_check_label,
+        help="A repeated request with this key is done once.",
+    ),
+]
+
+
+def console() -> Console:
+    """For results on stdout: lines are folded for a terminal, and left whole for a pipe."""
+    shown = Console(highlight=False)
+    return shown if shown.is_terminal else Console(highlight=False, width=_UNFOLDED)
+
+
+def show_json(value: Any) -> None:
+    sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
+
+
+def say(text: str) -> None:
+    """A line for a person, with Rich's markup; on stderr, so that stdout stays for results."""
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """As `say`, for text with names and paths in it, whose brackets are no markup."""
+    sys.stderr.write(f"{text}\n")
+
+
+def show_line(text: str) -> None:
+    """A result that is one word or line, for `$(…)` in a shell."""
+    sys.stdout.write(f"{text}\n")
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """A plain table; a sentence where there is nothing to show."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    if table.row_count:
+        console().print(table)
+    else:
+        note(empty)

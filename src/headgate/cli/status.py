@@ -1,0 +1,50 @@
+"""`headgate status`: what became of an operation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headgate import store
+from headgate.catalog.operations import find_operations
+from headgate.cli.output import BranchOption, JsonOption, note, show_json
+from headgate.errors import Invalid, NotFound
+
+app = typer.Typer()
+
+
+@app.command()
+def status(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The idempotency key it was given.")],
+    branch: BranchOption = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="The command, as in files-put or txn-commit.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """What became of an operation, by its idempotency key; kept for 30 days.
+
+    Example: headgate status nightly-2026-11-15 --branch master
+    """
+    with store.open() as hg:
+        found = hg.database.read(lambda c: find_operations(c, key, branch=branch, kind=kind))
+    if not found:
+        raise NotFound(
+            f"no operation is known under the key {key!r}: it never began, was refused, or is "
+            "over 30 days old.",
+            key=key,
+        )
+    if len(found) > 1:
+        raise Invalid(
+            f"{len(found)} operations have the key {key!r}: say which with --branch and --kind.",
+            key=key,
+            operations=found,
+        )
+    [operation] = found
+    if json:
+        show_json(operation)
+        return
+    number = operation["publication"]
+    came = f"publication {number}" if number is not None else "nothing was published"
+    note(f"{operation['kind']} on {operation['branch']} is {operation['state']}: {came}.")

@@ -1,0 +1,203 @@
+"""Tables: list, create, load, drop, rename and register."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.endpoint.namespaces import load_properties
+from headgate.endpoint.ports import ServedTable, TableChange
+from headgate.endpoint.rendering import OVERLAY, table_result
+from headgate.endpoint.replies import NO_CONTENT, Reply, json_reply
+from headgate.endpoint.requests import Request, checked_name, page, read_identifier
+from headgate.endpoint.service import Service
+from headgate.errors import (
+    ClientCleanupRefused,
+    ImpossibleTableChange,
+    MalformedRequest,
+    OutcomeUnknown,
+    StorageUnavailable,
+    TableExists,
+    TableNotFound,
+    Unavailable,
+)
+from headgate.model.ids import DatasetId, mint_content, mint_dataset
+from headgate.model.names import DatasetName
+from headgate.model.nouns import TransactionType
+from headgate.tables.creation import create_metadata
+from headgate.tables.shape import Metadata, read_str
+from headgate.tables.versions import parse_metadata
+
+
+def list_tables(service: Service, request: Request) -> Reply:
+    """The tables that the context shows in a namespace."""
+    namespace = request.namespace
+    load_properties(service, namespace)
+    names, token = page(request, service.catalog.list_tables(request.context, namespace))
+    identifiers = [{"namespace": namespace, "name": name} for name in names]
+    return json_reply({"identifiers": identifiers, "next-page-token": token})
+
+
+def load_table(service: Service, request: Request) -> Reply:
+    """The version that the name means in this context, or 304 where the client has it."""
+    snapshots = request.query.get("snapshots", "all").lower()
+    if snapshots not in {"all", "refs"}:
+        raise MalformedRequest(what="the parameter 'snapshots'", reason="it is 'all' or 'refs'")
+    table = resolve(service, request, request.table)
+    service.served.note_load(
+        request.prefix, table.name, table.location, marked="snapshots" in request.query
+    )
+    return service.rendered.reply(
+        service.versions.read(table.location),
+        snapshots=snapshots,
+        known_etag=request.headers.get("if-none-match"),
+    )
+
+
+def table_exists(service: Service, request: Request) -> Reply:
+    """204 where the context shows such a table."""
+    resolve(service, request, request.table)
+    return NO_CONTENT
+
+
+def create_table(service: Service, request: Request) -> Reply:
+    """Makes a table, or with `stage-create` only its first metadata."""
+    body = request.json
+    load_properties(service, request.namespace)
+    name = checked_name(request.namespace, read_str(body, "name"))
+    if service.catalog.resolve(request.context, name):
+        raise TableExists(table=str(name), context=str(request.context))
+    dataset = service.catalog.find_dataset_id(name) or mint_dataset()
+    location = service.versions.table_location(dataset)
+    _check_location(body.get("location"), location)
+    metadata = create_metadata(_without_overlay(body), location=location, now_ms=service.now_ms())
+    if body.get("stage-create") is True:
+        return json_reply(table_result(metadata, None))
+    return _publish_new(service, request, name, dataset, metadata)
+
+
+def replay_create_table(service: Service, request: Request) -> Reply:
+    """What creating it answered, or the table as it is by now."""
+    name = checked_name(request.namespace, read_str(request.json, "name"))
+    table = resolve(service, request, name)
+    return service.rendered.reply(service.versions.read(table.location))
+
+
+def drop_table(service: Service, request: Request) -> Reply:
+    """Takes the table off the context's branch; its files stay for whoever shares them."""
+    if request.query.get("purgeRequested", "").lower() == "true":
+        raise ClientCleanupRefused(what=f"DROP TABLE {request.table} PURGE")
+    table = resolve(service, request, request.table)
+    service.catalog.drop(request.principal, request.context, table, request.idempotency)
+    return NO_CONTENT
+
+
+def rename_table(service: Service, request: Request) -> Reply:
+    """Gives a table another name, on this context's branch only."""
+    source = read_identifier(request.json, "source")
+    target = read_identifier(request.json, "destination")
+    table = resolve(service, request, source)
+    load_properties(service, target.namespace)
+    if service.catalog.resolve(request.context, target):
+        raise TableExists(table=str(target), context=str(request.context))
+    service.catalog.rename(request.principal, request.context, table, target, request.idempotency)
+    return NO_CONTENT
+
+
+def register_table(service: Service, request: Request) -> Reply:
+    """Takes in a table that lies elsewhere; what is added to it is written under the warehouse."""
+    load_properties(service, request.namespace)
+    name = checked_name(request.namespace, read_str(request.json, "name"))
+    outside = read_str(request.json, "metadata-location")
+    if service.catalog.resolve(request.context, name):
+        raise TableExists(table=str(name), context=str(request.context))
+    found = _read_foreign(service, outside)
+    dataset = service.catalog.find_dataset_id(name) or mint_dataset()
+    log = [
+        *(found.get("metadata-log") or []),
+        {"metadata-file": outside, "timestamp-ms": found.get("last-updated-ms", 0)},
+    ]
+    metadata = {
+        **found,
+        "location": service.versions.table_location(dataset),
+        "metadata-log": log,
+        "last-updated-ms": service.now_ms(),
+    }
+    return _publish_new(service, request, name, dataset, metadata, owned=False)
+
+
+def report_metrics(_service: Service, _request: Request) -> Reply:
+    """Clients may report what they scanned; nothing is kept of it."""
+    return NO_CONTENT
+
+
+def replay_nothing(_service: Service, _request: Request) -> Reply:
+    """The answer to a write that answers nothing."""
+    return NO_CONTENT
+
+
+def resolve(service: Service, request: Request, name: DatasetName) -> ServedTable:
+    """The version that a name means, or 404."""
+    table = service.catalog.resolve(request.context, name)
+    if table is None:
+        raise TableNotFound(table=str(name), context=str(request.context))
+    return table
+
+
+def _read_foreign(service: Service, location: str) -> Metadata:
+    try:
+        return parse_metadata(service.read_outside(location), location)
+    except StorageUnavailable as error:
+        raise MalformedRequest(
+            what=f"the table at {location!r}", reason=error.message.rstrip(".")
+        ) from error
+
+
+def _publish_new(
+    service: Service,
+    request: Request,
+    name: DatasetName,
+    dataset: DatasetId,
+    metadata: Metadata,
+    *,
+    owned: bool = True,
+) -> Reply:
+    version = service.versions.write(dataset, metadata)
+    change = TableChange(
+        name=name,
+        dataset_id=dataset,
+        base=None,
+        location=version.location,
+        content_id=mint_content(),
+        type=TransactionType.SNAPSHOT,
+        owned=owned,
+    )
+    (table,) = service.catalog.commit(
+        request.principal, request.context, [change], request.idempotency
+    )
+    service.served.note_commit(request.prefix, name, table.location)
+    return reply_applied(service, table)
+
+
+def reply_applied(service: Service, table: ServedTable) -> Reply:
+    """The answer to a write that has happened: from here on nothing may sound like it had not."""
+    try:
+        return service.rendered.reply(service.versions.read(table.location))
+    except Unavailable as error:
+        raise OutcomeUnknown(operation=f"the commit to {table.name}") from error
+
+
+def _check_location(asked: Any, location: str) -> None:
+    if asked is None or str(asked).rstrip("/") == location:
+        return
+    raise ImpossibleTableChange(
+        change=f"location {asked!r}",
+        reason="tables lie below the warehouse, by dataset; leave LOCATION out",
+    )
+
+
+def _without_overlay(body: dict[str, Any]) -> dict[str, Any]:
+    properties = body.get("properties")
+    if not isinstance(properties, dict):
+        return body
+    kept = {key: value for key, value in properties.items() if key not in OVERLAY}
+    return {**body, "properties": kept}

@@ -1,0 +1,217 @@
+"""Somebody else was first, or a fence refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headgate.errors.families import Conflict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """One thing that was not as expected: the facts behind a conflict."""
+
+    dataset: str
+    branch: str
+    field: str
+    expected: str | None
+    actual: str | None
+
+    @property
+    def table_key(self) -> str:
+        return f"{self.dataset}@{self.branch}"
+
+
+class ViewConflict(Conflict):
+    """A branch is not where the publication expected it; nothing was changed."""
+
+    def __init__(self, mismatches: Sequence[Mismatch]) -> None:
+        first = mismatches[0]
+        more = f" (and {len(mismatches) - 1} more)" if len(mismatches) > 1 else ""
+        super().__init__(
+            f"branch {first.branch!r} of {first.dataset!r}: {first.field} is "
+            f"{first.actual or 'none'}, expected {first.expected or 'none'}{more}. Somebody "
+            "else moved it; nothing was changed. Read it again and decide.",
+            manifest_conflict={
+                "table_key": first.table_key,
+                "expected": first.expected,
+                "actual": first.actual,
+            },
+            conflicts=[asdict(m) for m in mismatches],
+        )
+        self.mismatches = tuple(mismatches)
+
+
+class OpenTransactionAlreadyExists(Conflict):
+    code = "open_transaction_exists"
+
+    def __init__(
+        self, *, dataset: str, branch: str, transaction: str, holder: str, lease_left_seconds: int
+    ) -> None:
+        when = (
+            f"its lease runs for another {lease_left_seconds} s"
+            if lease_left_seconds > 0
+            else "its lease has expired"
+        )
+        super().__init__(
+            f"branch {branch!r} of {dataset!r} already has the OPEN transaction {transaction}, "
+            f"held by {holder}; {when}. Commit or abort it, or wait for the lease.",
+            dataset=dataset,
+            branch=branch,
+            transaction=transaction,
+            holder=holder,
+            lease_left_seconds=lease_left_seconds,
+        )
+
+
+class TransactionNotOpen(Conflict):
+    code = "transaction_not_open"
+
+    def __init__(self, *, transaction: str, state: str) -> None:
+        super().__init__(
+            f"transaction {transaction} is {state}, not OPEN; nothing was changed.",
+            transaction=transaction,
+            state=state,
+        )
+
+
+class TransactionNotCommitted(Conflict):
+    """What was named is no part of any past: it is still OPEN, or was ABORTED."""
+
+    code = "transaction_not_committed"
+
+    def __init__(self, *, transaction: str, state: str) -> None:
+        super().__init__(
+            f"transaction {transaction} is {state}, not COMMITTED: it can be neither read nor "
+            "returned to. Name one that `headgate history` shows as COMMITTED.",
+            transaction=transaction,
+            state=state,
+        )
+
+
+class AttemptSuperseded(Conflict):
+    """A newer attempt of the same task key exists, or this one has ended."""
+
+    code = "attempt_superseded"
+
+    def __init__(self, *, key: str, epoch: int, newest: int, state: str) -> None:
+        super().__init__(
+            f"attempt {epoch} of {key!r} may no longer publish: the newest attempt is {newest}, "
+            f"this one is {state}. Nothing was changed; let the newer attempt do the work.",
+            key=key,
+            epoch=epoch,
+            newest=newest,
+            state=state,
+        )
+
+
+class PlanChanged(Conflict):
+    code = "plan_changed"
+    retryable = True
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(
+            f"the plan changed while it was made: {reason}. Nothing was opened; plan again.",
+            reason=reason,
+        )
+
+
+class IntentPending(Conflict):
+    code = "intent_pending"
+
+    def __init__(self, *, operation: str, branch: str, remedy: str) -> None:
+        super().__init__(
+            f"branch {branch!r} is held by the unfinished operation {operation}. {remedy}",
+            operation=operation,
+            branch=branch,
+            remedy=remedy,
+        )
+
+
+class IntentTakenOver(Conflict):
+    """Recovery, or another recovery, owns the intent now; whoever held it must not act on it."""
+
+    code = "intent_taken_over"
+
+    def __init__(self, *, intent: str, epoch: int) -> None:
+        super().__init__(
+            f"intent {intent} is no longer held at epoch {epoch}: recovery took it over. "
+            "Look at `headgate log --actor headgate:recovery` before doing it again.",
+            intent=intent,
+            epoch=epoch,
+        )
+
+
+class RecoveryStopped(Conflict):
+    """Recovery cannot decide without a person; the intent is kept."""
+
+    code = "recovery_stopped"
+
+    def __init__(self, *, operation: str, classification: str, remedy: str) -> None:
+        super().__init__(
+            f"operation {operation} is {classification}: recovery changed nothing and kept its "
+            f"intent. {remedy}",
+            operation=operation,
+            classification=classification,
+            remedy=remedy,
+        )
+
+
+class RequirementFailed(Conflict):
+    """A table is not as the commit requires; nothing was changed."""
+
+    code = "requirement_failed"
+    retryable = True
+
+    def __init__(self, *, requirement: str, expected: Any, actual: Any) -> None:
+        super().__init__(
+            f"requirement {requirement} does not hold: expected {expected}, found {actual}. "
+            "Nothing was changed; read the table again and decide.",
+            requirement=requirement,
+            expected=expected,
+            actual=actual,
+        )
+
+
+class StaleReplacement(Conflict):
+    """A commit would replace rows that its author has never seen; nothing was changed."""
+
+    code = "stale_replacement"
+
+    def __init__(self, *, table: str, context: str, read: str, current: str) -> None:
+        super().__init__(
+            f"table {table!r} in {context!r} changed after it was read, and this commit replaces "
+            "rows: what the other writer added would be lost. Nothing was changed; read the table "
+            "again and repeat the statement.",
+            table=table,
+            context=context,
+            read=read,
+            current=current,
+        )
+
+
+class NamespaceNotEmpty(Conflict):
+    code = "namespace_not_empty"
+
+    def __init__(self, *, namespace: str) -> None:
+        super().__init__(
+            f"namespace {namespace!r} is not empty. Namespaces are shared by all branches: drop "
+            "what is in it on every branch first.",
+            namespace=namespace,
+        )
+
+
+class FileChanged(Conflict):
+    """Somebody wrote to a local file while it was being read; nothing of it was stored."""
+
+    code = "file_changed"
+    retryable = True
+
+    def __init__(self, *, path: str) -> None:
+        super().__init__(
+            f"file {path!r} changed while it was being read; nothing of it was stored. Upload it "
+            "again once nobody writes to it.",
+            path=path,
+        )

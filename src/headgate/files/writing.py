@@ -1,0 +1,159 @@
+"""Files into a dataset: staged in an OPEN transaction, or a transaction of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from headgate.catalog.database import Database
+from headgate.catalog.find import find_transaction, load_branch, load_transaction
+from headgate.catalog.publish import publish
+from headgate.catalog.stage import stage_version
+from headgate.errors import FileNotInView, Invalid, TransactionNotOpen, ViewConflict
+from headgate.files.difference import Change, ChangeKind
+from headgate.files.editing import Edited
+from headgate.files.entries import EMPTY, Entry
+from headgate.files.objects import Digest
+from headgate.files.trees import FileTrees
+from headgate.model.changes import AddTransaction, OperationKey, PublishRequest, Receipt
+from headgate.model.failpoints import Failpoint, reach
+from headgate.model.ids import ContentId, mint_version
+from headgate.model.nouns import (
+    AttemptRef,
+    Dataset,
+    DatasetKind,
+    PublicationKind,
+    Transaction,
+    TransactionState,
+    TransactionType,
+    Version,
+)
+
+# How often a write of its own is prepared again on a branch that others move.
+_TRIES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEdit:
+    """What to change: entries to put, whose content is stored already, and paths to remove."""
+
+    put: Sequence[Entry] = ()
+    remove: Sequence[str] = ()
+
+
+def tree_version(root: Digest) -> Version:
+    """A tree as a version: its digest says what it holds."""
+    return Version(id=mint_version(), location=root, content_id=ContentId(root))
+
+
+def root_of(version: Version | None) -> Digest:
+    return Digest(version.location) if version else EMPTY
+
+
+def stage_edit(
+    database: Database,
+    trees: FileTrees,
+    transaction: Transaction,
+    edit: FileEdit,
+    *,
+    attempt: AttemptRef | None = None,
+) -> Transaction:
+    """Changes the working tree of an OPEN transaction; several writers of it take turns."""
+    for _ in range(_TRIES):
+        if transaction.state is not TransactionState.OPEN:
+            raise TransactionNotOpen(transaction=transaction.id, state=transaction.state)
+        edited = _apply(trees, root_of(transaction.version), edit, transaction)
+        try:
+            return stage_version(
+                database,
+                transaction.id,
+                tree_version(edited.root),
+                expected=transaction.version.id if transaction.version else None,
+                attempt=attempt,
+                objects=_locations(trees, edited),
+            )
+        except ViewConflict:
+            transaction = database.read(partial(load_transaction, id=transaction.id))
+    raise Invalid(f"transaction {transaction.id} is being changed by too many writers at once.")
+
+
+def publish_edit(
+    database: Database,
+    trees: FileTrees,
+    dataset: Dataset,
+    branch: str,
+    edit: FileEdit,
+    *,
+    actor: str,
+    operation: OperationKey | None = None,
+    may_write_protected: bool = False,
+) -> Receipt:
+    """One transaction and publication of its own; prepared again where others were first."""
+    check_is_files(dataset)
+    for remaining in range(_TRIES, 0, -1):
+        here = database.read(partial(load_branch, dataset=dataset, name=branch))
+        base = database.read(partial(find_transaction, id=here.view)) if here.view else None
+        before = root_of(base.version if base else None)
+        edited = _apply(trees, before, edit, base)
+        type = natural_type(trees.difference(before, edited.root))
+        change = AddTransaction(
+            branch=here.id,
+            expected_head=here.head,
+            expected_view=here.view,
+            parent=here.view,
+            type=type,
+            version=tree_version(edited.root),
+            objects=frozenset(_locations(trees, edited)),
+        )
+        request = PublishRequest(
+            actor=actor,
+            kind=PublicationKind.COMMIT,
+            changes=() if edited.root == before else (change,),
+            operation=operation,
+            may_write_protected=may_write_protected,
+        )
+        try:
+            return publish(database, request)
+        except ViewConflict:
+            if remaining == 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def check_is_files(dataset: Dataset) -> None:
+    if dataset.kind is not DatasetKind.FILES:
+        raise Invalid(
+            f"dataset {dataset.name} is a table, not a tree of files. "
+            "Write it through Spark or another Iceberg engine.",
+            dataset=str(dataset.name),
+        )
+
+
+def _apply(trees: FileTrees, root: Digest, edit: FileEdit, where: Transaction | None) -> Edited:
+    for path in edit.remove:
+        if next(trees.walk(root, path), None) is None:
+            raise FileNotInView(
+                dataset=str(where.dataset) if where else "?",
+                path=path,
+                where=where.id if where else "an empty branch",
+            )
+    removed = [entry.path for path in edit.remove for entry in trees.walk(root, path)]
+    edited = trees.edit(root, put=edit.put, remove=removed)
+    reach(Failpoint.FILES_TREE_STORED)
+    return edited
+
+
+def _locations(trees: FileTrees, edited: Edited) -> Iterable[str]:
+    return [trees.location(digest) for digest in edited.digests]
+
+
+def natural_type(changes: Iterable[Change]) -> TransactionType:
+    """The type that a change has when nobody named one."""
+    kinds = {change.kind for change in changes}
+    if kinds == {ChangeKind.ADDED}:
+        return TransactionType.APPEND
+    if kinds == {ChangeKind.REMOVED}:
+        return TransactionType.DELETE
+    # An UPDATE may not remove: what both adds and removes says all that is to be seen.
+    return TransactionType.SNAPSHOT if ChangeKind.REMOVED in kinds else TransactionType.UPDATE

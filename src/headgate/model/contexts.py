@@ -1,0 +1,152 @@
+"""Contexts: what the names of tables mean to one client, written as a short text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from headgate.errors import InvalidContext, InvalidName
+from headgate.model.ids import Instant, PublicationNumber
+from headgate.model.names import check_branch_name
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}\Z")
+_CLIENT = re.compile(r"[A-Za-z0-9]{1,64}\Z")
+_NUMBER = re.compile(r"[0-9]{1,18}\Z")
+_CHAIN_LIMIT = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchContext:
+    """A branch with its read fallbacks; a write lands on the first of the chain."""
+
+    chain: tuple[str, ...]
+
+    @property
+    def branch(self) -> str:
+        return self.chain[0]
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        return self.chain[1:]
+
+    def __str__(self) -> str:
+        return ">".join(self.chain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentContext:
+    """Branches as they were at one publication or time; read-only."""
+
+    chain: tuple[str, ...]
+    at: PublicationNumber | None = None
+    at_time: Instant | None = None
+
+    def __str__(self) -> str:
+        if self.at is not None:
+            return f"{'>'.join(self.chain)}@{self.at}"
+        seconds, micros = divmod(self.at_time or 0, 1_000_000)
+        moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+        return f"{'>'.join(self.chain)}@{moment.isoformat()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitContext:
+    """A transaction, or a unit of them, that somebody opened and will commit or abort."""
+
+    id: str
+
+    def __str__(self) -> str:
+        return f"txn:{self.id}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContext:
+    """One job attempt: its pinned inputs and its outputs' working versions."""
+
+    id: str
+
+    def __str__(self) -> str:
+        return f"job:{self.id}"
+
+
+Context: TypeAlias = BranchContext | MomentContext | UnitContext | JobContext
+
+
+def parse_context(text: str) -> Context:
+    """Reads a branch, a chain, a moment (a publication or ISO time after `@`), `txn:…`, `job:…`."""
+    if text.startswith("txn:"):
+        return UnitContext(id=_parse_id(text, text.removeprefix("txn:")))
+    if text.startswith("job:"):
+        return JobContext(id=_parse_id(text, text.removeprefix("job:")))
+    names, at, moment = text.partition("@")
+    chain = _parse_chain(text, names)
+    if not at:
+        return BranchContext(chain=chain)
+    if _NUMBER.match(moment):
+        return MomentContext(chain=chain, at=PublicationNumber(int(moment)))
+    return MomentContext(chain=chain, at_time=_parse_time(text, moment))
+
+
+def is_writable(context: Context) -> bool:
+    """Whether anything can be written there at all; who may is another question."""
+    return not isinstance(context, MomentContext)
+
+
+def encode_prefix(context: Context, *, client: str = "") -> str:
+    """A URL-safe word for a context; `client` tells apart those who use the same one."""
+    word = base64.urlsafe_b64encode(str(context).encode()).decode().rstrip("=")
+    return f"c-{word}.{client}" if client else f"c-{word}"
+
+
+def decode_prefix(prefix: str) -> tuple[Context, str]:
+    """The context and the client that `encode_prefix` was given; anything else is refused."""
+    word, dot, client = prefix.partition(".")
+    if not word.startswith("c-") or (dot and not _CLIENT.match(client)):
+        raise InvalidContext(context=prefix, reason="it is not a prefix that /v1/config gave out")
+    body = word.removeprefix("c-")
+    try:
+        text = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+        return parse_context(text.decode()), client
+    except (binascii.Error, UnicodeDecodeError, ValueError) as error:
+        raise InvalidContext(
+            context=prefix, reason="it is not a prefix that /v1/config gave out"
+        ) from error
+
+
+def _parse_chain(text: str, names: str) -> tuple[str, ...]:
+    chain = tuple(name.strip() for name in names.split(">"))
+    if len(chain) > _CHAIN_LIMIT:
+        raise InvalidContext(context=text, reason=f"its chain is over {_CHAIN_LIMIT} branches")
+    try:
+        for name in chain:
+            check_branch_name(name)
+    except InvalidName as error:
+        raise InvalidContext(context=text, reason=error.message.rstrip(".")) from error
+    if len(set(chain)) != len(chain):
+        raise InvalidContext(context=text, reason="a branch is in the chain twice")
+    return chain
+
+
+def _parse_id(text: str, id_: str) -> str:
+    if not _ID.match(id_):
+        raise InvalidContext(
+            context=text, reason="its id is empty or has characters ids never have"
+        )
+    return id_
+
+
+def _parse_time(text: str, moment: str) -> Instant:
+    """ISO 8601; a time without a zone is UTC, as in everything that Headgate prints."""
+    try:
+        when = datetime.fromisoformat(moment)
+    except ValueError as error:
+        raise InvalidContext(
+            context=text, reason=f"{moment!r} is neither a publication number nor an ISO time"
+        ) from error
+    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+    since = aware - datetime(1970, 1, 1, tzinfo=UTC)
+    return Instant((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)

@@ -1,0 +1,48 @@
+"""Named places where a test may kill, pause or fail a process: all of them, in this one list.
+
+Nothing is armed unless `headgate.testing` arms it inside the process; otherwise `reach` is one
+comparison.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+
+class Failpoint(enum.StrEnum):
+    OPEN_APPLIED = "open.applied"
+    OPEN_COMMITTED = "open.committed"
+    FILES_OBJECT_STORED = "files.object_stored"
+    FILES_TREE_STORED = "files.tree_stored"
+    STAGE_APPLIED = "stage.applied"
+    STAGE_COMMITTED = "stage.committed"
+    PUBLISH_LOCKED = "publish.locked"
+    PUBLISH_APPLIED = "publish.applied"
+    PUBLISH_COMMITTED = "publish.committed"
+    ABORT_APPLIED = "abort.applied"
+    INTENT_RECORDED = "intent.recorded"
+    INTENT_EFFECT_DONE = "intent.effect_done"
+    INTENT_CONFIRMED = "intent.confirmed"
+    INTENT_PUBLISHED = "intent.published"
+    RECOVERY_TAKEN_OVER = "recovery.taken_over"
+    RECOVERY_CLASSIFIED = "recovery.classified"
+    RECOVERY_UNDONE = "recovery.undone"
+    RECOVERY_SETTLED = "recovery.settled"
+    CLEANUP_CONDEMNED = "cleanup.condemned"
+    CLEANUP_SWEPT = "cleanup.swept"
+
+
+_hook: Callable[[Failpoint], None] | None = None
+
+
+def reach(point: Failpoint) -> None:
+    """Says that execution is at this place."""
+    if _hook is not None:
+        _hook(point)
+
+
+def arm(hook: Callable[[Failpoint], None] | None) -> None:
+    """Lets a test decide what happens when a place is reached; None disarms."""
+    global _hook
+    _hook = hook

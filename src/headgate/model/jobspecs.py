@@ -1,0 +1,257 @@
+"""The JobSpec: published logic, as a frozen noun with a JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.model.ids import TransactionId
+from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.model.nouns import DatasetKind
+
+FRESH_INPUTS = "inputs"
+FRESH_NEVER = "never"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSpec:
+    name: str
+    # FAIL or WARN.
+    on_error: str
+    # The expectation's tree, as the transforms room writes it.
+    expectation: Mapping[str, Any]
+    description: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "on_error": self.on_error,
+            "expectation": dict(self.expectation),
+            "description": self.description,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSpec:
+    """An input by the name the function knows it; a branch or transaction pins it."""
+
+    name: str
+    dataset: DatasetName
+    branch: str | None = None
+    transaction: TransactionId | None = None
+    checks: tuple[CheckSpec, ...] = ()
+    description: str = ""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the chain has no say in where this input is read."""
+        return self.branch is not None or self.transaction is not None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "dataset": str(self.dataset),
+            "branch": self.branch,
+            "transaction": self.transaction,
+            "checks": [check.to_json() for check in self.checks],
+            "description": self.description,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSpec:
+    name: str
+    dataset: DatasetName
+    kind: DatasetKind = DatasetKind.TABLE
+    checks: tuple[CheckSpec, ...] = ()
+    partition_cols: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    description: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "dataset": str(self.dataset),
+            "kind": self.kind.value,
+            "checks": [check.to_json() for check in self.checks],
+            "partition_cols": list(self.partition_cols),
+            "sort_by": list(self.sort_by),
+            "description": self.description,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterSpec:
+    name: str
+    # string, integer, float or boolean.
+    kind: str
+    default: str | int | float | bool
+    description: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "default": self.default,
+            "description": self.description,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncrementalSpec:
+    require_incremental: bool = False
+    semantic_version: int = 1
+    snapshot_inputs: tuple[str, ...] = ()
+    allow_retention: bool = False
+    strict_append: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "require_incremental": self.require_incremental,
+            "semantic_version": self.semantic_version,
+            "snapshot_inputs": list(self.snapshot_inputs),
+            "allow_retention": self.allow_retention,
+            "strict_append": self.strict_append,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What a transform says of itself: everything but the code that it runs."""
+
+    module: str
+    function: str
+    # Relative to the repository's root, for people; never part of a hash.
+    file: str
+    line: int
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    parameters: tuple[ParameterSpec, ...] = ()
+    incremental: IncrementalSpec | None = None
+    # "inputs", "never", or the greatest age in seconds.
+    fresh: str | float = FRESH_INPUTS
+    bundle_data: tuple[str, ...] = ()
+    allowed_run_seconds: float | None = None
+    profile: tuple[str, ...] = ()
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    allow_empty: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "module": self.module,
+            "function": self.function,
+            "file": self.file,
+            "line": self.line,
+            "inputs": [given.to_json() for given in self.inputs],
+            "outputs": [output.to_json() for output in self.outputs],
+            "parameters": [parameter.to_json() for parameter in self.parameters],
+            "incremental": self.incremental.to_json() if self.incremental else None,
+            "fresh": self.fresh,
+            "bundle_data": list(self.bundle_data),
+            "allowed_run_seconds": self.allowed_run_seconds,
+            "profile": list(self.profile),
+            "spark_conf": dict(self.spark_conf),
+            "allow_empty": self.allow_empty,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where published logic comes from; `clean` is false for a working tree with changes."""
+
+    repository: str
+    commit: str
+    branch: str
+    clean: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "repository": self.repository,
+            "commit": self.commit,
+            "branch": self.branch,
+            "clean": self.clean,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """Published logic: a declaration, the hash of its logic, and the bundle that holds its code."""
+
+    declaration: Declaration
+    logic_hash: str
+    # The bundle's sha256.
+    bundle: str
+    source: Source
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        return self.declaration.inputs
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        return self.declaration.outputs
+
+    @property
+    def title(self) -> str:
+        """How the job is called before people: `module.function`."""
+        return f"{self.declaration.module}.{self.declaration.function}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "declaration": self.declaration.to_json(),
+            "logic_hash": self.logic_hash,
+            "bundle": self.bundle,
+            "source": self.source.to_json(),
+        }
+
+
+def jobspec_from_json(data: Mapping[str, Any]) -> JobSpec:
+    return JobSpec(
+        declaration=declaration_from_json(data["declaration"]),
+        logic_hash=data["logic_hash"],
+        bundle=data["bundle"],
+        source=Source(**data["source"]),
+    )
+
+
+def declaration_from_json(data: Mapping[str, Any]) -> Declaration:
+    incremental = data["incremental"]
+    return Declaration(
+        **{
+            **data,
+            "inputs": tuple(_input(item) for item in data["inputs"]),
+            "outputs": tuple(_output(item) for item in data["outputs"]),
+            "parameters": tuple(ParameterSpec(**item) for item in data["parameters"]),
+            "incremental": None if incremental is None else _incremental(incremental),
+            "bundle_data": tuple(data["bundle_data"]),
+            "profile": tuple(data["profile"]),
+        }
+    )
+
+
+def _input(data: Mapping[str, Any]) -> InputSpec:
+    return InputSpec(
+        **{**data, "dataset": parse_dataset_name(data["dataset"]), "checks": _checks(data)}
+    )
+
+
+def _output(data: Mapping[str, Any]) -> OutputSpec:
+    return OutputSpec(
+        **{
+            **data,
+            "dataset": parse_dataset_name(data["dataset"]),
+            "kind": DatasetKind(data["kind"]),
+            "checks": _checks(data),
+            "partition_cols": tuple(data["partition_cols"]),
+            "sort_by": tuple(data["sort_by"]),
+        }
+    )
+
+
+def _checks(data: Mapping[str, Any]) -> tuple[CheckSpec, ...]:
+    return tuple(CheckSpec(**item) for item in data["checks"])
+
+
+def _incremental(data: Mapping[str, Any]) -> IncrementalSpec:
+    return IncrementalSpec(**{**data, "snapshot_inputs": tuple(data["snapshot_inputs"])})

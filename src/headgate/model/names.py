@@ -1,0 +1,154 @@
+"""What names may look like: datasets, branches, tags, and paths inside a files dataset."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from headgate.errors import InvalidName, UnsafePath
+
+_BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}\Z")
+_PLAIN_PART = re.compile(r"[A-Za-z0-9_-]+\Z")
+_PART_LIMIT = 200
+_PATH_LIMIT_BYTES = 1024
+_COMPONENT_LIMIT_BYTES = 255
+
+
+@dataclass(frozen=True, order=True)
+class DatasetName:
+    """`namespace.name`; the namespace may have several parts."""
+
+    namespace: tuple[str, ...]
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join(_quote(part) for part in (*self.namespace, self.name))
+
+
+def parse_dataset_name(text: str) -> DatasetName:
+    """Reads `ns.name`, `a.b.name` or a part in backticks; refuses what could deceive a reader."""
+    parts = _split(text)
+    if len(parts) < 2:
+        raise InvalidName(
+            what="dataset", name=text, reason="it needs a namespace, as in `sales.orders`"
+        )
+    for part in parts:
+        check_name_part(part, what="dataset", whole=text)
+    return DatasetName(namespace=tuple(parts[:-1]), name=parts[-1])
+
+
+def parse_namespace(text: str) -> tuple[str, ...]:
+    parts = _split(text)
+    for part in parts:
+        check_name_part(part, what="namespace", whole=text)
+    return tuple(parts)
+
+
+def check_name_part(part: str, *, what: str, whole: str) -> None:
+    """One part between dots: short, visible, in one script and in its normal form."""
+    if _PLAIN_PART.match(part) and len(part) <= _PART_LIMIT:
+        return
+    if not part:
+        raise InvalidName(what=what, name=whole, reason="a part between dots is empty")
+    if len(part) > _PART_LIMIT:
+        raise InvalidName(what=what, name=whole, reason=f"a part is over {_PART_LIMIT} characters")
+    if part in {".", ".."} or any(c in part for c in "/\\`."):
+        raise InvalidName(what=what, name=whole, reason="'/', '\\', '`' and '.' are not allowed")
+    if part != part.strip():
+        raise InvalidName(what=what, name=whole, reason="a part begins or ends with a space")
+    if (unseen := _unseen_character(part)) is not None:
+        raise InvalidName(what=what, name=whole, reason=f"it has the character U+{unseen:04X}")
+    if unicodedata.normalize("NFKC", part) != part:
+        raise InvalidName(
+            what=what, name=whole, reason="it has characters that only look like others (not NFKC)"
+        )
+    if len(scripts := _scripts(part)) > 1:
+        raise InvalidName(
+            what=what, name=whole, reason=f"it mixes scripts that look alike: {', '.join(scripts)}"
+        )
+
+
+def check_branch_name(name: str, *, what: str = "branch") -> str:
+    """`[A-Za-z0-9][A-Za-z0-9._/-]{0,199}`, without `..` or `//`."""
+    if not _BRANCH.match(name) or ".." in name or "//" in name or name.endswith("/"):
+        raise InvalidName(
+            what=what,
+            name=name,
+            reason="it must match [A-Za-z0-9][A-Za-z0-9._/-]{0,199}, without '..', '//' "
+            "or a '/' at the end",
+        )
+    return name
+
+
+def check_file_path(path: str) -> str:
+    """A relative, forward-slashed path that means the same on every machine, or an error."""
+    if not path:
+        raise UnsafePath(path=path, reason="it is empty")
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError as error:
+        raise UnsafePath(
+            path=path.encode("utf-8", "backslashreplace").decode(), reason="it is not valid Unicode"
+        ) from error
+    if len(encoded) > _PATH_LIMIT_BYTES:
+        raise UnsafePath(path=path, reason=f"it is over {_PATH_LIMIT_BYTES} bytes")
+    if path.startswith("/"):
+        raise UnsafePath(path=path, reason="it is absolute")
+    if "\\" in path:
+        raise UnsafePath(path=path, reason="it has a backslash")
+    if not (path.isascii() and path.isprintable()):
+        _check_plain_to_see(path)
+    for component in path.split("/"):
+        if component in {"", ".", ".."}:
+            raise UnsafePath(path=path, reason=f"it has the component {component!r}")
+        if len(component.encode()) > _COMPONENT_LIMIT_BYTES:
+            raise UnsafePath(
+                path=path, reason=f"a component is over {_COMPONENT_LIMIT_BYTES} bytes"
+            )
+    return path
+
+
+def _check_plain_to_see(path: str) -> None:
+    if (unseen := _unseen_character(path)) is not None:
+        raise UnsafePath(path=path, reason=f"it has the character U+{unseen:04X}")
+    if unicodedata.normalize("NFC", path) != path:
+        raise UnsafePath(path=path, reason="it is not in Unicode's normal form NFC")
+
+
+def _split(text: str) -> list[str]:
+    parts, current, quoted = [], "", False
+    for character in text:
+        if character == "`":
+            quoted = not quoted
+        elif character == "." and not quoted:
+            parts.append(current)
+            current = ""
+        else:
+            current += character
+    if quoted:
+        raise InvalidName(what="dataset", name=text, reason="a backtick is not closed")
+    return [*parts, current]
+
+
+def _quote(part: str) -> str:
+    return part if _PLAIN_PART.match(part) else f"`{part}`"
+
+
+def _unseen_character(text: str) -> int | None:
+    """Control, format (zero width, direction) and private characters hide from a reader."""
+    for character in text:
+        if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}:
+            return ord(character)
+    return None
+
+
+def _scripts(text: str) -> list[str]:
+    """Of Latin, Greek and Cyrillic, whose letters look alike, those that occur."""
+    found = {
+        script
+        for character in text
+        for script in ("LATIN", "GREEK", "CYRILLIC")
+        if unicodedata.name(character, "").startswith(script)
+    }
+    return sorted(found)

@@ -1,0 +1,84 @@
+"""What Headgate needs from the outside, as Protocols; the rooms above are handed the real thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from headgate.model.ids import Instant
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectInfo:
+    """One stored object, as the store lists it; the time is by the store's own clock."""
+
+    key: str
+    size: int
+    modified_at: Instant
+
+
+class ObjectStore(Protocol):
+    """Bytes under keys, on local disk or in an S3-compatible store.
+
+    A reader of a key finds nothing or the whole object, never a part. What a call that writes
+    returned for is durable. Failures are `StorageUnavailable`; a key that would leave the
+    store is `UnsafePath`.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without a slash at the end: `{url}/{key}` is an object's location."""
+        ...
+
+    def put(self, key: str, data: bytes) -> bool:
+        """Creates the object; False, with nothing changed, if the key was taken already."""
+        ...
+
+    def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
+        """As `put`, streaming; with a digest given, only if that is what the file still holds."""
+        ...
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Writes the object whether or not the key is taken; the last writer wins."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The whole object, or `ObjectNotFound`."""
+        ...
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        """The object in chunks, for what may not fit in memory, or `ObjectNotFound`."""
+        ...
+
+    def find(self, key: str) -> ObjectInfo | None:
+        """What the store knows of the object, or None."""
+        ...
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object below the directory `prefix`, in no promised order."""
+        ...
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes the objects; a key that is not there is no error."""
+        ...
+
+
+class Outside(Protocol):
+    """A system whose branches move by themselves (lakeFS, a Git ref): effects are made there.
+
+    `target` says where, in words only the system understands. Heads are its own ids.
+    """
+
+    def find_head(self, target: Mapping[str, str]) -> str | None:
+        """Where the target stands now; None where it is gone."""
+        ...
+
+    def steps_past(self, target: Mapping[str, str], expected: str) -> int | None:
+        """How many steps its head is past `expected`; None where that is not in its history."""
+        ...
+
+    def undo(self, target: Mapping[str, str], *, effect: str, back_to: str) -> bool:
+        """Moves the head back only if it still is exactly the effect; False otherwise."""
+        ...

@@ -1,0 +1,227 @@
+"""Configuration: the only reader of the environment and of `headgate.toml`."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import Invalid, NotFound
+
+FILE_NAME = "headgate.toml"
+DAY_SECONDS = 24 * 3600
+
+# Every key there is, by section; each may be overridden by HEADGATE_<SECTION>_<KEY>.
+_KNOWN = {
+    "store": ("catalog", "warehouse", "retain"),
+    "spark": ("master", "remote", "conf", "endpoint"),
+    "builds": ("branch", "fallback", "adopt"),
+    "tasks": ("root",),
+    "conductor": ("url",),
+    "lakefs": ("endpoint",),
+}
+_TABLES = {"spark.conf"}
+_LISTS = {"builds.fallback"}
+_ADOPT = ("any", "chain", "off")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkSettings:
+    master: str = "local[*]"
+    remote: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    endpoint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    # The primary branch: the default of `dataset create --branch` and of the fallback.
+    branch: str = "master"
+    fallback: tuple[str, ...] | None = None
+    adopt: str = "any"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a store is made of; paths are absolute, secrets come only from variables."""
+
+    root: Path
+    catalog: str
+    warehouse: str
+    retain_seconds: int = 30 * DAY_SECONDS
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    builds: BuildSettings = field(default_factory=BuildSettings)
+    tasks_root: Path | None = None
+    conductor_url: str | None = None
+    lakefs_endpoint: str | None = None
+    server_url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    actor: str = "unknown"
+    cache: Path = field(default_factory=Path)
+    # Handed to parts that start processes or need credentials; never logged.
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def find_settings_file(start: Path) -> Path | None:
+    """The nearest `headgate.toml`, upwards from a directory."""
+    for directory in (start, *start.parents):
+        candidate = directory / FILE_NAME
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def load_settings(start: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """File, overridden by HEADGATE_* variables; what is unknown is refused by name."""
+    environ = dict(os.environ) if environ is None else environ
+    here = (start or Path.cwd()).absolute()
+    file = here if here.is_file() else find_settings_file(here)
+    values = _read(file) if file else {}
+    values |= _overrides(environ)
+    root = file.parent if file else here
+    if not file and "store.catalog" not in values and "HEADGATE_URL" not in environ:
+        raise NotFound(
+            f"there is no {FILE_NAME} in {here} or above it. Make a store with `headgate init`, "
+            "or point HEADGATE_URL at a server."
+        )
+    return _build(root, values, environ)
+
+
+def default_actor(environ: Mapping[str, str]) -> str:
+    """HEADGATE_ACTOR, else the user of the operating system."""
+    if environ.get("HEADGATE_ACTOR"):
+        return environ["HEADGATE_ACTOR"]
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid:{os.getuid()}"
+
+
+def parse_duration_seconds(text: str, *, what: str) -> int:
+    """`30d`, `24h`, `15m`, `45s`, or plain seconds."""
+    match = re.fullmatch(r"(\d+)([smhd]?)", text.strip())
+    if match is None:
+        raise Invalid(f"{what} {text!r} is not a duration: write 30d, 24h, 15m or 45s.")
+    unit = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}[match[2]]
+    return int(match[1]) * unit
+
+
+def with_actor(settings: Settings, actor: str | None) -> Settings:
+    return replace(settings, actor=actor) if actor else settings
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(file.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file} cannot be read: {error}.", file=str(file)) from error
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}.", file=str(file)) from error
+    values: dict[str, Any] = {}
+    for section, content in document.items():
+        if section not in _KNOWN:
+            raise _unknown(f"section [{section}]", section, _KNOWN, file)
+        if not isinstance(content, dict):
+            raise Invalid(f"{file}: [{section}] must be a table.", file=str(file))
+        for key, value in content.items():
+            if key not in _KNOWN[section]:
+                raise _unknown(f"key {section}.{key}", key, _KNOWN[section], file)
+            values[f"{section}.{key}"] = _checked(f"{section}.{key}", value, file)
+    return values
+
+
+def _checked(name: str, value: Any, file: Path) -> Any:
+    if name in _TABLES:
+        right, wanted = isinstance(value, dict), "a table"
+    elif name in _LISTS:
+        right = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        wanted = "a list of names"
+    else:
+        right, wanted = isinstance(value, str), "a string"
+    if not right:
+        raise Invalid(f"{file}: {name} must be {wanted}, not {value!r}.", file=str(file))
+    return value
+
+
+def _unknown(what: str, name: str, known: Any, file: Path) -> Invalid:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0)
+    return Invalid(
+        f"{file}: {what} is unknown. Did you mean {near[0]!r}? Known: {', '.join(known)}.",
+        file=str(file),
+        nearest=near[0],
+    )
+
+
+def _overrides(environ: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for section, keys in _KNOWN.items():
+        for key in keys:
+            text = environ.get(f"HEADGATE_{section}_{key}".upper())
+            name = f"{section}.{key}"
+            if text is None or name in _TABLES:
+                continue
+            values[name] = [p for p in text.split(",") if p] if name in _LISTS else text
+    return values
+
+
+def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    fallback = values.get("builds.fallback")
+    adopt = values.get("builds.adopt", "any")
+    if adopt not in _ADOPT:
+        raise Invalid(f"builds.adopt is {adopt!r}; it must be one of {', '.join(_ADOPT)}.")
+    tasks_root = values.get("tasks.root")
+    return Settings(
+        root=root,
+        catalog=_catalog_url(root, values.get("store.catalog", ".headgate/catalog.db")),
+        warehouse=_warehouse_url(root, values.get("store.warehouse", ".headgate/warehouse")),
+        retain_seconds=parse_duration_seconds(
+            values.get("store.retain", "30d"), what="store.retain"
+        ),
+        spark=SparkSettings(
+            master=values.get("spark.master", "local[*]"),
+            remote=values.get("spark.remote"),
+            conf={k: str(v) for k, v in values.get("spark.conf", {}).items()},
+            endpoint=values.get("spark.endpoint"),
+        ),
+        builds=BuildSettings(
+            branch=values.get("builds.branch", "master"),
+            fallback=tuple(fallback) if fallback is not None else None,
+            adopt=adopt,
+        ),
+        tasks_root=(root / tasks_root) if tasks_root else None,
+        conductor_url=values.get("conductor.url"),
+        lakefs_endpoint=values.get("lakefs.endpoint"),
+        server_url=environ.get("HEADGATE_URL"),
+        token=environ.get("HEADGATE_TOKEN"),
+        actor=default_actor(environ),
+        cache=_cache(environ),
+        environ=environ,
+    )
+
+
+def _catalog_url(root: Path, value: str) -> str:
+    if "://" in value and not value.startswith("sqlite:"):
+        return value
+    path = Path(value.removeprefix("sqlite:///").removeprefix("sqlite:"))
+    return f"sqlite:///{root / path}"
+
+
+def _warehouse_url(root: Path, value: str) -> str:
+    if value.startswith("file://"):
+        return str(Path(value.removeprefix("file://")))
+    return value if "://" in value else str(root / value)
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    if environ.get("HEADGATE_CACHE"):
+        return Path(environ["HEADGATE_CACHE"])
+    base = environ.get("XDG_CACHE_HOME") or str(
+        Path(environ.get("HOME", "~")).expanduser() / ".cache"
+    )
+    return Path(base) / "headgate"

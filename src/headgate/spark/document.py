@@ -1,0 +1,71 @@
+"""What a job process is told on its stdin, and the words in which it answers."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+
+class EventKind(enum.StrEnum):
+    """What a job process reports, one JSON object a line."""
+
+    STARTED = "started"
+    PROGRESS = "progress"
+    WRITTEN = "written"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What an input stands for: a table's name, or a directory that holds a tree of files."""
+
+    dataset: str
+    files: str | None = None
+    branch: str | None = None
+    transaction: str | None = None
+    # The Iceberg snapshot that the last run read; rows of later ones are the added ones.
+    since_snapshot: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What an output stands for: a table's name, or a directory for its files."""
+
+    dataset: str
+    files: str | None = None
+    branch: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDocument:
+    """One attempt of one job, as its process needs to know it."""
+
+    module: str
+    bundle: str
+    inputs: Mapping[str, Source]
+    outputs: Mapping[str, Target]
+    # Settings of the session, first of all its catalog, which is bound to this job alone.
+    conf: Mapping[str, str]
+    # Of this attempt alone: what was cancelled under a tag stays cancelled.
+    tag: str
+    gateway_port: int
+    gateway_secret: str
+    branch: str | None = None
+    fallback: tuple[str, ...] = ()
+    incremental: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        data = json.loads(text)
+        data["inputs"] = {name: Source(**given) for name, given in data["inputs"].items()}
+        data["outputs"] = {name: Target(**given) for name, given in data["outputs"].items()}
+        data["fallback"] = tuple(data["fallback"])
+        return cls(**data)

@@ -1,0 +1,132 @@
+"""How a running transform reads and writes: tables through the session's catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.spark.conf import CATALOG
+from headgate.spark.document import Source, Target
+from headgate.spark.filesystem import DirectoryFiles
+from headgate.transforms import FileSystem, Output, TransformInput, TransformOutput
+from headgate.transforms.job import ReadMode, WriteMode, WriteOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What one write of a table did, as Iceberg counted it."""
+
+    output: str
+    dataset: str
+    rows: int
+    snapshot: int | None
+
+
+def table_identifier(name: DatasetName) -> str:
+    """The dataset in Spark SQL, quoted whatever it is called."""
+    return ".".join(f"`{part}`" for part in (CATALOG, *name.namespace, name.name))
+
+
+def make_input(session: Any, alias: str, source: Source, *, incremental: bool) -> TransformInput:
+    """An input that reads its table, or the files of its directory."""
+    name = parse_dataset_name(source.dataset)
+    table = table_identifier(name)
+
+    def read(mode: ReadMode) -> Any:
+        return read_table(session, table, mode, source.since_snapshot)
+
+    def files(_mode: ReadMode) -> FileSystem:
+        return DirectoryFiles(Path(source.files or ""))
+
+    added = incremental and source.since_snapshot is not None
+    return TransformInput(
+        alias,
+        read,
+        dataset=name,
+        branch=source.branch,
+        transaction=source.transaction,
+        default_mode=ReadMode.ADDED if added else ReadMode.CURRENT,
+        filesystem=files if source.files else None,
+    )
+
+
+def make_output(
+    session: Any,
+    alias: str,
+    target: Target,
+    declared: Output,
+    on_written: Callable[[Written], None],
+) -> TransformOutput:
+    """An output that writes its table, or files into its directory."""
+    name = parse_dataset_name(target.dataset)
+    table = table_identifier(name)
+
+    def write(frame: Any, options: WriteOptions) -> None:
+        write_table(session, frame, table, options)
+        on_written(_look_at_write(session, table, alias, target))
+
+    def read(mode: ReadMode, _schema: Any) -> Any:
+        return read_table(session, table, mode, None)
+
+    def files() -> FileSystem:
+        return DirectoryFiles(Path(target.files or ""), output.mark_written)
+
+    output = TransformOutput(
+        alias,
+        write,
+        dataset=name,
+        branch=target.branch,
+        read=read,
+        filesystem=files if target.files else None,
+        options=WriteOptions(partition_cols=declared.partition_cols, sort_by=declared.sort_by),
+        from_pandas=session.createDataFrame,
+    )
+    return output
+
+
+def read_table(session: Any, table: str, mode: ReadMode, since: int | None) -> Any:
+    """The rows now, those of one earlier snapshot, or those added since it."""
+    if mode is ReadMode.CURRENT or (mode is ReadMode.ADDED and since is None):
+        return session.table(table)
+    if mode is ReadMode.PREVIOUS and since is not None:
+        return session.read.option("snapshot-id", str(since)).table(table)
+    newest = _newest_snapshot(session, table)
+    if since is None or newest is None or newest.snapshotId() == since:
+        # Iceberg refuses a range that begins where it ends.
+        return session.table(table).limit(0)
+    return session.read.option("start-snapshot-id", str(since)).table(table)
+
+
+def write_table(session: Any, frame: Any, table: str, options: WriteOptions) -> None:
+    """Replaces the table by these rows, or adds them to it."""
+    if options.sort_by:
+        frame = frame.sort(*options.partition_cols, *options.sort_by)
+    writer = frame.writeTo(table).using("iceberg").options(**options.options)
+    if options.sort_by:
+        # Iceberg would shuffle the rows again by partition, and undo the order.
+        writer = writer.option("distribution-mode", "none")
+    if options.mode is not WriteMode.REPLACE and session.catalog.tableExists(table):
+        writer.append()
+        return
+    if options.partition_cols:
+        writer = writer.partitionedBy(*(frame[name] for name in options.partition_cols))
+    writer.createOrReplace()
+
+
+def _look_at_write(session: Any, table: str, alias: str, target: Target) -> Written:
+    """Reads the newest snapshot's own summary, which costs no Spark job."""
+    snapshot = _newest_snapshot(session, table)
+    return Written(
+        output=alias,
+        dataset=target.dataset,
+        rows=int(snapshot.summary().get("added-records") or 0) if snapshot else 0,
+        snapshot=snapshot.snapshotId() if snapshot else None,
+    )
+
+
+def _newest_snapshot(session: Any, table: str) -> Any:
+    iceberg = session._jvm.org.apache.iceberg.spark.Spark3Util
+    return iceberg.loadIcebergTable(session._jsparkSession, table).currentSnapshot()

@@ -1,0 +1,216 @@
+"""Objects as files below a directory, durable and never seen half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headgate.errors import ObjectNotFound, StorageUnavailable
+from headgate.model.ids import Instant
+from headgate.model.ports import ObjectInfo
+from headgate.storage.keys import INCOMING, check_key, check_prefix
+from headgate.storage.reading import CHUNK_BYTES, read_checked
+
+# A writer that was killed leaves its temporary file; one that lives writes to it now and then.
+_ABANDONED_AFTER_SECONDS = 24 * 60 * 60
+
+
+class LocalStore:
+    """The `ObjectStore` of one machine: written aside, synced, then linked under its key."""
+
+    def __init__(self, root: Path) -> None:
+        # One name for one place, since locations are recorded in the catalog.
+        self._root = root.resolve()
+        self._incoming = self._root / INCOMING
+        self._prepared = False
+
+    @property
+    def url(self) -> str:
+        # Not percent-encoded: Iceberg's readers take what follows the scheme as it is.
+        return f"file://{self._root}"
+
+    def put(self, key: str, data: bytes) -> bool:
+        return self._create(key, iter((data,)))
+
+    def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
+        return self._create(key, read_checked(source, sha256))
+
+    def replace(self, key: str, data: bytes) -> None:
+        target = self._path(key)
+        with _writing(target), self._written_aside(iter((data,))) as temporary:
+            _make_directories(target.parent)
+            temporary.replace(target)
+            _sync_directory(target.parent)
+
+    def get(self, key: str) -> bytes:
+        path = self._path(key)
+        with _reading(path):
+            return path.read_bytes()
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        path = self._path(key)
+        with _reading(path), path.open("rb", buffering=0) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def find(self, key: str) -> ObjectInfo | None:
+        path = self._path(key)
+        try:
+            with _reading(path):
+                return _describe(key, path.lstat())
+        except ObjectNotFound:
+            return None
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        pending = [check_prefix(prefix)]
+        while pending:
+            yield from _list_directory(self._root, pending.pop(), pending)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            path = self._path(key)
+            with contextlib.suppress(ObjectNotFound), _reading(path):
+                path.unlink()
+
+    def _create(self, key: str, chunks: Iterator[bytes]) -> bool:
+        target = self._path(key)
+        with _writing(target):
+            if _is_taken(target):
+                # Its creator may not have come to this yet, and the caller will rely on it.
+                _sync_directory(target.parent)
+                return False
+            with self._written_aside(chunks) as temporary:
+                _make_directories(target.parent)
+                created = _link(temporary, target)
+            _sync_directory(target.parent)
+            return created
+
+    @contextmanager
+    def _written_aside(self, chunks: Iterator[bytes]) -> Iterator[Path]:
+        """A synced file with these bytes that no key names yet; gone when the block ends."""
+        self._prepare()
+        temporary = self._incoming / f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            with _writing(temporary), temporary.open("xb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _prepare(self) -> None:
+        """Once per store: the directory for temporary files, without those that were abandoned."""
+        if self._prepared:
+            return
+        with _writing(self._incoming):
+            _make_directories(self._incoming)
+            horizon = time.time() - _ABANDONED_AFTER_SECONDS
+            for path in self._incoming.iterdir():
+                # Somebody else may tidy up at the same moment.
+                with contextlib.suppress(FileNotFoundError):
+                    if path.lstat().st_mtime < horizon:
+                        path.unlink()
+        self._prepared = True
+
+    def _path(self, key: str) -> Path:
+        return self._root / check_key(key)
+
+
+def _list_directory(root: Path, below: str, pending: list[str]) -> Iterator[ObjectInfo]:
+    """The objects right in this directory; those further down are left to `pending`."""
+    directory = root / below
+    with (
+        contextlib.suppress(ObjectNotFound),
+        _reading(directory),
+        os.scandir(directory) as entries,
+    ):
+        for entry in entries:
+            key = f"{below}/{entry.name}" if below else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if key != INCOMING:
+                    pending.append(key)
+                continue
+            # It may be deleted between the listing and the look at it.
+            with contextlib.suppress(FileNotFoundError):
+                if info := _describe(key, entry.stat(follow_symlinks=False)):
+                    yield info
+
+
+def _describe(key: str, status: os.stat_result) -> ObjectInfo | None:
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    modified_at = Instant(status.st_mtime_ns // 1000)
+    return ObjectInfo(key=key, size=status.st_size, modified_at=modified_at)
+
+
+def _link(temporary: Path, target: Path) -> bool:
+    """Names the file if the name is free; unlike a rename, it never replaces."""
+    while True:
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            # If it is gone by now, somebody deleted it in between: the name is free again.
+            if _is_taken(target):
+                return False
+        else:
+            return True
+
+
+def _is_taken(target: Path) -> bool:
+    """Whether an object is there; a directory of objects under that name is an error."""
+    try:
+        status = target.lstat()
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(status.st_mode):
+        raise FileExistsError(errno.EEXIST, "something that is not an object has that name")
+    return True
+
+
+def _make_directories(directory: Path) -> None:
+    """The directory with its parents, each made durable in the parent that names it."""
+    if directory.is_dir():
+        return
+    _make_directories(directory.parent)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir()
+    _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageUnavailable(where=str(path), reason=_reason(error)) from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise ObjectNotFound(location=str(path)) from error
+    except OSError as error:
+        raise StorageUnavailable(where=str(path), reason=_reason(error)) from error
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,191 @@
+"""Objects in an S3-compatible store; needs the extra `s3`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store as Bucket
+
+from headgate.errors import Invalid, ObjectNotFound, StorageUnavailable
+from headgate.model.ids import Instant
+from headgate.model.ports import ObjectInfo
+from headgate.storage.keys import check_key, check_prefix
+from headgate.storage.reading import CHUNK_BYTES, read_checked
+
+if TYPE_CHECKING:  # obstore has these types in its stubs only
+    from obstore.store import ClientConfig, RetryConfig, S3Config
+
+# The standard variables that mean something here; others in the environment are not for us.
+OPTIONS = frozenset(
+    {
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_ENDPOINT_URL_STS",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+        "AWS_SKIP_SIGNATURE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_ROLE_ARN",
+        "AWS_ROLE_SESSION_NAME",
+        "AWS_SERVER_SIDE_ENCRYPTION",
+        "AWS_SSE_KMS_KEY_ID",
+        "AWS_REQUEST_PAYER",
+        "AWS_UNSIGNED_PAYLOAD",
+        "AWS_DISABLE_BULK_DELETE",
+    }
+)
+_ONE_REQUEST_BYTES = 8 * 1024 * 1024
+_MAX_PARTS = 9_000  # S3 allows 10,000
+_PARTS_AT_ONCE = 4
+_DELETES_AT_ONCE = 1_000
+_REASON_LIMIT = 300
+
+
+class S3Store:
+    """The `ObjectStore` of a team: a prefix of one bucket."""
+
+    def __init__(self, *, bucket: str, prefix: str, options: Mapping[str, str]) -> None:
+        self._prefix = check_prefix(prefix)
+        self._url = f"s3://{bucket}/{self._prefix}".rstrip("/")
+        self._bucket = _open_bucket(bucket, self._prefix, options, self._url)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def put(self, key: str, data: bytes) -> bool:
+        """As promised by `ObjectStore`; a reply lost on the way may turn a True into a False."""
+        with self._calling(key):
+            try:
+                obstore.put(self._bucket, check_key(key), data, mode="create")
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
+        """As promised by `ObjectStore`, but for files of several parts.
+
+        A multipart upload has no create-if-absent: the key is looked up before it, and of two
+        that race with such files both may write, each its whole object.
+        """
+        if self.find(key) is not None:
+            return False
+        chunks = read_checked(source, sha256)
+        size = _size_of(source)
+        if size <= _ONE_REQUEST_BYTES:
+            return self.put(key, b"".join(chunks))
+        with self._calling(key):
+            obstore.put(
+                self._bucket,
+                key,
+                chunks,
+                use_multipart=True,
+                chunk_size=max(_ONE_REQUEST_BYTES, size // _MAX_PARTS),
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+        return True
+
+    def replace(self, key: str, data: bytes) -> None:
+        with self._calling(key):
+            obstore.put(self._bucket, check_key(key), data, mode="overwrite")
+
+    def get(self, key: str) -> bytes:
+        with self._calling(key):
+            return bytes(obstore.get(self._bucket, check_key(key)).bytes())
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        with self._calling(key):
+            for chunk in obstore.get(self._bucket, check_key(key)).stream(CHUNK_BYTES):
+                yield bytes(chunk)
+
+    def find(self, key: str) -> ObjectInfo | None:
+        try:
+            with self._calling(key):
+                meta = obstore.head(self._bucket, check_key(key))
+        except ObjectNotFound:
+            return None
+        return _describe(key, meta["size"], meta["last_modified"])
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        below = check_prefix(prefix)
+        with self._calling(below):
+            for batch in obstore.list(self._bucket, prefix=below or None):
+                for meta in batch:
+                    yield _describe(meta["path"], meta["size"], meta["last_modified"])
+
+    def delete(self, keys: Iterable[str]) -> None:
+        remaining = iter(keys)
+        while batch := [check_key(key) for key in itertools.islice(remaining, _DELETES_AT_ONCE)]:
+            with self._calling(batch[0]):
+                obstore.delete(self._bucket, batch)
+
+    @contextmanager
+    def _calling(self, key: str) -> Iterator[None]:
+        location = f"{self._url}/{key}"
+        try:
+            yield
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                reason = "the bucket does not exist"
+                raise StorageUnavailable(where=self._url, reason=reason) from error
+            raise ObjectNotFound(location=location) from error
+        except (BaseError, OSError) as error:
+            raise StorageUnavailable(where=location, reason=_first_words(error)) from error
+
+
+def _open_bucket(bucket: str, prefix: str, options: Mapping[str, str], url: str) -> Bucket:
+    known = {name: value for name, value in options.items() if name in OPTIONS and value}
+    endpoint = known.pop("AWS_ENDPOINT_URL_S3", None) or known.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        known["AWS_ENDPOINT_URL"] = endpoint
+    # No limit on a whole request, which may carry gigabytes; one on the silence within it.
+    client: ClientConfig = {
+        "allow_http": bool(endpoint and endpoint.startswith("http://")),
+        "connect_timeout": timedelta(seconds=5),
+        "read_timeout": timedelta(minutes=2),
+        "timeout": timedelta(hours=12),
+    }
+    retry: RetryConfig = {"max_retries": 6, "retry_timeout": timedelta(minutes=1)}
+    try:
+        return Bucket(
+            bucket,
+            prefix=prefix or None,
+            config=cast("S3Config", known),
+            client_options=client,
+            retry_config=retry,
+        )
+    except BaseError as error:
+        raise Invalid(f"storage {url} cannot be opened: {_first_words(error)}.", url=url) from error
+
+
+def _describe(key: str, size: int, modified: datetime) -> ObjectInfo:
+    modified_at = Instant(round(modified.timestamp() * 1_000_000))
+    return ObjectInfo(key=key, size=size, modified_at=modified_at)
+
+
+def _size_of(source: Path) -> int:
+    try:
+        return source.stat().st_size
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageUnavailable(where=str(source), reason=reason) from error
+
+
+def _first_words(error: Exception) -> str:
+    """What went wrong without the library's dump of its own state, which runs over pages."""
+    words = " ".join(str(error).partition("Debug source:")[0].split()).rstrip(". ")
+    return words if len(words) <= _REASON_LIMIT else f"{words[: _REASON_LIMIT - 3]}..."

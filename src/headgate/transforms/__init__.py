@@ -1,0 +1,42 @@
+"""What pipeline code imports: `from headgate.transforms import transform_df, Input, Output`."""
+
+from headgate.transforms import expectations
+from headgate.transforms.declarations import (
+    BooleanParam,
+    Check,
+    FloatParam,
+    Input,
+    IntegerParam,
+    Output,
+    StringParam,
+)
+from headgate.transforms.decorators import configure, incremental, transform, transform_df
+from headgate.transforms.definition import Transform
+from headgate.transforms.job import (
+    FileStatus,
+    FileSystem,
+    TransformContext,
+    TransformInput,
+    TransformOutput,
+)
+
+__all__ = [
+    "BooleanParam",
+    "Check",
+    "FileStatus",
+    "FileSystem",
+    "FloatParam",
+    "Input",
+    "IntegerParam",
+    "Output",
+    "StringParam",
+    "Transform",
+    "TransformContext",
+    "TransformInput",
+    "TransformOutput",
+    "configure",
+    "expectations",
+    "incremental",
+    "transform",
+    "transform_df",
+]

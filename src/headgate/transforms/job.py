@@ -1,0 +1,214 @@
+"""What a transform's function is handed while it runs; reading and writing are injected."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any, Protocol, TypeAlias, TypeVar
+
+from headgate.errors import Invalid
+from headgate.model.names import DatasetName
+
+# pyspark.sql's classes, classic or Connect; named here without importing Spark.
+DataFrame: TypeAlias = Any
+SparkSession: TypeAlias = Any
+
+_Mode = TypeVar("_Mode", bound=enum.StrEnum)
+
+
+class ReadMode(enum.StrEnum):
+    """Which rows: added since the last run, those before that, or all there are now."""
+
+    ADDED = "added"
+    PREVIOUS = "previous"
+    CURRENT = "current"
+
+
+class WriteMode(enum.StrEnum):
+    """What a write does to what is there: replaces it, changes it, or only adds to it."""
+
+    REPLACE = "replace"
+    MODIFY = "modify"
+    APPEND = "append"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """How a DataFrame is laid out when it is written."""
+
+    mode: WriteMode = WriteMode.REPLACE
+    partition_cols: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileStatus:
+    path: str
+    size: int
+    # Milliseconds since 1970, as file systems of Spark report it.
+    modified: int
+
+
+class FileSystem(Protocol):
+    """The files of a files dataset, as one transform may see them."""
+
+    def ls(
+        self, glob: str | None = None, regex: str = ".*", show_hidden: bool = False
+    ) -> Iterator[FileStatus]: ...
+
+    def open(self, path: str, mode: str = "r", **kwargs: Any) -> IO[Any]: ...
+
+    @property
+    def hadoop_path(self) -> str: ...
+
+
+class TransformInput:
+    """An input inside a running job."""
+
+    def __init__(
+        self,
+        alias: str,
+        read: Callable[[ReadMode], DataFrame],
+        *,
+        dataset: DatasetName | None = None,
+        branch: str | None = None,
+        transaction: str | None = None,
+        default_mode: ReadMode = ReadMode.CURRENT,
+        filesystem: Callable[[ReadMode], FileSystem] | None = None,
+    ) -> None:
+        self.alias = alias
+        self.dataset = dataset
+        self.branch = branch
+        self.transaction = transaction
+        self._read = read
+        self._default_mode = default_mode
+        self._filesystem = filesystem
+
+    @property
+    def path(self) -> str:
+        """The dataset's name."""
+        return str(self.dataset) if self.dataset else self.alias
+
+    def dataframe(self, mode: str | None = None) -> DataFrame:
+        """The rows: all of them, or in an incremental run those added since the last one."""
+        return self._read(_mode(ReadMode, mode, self._default_mode))
+
+    def pandas(self, mode: str | None = None) -> Any:
+        return self.dataframe(mode).toPandas()
+
+    def filesystem(self, mode: str | None = None) -> FileSystem:
+        if self._filesystem is None:
+            raise Invalid(f"{self.path} is a table: read it with {self.alias}.dataframe().")
+        return self._filesystem(_mode(ReadMode, mode, self._default_mode))
+
+
+class TransformOutput:
+    """An output inside a running job; what is written shows only when the job publishes."""
+
+    def __init__(
+        self,
+        alias: str,
+        write: Callable[[DataFrame, WriteOptions], None],
+        *,
+        dataset: DatasetName | None = None,
+        branch: str | None = None,
+        read: Callable[[ReadMode, Any], DataFrame] | None = None,
+        filesystem: Callable[[], FileSystem] | None = None,
+        options: WriteOptions | None = None,
+        from_pandas: Callable[[Any], DataFrame] | None = None,
+    ) -> None:
+        self.alias = alias
+        self.dataset = dataset
+        self.branch = branch
+        self.written = False
+        self._write = write
+        self._read = read
+        self._filesystem = filesystem
+        self._from_pandas = from_pandas
+        self._declared = options or WriteOptions()
+        self._write_mode = self._declared.mode
+
+    @property
+    def path(self) -> str:
+        """The dataset's name."""
+        return str(self.dataset) if self.dataset else self.alias
+
+    def write_dataframe(
+        self,
+        df: DataFrame,
+        partition_cols: Sequence[str] | None = None,
+        *,
+        sort_by: Sequence[str] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Writes a DataFrame; what is not said here is as the Output declares it."""
+        declared = self._declared
+        self._write(
+            df,
+            WriteOptions(
+                mode=self._write_mode,
+                partition_cols=declared.partition_cols
+                if partition_cols is None
+                else tuple(partition_cols),
+                sort_by=declared.sort_by if sort_by is None else tuple(sort_by),
+                options=dict(options or declared.options),
+            ),
+        )
+        self.mark_written()
+
+    def write_pandas(self, frame: Any) -> None:
+        if self._from_pandas is None:
+            raise Invalid(f"{self.path}: pandas cannot be written here; use write_dataframe().")
+        self.write_dataframe(self._from_pandas(frame))
+
+    def dataframe(self, mode: str | None = None, schema: Any = None) -> DataFrame:
+        """What the output holds: `current`, or `previous` and `added` in an incremental run."""
+        if self._read is None:
+            raise Invalid(
+                f"{self.path} cannot be read back here; declare the transform @incremental."
+            )
+        return self._read(_mode(ReadMode, mode, ReadMode.CURRENT), schema)
+
+    def set_mode(self, mode: str) -> None:
+        """`replace`, `modify` or `append`: what the next write does to what is there."""
+        self._write_mode = _mode(WriteMode, mode, WriteMode.REPLACE)
+
+    def filesystem(self) -> FileSystem:
+        if self._filesystem is None:
+            raise Invalid(
+                f"{self.path} is a table: write it with {self.alias}.write_dataframe(df), or "
+                "declare Output(..., kind='files')."
+            )
+        return self._filesystem()
+
+    def mark_written(self) -> None:
+        """For whoever hands out the file system: something was written through it."""
+        self.written = True
+
+
+@dataclass(kw_only=True)
+class TransformContext:
+    """What a function learns of the job it runs in, if it has a parameter `ctx`."""
+
+    spark_session: SparkSession = None
+    is_incremental: bool = False
+    branch: str | None = None
+    fallback_branches: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    aborted: bool = False
+
+    def abort_job(self) -> None:
+        """The job ends well but publishes nothing; the function goes on until it returns."""
+        self.aborted = True
+
+
+def _mode(kind: type[_Mode], given: str | None, default: _Mode) -> _Mode:
+    if given is None:
+        return default
+    try:
+        return kind(given)
+    except ValueError as error:
+        known = ", ".join(member.value for member in kind)
+        raise Invalid(f"there is no mode {given!r}; there are {known}.") from error

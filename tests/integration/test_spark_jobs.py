@@ -1,0 +1,310 @@
+"""Job processes on one JVM: own code, own session, own end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+import headgate.spark
+from headgate.spark.conf import jvm_conf, named_catalog
+from headgate.spark.document import JobDocument, Source, Target
+from headgate.spark.gateway import Launch
+from headgate.spark.jars import ensure
+from headgate.spark.java import find_java_home
+from headgate.spark.jvm import SharedJvm
+from headgate.spark.processes import JobProcess
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+_CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
+# Processes find Headgate where this one found it, from whatever directory they are started.
+_ENVIRON = {**os.environ, "PYTHONPATH": str(Path(headgate.spark.__path__[0]).parents[1])}
+# A process that may not keep its bytecode compiles the whole of pandas at every start.
+_ENVIRON.pop("PYTHONDONTWRITEBYTECODE", None)
+
+_MAKE_NUMBERS = """
+    from headgate.transforms import Output, transform
+
+    @transform(numbers=Output("raw.numbers", partition_cols=["half"]))
+    def make(ctx, numbers):
+        print("making numbers")
+        rows = ctx.spark_session.range(10)
+        numbers.write_dataframe(rows.withColumn("half", rows.id % 2))
+"""
+
+_APPLY_RULES = """
+    from pyspark.sql import functions as F
+    from headgate.transforms import Output, transform
+    from lib import rules
+
+    @F.pandas_udf("long")
+    def by_pandas(ids):
+        from lib.rules import RATE
+        return ids * RATE
+
+    @transform(out=Output("out.{name}"))
+    def apply(ctx, out):
+        by_row = F.udf(rules.scaled, "long")
+        by_rdd = ctx.spark_session.sparkContext.parallelize([1]).map(rules.scaled).first()
+        out.write_dataframe(ctx.spark_session.range(1, 2).select(
+            F.lit(rules.RATE).alias("plain"),
+            F.lit(by_rdd).alias("by_rdd"),
+            by_row("id").alias("by_row"),
+            by_pandas("id").alias("by_pandas"),
+        ))
+"""
+
+_RULES = """
+    RATE = {rate}
+
+    def scaled(number):
+        return number * RATE
+"""
+
+_SLEEP = """
+    import time
+    from pyspark.sql import functions as F
+    from headgate.transforms import Output, transform
+
+    @transform(out=Output("out.slow"))
+    def sleep(ctx, out):
+        slow = F.udf(lambda _: time.sleep(300), "long")
+        rows = ctx.spark_session.range(4).select(slow("id").alias("n"))
+        rows.collect()
+"""
+
+_FAIL = """
+    from pyspark.sql import functions as F
+    from headgate.transforms import Output, transform
+
+    def broken(number):
+        return 1 // (number - number)
+
+    @transform(out=Output("out.broken"))
+    def fail(ctx, out):
+        rows = ctx.spark_session.range(4)
+        out.write_dataframe(rows.select(F.udf(broken, "long")("id").alias("n")))
+"""
+
+
+def write_bundle(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return root
+
+
+def launch_request(directory: Path, cwd: Path | None = None) -> Launch:
+    java_home = find_java_home(_ENVIRON, _CACHE)
+    jars = ensure(_CACHE, java_home=java_home, environ=_ENVIRON)
+    return Launch(
+        java_home=java_home,
+        conf=jvm_conf(jars=jars, master="local[2]"),
+        environ=_ENVIRON,
+        log_path=directory / "jvm.log",
+        cwd=cwd,
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="module")
+def jvm(place: Path) -> Iterator[SharedJvm]:
+    # Where the JVM stands there are other rules, which no worker may ever pick up.
+    decoy = write_bundle(place / "decoy", lib__rules=_RULES.format(rate=99))
+    with SharedJvm.start(launch_request(place, decoy)) as shared:
+        yield shared
+
+
+Start = Callable[..., JobProcess]
+
+
+@pytest.fixture
+def start(jvm: SharedJvm, place: Path) -> Iterator[Start]:
+    started: list[JobProcess] = []
+
+    def start_job(bundle: Path, output: str, **inputs: Source) -> JobProcess:
+        argument, _, dataset = output.partition("=")
+        document = JobDocument(
+            module="pipeline",
+            bundle=str(bundle),
+            inputs=inputs,
+            outputs={argument: Target(dataset=dataset)},
+            conf=named_catalog("headgate", {"type": "hadoop", "warehouse": str(place / "tables")}),
+            tag=f"job-{bundle.name}",
+            incremental=any(source.since_snapshot for source in inputs.values()),
+            gateway_port=jvm.address.port,
+            gateway_secret=jvm.address.secret,
+        )
+        log = place / f"{bundle.name}.log"
+        job = JobProcess.start(document, log, environ=_ENVIRON, cwd=place / "decoy")
+        started.append(job)
+        return job
+
+    yield start_job
+    for job in started:
+        job.kill()
+        job.close()
+
+
+def finished(job: JobProcess) -> dict[str, dict[str, Any]]:
+    events = {event["event"]: event for event in job.events()}
+    events["exit"] = {"code": job.wait(10)}
+    return events
+
+
+def rows_of(place: Path, table: str) -> list[dict[str, Any]]:
+    files = list((place / "tables" / table / "data").rglob("*.parquet"))
+    return [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
+
+
+def test_job_that_writes_partitioned_table_reports_rows_and_spark_jobs(
+    start: Start, place: Path
+) -> None:
+    bundle = write_bundle(place / "numbers", pipeline=_MAKE_NUMBERS)
+    events = finished(start(bundle, "numbers=raw.numbers"))
+    assert events["exit"]["code"] == 0
+    assert (events["written"]["output"], events["written"]["rows"]) == ("numbers", 10)
+    assert events["done"]["written"] == ["numbers"]
+    assert events["done"]["spark_jobs"] > 0
+    assert (place / "tables/raw/numbers/data/half=1").is_dir()
+    assert "making numbers" in (place / "numbers.log").read_text()
+
+
+def test_jobs_of_two_bundles_in_one_jvm_each_use_their_own_code(start: Start, place: Path) -> None:
+    jobs = {}
+    for name, rate in (("b", 2), ("c", 3)):
+        bundle = write_bundle(
+            place / f"bundle-{name}",
+            lib__rules=_RULES.format(rate=rate),
+            pipeline=_APPLY_RULES.format(name=name),
+        )
+        jobs[name] = start(bundle, f"out=out.{name}")
+    for job in jobs.values():
+        assert "failed" not in finished(job)
+    assert rows_of(place, "out/b") == [{"plain": 2, "by_rdd": 2, "by_row": 2, "by_pandas": 2}]
+    assert rows_of(place, "out/c") == [{"plain": 3, "by_rdd": 3, "by_row": 3, "by_pandas": 3}]
+
+
+_ADD_AND_COPY = """
+    from headgate.transforms import Input, Output, transform, transform_df
+
+    @transform(log=Output("raw.log"))
+    def add(ctx, log):
+        log.set_mode("append")
+        log.write_dataframe(ctx.spark_session.range(3))
+
+    @transform_df(Output("out.copy"), log=Input("raw.log"))
+    def copy(log):
+        return log
+"""
+
+
+def test_incremental_job_reads_only_what_was_added_since(start: Start, place: Path) -> None:
+    bundle = write_bundle(place / "adding", pipeline=_ADD_AND_COPY)
+    first = finished(start(bundle, "log=raw.log"))["written"]["snapshot"]
+    second = finished(start(bundle, "log=raw.log"))["written"]["snapshot"]
+    copied = []
+    for since in (None, first, second):
+        source = Source(dataset="raw.log", since_snapshot=since)
+        copied.append(finished(start(bundle, "output=out.copy", log=source))["written"]["rows"])
+    assert copied == [6, 3, 0]
+
+
+def test_job_whose_function_fails_in_a_worker_names_the_users_line(
+    start: Start, place: Path
+) -> None:
+    bundle = write_bundle(place / "failing", pipeline=_FAIL)
+    events = finished(start(bundle, "out=out.broken"))
+    assert events["exit"]["code"] == 1
+    assert (events["failed"]["file"], events["failed"]["line"]) == ("pipeline.py", 6)
+    assert events["failed"]["message"].startswith("ZeroDivisionError: integer division")
+    assert "ZeroDivisionError" in (place / "failing.log").read_text()
+
+
+def test_killed_job_whose_tags_are_cancelled_leaves_the_jvm_usable(
+    start: Start, jvm: SharedJvm, place: Path
+) -> None:
+    job = start(write_bundle(place / "sleeping", pipeline=_SLEEP), "out=out.slow")
+    tags = next(event["tags"] for event in job.events() if event["event"] == "started")
+    wait_until(lambda: jvm.active_jobs() > 0)
+    job.kill()
+    assert job.wait(0) == -signal.SIGKILL
+    assert jvm.active_jobs() > 0
+    jvm.cancel(tags)
+    wait_until(lambda: jvm.active_jobs() == 0)
+    # Both cores were asleep: this one ends only if they are free again.
+    bundle = write_bundle(place / "after", pipeline=_MAKE_NUMBERS)
+    assert finished(start(bundle, "numbers=raw.numbers"))["exit"]["code"] == 0
+
+
+_PARENT = """
+    import pickle, sys, time
+    from pathlib import Path
+    from headgate.spark.jvm import SharedJvm
+    from headgate.spark.document import JobDocument, Target
+    from headgate.spark.processes import JobProcess
+
+    request, bundle, log = pickle.loads(sys.stdin.buffer.read())
+    jvm = SharedJvm.start(request)
+    document = JobDocument(
+        module="pipeline", bundle=str(bundle), inputs={}, conf={}, tag="t",
+        outputs={"out": Target(dataset="out.slow")},
+        gateway_port=jvm.address.port, gateway_secret=jvm.address.secret,
+    )
+    job = JobProcess.start(document, log, environ=request.environ)
+    while not jvm.active_jobs():
+        time.sleep(0.05)
+    print(jvm.pid, job.pid, flush=True)
+    time.sleep(300)
+"""
+
+
+def test_killed_build_process_takes_jvm_and_job_with_it(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "bundle", pipeline=_SLEEP)
+    request = launch_request(tmp_path)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(_PARENT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=_ENVIRON,
+    )
+    assert parent.stdin and parent.stdout
+    with parent.stdin as stdin:
+        stdin.write(pickle.dumps((request, bundle, tmp_path / "job.log")))
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2 and all(is_running(pid) for pid in pids)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not any(is_running(pid) for pid in pids))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)

@@ -1,0 +1,91 @@
+"""The command line in this process, which spares its start-up: words in; code and output out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.cli.main import run
+
+_VARIABLES = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_STORE_CATALOG", "HEADGATE_STORE_WAREHOUSE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cli:
+    """`headgate` as a person types it, in a directory of its own."""
+
+    directory: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str) -> Said:
+        self.capsys.readouterr()
+        code = run(words)
+        captured = self.capsys.readouterr()
+        return Said(code=code, out=captured.out, err=captured.err)
+
+    def ok(self, *words: str) -> Said:
+        """As a call, of what must succeed."""
+        said = self(*words)
+        assert said.code == 0, said
+        return said
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """With --json: stdout is exactly one document, on one line."""
+        said = self(*words, "--json")
+        assert said.code == code, said
+        assert said.out.endswith("\n") and said.out.count("\n") == 1, said
+        return json.loads(said.out)
+
+    def error(self, *words: str, code: int) -> str:
+        """The code word of the error that this ends in, told alike to people and programs."""
+        document = self.json(*words, code=code)
+        plain = self(*words)
+        assert plain.code == code and plain.out == ""
+        assert document["error"].split("\n")[0] in plain.err
+        return str(document["code"])
+
+    def file(self, name: str, text: str = "hello") -> Path:
+        """A local file to put."""
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+def new_cli(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Cli:
+    """In an empty directory, as the actor ana."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("HEADGATE_ACTOR", "ana")
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return Cli(directory=directory, capsys=capsys)
+
+
+def new_store_cli(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Cli:
+    """In a new store with the empty files dataset raw.scans."""
+    cli = new_cli(directory, monkeypatch, capsys)
+    cli.ok("init")
+    cli.ok("dataset", "create", "raw.scans", "--kind", "files")
+    return cli
+
+
+def put(cli: Cli, path: str, text: str = "hello", *, branch: str = "master") -> str:
+    """Publishes one file; the transaction that the branch then shows."""
+    local = cli.file("local", text)
+    words = ("files", "put", "raw.scans", "-b", branch, str(local), path)
+    return str(cli.json(*words)["moves"][0]["to"])

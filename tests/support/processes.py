@@ -1,0 +1,72 @@
+"""Real processes for tests: cheap to start, killed for real, watched by files."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from headgate.model.failpoints import Failpoint
+from headgate.testing.failpoints import go_file, reached_file
+
+_PATIENCE_SECONDS = 60.0
+# Forked from a server that has imported the heavy modules once and holds no connection.
+_context = multiprocessing.get_context("forkserver")
+_WARM = ["pytest", "psycopg", "headgate.store", "headgate.catalog.outside"]
+_context.set_forkserver_preload(_WARM)
+
+
+def start(target: Callable[..., None], *arguments: object) -> BaseProcess:
+    """Starts a process that calls the function, which must be importable by name."""
+    process = _context.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def finish(process: BaseProcess) -> int:
+    """Waits for the process and gives its exit code; minus the signal where it was killed."""
+    process.join(_PATIENCE_SECONDS)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise AssertionError(f"process {process.pid} did not end by itself")
+    return process.exitcode
+
+
+def run(target: Callable[..., None], *arguments: object) -> int:
+    return finish(start(target, *arguments))
+
+
+def assert_killed(target: Callable[..., None], *arguments: object) -> None:
+    """The process died by SIGKILL, and of nothing else."""
+    assert run(target, *arguments) == -signal.SIGKILL
+
+
+@contextmanager
+def running(target: Callable[..., None], *arguments: object) -> Iterator[BaseProcess]:
+    """A process for the length of the block; killed at its end if it still lives."""
+    process = start(target, *arguments)
+    try:
+        yield process
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+def wait_until_at(point: Failpoint, flags: Path) -> None:
+    """Returns when a process pauses at the failpoint."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not reached_file(flags, point).exists():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"nobody came to {point}")
+        time.sleep(0.005)
+
+
+def let_go(point: Failpoint, flags: Path) -> None:
+    """Whoever pauses at the failpoint goes on."""
+    go_file(flags, point).touch()

@@ -1,0 +1,96 @@
+"""A real S3-compatible server for tests, in a process of its own, ended by its pid."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+_START_SECONDS = 30
+_STOP_SECONDS = 10
+_TRIES = 3
+
+
+class S3Failed(Exception):
+    """A server that did not start; the message ends with what it printed."""
+
+
+class S3Server:
+    """One server on a loopback port, holding its buckets in memory."""
+
+    def __init__(self, *, process: subprocess.Popen[bytes], port: int) -> None:
+        self._process = process
+        self.endpoint = f"http://127.0.0.1:{port}"
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """What a client needs to reach it, by the names of the standard variables."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": "tests",
+            "AWS_SECRET_ACCESS_KEY": "not-a-secret",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def create_bucket(self) -> str:
+        """Makes a new, empty bucket and returns its name."""
+        name = f"bucket-{uuid.uuid4().hex[:12]}"
+        # Unsigned on purpose: the server checks no signature, and no client library is needed.
+        httpx.put(f"{self.endpoint}/{name}", trust_env=False).raise_for_status()
+        return name
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(_STOP_SECONDS)
+
+
+@contextmanager
+def running_s3(home: Path) -> Iterator[S3Server]:
+    """A server for as long as the block runs; what it prints goes to a file in `home`."""
+    server = _start_on_some_port(home / "s3.log")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _start_on_some_port(log: Path) -> S3Server:
+    for _ in range(_TRIES):
+        # Somebody may take the port before the server does, hence more than one try.
+        port = _free_port()
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        with log.open("ab") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        server = S3Server(process=process, port=port)
+        if _answers(server.endpoint, process):
+            return server
+        server.stop()
+    raise S3Failed(f"the S3 server did not start:\n{log.read_text()[-2000:]}")
+
+
+def _answers(endpoint: str, process: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            return httpx.get(f"{endpoint}/moto-api/", trust_env=False).is_success
+        except httpx.TransportError:
+            time.sleep(0.05)
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,120 @@
+"""Stores for tests: real ones, fresh, on either database, with bytes on local disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select, update
+
+from headgate.catalog.database import Connection, Database, now
+from headgate.catalog.find import load_transaction
+from headgate.catalog.migrate import ensure_schema
+from headgate.catalog.schema import attempts, intents, metadata, transactions, units
+from headgate.files.writing import FileEdit, publish_edit
+from headgate.handles import BranchHandle, store_bytes
+from headgate.model.changes import Receipt
+from headgate.model.ids import BranchId, TransactionId
+from headgate.model.nouns import Branch, Dataset, Transaction
+from headgate.settings import Settings
+from headgate.store import Store
+
+DATASET = "raw.scans"
+
+
+def new_settings(catalog_url: str, root: Path, *, actor: str = "ana") -> Settings:
+    """Settings of an empty store that exists from now on."""
+    settings = Settings(
+        root=root, catalog=catalog_url, warehouse=str(root / "warehouse"), actor=actor
+    )
+    database = Database(catalog_url)
+    ensure_schema(database, create=True)
+    database.close()
+    return settings
+
+
+def new_store(catalog_url: str, root: Path, *, actor: str = "ana") -> Store:
+    return Store(new_settings(catalog_url, root, actor=actor))
+
+
+def files_branch(store: Store, name: str = DATASET, branch: str = "master") -> BranchHandle:
+    """A files dataset with an empty root branch."""
+    return store.dataset(name).create(kind="files", branch=branch).branch(branch)
+
+
+def put(branch: BranchHandle, **files: str) -> TransactionId:
+    """Publishes small files, by name, in a transaction of their own; the branch's new view."""
+    publish_files(branch, **files)
+    view = branch.load().view
+    assert view is not None
+    return view
+
+
+def publish_files(branch: BranchHandle, **files: str) -> Receipt:
+    store = branch.store
+    entries = [store_bytes(store, path, text.encode()) for path, text in files.items()]
+    return publish_edit(
+        store.database,
+        store.trees,
+        branch.dataset.load(),
+        branch.name,
+        FileEdit(put=entries),
+        actor=store.settings.actor,
+    )
+
+
+def content(branch: BranchHandle, *, at: str | None = None) -> dict[str, str]:
+    """What a branch shows, or showed at a transaction: path and text."""
+    return {e.path: branch.read(e.path, at=at).decode() for e in branch.files(at=at)}
+
+
+def load(store: Store, id: str) -> Transaction:
+    """A transaction as the catalog has it now."""
+    return store.database.read(lambda c: load_transaction(c, id))
+
+
+def load_dataset(store: Store, name: str = DATASET) -> Dataset:
+    return store.dataset(name).load()
+
+
+def branches_by_name(store: Store, dataset: str = DATASET) -> dict[str, Branch]:
+    return {branch.name: branch for branch in store.dataset(dataset).branches()}
+
+
+def branch_id(branch: BranchHandle) -> BranchId:
+    return branch.load().id
+
+
+def expire_leases(store: Store) -> None:
+    """As if every lease in the store had run out long ago."""
+
+    def work(connection: Connection) -> None:
+        for table in (transactions, intents, attempts, units):
+            connection.execute(update(table).values(lease_until=0))
+
+    store.database.write(work)
+
+
+def expire_just_now(store: Store, transaction: str) -> None:
+    """As if this transaction's lease had run out a moment ago."""
+
+    def work(connection: Connection) -> None:
+        connection.execute(
+            update(transactions)
+            .where(transactions.c.id == transaction)
+            .values(lease_until=now(connection) - 1)
+        )
+
+    store.database.write(work)
+
+
+def everything(store: Store) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, to be compared before and after."""
+
+    def read(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
+        return {
+            table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
+            for table in metadata.sorted_tables
+        }
+
+    return store.database.read(read)
