@@ -49,7 +49,7 @@ lock: setup ## Write the lock files anew from pyproject.toml (UPGRADE=--upgrade:
 	@$(COMPILE) --no-deps --output-file tools/postgres.lock tools/postgres.in
 
 docs: setup ## Write docs/reference.md anew from the command line's own help
-	@$(BIN)/typer headgate.cli.main utils docs --name headgate --output docs/reference.md
+	@$(BIN)/python -m tools.make_reference
 
 postgres: setup
 	@$(BIN)/python -m tools.ensure_postgres

@@ -13,7 +13,7 @@ from rich.console import Console
 from bench import catalog, files, startup
 from bench.cases import Bench, Scale, Unavailable
 from bench.measuring import Result, run_bench
-from bench.report import document, tables
+from bench.report import document, table_of
 
 BENCHES: tuple[Bench[Any], ...] = (
     startup.START,
@@ -33,14 +33,20 @@ def main(
 ) -> None:
     """Time Headgate on this machine. Example: python -m bench --quick --only sqlite"""
     progress = Console(stderr=True, highlight=False)
+    # Into a file or a pipe Rich would write 80 columns, too few for these tables.
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     results: list[Result] = []
     for bench in BENCHES:
         try:
-            results += run_bench(
+            found = run_bench(
                 bench, Scale(quick=quick), lambda line: progress.print(line, style="dim"), only=only
             )
         except Unavailable as missing:
             progress.print(f"{bench.name}: skipped. {missing}", style="yellow")
+            continue
+        results += found
+        if found and not json:
+            console.print(table_of(found))
     if not results:
         raise typer.BadParameter(f"no case has {only!r} in its name.", param_hint="--only")
     encoded = orjson.dumps(document(results), option=orjson.OPT_INDENT_2)
@@ -48,11 +54,6 @@ def main(
     _RESULTS.write_bytes(encoded)
     if json:
         print(encoded.decode())
-    else:
-        # Into a file or a pipe Rich would write 80 columns, too few for these tables.
-        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-        for table in tables(results):
-            console.print(table)
     if strict and any(result.misses for result in results):
         raise typer.Exit(1)
 

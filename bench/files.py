@@ -16,6 +16,7 @@ from headgate.catalog.database import Database
 from headgate.catalog.datasets import create_dataset
 from headgate.catalog.migrate import ensure_schema
 from headgate.files.entries import Entry, Mode
+from headgate.files.objects import Digest
 from headgate.files.trees import FileTrees
 from headgate.files.writing import FileEdit, publish_edit
 from headgate.model.names import DatasetName
@@ -38,32 +39,31 @@ class Folder:
 
 @contextmanager
 def _folders(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Folder]]:
-    sizes = {"100 files": 100, "100,000 files": scale.of(100_000, 20_000)}
+    sizes = [100, scale.of(100_000, 20_000)]
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as home:
         root = Path(home)
         with closing(Database(f"sqlite:///{root / 'catalog.db'}")) as database:
             ensure_schema(database, create=True)
             trees = FileTrees(LocalStore(root / "warehouse"))
-            yield {
-                label: _folder(database, trees, number, files, tell)
-                for number, (label, files) in enumerate(sizes.items())
-            }
+            yield {f"{files:,} files": _folder(database, trees, files, tell) for files in sizes}
 
 
-def _folder(database: Database, trees: FileTrees, number: int, files: int, tell: Tell) -> Folder:
+def _folder(database: Database, trees: FileTrees, files: int, tell: Tell) -> Folder:
     start = time.monotonic()
-    name = DatasetName(namespace=(NAMESPACE,), name=f"tree-{number}")
+    name = DatasetName(namespace=(NAMESPACE,), name=f"tree-{files}")
     dataset = create_dataset(database, name, kind=DatasetKind.FILES, branch=ROOT, actor=ACTOR)
-    # One content for all: what is measured is the tree, whose entries do not tell.
-    first = [_entry(trees, at, b"content") for at in range(files)]
+    # One content for all: what is measured later is the tree, and its entries do not tell.
+    content = b"content"
+    digest = trees.store(content)
+    first = [_entry(at, content, digest) for at in range(files)]
     publish_edit(database, trees, dataset, ROOT, FileEdit(put=first), actor=ACTOR)
     tell(f"files: a tree of {files:,} files in {time.monotonic() - start:.1f} s")
     return Folder(database=database, trees=trees, dataset=dataset, files=files)
 
 
-def _entry(trees: FileTrees, at: int, content: bytes) -> Entry:
+def _entry(at: int, content: bytes, digest: Digest) -> Entry:
     path = f"year={2000 + at % 20}/month={at % 12:02d}/part-{at:06d}.bin"
-    return Entry(path=path, mode=Mode.FILE, size=len(content), digest=trees.store(content))
+    return Entry(path=path, mode=Mode.FILE, size=len(content), digest=digest)
 
 
 FILES: Bench[Folder] = Bench("files", _folders, repetitions=30, quick_repetitions=10, warm_ups=3)
@@ -72,11 +72,14 @@ FILES: Bench[Folder] = Bench("files", _folders, repetitions=30, quick_repetition
 @FILES.case(f"a transaction with {_CHANGES} changes", target_ms=1000)
 def _change(folder: Folder) -> Timed:
     """New contents for files all over the tree, stored and published."""
-    content = f"changed {next(folder.numbers)}".encode()
+    number = next(folder.numbers)
     places = range(0, folder.files, folder.files // _CHANGES)
+    contents = {at: f"change {number} of file {at}".encode() for at in places}
 
     def work() -> None:
-        edit = FileEdit(put=[_entry(folder.trees, at, content) for at in places])
+        store = folder.trees.store
+        put = [_entry(at, content, store(content)) for at, content in contents.items()]
+        edit = FileEdit(put=put)
         publish_edit(folder.database, folder.trees, folder.dataset, ROOT, edit, actor=ACTOR)
 
     return work

@@ -70,8 +70,8 @@ class Filled:
     last_at: Instant
     # Every dataset's name, the deep one first.
     datasets: tuple[str, ...]
-    # The deep dataset's first transaction.
-    oldest: TransactionId
+    # One far back in the deep dataset's history, where no skip pointer leads straight.
+    old: TransactionId
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,7 +95,7 @@ class _Line:
 
 
 def fill(sink: Sink, transactions: int, *, trees: Sequence[str], until: Instant) -> Filled:
-    """Hands the sink a store of so many transactions, whose newest is no younger than `until`."""
+    """Hands the sink a store of so many transactions, at least 10, all of them before `until`."""
     return _Filling(sink, transactions, trees, until).run()
 
 
@@ -126,13 +126,14 @@ class _Filling:
             for b in self._lines
         ]
         self._flush()
+        deep = self._lines[0].path
         return Filled(
             transactions=self._transactions,
             publications=self._publications,
             branches=len(self._lines),
             last_at=self._now,
             datasets=tuple(names),
-            oldest=self._lines[0].path[0],
+            old=deep[len(deep) // 3],
         )
 
     def _grow_all(self, lines: Sequence[_Line]) -> None:

@@ -25,7 +25,7 @@ class Sample:
     """The times of one case on one subject."""
 
     times_ms: Sequence[float]
-    # SQL statements of one repetition, BEGIN and COMMIT included.
+    # How many SQL statements one repetition sends; SQLite's BEGIN counts, COMMIT does not.
     statements: int = 0
 
     @property
@@ -60,8 +60,8 @@ class Result:
     @property
     def growth(self) -> float | None:
         """The last subject's median in times of the first one's."""
-        first, *_, last = self.samples.values()
-        return last.p50_ms / first.p50_ms if len(self.samples) > 1 else None
+        medians = [sample.p50_ms for sample in self.samples.values()]
+        return medians[-1] / medians[0] if len(medians) > 1 else None
 
     @property
     def noise(self) -> float:
@@ -127,7 +127,7 @@ def _samples(
     return {
         case.name: {
             name: Sample(
-                times_ms=times[case.name, name], statements=_count_statements(case, subject)
+                times_ms=times[case.name, name], statements=count_statements(case, subject)
             )
             for name, subject in subjects.items()
         }
@@ -148,7 +148,8 @@ def _time(case: Case[S], subject: S) -> float:
     return (time.perf_counter_ns() - start) / 1_000_000
 
 
-def _count_statements(case: Case[S], subject: S) -> int:
+def count_statements(case: Case[S], subject: S) -> int:
+    """How many SQL statements a repetition sends: a figure without noise."""
     timed = case.prepare(subject)
     with _counting() as counted:
         timed()

@@ -50,17 +50,19 @@ def on_sqlite(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Place]]:
 def on_postgres(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Place]]:
     if find_binaries() is None:
         raise Unavailable(NO_POSTGRES)
-    home = tempfile.TemporaryDirectory(prefix="headgate-bench-")
-    with home as root, running_postgres() as server:
-        with _filled(scale, tell, Path(root), partial(fresh_database, server)) as places:
-            yield places
+    with (
+        tempfile.TemporaryDirectory(prefix="headgate-bench-") as root,
+        running_postgres() as server,
+        _filled(scale, tell, Path(root), partial(fresh_database, server)) as places,
+    ):
+        yield places
 
 
 @contextmanager
 def _filled(
     scale: Scale, tell: Tell, root: Path, new_url: Callable[[], str]
 ) -> Iterator[Mapping[str, Place]]:
-    trees = _store_trees(FileTrees(LocalStore(root / "warehouse")))
+    trees = store_trees(FileTrees(LocalStore(root / "warehouse")))
     with ExitStack() as stack:
         places = {}
         for label, size in (_QUICK_SIZES if scale.quick else _SIZES).items():
@@ -84,7 +86,7 @@ def _fill(database: Database, size: int, trees: tuple[str, ...], tell: Tell) -> 
     return filled
 
 
-def _store_trees(trees: FileTrees) -> tuple[str, ...]:
+def store_trees(trees: FileTrees) -> tuple[str, ...]:
     """A few small trees for all versions to name, so that a check of the store finds them."""
     made = []
     for number in range(_TREES):

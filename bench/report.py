@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -14,20 +13,18 @@ from rich.table import Table
 from bench.measuring import Result
 
 
-def tables(results: Sequence[Result]) -> Iterator[Table]:
-    """A table for each bench: a row for each case, a column for each subject's median."""
-    for bench, rows in groupby(results, key=lambda result: result.bench):
-        listed = list(rows)
-        subjects = list(listed[0].samples)
-        table = Table(title=bench, title_justify="left")
-        table.add_column("case", no_wrap=True)
-        for subject in subjects:
-            table.add_column(f"{subject}\np50 ms".strip(), justify="right")
-        for heading in ("p95 ms", "SQL", "× floor", "growth", "A/A", "target ms", ""):
-            table.add_column(heading, justify="right")
-        for result in listed:
-            table.add_row(*_cells(result, subjects))
-        yield table
+def table_of(results: Sequence[Result]) -> Table:
+    """One bench: a row for each case, a column for each subject's median."""
+    subjects = list(results[0].samples)
+    table = Table(title=results[0].bench, title_justify="left")
+    table.add_column("case", no_wrap=True)
+    for subject in subjects:
+        table.add_column(f"{subject}\np50 ms".strip(), justify="right")
+    for heading in ("p95 ms", "SQL", "× floor", "growth", "A/A", "target ms", ""):
+        table.add_column(heading, justify="right")
+    for result in results:
+        table.add_row(*_cells(result, subjects))
+    return table
 
 
 def _cells(result: Result, subjects: Sequence[str]) -> list[str]:

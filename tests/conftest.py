@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from headgate.spark.session import LocalSpark
+from tests.support.catalogs import make_catalog
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.postgres_binaries import NO_POSTGRES, find_binaries
 from tests.support.skips import SkipsAreErrors
+from tests.support.spark import SHARED_SPARK
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.support.projects"]
 
 # A busy machine must not fail a property by its speed alone.
 hypothesis.settings.register_profile("make", deadline=None, print_blob=True)
@@ -25,6 +29,21 @@ def pytest_configure(config: pytest.Config) -> None:
     reports_here = not hasattr(config, "workerinput")
     if reports_here and os.environ.get("HEADGATE_NO_SKIPS"):
         config.pluginmanager.register(SkipsAreErrors(), "skips-are-errors")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if isinstance(item, pytest.Function) and "local_spark" not in item.fixturenames:
+        SHARED_SPARK.stop()
+
+
+def pytest_sessionfinish() -> None:
+    SHARED_SPARK.stop()
+
+
+@pytest.fixture
+def local_spark() -> LocalSpark:
+    """The one Spark of this process; it is still running for the next test that asks for it."""
+    return SHARED_SPARK.get()
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +76,45 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     name = postgres_server.create_database()
     yield postgres_server.database_url(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite catalog with its tables and nothing in them, to be copied."""
+    path = tmp_path_factory.mktemp("catalog") / "template.db"
+    make_catalog(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> str:
+    """The same on PostgreSQL, by the name of its database."""
+    name = postgres_server.create_database()
+    make_catalog(postgres_server.database_url(name))
+    return name
+
+
+@pytest.fixture
+def made_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A fresh SQLite catalog with its tables, in the time that copying a file takes."""
+    path = shutil.copyfile(sqlite_template, tmp_path / "made.db")
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def made_postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """A fresh PostgreSQL catalog with its tables, copied by the server."""
+    name = postgres_server.create_database(like=postgres_template)
+    yield postgres_server.database_url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def made_catalog_url(request: pytest.FixtureRequest) -> str:
+    """A fresh catalog with its tables, once on each database; `catalog_url` is an empty one."""
+    fixture = {"sqlite": "made_sqlite_url", "postgresql": "made_postgres_url"}[request.param]
+    url: str = request.getfixturevalue(fixture)
+    return url
 
 
 @pytest.fixture

@@ -10,12 +10,10 @@ from sqlalchemy import update
 
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.intents import list_intents
-from headgate.catalog.outside import publish_with_effects
 from headgate.catalog.schema import intents
 from headgate.errors import (
     AttemptSuperseded,
     IntentPending,
-    OutcomeUnknown,
     RecoveryStopped,
     Unavailable,
 )
@@ -24,7 +22,7 @@ from headgate.model.recovery import Classification
 from headgate.store import Store
 from headgate.testing.failpoints import calling_at
 from tests.support import effects
-from tests.support.effects import DATASETS, NEW, OLD, OTHER_REF, REF, World, new_world, shown
+from tests.support.effects import DATASETS, NEW, OLD, OTHER_REF, REF, new_world, shown
 from tests.support.git_outside import KIND, GitRefs
 from tests.support.oracle import assert_store_sound
 from tests.support.processes import assert_killed

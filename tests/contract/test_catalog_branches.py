@@ -210,9 +210,7 @@ def test_reparenting_of_many_at_once_never_closes_a_circle(
 
         def wish(pair: tuple[str, str]) -> None:
             try:
-                reparent_branch(
-                    store.database, dataset.load(), pair[0], under=pair[1], actor="ana"
-                )
+                reparent_branch(store.database, dataset.load(), pair[0], under=pair[1], actor="ana")
             except Invalid:
                 return
 

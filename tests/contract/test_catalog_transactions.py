@@ -31,7 +31,7 @@ from headgate.files.entries import EMPTY
 from headgate.files.writing import tree_version
 from headgate.model.ids import BranchId, TransactionId
 from headgate.model.nouns import TransactionState, TransactionType
-from headgate.store import Store
+from tests.support.door import commit_of, knock
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.stores import (
     branch_id,
@@ -108,9 +108,7 @@ def test_expired_holder_whom_nobody_took_over_from_commits(
 
 
 @pytest.mark.parametrize("use", ["stage", "renew"])
-def test_use_of_a_transaction_renews_its_lease(
-    catalog_url: str, tmp_path: Path, use: str
-) -> None:
+def test_use_of_a_transaction_renews_its_lease(catalog_url: str, tmp_path: Path, use: str) -> None:
     with new_store(catalog_url, tmp_path) as store:
         master = files_branch(store)
         opened = master.transaction()
@@ -182,7 +180,7 @@ def test_commit_of_another_working_version_than_was_checked_is_refused(
         behind = load(store, opened.id)
         opened.write("a", b"2")
         with pytest.raises(ViewConflict) as conflict:
-            _publish_as_checked(store, behind.id, behind)
+            knock(store, commit_of(behind))
         assert conflict.value.mismatches[0].field == "working version"
         with pytest.raises(ViewConflict):
             stage_version(
@@ -225,9 +223,7 @@ def test_times_keep_their_order_when_the_clock_goes_back(catalog_url: str, tmp_p
         future = load(store, opened.id).opened_at + 10**12
         store.database.write(
             lambda c: c.execute(
-                update(transactions)
-                .where(transactions.c.id == opened.id)
-                .values(opened_at=future)
+                update(transactions).where(transactions.c.id == opened.id).values(opened_at=future)
             )
         )
         opened.commit()
@@ -267,16 +263,3 @@ def test_commit_of_several_is_one_publication_or_none(catalog_url: str, tmp_path
         )
         assert set(receipt.transactions.values()) == set(ids)
         assert_store_sound(store)
-
-
-def _publish_as_checked(store: Store, id: TransactionId, checked: object) -> None:
-    from headgate.catalog.publish import publish
-    from headgate.model.changes import CommitTransaction, PublishRequest
-    from headgate.model.nouns import PublicationKind, Transaction
-
-    assert isinstance(checked, Transaction)
-    change = CommitTransaction(transaction=id, version=checked.version)
-    publish(
-        store.database,
-        PublishRequest(actor="ana", kind=PublicationKind.COMMIT, changes=(change,)),
-    )

@@ -10,9 +10,7 @@ from tests.support.cli import Cli, new_store_cli, put
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Cli:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     return new_store_cli(tmp_path, monkeypatch, capsys)
 
 

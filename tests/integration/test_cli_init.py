@@ -13,9 +13,7 @@ from tests.support.cli import Cli, new_cli
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Cli:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     return new_cli(tmp_path, monkeypatch, capsys)
 
 

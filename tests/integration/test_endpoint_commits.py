@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -21,35 +18,16 @@ from headgate.errors import (
 )
 from headgate.model.nouns import TransactionType
 from tests.support.iceberg import (
-    TABLES,
     RestClient,
+    Served,
     at,
     create,
     error,
     load,
     send,
-    serving,
+    table_change,
 )
-from tests.support.memory_catalog import MemoryCatalog
-from tests.support.metadata import commit, point, two_columns
-
-
-@pytest.fixture
-def catalog() -> MemoryCatalog:
-    return MemoryCatalog()
-
-
-@pytest.fixture
-def url(tmp_path: Path, catalog: MemoryCatalog) -> Iterator[str]:
-    with serving(tmp_path / "wh", catalog) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[RestClient]:
-    with RestClient(url) as client:
-        client.call("POST", "namespaces", {"namespace": ["db"]}).raise_for_status()
-        yield client
+from tests.support.metadata import commit
 
 
 def test_commit_on_an_older_snapshot_is_409_and_changes_nothing(client: RestClient) -> None:
@@ -60,33 +38,31 @@ def test_commit_on_an_older_snapshot_is_409_and_changes_nothing(client: RestClie
     assert load(client)["metadata"]["current-snapshot-id"] == 1
 
 
-def test_commit_sent_again_has_landed(client: RestClient, catalog: MemoryCatalog) -> None:
+def test_commit_sent_again_has_landed(client: RestClient, served: Served) -> None:
     create(client)
     first = send(client, *commit(1), requirements=[at(None)])
     again = send(client, *commit(1), requirements=[at(None)])
     assert again.status_code == 200
     assert again.json()["metadata-location"] == first.json()["metadata-location"]
-    assert catalog.publication == 2
+    assert served.publications == 2
 
 
-def test_commit_that_changes_nothing_publishes_nothing(
-    client: RestClient, catalog: MemoryCatalog
-) -> None:
+def test_commit_that_changes_nothing_publishes_nothing(client: RestClient, served: Served) -> None:
     create(client, properties={"a": "1"})
     response = send(client, {"action": "set-properties", "updates": {"a": "1", "gc.enabled": "x"}})
     assert response.status_code == 200
-    assert catalog.publication == 1
+    assert served.publications == 1
 
 
 def test_commit_says_its_type_and_copies_the_content_id_where_rows_stay(
-    client: RestClient, catalog: MemoryCatalog
+    client: RestClient, served: Served
 ) -> None:
     create(client)
     send(client, *commit(1))
     send(client, *commit(2, parent=1, op="replace"))
     send(client, {"action": "set-properties", "updates": {"a": "1"}})
     send(client, *commit(3, parent=2, op="delete"))
-    types = [change.type for change in catalog.changes]
+    types = [transaction.type for transaction in served.history()]
     snapshot_, append, update, delete = (
         TransactionType.SNAPSHOT,
         TransactionType.APPEND,
@@ -94,7 +70,7 @@ def test_commit_says_its_type_and_copies_the_content_id_where_rows_stay(
         TransactionType.DELETE,
     )
     assert types == [snapshot_, append, update, update, delete]
-    contents = [change.content_id for change in catalog.changes]
+    contents = [t.version.content_id for t in served.history() if t.version]
     assert contents[1] == contents[2] == contents[3]
     assert len(set(contents)) == 3
 
@@ -115,12 +91,12 @@ def overwrite(id_: int, parent: int) -> list[dict[str, Any]]:
 
 
 def test_overwrite_of_rows_never_seen_is_409_however_often_it_is_sent(
-    client: RestClient, url: str
+    client: RestClient, served: Served
 ) -> None:
     create(client)
     send(client, *commit(1))
     load(client)
-    with RestClient(url) as other:
+    with served.client() as other:
         send(other, *commit(2, parent=1), requirements=[at(1)])
     for _ in range(3):
         load(client, query="")
@@ -130,11 +106,11 @@ def test_overwrite_of_rows_never_seen_is_409_however_often_it_is_sent(
     assert send(client, *overwrite(4, 2), requirements=[at(2)]).status_code == 200
 
 
-def test_replacement_of_rows_never_seen_is_409(client: RestClient, url: str) -> None:
+def test_replacement_of_rows_never_seen_is_409(client: RestClient, served: Served) -> None:
     create(client)
     send(client, *commit(1))
     load(client)
-    with RestClient(url) as other:
+    with served.client() as other:
         send(other, *commit(2, parent=1))
     drop_main = {"action": "remove-snapshot-ref", "ref-name": "main"}
     for _ in range(2):
@@ -145,19 +121,19 @@ def test_replacement_of_rows_never_seen_is_409(client: RestClient, url: str) -> 
 
 
 def test_overwrite_after_somebody_changed_only_properties_is_taken(
-    client: RestClient, url: str
+    client: RestClient, served: Served
 ) -> None:
     create(client)
     send(client, *commit(1))
     load(client)
-    with RestClient(url) as other:
+    with served.client() as other:
         send(other, {"action": "set-properties", "updates": {"a": "1"}})
     load(client, query="")
     assert send(client, *overwrite(2, 1)).status_code == 200
 
 
 def test_transaction_over_two_tables_is_one_publication_or_none(
-    client: RestClient, catalog: MemoryCatalog
+    client: RestClient, served: Served
 ) -> None:
     for name in ("a", "b"):
         create(client, name)
@@ -165,17 +141,15 @@ def test_transaction_over_two_tables_is_one_publication_or_none(
     def changes(*ids: int | None) -> dict[str, Any]:
         return {
             "table-changes": [
-                {
-                    "identifier": {"namespace": ["db"], "name": name},
-                    "requirements": [at(required)],
-                    "updates": commit(7 if required is None else 8),
-                }
+                table_change(
+                    name, *commit(7 if required is None else 8), requirements=[at(required)]
+                )
                 for name, required in zip("ab", ids, strict=True)
             ]
         }
 
     assert client.call("POST", "transactions/commit", changes(None, None)).status_code == 204
-    assert catalog.publication == 3
+    assert served.publications == 3
     response = client.call("POST", "transactions/commit", changes(7, 5))
     assert error(response) == (409, "CommitFailedException")
     assert load(client, "a")["metadata"]["current-snapshot-id"] == 7
@@ -184,39 +158,9 @@ def test_transaction_over_two_tables_is_one_publication_or_none(
 
 def test_transaction_that_names_a_table_twice_is_400(client: RestClient) -> None:
     create(client)
-    item = {"identifier": {"namespace": ["db"], "name": "t"}, "requirements": [], "updates": []}
-    response = client.call("POST", "transactions/commit", {"table-changes": [item, item]})
+    twice = {"table-changes": [table_change("t"), table_change("t")]}
+    response = client.call("POST", "transactions/commit", twice)
     assert error(response) == (400, "BadRequestException")
-
-
-def test_key_sent_again_has_one_effect_and_the_same_answer(
-    client: RestClient, catalog: MemoryCatalog
-) -> None:
-    headers = {"idempotency-key": str(uuid4())}
-    body = {"name": "t", "schema": two_columns()}
-    first = client.call("POST", TABLES, body, headers=headers)
-    again = client.call("POST", TABLES, body, headers=headers)
-    assert (first.status_code, again.status_code) == (200, 200)
-    assert again.json() == first.json()
-    assert catalog.publication == 1
-
-
-def test_key_of_a_refusal_hears_it_again(client: RestClient) -> None:
-    headers = {"idempotency-key": str(uuid4())}
-    update = {"action": "set-properties", "updates": {"a": "1"}}
-    assert send(client, update, headers=headers).status_code == 404
-    create(client)
-    assert send(client, update, headers=headers).status_code == 404
-    assert send(client, update).status_code == 200
-
-
-def test_key_with_another_request_or_of_a_wrong_form_is_400(client: RestClient) -> None:
-    create(client)
-    headers = {"idempotency-key": str(uuid4())}
-    assert send(client, *commit(1), headers=headers).status_code == 200
-    reused = send(client, *commit(2, parent=1), headers=headers)
-    assert reused.json()["error"]["headgate"]["code"] == "idempotency_key_reused"
-    assert send(client, point(1), headers={"idempotency-key": "k"}).status_code == 400
 
 
 CONFLICT = ViewConflict(
@@ -240,7 +184,7 @@ CONFLICT = ViewConflict(
 )
 def test_error_of_the_catalog_reaches_the_client_as_the_protocol_words_it(
     client: RestClient,
-    catalog: MemoryCatalog,
+    served: Served,
     monkeypatch: pytest.MonkeyPatch,
     raised: HeadgateError,
     answer: tuple[int, str],
@@ -250,12 +194,12 @@ def test_error_of_the_catalog_reaches_the_client_as_the_protocol_words_it(
     def fail(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr(catalog, "commit", fail)
+    monkeypatch.setattr(served.catalog, "commit", fail)
     assert error(send(client, *commit(1))) == answer
 
 
 def test_commit_that_happened_never_sounds_as_if_it_had_not(
-    client: RestClient, catalog: MemoryCatalog, monkeypatch: pytest.MonkeyPatch
+    client: RestClient, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(client)
 
@@ -266,5 +210,5 @@ def test_commit_that_happened_never_sounds_as_if_it_had_not(
         patch.setattr(RenderedTables, "reply", unreadable)
         response = send(client, *commit(1))
     assert error(response) == (500, "CommitStateUnknownException")
-    assert catalog.publication == 2
+    assert served.publications == 2
     assert send(client, *commit(1)).status_code == 200

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,29 +15,8 @@ from tests.support.iceberg import (
     at,
     create,
     error,
-    serving,
 )
-from tests.support.memory_catalog import MemoryCatalog
 from tests.support.metadata import commit, two_columns
-
-
-@pytest.fixture
-def catalog() -> MemoryCatalog:
-    return MemoryCatalog()
-
-
-@pytest.fixture
-def url(tmp_path: Path, catalog: MemoryCatalog) -> Iterator[str]:
-    with serving(tmp_path / "wh", catalog) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[RestClient]:
-    with RestClient(url) as client:
-        client.call("POST", "namespaces", {"namespace": ["db"]}).raise_for_status()
-        yield client
-
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

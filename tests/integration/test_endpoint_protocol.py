@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from headgate.endpoint.app import create_app
-from headgate.endpoint.loopback import LoopbackEndpoint
 from tests.support.iceberg import (
-    READER,
     TABLES,
+    Front,
     RestClient,
+    Served,
     create,
     error,
     load,
-    make_service,
     send,
-    serving,
 )
-from tests.support.memory_catalog import MemoryCatalog
 from tests.support.metadata import commit
 
 
-@pytest.fixture
-def catalog() -> MemoryCatalog:
-    return MemoryCatalog()
-
-
-@pytest.fixture
-def url(tmp_path: Path, catalog: MemoryCatalog) -> Iterator[str]:
-    with serving(tmp_path / "wh", catalog) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[RestClient]:
-    with RestClient(url) as client:
-        client.call("POST", "namespaces", {"namespace": ["db"]}).raise_for_status()
-        yield client
-
-
-def test_config_gives_each_client_a_prefix_and_lists_what_it_can_do(url: str) -> None:
-    with RestClient(url) as one, RestClient(url) as other:
+def test_config_gives_each_client_a_prefix_and_lists_what_it_can_do(served: Served) -> None:
+    with served.client() as one, served.client() as other:
         assert one.prefix.startswith("c-bWFzdGVy.")
         assert one.prefix != other.prefix
         assert one.config["idempotency-key-lifetime"] == "PT24H"
@@ -55,30 +31,31 @@ def test_config_gives_each_client_a_prefix_and_lists_what_it_can_do(url: str) ->
 
 
 @pytest.mark.parametrize("warehouse", ["", "a>a", "../x"])
-def test_config_for_no_context_is_400(url: str, warehouse: str) -> None:
-    with RestClient(url) as client:
+def test_config_for_no_context_is_400(served: Served, warehouse: str) -> None:
+    with served.client() as client:
         response = client.http.get("/v1/config", params={"warehouse": warehouse})
         assert error(response) == (400, "BadRequestException")
 
 
-@pytest.mark.parametrize(("token", "status"), [(None, 401), ("wrong", 403), (READER, 403)])
+@pytest.mark.parametrize(("who", "status"), [("nobody", 401), ("a stranger", 403), ("rea", 403)])
 def test_write_without_the_right_token_is_refused(
-    client: RestClient, token: str | None, status: int
+    client: RestClient, served: Served, who: str, status: int
 ) -> None:
-    headers = {"authorization": f"Bearer {token}"} if token else {"authorization": ""}
+    shown = {"nobody": "", "a stranger": "Bearer x", "rea": f"Bearer {served.reader}"}[who]
+    headers = {"authorization": shown}
     response = client.call("POST", "namespaces", {"namespace": ["x"]}, headers=headers)
     assert response.status_code == status
 
 
-def test_reader_may_read(client: RestClient) -> None:
-    headers = {"authorization": f"Bearer {READER}"}
+def test_reader_may_read(client: RestClient, served: Served) -> None:
+    headers = {"authorization": f"Bearer {served.reader}"}
     assert client.call("GET", "namespaces", headers=headers).status_code == 200
 
 
-def test_moment_is_read_as_it_was_and_cannot_be_written(client: RestClient, url: str) -> None:
+def test_moment_is_read_as_it_was_and_cannot_be_written(client: RestClient, served: Served) -> None:
     create(client)
     send(client, *commit(1))
-    with RestClient(url, "master@1") as past:
+    with served.client("master@1") as past:
         assert "current-snapshot-id" not in load(past)["metadata"]
         assert error(send(past, *commit(2))) == (403, "ForbiddenException")
 
@@ -135,17 +112,34 @@ def test_namespace_twice_is_409_and_with_a_table_cannot_be_dropped(client: RestC
     assert error(dropped) == (409, "NamespaceNotEmptyException")
 
 
+def test_namespace_above_another_exists_and_goes_after_it(client: RestClient) -> None:
+    client.call("POST", "namespaces", {"namespace": ["a", "b"]}).raise_for_status()
+    above = client.call("POST", "namespaces", {"namespace": ["a"]})
+    assert error(above) == (409, "AlreadyExistsException")
+    assert error(client.call("DELETE", "namespaces/a")) == (409, "NamespaceNotEmptyException")
+    for path in ("namespaces/a%1Fb", "namespaces/a"):
+        assert client.call("DELETE", path).status_code == 204
+    assert error(client.call("DELETE", "namespaces/a")) == (404, "NoSuchNamespaceException")
+    change = client.call("POST", "namespaces/a/properties", {"updates": {"a": "b"}})
+    assert error(change) == (404, "NoSuchNamespaceException")
+
+
+def test_reply_is_not_held_back_for_an_acknowledgement(client: RestClient) -> None:
+    seconds = [client.call("GET", "namespaces").elapsed.total_seconds() for _ in range(12)]
+    assert min(seconds) < 0.03
+
+
 @pytest.mark.parametrize("namespace", [[], [""], ["a/b"], ["a."], ["a\x1fb"], "db", [1], None])
 def test_namespace_with_a_wrong_name_is_400(client: RestClient, namespace: Any) -> None:
     response = client.call("POST", "namespaces", {"namespace": namespace})
     assert error(response) == (400, "BadRequestException")
 
 
-def test_endpoint_mounted_below_another_application_reads_the_raw_path(tmp_path: Path) -> None:
-    app = Starlette(routes=[Mount("/iceberg", app=create_app(make_service(tmp_path / "wh")))])
-    endpoint = LoopbackEndpoint(app)
-    with RestClient(f"{endpoint.start()}/iceberg") as client:
+def test_endpoint_mounted_below_another_application_reads_the_raw_path(
+    served: Served, front: Front
+) -> None:
+    front.app = Starlette(routes=[Mount("/iceberg", app=served.app)])
+    with RestClient(f"{front.url}/iceberg", "master", token=served.token) as client:
         client.call("POST", "namespaces", {"namespace": ["a", "b c"]}).raise_for_status()
         assert client.call("HEAD", "namespaces/a%1Fb%20c").status_code == 204
         assert client.call("HEAD", "namespaces/a%2Fb").status_code == 400
-    endpoint.stop()

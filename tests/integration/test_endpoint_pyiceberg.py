@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +11,21 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, ValidationException
 from pyiceberg.types import StringType
 
-from headgate.endpoint.app import create_app
-from headgate.endpoint.loopback import LoopbackEndpoint
 from headgate.model.nouns import TransactionType
-from tests.support.iceberg import TOKEN, make_service
-from tests.support.memory_catalog import MemoryCatalog
+from tests.support.iceberg import Served
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "day": ["mon", "tue", "wed"]})
 
 
 @pytest.fixture
-def truth() -> MemoryCatalog:
-    return MemoryCatalog()
-
-
-@pytest.fixture
-def url(tmp_path: Path, truth: MemoryCatalog) -> Iterator[str]:
-    endpoint = LoopbackEndpoint(create_app(make_service(tmp_path / "wh", truth)))
-    yield endpoint.start()
-    endpoint.stop()
-
-
-@pytest.fixture
-def client(url: str) -> RestCatalog:
-    catalog = connect(url, "master")
+def client(served: Served) -> RestCatalog:
+    catalog = connect(served, "master")
     catalog.create_namespace("db")
     return catalog
 
 
-def connect(url: str, context: str) -> RestCatalog:
-    return RestCatalog("headgate", uri=url, warehouse=context, token=TOKEN)
+def connect(served: Served, context: str) -> RestCatalog:
+    return RestCatalog("headgate", uri=served.url, warehouse=context, token=served.token)
 
 
 def ids(table: Any) -> list[int]:
@@ -49,7 +33,7 @@ def ids(table: Any) -> list[int]:
 
 
 def test_rows_appended_overwritten_and_deleted_are_read_back(
-    client: RestCatalog, truth: MemoryCatalog
+    client: RestCatalog, served: Served
 ) -> None:
     table = client.create_table("db.t", ROWS.schema)
     table.append(ROWS)
@@ -59,42 +43,44 @@ def test_rows_appended_overwritten_and_deleted_are_read_back(
     table.append(ROWS.slice(1))
     table.delete("id = 3")
     assert ids(client.load_table("db.t")) == [1, 2]
-    assert truth.changes[1].type is TransactionType.APPEND
+    assert served.history()[1].type is TransactionType.APPEND
 
 
-def test_column_added_by_a_client_is_there_for_the_next(client: RestCatalog, url: str) -> None:
+def test_column_added_by_a_client_is_there_for_the_next(
+    client: RestCatalog, served: Served
+) -> None:
     table = client.create_table("db.t", ROWS.schema)
     table.append(ROWS)
     with table.update_schema() as update:
         update.add_column("note", StringType())
-    found = connect(url, "feature>master").load_table("db.t")
+    found = connect(served, "feature>master").load_table("db.t")
     assert found.schema().column_names == ["id", "day", "note"]
     assert found.schema().find_field("note").field_id == 3
     assert ids(found) == [1, 2, 3]
 
 
-def test_append_on_a_branch_leaves_its_fallback_alone(client: RestCatalog, url: str) -> None:
+def test_append_on_a_branch_leaves_its_fallback_alone(client: RestCatalog, served: Served) -> None:
     client.create_table("db.t", ROWS.schema).append(ROWS)
-    feature = connect(url, "feature>master")
+    feature = connect(served, "feature>master")
     feature.load_table("db.t").append(ROWS.slice(0, 1))
     assert ids(feature.load_table("db.t")) == [1, 1, 2, 3]
     assert ids(client.load_table("db.t")) == [1, 2, 3]
 
 
 def test_second_of_two_appends_on_one_view_is_told_and_both_are_kept(
-    client: RestCatalog, url: str, truth: MemoryCatalog
+    client: RestCatalog, served: Served
 ) -> None:
     client.create_table("db.t", ROWS.schema)
-    first, second = client.load_table("db.t"), connect(url, "master").load_table("db.t")
+    first, second = client.load_table("db.t"), connect(served, "master").load_table("db.t")
     first.append(ROWS)
     second.append(ROWS)
     assert ids(client.load_table("db.t")) == [1, 1, 2, 2, 3, 3]
-    assert truth.publication == 3
+    assert served.publications == 3
 
 
-def test_overwrite_of_rows_never_seen_is_refused(client: RestCatalog, url: str) -> None:
+def test_overwrite_of_rows_never_seen_is_refused(client: RestCatalog, served: Served) -> None:
     client.create_table("db.t", ROWS.schema).append(ROWS)
-    first, second = client.load_table("db.t"), connect(url, "master").load_table("db.t")
+    first, second = client.load_table("db.t"), connect(served, "master").load_table("db.t")
     first.append(ROWS.slice(0, 1))
     with pytest.raises(ValidationException):
         second.overwrite(ROWS.slice(2))
@@ -111,9 +97,9 @@ def test_staged_creation_is_seen_whole_or_not_at_all(client: RestCatalog) -> Non
 
 def test_purge_is_refused_and_drop_leaves_every_file(client: RestCatalog, tmp_path: Path) -> None:
     client.create_table("db.t", ROWS.schema).append(ROWS)
-    files = {path for path in (tmp_path / "wh").rglob("*") if path.is_file()}
+    files = {path for path in (tmp_path / "warehouse").rglob("*") if path.is_file()}
     with pytest.raises(ForbiddenError, match="headgate cleanup"):
         client.purge_table("db.t")
     client.drop_table("db.t")
     assert not client.table_exists("db.t")
-    assert files <= set((tmp_path / "wh").rglob("*"))
+    assert files <= set((tmp_path / "warehouse").rglob("*"))

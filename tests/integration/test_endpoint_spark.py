@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,25 +13,17 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from starlette.types import Receive, Scope, Send
 
-from headgate.endpoint.app import create_app
-from headgate.endpoint.loopback import LoopbackEndpoint
 from headgate.errors import AttemptSuperseded
 from headgate.model.nouns import TransactionType
-from headgate.spark.conf import jvm_conf
-from headgate.spark.gateway import Launch
-from headgate.spark.jars import ensure
-from headgate.spark.java import find_java_home
-from headgate.spark.session import LocalSpark, bind, start
-from tests.support.iceberg import TOKEN, make_service
-from tests.support.memory_catalog import MemoryCatalog
+from headgate.spark.session import LocalSpark, bind
+from tests.support.iceberg import Front, Served
+from tests.support.stores import new_store
 
 pytestmark = [
     pytest.mark.xdist_group("spark"),
     # PySpark leaves the socket of a collected result to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
-
-_CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
 
 
 class Interrupted:
@@ -58,49 +49,36 @@ class Interrupted:
 
 
 class World:
-    """One endpoint over a truth in memory, and Spark sessions on its contexts."""
+    """One endpoint, and Spark sessions on its contexts."""
 
-    def __init__(self, local: LocalSpark, warehouse: Path) -> None:
+    def __init__(self, local: LocalSpark, served: Served, front: Front) -> None:
         self._local = local
-        self.truth = MemoryCatalog()
-        self.warehouse = warehouse
-        self.app = Interrupted(create_app(make_service(warehouse, self.truth)))
-        self._endpoint = LoopbackEndpoint(self.app)
-        self.url = self._endpoint.start()
-
-    def stop(self) -> None:
-        self._endpoint.stop()
+        self.served = served
+        self.app = Interrupted(served.app)
+        front.app = self.app
 
     def session(self, context: str = "master") -> Callable[[str], list[tuple[Any, ...]]]:
         """Runs SQL in a session of its own on a context."""
-        spark = bind(self._local.session, uri=self.url, context=context, token=TOKEN)
+        served = self.served
+        spark = bind(self._local.session, uri=served.url, context=context, token=served.token)
         return lambda text: [tuple(row) for row in spark.sql(text).collect()]
 
     def arrow(self, context: str = "master") -> RestCatalog:
-        return RestCatalog("headgate", uri=self.url, warehouse=context, token=TOKEN)
+        served = self.served
+        return RestCatalog("headgate", uri=served.url, warehouse=context, token=served.token)
 
     def data_files(self) -> set[Path]:
-        return set(self.warehouse.rglob("*.parquet"))
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
-    directory = tmp_path_factory.mktemp("spark")
-    java_home = find_java_home(os.environ, directory)
-    jars = ensure(_CACHE, java_home=java_home, environ=os.environ)
-    conf = {**jvm_conf(jars=jars, master="local[2]"), "spark.sql.shuffle.partitions": "2"}
-    log_path = directory / "jvm.log"
-    started = start(Launch(java_home=java_home, conf=conf, environ=os.environ, log_path=log_path))
-    yield started
-    started.stop()
+        return set((self.served.store.settings.root / "warehouse").rglob("*.parquet"))
 
 
 @pytest.fixture
-def world(local: LocalSpark, tmp_path: Path) -> Iterator[World]:
-    made = World(local, tmp_path / "wh")
-    made.session()("create namespace db")
-    yield made
-    made.stop()
+def world(
+    local_spark: LocalSpark, made_sqlite_url: str, tmp_path: Path, front: Front
+) -> Iterator[World]:
+    with new_store(made_sqlite_url, tmp_path) as store:
+        made = World(local_spark, Served(store, front), front)
+        made.session()("create namespace db")
+        yield made
 
 
 def refresh_of(table: str) -> Callable[[Scope], bool]:
@@ -145,14 +123,15 @@ def test_changes_by_spark_are_told_apart(world: World) -> None:
     sql("delete from db.t where id = 2")
     sql("alter table db.t set tblproperties ('a' = 'b')")
     sql("create or replace table db.t as select 5 as id")
-    assert [change.type for change in world.truth.changes] == [
+    history = world.served.history()
+    assert [transaction.type for transaction in history] == [
         TransactionType.SNAPSHOT,
         TransactionType.APPEND,
         TransactionType.DELETE,
         TransactionType.UPDATE,
         TransactionType.SNAPSHOT,
     ]
-    contents = [change.content_id for change in world.truth.changes]
+    contents = [one.version.content_id for one in history if one.version]
     assert contents[2] == contents[3]
     assert len(set(contents)) == 4
 
@@ -223,7 +202,7 @@ def test_superseded_attempt_fails_at_once_and_leaves_no_files(
         raise AttemptSuperseded(key="k", epoch=1, newest=2, state="superseded")
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.truth, "commit", refuse)
+        patch.setattr(world.served.catalog, "commit", refuse)
         with pytest.raises(Exception, match="attempt_superseded"):
             sql("insert into db.t values (2)")
     assert world.data_files() == before

@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
-import pytest
 
 from tests.support.iceberg import (
     TABLES,
     RestClient,
+    Served,
     at,
     create,
     creation,
     error,
     load,
+    rename,
     send,
-    serving,
 )
-from tests.support.memory_catalog import MemoryCatalog
 from tests.support.metadata import commit, two_columns
 
 
-@pytest.fixture
-def catalog() -> MemoryCatalog:
-    return MemoryCatalog()
-
-
-@pytest.fixture
-def url(tmp_path: Path, catalog: MemoryCatalog) -> Iterator[str]:
-    with serving(tmp_path / "wh", catalog) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[RestClient]:
-    with RestClient(url) as client:
-        client.call("POST", "namespaces", {"namespace": ["db"]}).raise_for_status()
-        yield client
-
-
 def test_table_is_created_below_its_dataset_and_served_with_gc_off(
-    client: RestClient, catalog: MemoryCatalog
+    client: RestClient, served: Served
 ) -> None:
     made = create(client, properties={"gc.enabled": "true", "a": "b"})
-    (dataset,) = catalog.datasets.values()
-    assert made["metadata"]["location"].endswith(f"/wh/tables/{dataset}")
+    dataset = served.store.dataset("db.t").load().id
+    assert made["metadata"]["location"].endswith(f"/warehouse/tables/{dataset}")
     assert made["metadata"]["properties"] == {"a": "b", "gc.enabled": "false"}
     stored = Path(made["metadata-location"].removeprefix("file://")).read_bytes()
     assert orjson.loads(stored)["properties"] == {"a": "b"}
@@ -71,7 +51,7 @@ def test_table_loaded_by_refs_has_only_the_snapshots_named(client: RestClient) -
 
 
 def test_staged_table_is_invisible_until_its_commit(client: RestClient) -> None:
-    staged = create(client, **{"stage-create": True})
+    staged = create(client, "t", **{"stage-create": True})
     assert "metadata-location" not in staged
     assert client.call("HEAD", f"{TABLES}/t").status_code == 404
     response = send(client, *creation(staged), requirements=[{"type": "assert-create"}])
@@ -79,12 +59,12 @@ def test_staged_table_is_invisible_until_its_commit(client: RestClient) -> None:
     assert response.json()["metadata"]["table-uuid"] == staged["metadata"]["table-uuid"]
 
 
-def test_staged_table_whose_name_was_taken_is_409(client: RestClient, url: str) -> None:
-    staged = create(client, **{"stage-create": True})
+def test_staged_table_whose_name_was_taken_is_409(client: RestClient, served: Served) -> None:
+    staged = create(client, "t", **{"stage-create": True})
     create(client)
     response = send(client, *creation(staged), requirements=[{"type": "assert-create"}])
     assert error(response) == (409, "AlreadyExistsException")
-    with RestClient(url, "other") as other:
+    with served.client("other") as other:
         response = send(other, *creation(staged), requirements=[{"type": "assert-create"}])
         assert error(response) == (409, "CommitFailedException")
 
@@ -92,7 +72,7 @@ def test_staged_table_whose_name_was_taken_is_409(client: RestClient, url: str) 
 def test_table_outside_the_warehouse_is_refused(client: RestClient) -> None:
     body = {"name": "t", "schema": two_columns(), "location": "file:///elsewhere"}
     assert error(client.call("POST", TABLES, body)) == (400, "BadRequestException")
-    staged = create(client, **{"stage-create": True})
+    staged = create(client, "t", **{"stage-create": True})
     moved = {"action": "set-location", "location": "file:///elsewhere"}
     updates = [*creation(staged), moved]
     assert send(client, *updates, requirements=[{"type": "assert-create"}]).status_code == 400
@@ -114,30 +94,32 @@ def test_metadata_table_name_is_no_such_table(client: RestClient) -> None:
     assert error(response) == (404, "NoSuchTableException")
 
 
-def test_tables_list_in_pages_and_by_context(client: RestClient, url: str) -> None:
+def test_tables_list_in_pages_and_by_context(client: RestClient, served: Served) -> None:
     for name in ("a", "b", "c"):
         create(client, name)
     first = client.call("GET", f"{TABLES}?pageToken=&pageSize=2").json()
     assert [one["name"] for one in first["identifiers"]] == ["a", "b"]
-    with RestClient(url, "elsewhere") as other:
+    with served.client("elsewhere") as other:
         assert other.call("GET", TABLES).json()["identifiers"] == []
 
 
-def test_branch_reads_its_fallback_and_writes_for_itself(client: RestClient, url: str) -> None:
+def test_branch_reads_its_fallback_and_writes_for_itself(
+    client: RestClient, served: Served
+) -> None:
     create(client)
     send(client, *commit(1))
-    with RestClient(url, "feature>master") as feature:
+    with served.client("feature>master") as feature:
         assert send(feature, *commit(2, parent=1), requirements=[at(1)]).status_code == 200
         assert load(feature)["metadata"]["current-snapshot-id"] == 2
     assert load(client)["metadata"]["current-snapshot-id"] == 1
 
 
-def test_drop_leaves_a_tombstone_and_purge_is_refused(client: RestClient, url: str) -> None:
+def test_drop_leaves_a_tombstone_and_purge_is_refused(client: RestClient, served: Served) -> None:
     create(client)
     purge = client.call("DELETE", f"{TABLES}/t?purgeRequested=True")
     assert error(purge) == (403, "ForbiddenException")
     assert "headgate cleanup" in purge.json()["error"]["message"]
-    with RestClient(url, "feature>master") as feature:
+    with served.client("feature>master") as feature:
         assert feature.call("DELETE", f"{TABLES}/t").status_code == 204
         assert feature.call("HEAD", f"{TABLES}/t").status_code == 404
     assert client.call("HEAD", f"{TABLES}/t").status_code == 204
@@ -145,8 +127,7 @@ def test_drop_leaves_a_tombstone_and_purge_is_refused(client: RestClient, url: s
 
 def test_rename_keeps_the_version(client: RestClient) -> None:
     made = create(client)
-    names = [{"namespace": ["db"], "name": name} for name in ("t", "u")]
-    body = {"source": names[0], "destination": names[1]}
+    body = rename("t", "u")
     assert client.call("POST", "tables/rename", body).status_code == 204
     assert load(client, "u")["metadata-location"] == made["metadata-location"]
     assert error(client.call("POST", "tables/rename", body)) == (404, "NoSuchTableException")
@@ -155,7 +136,7 @@ def test_rename_keeps_the_version(client: RestClient) -> None:
 
 
 def test_registered_table_keeps_its_rows_and_writes_below_the_warehouse(
-    client: RestClient, catalog: MemoryCatalog
+    client: RestClient, served: Served
 ) -> None:
     create(client)
     outside = send(client, *commit(1)).json()["metadata-location"]
@@ -163,7 +144,7 @@ def test_registered_table_keeps_its_rows_and_writes_below_the_warehouse(
     made = client.call("POST", "namespaces/db/register", body).json()
     assert made["metadata"]["current-snapshot-id"] == 1
     assert made["metadata"]["location"] != load(client)["metadata"]["location"]
-    assert catalog.changes[-1].owned is False
+    assert served.store.dataset("db.taken_in").load().owned is False
 
 
 def test_metrics_are_taken_and_forgotten(client: RestClient) -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from headgate.spark.conf import jvm_conf, named_catalog
-from headgate.spark.gateway import Launch
-from headgate.spark.jars import ensure
-from headgate.spark.java import find_java_home
-from headgate.spark.session import LocalSpark, bind, bind_catalog, start
+from headgate.spark.conf import named_catalog
+from headgate.spark.session import LocalSpark, bind, bind_catalog
 from headgate.spark.sql import run_sql
 
 pytestmark = [
@@ -26,39 +21,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-_CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
-
-
-@pytest.fixture(scope="module")
-def wheel_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return find_java_home({}, tmp_path_factory.mktemp("java"), places=())
-
-
-@pytest.fixture(scope="module")
-def local(wheel_java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
-    jars = ensure(_CACHE, java_home=wheel_java, environ=os.environ)
-    directory = tmp_path_factory.mktemp("spark")
-    started = start(
-        Launch(
-            java_home=wheel_java,
-            conf=jvm_conf(jars=jars, master="local[1]"),
-            environ=os.environ,
-            log_path=directory / "jvm.log",
-        )
-    )
-    yield started
-    started.stop()
-
 
 def hadoop_catalog(warehouse: Path) -> dict[str, str]:
     return named_catalog("headgate", {"type": "hadoop", "warehouse": str(warehouse)})
 
 
 def test_sessions_bound_to_two_warehouses_see_their_own_tables(
-    local: LocalSpark, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    local_spark: LocalSpark, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one = bind_catalog(local.session, hadoop_catalog(tmp_path / "one"))
-    two = bind_catalog(local.session, hadoop_catalog(tmp_path / "two"))
+    one = bind_catalog(local_spark.session, hadoop_catalog(tmp_path / "one"))
+    two = bind_catalog(local_spark.session, hadoop_catalog(tmp_path / "two"))
     one.sql("create table sales.orders using iceberg as select 1 as id")
     two.sql("create table sales.orders using iceberg as select 2 as id")
     assert run_sql(one, "select id, current_catalog() as c from sales.orders").rows == [
@@ -87,13 +59,13 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 def test_bound_sessions_ask_the_endpoint_with_their_own_context_and_token(
-    local: LocalSpark,
+    local_spark: LocalSpark,
 ) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     uri = f"http://127.0.0.1:{server.server_port}"
     for context, token in (("feature>master", "one"), ("master@7", "two")):
-        session = bind(local.session, uri=uri, context=context, token=token)
+        session = bind(local_spark.session, uri=uri, context=context, token=token)
         assert run_sql(session, "show namespaces").rows == [{"namespace": "sales"}]
     server.shutdown()
     server.server_close()
@@ -105,19 +77,19 @@ def test_bound_sessions_ask_the_endpoint_with_their_own_context_and_token(
     }
 
 
-def test_local_spark_on_wheel_java_runs_on_java_21(local: LocalSpark) -> None:
-    jvm = local.session.sparkContext._jvm
+def test_local_spark_on_wheel_java_runs_on_java_21(local_spark: LocalSpark) -> None:
+    jvm = local_spark.session.sparkContext._jvm
     assert jvm.java.lang.System.getProperty("java.specification.version") == "21"
 
 
 def test_run_sql_of_many_types_far_from_utc_gives_values_json_can_carry(
-    local: LocalSpark, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    local_spark: LocalSpark, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(time.tzset)
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     result = run_sql(
-        local.session,
+        local_spark.session,
         "select date'2026-01-02' as d, timestamp'2026-01-02 03:04:05' as t, 1.50bd as n,"
         " timestamp_ntz'2026-01-02 03:04:05' as w, x'00ff' as b, map(1, 'x') as m,"
         " named_struct('a', array(1, null)) as s,"
@@ -141,8 +113,8 @@ def test_run_sql_of_many_types_far_from_utc_gives_values_json_can_carry(
 
 
 def test_run_sql_of_a_statement_without_answer_has_no_rows(
-    local: LocalSpark, tmp_path: Path
+    local_spark: LocalSpark, tmp_path: Path
 ) -> None:
-    session = bind_catalog(local.session, hadoop_catalog(tmp_path))
+    session = bind_catalog(local_spark.session, hadoop_catalog(tmp_path))
     result = run_sql(session, "create namespace sales")
     assert (result.columns, result.rows) == ((), [])

@@ -11,7 +11,12 @@ import pytest
 
 from headgate.cli.main import run
 
-_VARIABLES = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_STORE_CATALOG", "HEADGATE_STORE_WAREHOUSE")
+_VARIABLES = (
+    "HEADGATE_URL",
+    "HEADGATE_TOKEN",
+    "HEADGATE_STORE_CATALOG",
+    "HEADGATE_STORE_WAREHOUSE",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +47,8 @@ class Cli:
 
     def json(self, *words: str, code: int = 0) -> Any:
         """With --json: stdout is exactly one document, on one line."""
-        said = self(*words, "--json")
+        end = words.index("--") if "--" in words else len(words)
+        said = self(*words[:end], "--json", *words[end:])
         assert said.code == code, said
         assert said.out.endswith("\n") and said.out.count("\n") == 1, said
         return json.loads(said.out)

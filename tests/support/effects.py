@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.catalog.outside import Effect, publish_with_effects
-from headgate.files.entries import EMPTY
-from headgate.files.writing import root_of, tree_version
-from headgate.handles import store_bytes
-from headgate.model.changes import AddTransaction, PublishRequest, Receipt
+from headgate.model.changes import PublishRequest, Receipt
 from headgate.model.failpoints import Failpoint
-from headgate.model.nouns import AttemptRef, PublicationKind, TransactionType
+from headgate.model.nouns import AttemptRef, PublicationKind
 from headgate.settings import Settings
 from headgate.store import Store
 from headgate.testing.failpoints import die_at, pause_at
+from tests.support.door import addition
 from tests.support.git_outside import KIND, GitRefs, new_git
-from tests.support.stores import content, files_branch, load, new_settings, put
+from tests.support.stores import content, files_branch, new_settings, put
 
 DATASETS = ("raw.a", "raw.b", "raw.c")
 REF = "refs/heads/data"
@@ -63,7 +61,9 @@ def operate(
     request = PublishRequest(
         actor=store.settings.actor,
         kind=PublicationKind.MERGE,
-        changes=tuple(_addition(store, name) for name in DATASETS),
+        changes=tuple(
+            addition(store.dataset(name).branch("master"), "added", "new") for name in DATASETS
+        ),
         attempt=attempt,
     )
     return publish_with_effects(
@@ -150,17 +150,3 @@ class Watched:
 def _effects(git: GitRefs, planned: bool, refs: int) -> list[Effect]:
     make = git.planned_effect if planned else git.unplanned_effect
     return [make(ref, "effect") for ref in (REF, OTHER_REF)[:refs]]
-
-
-def _addition(store: Store, name: str) -> AddTransaction:
-    branch = store.dataset(name).branch("master").load()
-    before = root_of(load(store, branch.view).version) if branch.view else EMPTY
-    edited = store.trees.edit(before, put=[store_bytes(store, "added", b"new")])
-    return AddTransaction(
-        branch=branch.id,
-        expected_head=branch.head,
-        expected_view=branch.view,
-        parent=branch.view,
-        type=TransactionType.APPEND,
-        version=tree_version(edited.root),
-    )

@@ -1,63 +1,107 @@
-"""An endpoint over the catalog in memory and a warehouse on disk, for tests to talk to."""
+"""A store's endpoint for tests to talk to, request by request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headgate.catalog.log import list_publications
+from headgate.catalog.tokens import create_token
 from headgate.endpoint.app import create_app
+from headgate.endpoint.authorizing import EmbeddedTokens
 from headgate.endpoint.loopback import LoopbackEndpoint
 from headgate.endpoint.ports import Action, Principal
 from headgate.endpoint.service import Service
-from headgate.errors import Denied, StorageUnavailable
+from headgate.endpoint.truth import SqlTableCatalog
+from headgate.model.access import Role
 from headgate.model.contexts import Context
-from headgate.storage.local import LocalStore
-from headgate.tables.versions import TableVersions
-from tests.support.memory_catalog import MemoryCatalog
+from headgate.model.nouns import Transaction
+from headgate.server.authorizing import ServedTokens
+from headgate.spark.workplace import read_local_file
+from headgate.store import Store
 from tests.support.metadata import two_columns
 
-TOKEN = "token-of-ana"
-READER = "token-of-a-reader"
 TABLES = "namespaces/db/tables"
 
 
-def authorize(token: str | None, _context: Context, action: Action) -> Principal:
-    """Two people: one may do all, one may read."""
-    if token == TOKEN:
-        return Principal(actor="ana")
-    if token == READER and action is Action.READ:
-        return Principal(actor="reader")
-    raise Denied("this token may not do that")
+class Front:
+    """One loopback server for all tests of a process; each puts its own application behind it."""
+
+    def __init__(self) -> None:
+        self.app: ASGIApp | None = None
+        self._endpoint = LoopbackEndpoint(self)
+        self.url = self._endpoint.start()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.app is not None, "no test is being served"
+        await self.app(scope, receive, send)
+
+    def stop(self) -> None:
+        self._endpoint.stop()
 
 
-def read_outside(location: str) -> bytes:
-    """A metadata file that lies anywhere on this machine."""
-    try:
-        return Path(location.removeprefix("file://")).read_bytes()
-    except (OSError, ValueError) as error:
-        raise StorageUnavailable(where=location, reason="it cannot be read") from error
+class Served:
+    """A store behind its endpoint: the parts that the product wires, and clients to talk to it."""
 
+    def __init__(self, store: Store, front: Front) -> None:
+        self.store = store
+        self.url = front.url
+        self.tokens = EmbeddedTokens(store.database)
+        self.catalog = SqlTableCatalog(store.database)
+        self.service = Service(
+            catalog=self.catalog,
+            versions=store.tables,
+            authorize=self._authorize,
+            read_outside=read_local_file,
+        )
+        self.app = create_app(self.service)
+        self.token = self.tokens.issue("ana")
+        front.app = self.app
 
-def make_service(warehouse: Path, catalog: MemoryCatalog | None = None) -> Service:
-    """An endpoint's parts over a fresh warehouse."""
-    return Service(
-        catalog=catalog or MemoryCatalog(),
-        versions=TableVersions(LocalStore(warehouse)),
-        authorize=authorize,
-        read_outside=read_outside,
-    )
+    def client(self, context: str = "master", *, token: str | None = None) -> RestClient:
+        """A client of a context; of ana's, unless it shows another token."""
+        return RestClient(self.url, context, token=token or self.token)
+
+    @property
+    def publications(self) -> int:
+        """How many there are so far."""
+        newest = self.store.database.read(lambda c: list_publications(c, limit=1))
+        return newest[0].number if newest else 0
+
+    def history(self, name: str = "db.t", branch: str = "master") -> list[Transaction]:
+        """What was done to a table on a branch, oldest first."""
+        return self.store.dataset(name).branch(branch).history()[::-1]
+
+    @cached_property
+    def reader(self) -> str:
+        """The token of somebody who may only read."""
+        token, _ = create_token(
+            self.store.database,
+            actor="rea",
+            role=Role.READER,
+            branches=["*"],
+            lifetime_seconds=None,
+            created_by="ana",
+        )
+        return token
+
+    def _authorize(self, token: str | None, context: Context, action: Action) -> Principal:
+        """As embedded; with the reader's token as a server would."""
+        is_reader = token is not None and token == self.__dict__.get("reader")
+        decide = ServedTokens(self.store.database) if is_reader else self.tokens
+        return decide(token, context, action)
 
 
 class RestClient:
     """A client that says exactly what a test wants said."""
 
-    def __init__(self, url: str, context: str = "master", *, token: str | None = TOKEN) -> None:
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        self.http = httpx.Client(base_url=url, headers=headers)
+    def __init__(self, url: str, context: str, *, token: str) -> None:
+        headers = {"authorization": f"Bearer {token}"}
+        # Nothing here speaks TLS; reading the machine's certificates is slower than most tests.
+        self.http = httpx.Client(base_url=url, headers=headers, verify=False)
         config = self.http.get("/v1/config", params={"warehouse": context})
         self.config: Any = config.json()
         self.prefix = self.config.get("overrides", {}).get("prefix", "")
@@ -72,14 +116,6 @@ class RestClient:
         """One request below `/v1/{prefix}/`; the path goes out as it is written."""
         url = f"/v1/{self.prefix}/{path}"
         return self.http.request(method, url, json=json, **more)
-
-
-@contextmanager
-def serving(warehouse: Path, catalog: MemoryCatalog) -> Iterator[str]:
-    """The URL of an endpoint, for as long as it is served."""
-    endpoint = LoopbackEndpoint(create_app(make_service(warehouse, catalog)))
-    yield endpoint.start()
-    endpoint.stop()
 
 
 def create(client: RestClient, name: str = "t", **more: Any) -> Any:
@@ -100,9 +136,32 @@ def load(client: RestClient, name: str = "t", query: str = "?snapshots=all") -> 
     return client.call("GET", f"{TABLES}/{name}{query}").json()
 
 
+def snapshot_of(client: RestClient, name: str = "t") -> int | None:
+    """Which snapshot a context shows of a table."""
+    response = client.call("GET", f"{TABLES}/{name}")
+    assert response.status_code == 200, response.text
+    found: int | None = response.json()["metadata"].get("current-snapshot-id")
+    return found
+
+
 def at(snapshot_id: int | None) -> dict[str, Any]:
     """The requirement that main is at a snapshot."""
     return {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": snapshot_id}
+
+
+def table_change(name: str, *updates: Any, requirements: Any = ()) -> dict[str, Any]:
+    """One table's part of a commit over several."""
+    return {
+        "identifier": {"namespace": ["db"], "name": name},
+        "requirements": list(requirements),
+        "updates": list(updates),
+    }
+
+
+def rename(source: str, target: str) -> dict[str, Any]:
+    """The body that renames a table."""
+    old, new = ({"namespace": ["db"], "name": name} for name in (source, target))
+    return {"source": old, "destination": new}
 
 
 def error(response: httpx.Response) -> tuple[int, str]:
@@ -110,6 +169,11 @@ def error(response: httpx.Response) -> tuple[int, str]:
     body = response.json()["error"]
     assert body["code"] == response.status_code
     return response.status_code, body["type"]
+
+
+def refusal(response: httpx.Response) -> tuple[int, str]:
+    """Status and Headgate's own code of an error body."""
+    return response.status_code, response.json()["error"]["headgate"]["code"]
 
 
 def creation(staged: Any) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ def a_transaction(
     id: str,
     *,
     state: TransactionState = TransactionState.OPEN,
-    opened_at: Instant = Instant(0),
+    opened_at: int = 0,
     actor: str = "ana",
 ) -> Transaction:
     return Transaction(
@@ -47,7 +47,7 @@ def a_transaction(
         state=state,
         version=None,
         actor=actor,
-        opened_at=opened_at,
+        opened_at=Instant(opened_at),
         closed_at=None,
         lease_until=None,
         lease_seconds=None,

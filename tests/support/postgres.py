@@ -79,11 +79,13 @@ class PostgresServer:
     def database_url(self, database: str) -> str:
         return f"postgresql+psycopg://{_ROLE}@127.0.0.1:{self.port}/{database}"
 
-    def create_database(self) -> str:
-        """Makes a new, empty database and returns its name."""
+    def create_database(self, *, like: str = "template0") -> str:
+        """Makes a new database, empty or a copy of one that nobody uses, and returns its name."""
         name = f"headgate_{next(self._numbers)}"
         self._administer(
-            sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name))
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                sql.Identifier(name), sql.Identifier(like)
+            )
         )
         return name
 

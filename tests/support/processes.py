@@ -13,7 +13,8 @@ from pathlib import Path
 from headgate.model.failpoints import Failpoint
 from headgate.testing.failpoints import go_file, reached_file
 
-_PATIENCE_SECONDS = 60.0
+# Only what hangs takes so long, on a machine however busy.
+_PATIENCE_SECONDS = 180.0
 # Forked from a server that has imported the heavy modules once and holds no connection.
 _context = multiprocessing.get_context("forkserver")
 _WARM = ["pytest", "psycopg", "headgate.store", "headgate.catalog.outside"]
@@ -22,7 +23,8 @@ _context.set_forkserver_preload(_WARM)
 
 def start(target: Callable[..., None], *arguments: object) -> BaseProcess:
     """Starts a process that calls the function, which must be importable by name."""
-    process = _context.Process(target=target, args=arguments)
+    # A daemon: it ends with the test session, whatever became of the test.
+    process = _context.Process(target=target, args=arguments, daemon=True)
     process.start()
     return process
 

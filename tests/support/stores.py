@@ -13,6 +13,7 @@ from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.schema import attempts, intents, metadata, transactions, units
 from headgate.files.writing import FileEdit, publish_edit
 from headgate.handles import BranchHandle, store_bytes
+from headgate.handles.parts import StoreParts
 from headgate.model.changes import Receipt
 from headgate.model.ids import BranchId, TransactionId
 from headgate.model.nouns import Branch, Dataset, Transaction
@@ -68,7 +69,7 @@ def content(branch: BranchHandle, *, at: str | None = None) -> dict[str, str]:
     return {e.path: branch.read(e.path, at=at).decode() for e in branch.files(at=at)}
 
 
-def load(store: Store, id: str) -> Transaction:
+def load(store: StoreParts, id: str) -> Transaction:
     """A transaction as the catalog has it now."""
     return store.database.read(lambda c: load_transaction(c, id))
 
@@ -90,19 +91,22 @@ def expire_leases(store: Store) -> None:
 
     def work(connection: Connection) -> None:
         for table in (transactions, intents, attempts, units):
-            connection.execute(update(table).values(lease_until=0))
+            connection.execute(update(table).values(lease_until=1))
 
     store.database.write(work)
 
 
 def expire_just_now(store: Store, transaction: str) -> None:
     """As if this transaction's lease had run out a moment ago."""
+    set_lease(store, transaction, seconds_left=-0.001)
 
+
+def set_lease(store: Store, transaction: str, *, seconds_left: float) -> None:
     def work(connection: Connection) -> None:
         connection.execute(
             update(transactions)
             .where(transactions.c.id == transaction)
-            .values(lease_until=now(connection) - 1)
+            .values(lease_until=now(connection) + int(seconds_left * 1_000_000))
         )
 
     store.database.write(work)

@@ -11,6 +11,7 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store import Store
+from headgate.tables.arrow import file_properties
 
 
 @contextmanager
@@ -23,6 +24,7 @@ def iceberg_client(store: Store, context: str) -> Iterator[RestCatalog]:
             uri=endpoint.url,
             warehouse=context,
             token=endpoint.tokens.issue(store.settings.actor),
+            **file_properties(store.settings.environ),
         )
     finally:
         endpoint.stop()

@@ -63,6 +63,7 @@ def test_every_family_is_in_the_table() -> None:
         (errors.NamespaceNotFound, 404, "NoSuchNamespaceException"),
         (errors.CatalogUnavailable, 503, "ServiceUnavailableException"),
         (errors.OutcomeUnknown, 500, "CommitStateUnknownException"),
+        (errors.CommitInterrupted, 500, "CommitStateUnknownException"),
     ],
 )
 def test_error_that_spark_must_tell_apart_has_its_own_answer(

@@ -9,6 +9,7 @@ import pickle
 
 import pytest
 
+from headgate.errors import InvalidDefinition
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
 from headgate.transforms.expected import (
     ColumnOperand,
@@ -38,6 +39,9 @@ EXAMPLES = [
     E.group_by("a").col("x").sum().equals(1),
     E.primary_key("a", "b"),
     E.schema().contains({"a": "string"}),
+    E.col("a").array_contains("x"),
+    E.col("a").array_size(1, 5),
+    E.col("t").gt(E.now(-datetime.timedelta(days=1))),
 ]
 
 
@@ -68,6 +72,8 @@ def test_operand_comes_back_as_the_value_it_was() -> None:
         (E.col("a").gt(0), "a gt 0"),
         (E.col("a").null_percentage().lt(0.1), "null_percentage(a) lt 0.1"),
         (E.group_by("k").count().lte(5), "count(*) by k lte 5"),
+        (E.col("t").lte(E.now()), "t lte now"),
+        (E.col("t").gt(E.now(-datetime.timedelta(days=1))), "t gt now-86400s"),
         (E.all(E.primary_key("a", "b"), E.col("c").non_null()), None),
     ],
 )
@@ -82,3 +88,12 @@ def test_type_may_be_given_as_a_spark_type_or_its_class() -> None:
 
     assert E.col("a").has_type(LongType) == E.col("a").has_type(LongType())
     assert E.col("a").has_type(LongType).operand == "bigint"
+
+
+def test_comparison_that_can_never_be_asked_is_refused_where_it_is_written() -> None:
+    with pytest.raises(InvalidDefinition, match=r"use is_null\(\) or non_null\(\)"):
+        E.col("a").equals(None)
+    with pytest.raises(InvalidDefinition, match="cannot be compared with column 'b'"):
+        E.count().gt_col("b")
+    with pytest.raises(InvalidDefinition, match="null in an array"):
+        E.col("a").array_contains(None)

@@ -56,8 +56,30 @@ def commit_transactions(
     contents: Contents,
     ids: Sequence[TransactionId],
     options: CommitOptions,
+    *,
+    together_with: Sequence[CommitTransaction] = (),
 ) -> Receipt:
-    """Commits all of them in one publication, or none: each stays OPEN with what it holds."""
+    """Commits all of them in one publication, or none: each stays OPEN with what it holds.
+
+    `together_with` are those whose content needs no check, such as adopted ones.
+    """
+    return publish(
+        database,
+        PublishRequest(
+            actor=options.actor,
+            kind=PublicationKind.COMMIT,
+            changes=(*together_with, *_checked(database, contents, ids, options)),
+            attempt=options.attempt,
+            operation=options.operation,
+            may_write_protected=options.may_write_protected,
+        ),
+    )
+
+
+def _checked(
+    database: Database, contents: Contents, ids: Sequence[TransactionId], options: CommitOptions
+) -> list[CommitTransaction]:
+    """Each with the working version that was looked at, and a type that its content keeps to."""
     found, bases, kinds = database.read(lambda c: _gather(c, ids))
     changes = []
     for id in ids:
@@ -70,17 +92,7 @@ def commit_transactions(
         changes.append(
             CommitTransaction(transaction=id, version=settled.version, type=type, provenance=known)
         )
-    return publish(
-        database,
-        PublishRequest(
-            actor=options.actor,
-            kind=PublicationKind.COMMIT,
-            changes=tuple(changes),
-            attempt=options.attempt,
-            operation=options.operation,
-            may_write_protected=options.may_write_protected,
-        ),
-    )
+    return changes
 
 
 def _gather(
@@ -98,6 +110,15 @@ def _gather(
     bases = load_transactions(connection, [t.parent for t in found.values() if t.parent])
     kinds = {id: load_dataset(connection, t.dataset).kind for id, t in found.items()}
     return found, bases, kinds
+
+
+def complete_transactions(
+    database: Database, ids: Sequence[TransactionId], attempt: AttemptRef | None
+) -> None:
+    """Gives each what it will show once it is committed, also where nothing was written."""
+    found, _, kinds = database.read(lambda c: _gather(c, ids))
+    for id, transaction in found.items():
+        _complete(database, transaction, kinds[id], attempt)
 
 
 def _complete(

@@ -1,119 +1,108 @@
-"""One attempt of one job: what it may touch, its process, and what came of it."""
+"""One attempt of one job on Spark: what it may touch, its process, and what came of it."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headgate.builds.attempting import JobResult, JobWork, Pinned, Progress, log_of
 from headgate.builds.bundle import unpack_bundle
 from headgate.builds.parts import Parts
 from headgate.builds.publishing import bundle_key
 from headgate.catalog.attempts import equip_attempt
 from headgate.catalog.find import load_transaction
+from headgate.catalog.stage import stage_version
 from headgate.endpoint.authorizing import job_id
 from headgate.files.writing import FileEdit, root_of, stage_edit
-from headgate.model.freshness import Decision, effective_parameters
-from headgate.model.ids import TransactionId
-from headgate.model.names import DatasetName
-from headgate.model.nouns import AttemptRef, DatasetKind
+from headgate.model.freshness import effective_parameters
+from headgate.model.nouns import DatasetKind, Transaction
 from headgate.spark.conf import catalog_conf
 from headgate.spark.document import EventKind, JobDocument, Source, Target
 from headgate.spark.processes import JobProcess
-from headgate.spark.workplace import Workplace
-
-Progress = Callable[[dict[str, Any]], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pinned:
-    """An input, pinned to the transaction that this run reads."""
+class SparkJobs:
+    """Jobs are done on Spark: one JVM for all, and a process for each, made ready beforehand."""
 
-    dataset: DatasetName
-    branch: str
-    transaction: TransactionId
-    kind: DatasetKind
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobWork:
-    """Everything one attempt needs to know."""
-
-    decision: Decision
-    attempt: AttemptRef
-    inputs: Mapping[str, Pinned]
-    outputs: Mapping[DatasetName, TransactionId]
-    branch: str
-    fallback: tuple[str, ...]
-    parameters: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobResult:
-    """How an attempt ended; `error` has the user's line and traceback where it failed."""
-
-    succeeded: bool
-    written: tuple[str, ...] = ()
-    aborted: bool = False
-    rows: int = 0
-    spark_jobs: int = 0
-    error: Mapping[str, Any] | None = None
-
-
-class JobAttempt:
-    """Runs one attempt in a process of its own; may be cancelled from another thread."""
-
-    def __init__(self, parts: Parts, workplace: Workplace, work: JobWork) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._workplace = workplace
+
+    def expect(self, count: int) -> None:
+        workplace = self._parts.workplace
+        # Processes load what they need while the JVM starts.
+        workplace.keep_ready(count)
+        workplace.jvm()
+        workplace.keep_ready(count)
+
+    def start(self, work: JobWork) -> SparkAttempt:
+        return SparkAttempt(self._parts, work)
+
+
+class SparkAttempt:
+    """Runs one attempt in a process of its own, on the JVM that all jobs share."""
+
+    def __init__(self, parts: Parts, work: JobWork) -> None:
+        self._parts = parts
+        self._workplace = parts.workplace
         self._work = work
+        self._directory = work.directory
+        self._lock = threading.Lock()
         self._process: JobProcess | None = None
         self._stopped: str | None = None
         name = work.attempt.key.replace("/", "-")
-        self._directory = workplace.directory / f"{name}-{work.attempt.epoch}"
         self._tag = f"headgate-{name}-{work.attempt.epoch}"
-
-    @property
-    def log_path(self) -> Path:
-        return self._directory / "job.log"
+        # Its session has a tag too, which also marks what the user's threads run.
+        self._tags = {self._tag}
 
     def run(self, progress: Progress) -> JobResult:
         self._directory.mkdir(parents=True, exist_ok=True)
-        declaration = self._work.decision.job.spec.declaration
         document = self._document(self._equip())
-        process = JobProcess.start(
-            document,
-            self.log_path,
-            environ=self._parts.settings.environ,
-            cwd=self._directory,
-        )
-        self._process = process
-        timer = None
-        if declaration.allowed_run_seconds is not None:
-            seconds = declaration.allowed_run_seconds
-            timer = threading.Timer(seconds, self.stop, [f"it ran for more than {seconds:g} s"])
-            timer.start()
+        process = self._workplace.process()
+        with self._lock:
+            self._process = process
+            stopped = self._stopped is not None
         try:
-            result = self._listen(process, progress)
+            if stopped:
+                process.kill()
+            process.begin(document)
+            with self._deadline():
+                result = self._listen(process, progress)
         finally:
-            if timer is not None:
-                timer.cancel()
             process.kill()
             process.close()
             # Whatever the process left running in the shared JVM ends with it.
-            self._workplace.cancel([self._tag])
-        return self._store_files(result) if result.succeeded and not result.aborted else result
+            self._workplace.cancel(self._tags)
+        if result.succeeded and not result.aborted:
+            self._settle_outputs(result)
+        return result
 
     def stop(self, reason: str) -> None:
-        """Ends the process and its Spark jobs; the attempt then reports this reason."""
-        self._stopped = reason
-        if self._process is not None:
-            self._process.kill()
-        self._workplace.cancel([self._tag])
+        with self._lock:
+            self._stopped = self._stopped or reason
+            process = self._process
+        if process is not None:
+            process.kill()
+            self._workplace.cancel(self._tags)
+
+    @contextlib.contextmanager
+    def _deadline(self) -> Iterator[None]:
+        seconds = self._work.decision.job.spec.declaration.allowed_run_seconds
+        if seconds is None:
+            yield
+            return
+        reason = f"it was stopped at its deadline: allowed_run_duration is {seconds:g} s"
+        timer = threading.Timer(seconds, self.stop, [reason])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _equip(self) -> str:
         token = secrets.token_urlsafe(32)
@@ -134,15 +123,10 @@ class JobAttempt:
 
     def _document(self, token: str) -> JobDocument:
         work, spec = self._work, self._work.decision.job.spec
-        bundle = unpack_bundle(
-            self._parts.objects.get(bundle_key(spec.bundle)),
-            spec.bundle,
-            self._parts.settings.cache / "bundles",
-        )
         address = self._workplace.jvm().address
         return JobDocument(
             module=spec.declaration.module,
-            bundle=str(bundle),
+            bundle=str(self._bundle(spec.bundle)),
             inputs={name: self._source(name, pin) for name, pin in work.inputs.items()},
             outputs={
                 output.name: Target(
@@ -160,12 +144,21 @@ class JobAttempt:
                 token=token,
             ),
             tag=self._tag,
+            directory=str(self._directory),
+            log=str(log_of(work)),
             gateway_port=address.port,
             gateway_secret=address.secret,
             branch=work.branch,
             fallback=work.fallback,
             parameters=effective_parameters(spec, work.parameters),
         )
+
+    def _bundle(self, digest: str) -> Path:
+        """The unpacked code, which stays on this machine for all that use the same."""
+        home = self._parts.settings.cache / "bundles"
+        if (home / digest).is_dir():
+            return home / digest
+        return unpack_bundle(self._parts.objects.get(bundle_key(digest)), digest, home)
 
     def _source(self, name: str, pin: Pinned) -> Source:
         files = None
@@ -191,6 +184,8 @@ class JobAttempt:
         rows = 0
         ended: dict[str, Any] | None = None
         for event in process.events():
+            if event["event"] == EventKind.STARTED:
+                self._tags |= set(event["tags"])
             if event["event"] == EventKind.WRITTEN:
                 rows += event.get("rows", 0)
             if event["event"] in {EventKind.DONE, EventKind.FAILED}:
@@ -200,35 +195,52 @@ class JobAttempt:
         if self._stopped is not None:
             return JobResult(succeeded=False, error={"message": self._stopped})
         if ended is None:
-            why = f"the job's process ended with code {code}; its log is {self.log_path}"
+            why = f"the job's process ended with code {code}; its log is {log_of(self._work)}"
             return JobResult(succeeded=False, error={"message": why})
         if ended["event"] == EventKind.FAILED:
             facts = {k: v for k, v in ended.items() if k not in {"event", "spark_jobs"}}
             return JobResult(
-                succeeded=False, error=facts, spark_jobs=ended.get("spark_jobs", 0), rows=rows
+                succeeded=False, error=facts, spark_jobs=ended.get("spark_jobs") or 0, rows=rows
             )
         return JobResult(
             succeeded=True,
             written=tuple(ended.get("written", ())),
             aborted=bool(ended.get("aborted")),
             rows=rows,
-            spark_jobs=ended.get("spark_jobs", 0),
+            spark_jobs=ended.get("spark_jobs") or 0,
         )
 
-    def _store_files(self, result: JobResult) -> JobResult:
-        """What a job put into an output directory becomes that transaction's working tree."""
-        trees = self._parts.contents.trees
+    def _settle_outputs(self, result: JobResult) -> None:
+        """Files that were written are staged; a table that was not keeps what it showed."""
         for output in self._work.decision.job.spec.outputs:
-            if output.kind is not DatasetKind.FILES or output.name not in result.written:
-                continue
-            entries = trees.upload(self._directory / "outputs" / output.name)
             id = self._work.outputs[output.dataset]
             transaction = self._parts.database.read(partial(load_transaction, id=id))
-            stage_edit(
+            written = output.name in result.written
+            if output.kind is DatasetKind.FILES and written:
+                self._store_files(transaction, output.name)
+            elif output.kind is DatasetKind.TABLE and not written:
+                self._keep_shown(transaction)
+
+    def _store_files(self, transaction: Transaction, name: str) -> None:
+        trees = self._parts.contents.trees
+        stage_edit(
+            self._parts.database,
+            trees,
+            transaction,
+            FileEdit(put=trees.upload(self._directory / "outputs" / name)),
+            attempt=self._work.attempt,
+        )
+
+    def _keep_shown(self, transaction: Transaction) -> None:
+        parent = transaction.parent
+        if parent is None or transaction.version is not None:
+            return
+        before = self._parts.database.read(partial(load_transaction, id=parent))
+        if before.version is not None:
+            stage_version(
                 self._parts.database,
-                trees,
-                transaction,
-                FileEdit(put=entries),
+                transaction.id,
+                before.version,
+                expected=None,
                 attempt=self._work.attempt,
             )
-        return result

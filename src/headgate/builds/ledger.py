@@ -1,22 +1,22 @@
-"""A running build's book: what each job is doing, what was committed, who may act for it."""
+"""A running build's book: what each job is doing, what was made, who may act for it."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from headgate.builds.job import JobAttempt
+from headgate.builds.attempting import Attempt
 from headgate.builds.opening import LEASE_SECONDS, OpenedBuild, job_key
 from headgate.builds.parts import Parts
-from headgate.builds.report import BuildState, JobReport, JobState, planned_reports
-from headgate.catalog.attempts import dispatch_attempt, end_attempt, heartbeat
-from headgate.catalog.builds import JobRecord, end_build, record_build, record_job
-from headgate.catalog.find import views_on
-from headgate.catalog.transactions import abort_transactions, open_transactions_of
-from headgate.errors import HeadgateError, TransactionNotOpen
-from headgate.model.ids import PublicationNumber
+from headgate.builds.report import JobReport, JobState, job_record, planned_reports
+from headgate.catalog.attempts import dispatch_attempt
+from headgate.catalog.builds import record_jobs
+from headgate.catalog.endings import find_attempt_state, give_up
+from headgate.catalog.find import load_transactions
+from headgate.model.changes import Provenance
+from headgate.model.ids import PublicationNumber, TransactionId
 from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, AttemptState, Transaction
 
@@ -26,63 +26,58 @@ Watch = Callable[[list[JobReport]], None]
 class Ledger:
     """Safe to use from the threads of all jobs."""
 
-    def __init__(self, parts: Parts, opened: OpenedBuild, actor: str, watch: Watch) -> None:
+    def __init__(
+        self, parts: Parts, opened: OpenedBuild, actor: str, directory: Path, watch: Watch
+    ) -> None:
         self.parts = parts
         self.opened = opened
         self.actor = actor
-        self.reports = planned_reports(opened.plan)
+        self.directory = directory
+        self.reports = planned_reports(opened.plan, opened.adopted)
         self.publications: list[PublicationNumber] = list(opened.publications)
+        # Of an atomic build: what its transactions will say of themselves once they are committed.
+        self.staged: dict[TransactionId, Provenance] = {}
+        # Why no further work may begin, and whether it was decided outside of this process.
+        self.stopped: str | None = None
+        self.ended_by: AttemptState | None = None
         self._watch = watch
         self._lock = threading.Lock()
-        self._committed: dict[DatasetName, Transaction] = {}
-        self._running: dict[int, JobAttempt] = {}
+        self._running: dict[int, Attempt] = {}
         self._current: dict[int, AttemptRef] = dict(opened.attempts)
+        adopted = parts.database.read(lambda c: load_transactions(c, opened.adopted.values()))
+        self._made = {name: adopted[id] for name, id in opened.adopted.items()}
 
-    @property
-    def branch(self) -> str:
-        return self.opened.plan.request.branch
+    # --- what jobs make ---------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Records the build; what was adopted is committed already and known from here on."""
-        request = self.opened.plan.request
-        record_build(
-            self.parts.database,
-            id=self.opened.id,
-            branch=request.branch,
-            actor=self.actor,
-            attempt=self.opened.attempt,
-            body={"targets": list(request.targets), "fallback": list(request.fallback)},
-            planned=[_record(p, r) for p, r in enumerate(self.reports)],
-        )
-        adopted = [r for r in self.reports if r.state is JobState.ADOPTED]
-        names = [name for report in adopted for name in report.decision.job.outputs]
-        self._committed = self.parts.database.read(lambda c: views_on(c, names, request.branch))
-        for report in adopted:
-            report.transactions = {
-                str(name): self._committed[name].id for name in report.decision.job.outputs
-            }
-            for given in report.inputs:
-                made = next(
-                    (t for n, t in self._committed.items() if str(n) == given["dataset"]), None
-                )
-                given["transaction"] = given["transaction"] or (made.id if made else None)
-
-    def committed(self, name: DatasetName) -> Transaction:
-        """What this build committed on a dataset."""
+    def find_made(self, name: DatasetName) -> Transaction | None:
+        """What this build made of a dataset: committed or, in an atomic one, staged."""
         with self._lock:
-            return self._committed[name]
+            return self._made.get(name)
 
-    def note_commit(
+    def note_made(
         self, made: Mapping[DatasetName, Transaction], publication: PublicationNumber | None
     ) -> None:
         with self._lock:
-            self._committed |= made
+            self._made |= made
             if publication is not None:
                 self.publications.append(publication)
+
+    def note_staged(self, made: Mapping[TransactionId, Provenance]) -> None:
+        """These wait for the end of an atomic build."""
+        with self._lock:
+            self.staged |= made
+
+    # --- attempts ---------------------------------------------------------------------------
 
     def attempt(self, position: int) -> AttemptRef:
         with self._lock:
             return self._current[position]
+
+    def live_attempts(self) -> list[AttemptRef]:
+        """The attempts of jobs that have not ended."""
+        unfinished = {JobState.WAITING, JobState.RUNNING}
+        with self._lock:
+            return [r for p, r in self._current.items() if self.reports[p].state in unfinished]
 
     def next_attempt(self, position: int) -> AttemptRef:
         """A retry is a new epoch; its transactions start again from their base."""
@@ -98,79 +93,64 @@ class Ledger:
             self._current[position] = ref
         return ref
 
-    def started(self, position: int, attempt: JobAttempt) -> None:
+    def directory_of(self, attempt: AttemptRef) -> Path:
+        """Where an attempt works and leaves its log."""
+        return self.directory / f"{attempt.key.replace('/', '-')}-{attempt.epoch}"
+
+    def started(self, position: int, attempt: Attempt) -> None:
         with self._lock:
             self._running[position] = attempt
+            stopped = self.stopped
+        if stopped is not None:
+            attempt.stop(stopped)
         self.set(position, JobState.RUNNING)
 
     def ended(self, position: int) -> None:
         with self._lock:
             self._running.pop(position, None)
 
-    def stop_running(self, reason: str) -> None:
-        """Ends the processes of all jobs that run now."""
+    # --- stopping ---------------------------------------------------------------------------
+
+    def stop(self, reason: str) -> None:
+        """No attempt begins from now on, and those that run are ended."""
         with self._lock:
+            self.stopped = self.stopped or reason
             attempts = list(self._running.values())
         for attempt in attempts:
             attempt.stop(reason)
 
+    def look_outside(self) -> None:
+        """Stops if the build was ended by somebody else: canceled, or superseded by a newer one."""
+        ref = self.opened.attempt
+        state = self.parts.database.read(lambda c: find_attempt_state(c, ref))
+        if state is not AttemptState.RUNNING:
+            self.ended_by = state
+            self.stop(f"the build was {state}")
+
+    def abort(self, position: int, state: JobState) -> None:
+        """Ends a job's attempt and aborts its transactions, unless somebody else has done so."""
+        give_up(self.parts.database, self.attempt(position), AttemptState.FAILED, actor=self.actor)
+        self.set(position, state)
+
+    def withdraw(self, *, atomic: bool) -> None:
+        """The build has not succeeded: nothing waits any more, and an atomic one made nothing."""
+        lost = {JobState.WAITING, JobState.RUNNING}
+        if atomic:
+            lost |= {JobState.SUCCEEDED, JobState.ADOPTED}
+        for position, report in enumerate(self.reports):
+            if report.state in lost:
+                report.transactions = {}
+                self.set(position, JobState.ABORTED)
+
+    # --- telling ----------------------------------------------------------------------------
+
     def noticed(self, position: int, event: Mapping[str, Any]) -> None:
         """Something that a job's process reported."""
-        if event["event"] == "written":
-            self.reports[position].rows += int(event.get("rows") or 0)
+        self.reports[position].notice(event)
         self._watch(self.reports)
 
     def set(self, position: int, state: JobState) -> None:
         report = self.reports[position]
-        report.state = state
-        record_job(self.parts.database, self.opened.id, _record(position, report))
+        report.enter(state)
+        record_jobs(self.parts.database, self.opened.id, [job_record(position, report)])
         self._watch(self.reports)
-
-    def abort(self, position: int, state: JobState) -> None:
-        """Aborts a job's transactions; whoever took over may have done so already."""
-        attempt = self.attempt(position)
-        mine = self.parts.database.read(lambda c: open_transactions_of(c, attempt=attempt))
-        with contextlib.suppress(TransactionNotOpen):
-            abort_transactions(self.parts.database, [t.id for t in mine], actor=self.actor)
-        end_attempt(self.parts.database, attempt, AttemptState.FAILED)
-        self.set(position, state)
-
-    def abort_unfinished(self) -> None:
-        self.stop_running("the build was interrupted")
-        for position, report in enumerate(self.reports):
-            if report.state in {JobState.WAITING, JobState.RUNNING}:
-                self.abort(position, JobState.ABORTED)
-
-    def beat(self) -> None:
-        """Renews all leases; a build that was superseded stops its jobs at once."""
-        with self._lock:
-            refs = list(self._current.values())
-        try:
-            heartbeat(self.parts.database, self.opened.attempt)
-        except HeadgateError as error:
-            if error.code == "attempt_superseded":
-                self.stop_running(error.message)
-            return
-        for ref in refs:
-            # A job that has ended needs no lease.
-            with contextlib.suppress(HeadgateError):
-                heartbeat(self.parts.database, ref)
-
-    def close(self, state: BuildState) -> None:
-        succeeded = state is BuildState.SUCCEEDED
-        end_attempt(
-            self.parts.database,
-            self.opened.attempt,
-            AttemptState.SUCCEEDED if succeeded else AttemptState.FAILED,
-        )
-        end_build(self.parts.database, self.opened.id, state.value)
-
-
-def _record(position: int, report: JobReport) -> JobRecord:
-    return JobRecord(
-        ordinal=position,
-        state=report.state.value,
-        reason=report.decision.reason.value,
-        attempts=report.attempts,
-        body=report.to_json(),
-    )

@@ -7,22 +7,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.builds.plan import Place, Plan, make_plan
+from headgate.builds.provenance import pins_of, provenance_of
+from headgate.builds.report import job_record, planned_reports
 from headgate.catalog.attempts import dispatch_in
+from headgate.catalog.builds import record_build_in
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.datasets import create_dataset_in
 from headgate.catalog.find import load_transactions
 from headgate.catalog.locks import lock_attempt
 from headgate.catalog.publish import publish_in
+from headgate.catalog.stage import stage_in
 from headgate.catalog.transactions import Opener, Opening, open_in
 from headgate.errors import PlanChanged
 from headgate.model.changes import (
     AddTransaction,
+    CommitTransaction,
     CreateBranch,
     Provenance,
     PublishRequest,
 )
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.freshness import Decided, Decision
+from headgate.model.freshness import Decided
 from headgate.model.ids import (
     BranchId,
     BuildId,
@@ -44,6 +49,18 @@ LEASE_SECONDS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
+class OpeningRequest:
+    """Who opens which plan, and how."""
+
+    id: BuildId
+    plan: Plan
+    attempt: AttemptRef
+    actor: str
+    atomic: bool
+    may_write_protected: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenedBuild:
     """What a build holds once it is open."""
 
@@ -53,26 +70,17 @@ class OpenedBuild:
     # By position of the job: its first attempt, and its outputs' transactions.
     attempts: Mapping[int, AttemptRef]
     transactions: Mapping[int, Mapping[DatasetName, TransactionId]]
+    # What was adopted: visible already or, in an atomic build, to be committed with the rest.
+    adopted: Mapping[DatasetName, TransactionId]
+    adoptions: tuple[CommitTransaction, ...]
     publications: tuple[PublicationNumber, ...]
-    # Branches that this build made: deleted again if nothing is committed on them.
-    created: tuple[BranchId, ...]
+    # Where it writes; those that a build made go again if nothing is committed on them.
+    branches: tuple[BranchId, ...]
 
 
-def open_build(
-    database: Database,
-    plan: Plan,
-    *,
-    id: BuildId,
-    attempt: AttemptRef,
-    actor: str,
-    may_write_protected: bool,
-) -> OpenedBuild:
-    """Makes missing branches, publishes what is adopted, opens what is stale; all or none."""
-    opened = database.write(
-        lambda connection: _Opening(
-            connection, plan, id, attempt, actor, may_write_protected
-        ).all_or_none()
-    )
+def open_build(database: Database, request: OpeningRequest) -> OpenedBuild:
+    """Makes missing branches, opens what is stale, adopts the rest, records it; all or none."""
+    opened = database.write(lambda connection: _Opening(connection, request).all_or_none())
     reach(Failpoint.OPEN_COMMITTED)
     return opened
 
@@ -80,41 +88,33 @@ def open_build(
 class _Opening:
     """The steps of one opening, inside one unit of work."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        plan: Plan,
-        id: BuildId,
-        attempt: AttemptRef,
-        actor: str,
-        may_write_protected: bool,
-    ) -> None:
+    def __init__(self, connection: Connection, request: OpeningRequest) -> None:
         self._connection = connection
-        self._plan = plan
-        self._id = id
-        self._attempt = attempt
-        self._actor = actor
-        self._may_write_protected = may_write_protected
+        self._request = request
+        self._plan = request.plan
         self._publications: list[PublicationNumber] = []
 
     def all_or_none(self) -> OpenedBuild:
-        lock_attempt(self._connection, self._attempt)
+        lock_attempt(self._connection, self._request.attempt)
         if not make_plan(self._connection, self._plan.request).same_as(self._plan):
             raise PlanChanged(reason="branches, pins or JobSpecs moved since it was made")
-        places, created = self._make_branches()
-        self._adopt(places)
-        attempts, transactions = self._open(places)
+        places = self._make_branches()
+        adopted, adoptions = self._adopt(places)
+        attempts, transactions = self._open_stale(places)
+        self._record(adopted)
         return OpenedBuild(
-            id=self._id,
+            id=self._request.id,
             plan=self._plan,
-            attempt=self._attempt,
+            attempt=self._request.attempt,
             attempts=attempts,
             transactions=transactions,
+            adopted=adopted,
+            adoptions=adoptions,
             publications=tuple(self._publications),
-            created=created,
+            branches=tuple(place.branch for place in places.values() if place.branch),
         )
 
-    def _make_branches(self) -> tuple[dict[DatasetName, Place], tuple[BranchId, ...]]:
+    def _make_branches(self) -> dict[DatasetName, Place]:
         places = dict(self._plan.places)
         kinds = {
             output.dataset: output.kind
@@ -126,14 +126,14 @@ class _Opening:
             dataset = place.dataset
             if dataset is None:
                 dataset = create_dataset_in(
-                    self._connection, name, kind=kinds[name], branch=None, actor=self._actor
+                    self._connection, name, kind=kinds[name], branch=None, actor=self._request.actor
                 ).id
             if place.branch is None:
                 step = self._creation(dataset, place)
                 steps.append(step)
                 places[name] = replace(place, dataset=dataset, branch=step.id, view=step.view)
         self._publish(PublicationKind.CREATE, steps)
-        return places, tuple(step.id for step in steps)
+        return places
 
     def _creation(self, dataset: Any, place: Place) -> CreateBranch:
         parent = place.parent
@@ -148,47 +148,62 @@ class _Opening:
             head=parent.view if parent else None,
             view=parent.view if parent else None,
             remembered_chain=place.remembered_chain,
-            build=self._id,
+            build=self._request.id,
         )
 
-    def _adopt(self, places: Mapping[DatasetName, Place]) -> None:
-        adopted = [d for d in self._plan.decisions if d.candidate is not None]
-        originals = load_transactions(
-            self._connection,
-            [id for d in adopted if d.candidate for id in d.candidate.transactions.values()],
-        )
-        new = {name: mint_transaction() for d in adopted for name in d.job.outputs}
-        steps = [
-            self._adoption(places[name], decision, originals[id], name, new)
-            for decision in adopted
-            if decision.candidate
+    def _adopt(
+        self, places: Mapping[DatasetName, Place]
+    ) -> tuple[dict[DatasetName, TransactionId], tuple[CommitTransaction, ...]]:
+        """Publishes what is adopted; in an atomic build it is only opened and staged."""
+        wanted = {
+            name: (decision, id)
+            for decision in self._plan.decisions
+            if decision.candidate is not None
             for name, id in decision.candidate.transactions.items()
+        }
+        originals = load_transactions(self._connection, [id for _, id in wanted.values()])
+        if self._request.atomic:
+            opened = self._open([places[name] for name in wanted], self._request.attempt)
+            new = {transaction.dataset: transaction.id for transaction in opened}
+        else:
+            new = {name: mint_transaction() for name in wanted}
+        found = [
+            _Adoption(
+                name=name,
+                id=new[name],
+                original=originals[id],
+                provenance=provenance_of(
+                    self._request.id,
+                    decision,
+                    pins_of(decision, new),
+                    adopted_from=originals[id],
+                ),
+            )
+            for name, (decision, id) in wanted.items()
         ]
-        self._publish(PublicationKind.ADOPT, steps)
+        if self._request.atomic:
+            return new, tuple(self._stage(adoption) for adoption in found)
+        self._publish(PublicationKind.ADOPT, [a.added_on(places[a.name]) for a in found])
+        return new, ()
 
-    def _adoption(
-        self,
-        place: Place,
-        decision: Decision,
-        original: Transaction,
-        name: DatasetName,
-        new: Mapping[DatasetName, TransactionId],
-    ) -> AddTransaction:
-        assert place.branch is not None
-        return AddTransaction(
-            id=new[name],
-            branch=place.branch,
-            expected_head=place.view,
-            expected_view=place.view,
-            parent=place.view,
-            type=original.type,
-            version=original.version,
-            provenance=provenance_of(
-                self._id, decision, _pins(decision, new), adopted_from=original
-            ),
+    def _stage(self, adoption: _Adoption) -> CommitTransaction:
+        version = adoption.original.version
+        assert version is not None, f"{adoption.original.id} has nothing to adopt"
+        stage_in(
+            self._connection,
+            adoption.id,
+            version,
+            expected=None,
+            attempt=self._request.attempt,
+        )
+        return CommitTransaction(
+            transaction=adoption.id,
+            version=version,
+            type=adoption.original.type,
+            provenance=adoption.provenance,
         )
 
-    def _open(
+    def _open_stale(
         self, places: Mapping[DatasetName, Place]
     ) -> tuple[dict[int, AttemptRef], dict[int, dict[DatasetName, TransactionId]]]:
         attempts: dict[int, AttemptRef] = {}
@@ -198,24 +213,40 @@ class _Opening:
                 continue
             attempt = dispatch_in(
                 self._connection,
-                job_key(self._id, position),
-                actor=self._actor,
+                job_key(self._request.id, position),
+                actor=self._request.actor,
                 lease_seconds=LEASE_SECONDS,
-                parent=self._attempt,
+                parent=self._request.attempt,
             ).ref
-            opened = open_in(
-                self._connection,
-                [_opening(places[name]) for name in decision.job.outputs],
-                Opener(
-                    actor=self._actor,
-                    lease_seconds=LEASE_SECONDS,
-                    attempt=attempt,
-                    may_write_protected=self._may_write_protected,
-                ),
-            )
+            opened = self._open([places[name] for name in decision.job.outputs], attempt)
             attempts[position] = attempt
             transactions[position] = {t.dataset: t.id for t in opened}
         return attempts, transactions
+
+    def _open(self, places: Sequence[Place], attempt: AttemptRef) -> list[Transaction]:
+        return open_in(
+            self._connection,
+            [_opening(place) for place in places],
+            Opener(
+                actor=self._request.actor,
+                lease_seconds=LEASE_SECONDS,
+                attempt=attempt,
+                may_write_protected=self._request.may_write_protected,
+            ),
+        )
+
+    def _record(self, adopted: Mapping[DatasetName, TransactionId]) -> None:
+        asked = self._plan.request
+        reports = planned_reports(self._plan, adopted)
+        record_build_in(
+            self._connection,
+            id=self._request.id,
+            branch=asked.branch,
+            actor=self._request.actor,
+            attempt=self._request.attempt,
+            body={"targets": list(asked.targets), "fallback": list(asked.fallback)},
+            planned=[job_record(position, report) for position, report in enumerate(reports)],
+        )
 
     def _publish(
         self, kind: PublicationKind, steps: Sequence[CreateBranch] | Sequence[AddTransaction]
@@ -225,11 +256,11 @@ class _Opening:
         receipt = publish_in(
             self._connection,
             PublishRequest(
-                actor=self._actor,
+                actor=self._request.actor,
                 kind=kind,
                 changes=tuple(steps),
-                attempt=self._attempt,
-                may_write_protected=self._may_write_protected,
+                attempt=self._request.attempt,
+                may_write_protected=self._request.may_write_protected,
             ),
             mint_operation(),
         )
@@ -237,59 +268,32 @@ class _Opening:
             self._publications.append(receipt.publication)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Adoption:
+    """One earlier result that becomes this build's."""
+
+    name: DatasetName
+    id: TransactionId
+    original: Transaction
+    provenance: Provenance
+
+    def added_on(self, place: Place) -> AddTransaction:
+        assert place.branch is not None
+        return AddTransaction(
+            id=self.id,
+            branch=place.branch,
+            expected_head=place.view,
+            expected_view=place.view,
+            parent=place.view,
+            type=self.original.type,
+            version=self.original.version,
+            provenance=self.provenance,
+        )
+
+
 def job_key(build: BuildId, position: int) -> str:
     """The task key of a build's job."""
     return f"{build}/{position}"
-
-
-def provenance_of(
-    build: BuildId,
-    decision: Decision,
-    inputs: Sequence[Mapping[str, Any]],
-    *,
-    adopted_from: Transaction | None = None,
-    checks: Sequence[Mapping[str, Any]] = (),
-) -> Provenance:
-    """What a built transaction says of itself; freshness and adoption compare its keys."""
-    made_from = decision.made_from
-    assert made_from is not None, "a job is committed only once all its inputs are known"
-    source = decision.job.spec.source
-    facts: dict[str, Any] = {
-        "build": build,
-        "job": decision.job.spec.title,
-        "jobspec_branch": decision.job.jobspec_branch,
-        "commit": source.commit,
-        "clean": source.clean,
-        "fingerprint": made_from.to_json(),
-        "inputs": list(inputs),
-    }
-    if adopted_from is not None:
-        facts["adopted_from"] = {
-            "transaction": adopted_from.id,
-            "branch": adopted_from.branch,
-        }
-    if checks:
-        facts["checks"] = list(checks)
-    return Provenance(
-        inputs_key=made_from.inputs_key,
-        build_key=made_from.build_key,
-        adoptable=source.clean,
-        facts=facts,
-    )
-
-
-def _pins(
-    decision: Decision, new: Mapping[DatasetName, TransactionId]
-) -> list[dict[str, str | None]]:
-    """What an adopted job reads: views as planned, or what this very build adopts."""
-    return [
-        {
-            "dataset": str(given.dataset),
-            "branch": given.branch,
-            "transaction": given.transaction or new.get(given.dataset),
-        }
-        for given in decision.inputs
-    ]
 
 
 def _opening(place: Place) -> Opening:

@@ -9,6 +9,7 @@ from typing import Any
 from headgate.catalog.builds import find_adoptable_by_key
 from headgate.catalog.database import Connection, now
 from headgate.catalog.find import (
+    branches_named,
     branches_of,
     find_datasets,
     find_transaction,
@@ -148,6 +149,13 @@ def _views(
                 break
     loaded = load_transactions(connection, [id for _, id in first.values()])
     return {name: _view(name, branch, loaded[id]) for name, (branch, id) in first.items()}
+
+
+def first_view(connection: Connection, name: DatasetName, chain: Sequence[str]) -> View | None:
+    """What a chain shows of a dataset now."""
+    found = find_datasets(connection, [name])
+    named = branches_named(connection, chain, [dataset.id for dataset in found.values()])
+    return _views(connection, chain, [name], {name: {b.name: b for b in named}}).get(name)
 
 
 def _view(name: DatasetName, branch: str, transaction: Transaction) -> View:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.builds.plan import Plan
+from headgate.catalog.builds import JobRecord
 from headgate.model.freshness import Decided, Decision
+from headgate.model.ids import TransactionId
+from headgate.model.names import DatasetName
 
 
 class JobState(enum.StrEnum):
@@ -49,6 +53,33 @@ class JobReport:
     transactions: dict[str, str] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
     log: str | None = None
+    # Of the Spark stages that run now: tasks done, tasks in all.
+    tasks: tuple[int, int] | None = None
+    # By the monotonic clock, for those who watch.
+    began: float | None = None
+    ended: float | None = None
+
+    def enter(self, state: JobState) -> None:
+        """The job is in this state from now on."""
+        self.state, self.tasks = state, None
+        if state is JobState.RUNNING:
+            self.began = self.began or time.monotonic()
+        elif self.began is not None:
+            self.ended = time.monotonic()
+
+    def notice(self, event: Mapping[str, Any]) -> None:
+        """Takes in what the job's process reported."""
+        if event["event"] == "written":
+            self.rows += int(event.get("rows") or 0)
+        elif event["event"] == "progress":
+            self.tasks = (int(event["tasks_done"]), int(event["tasks"]))
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it has been running, or ran, over all its attempts."""
+        if self.began is None:
+            return None
+        return (self.ended or time.monotonic()) - self.began
 
     @property
     def title(self) -> str:
@@ -78,8 +109,11 @@ class JobReport:
         return data
 
 
-def planned_reports(plan: Plan) -> list[JobReport]:
-    """Every job as the plan has it."""
+def planned_reports(
+    plan: Plan, adopted: Mapping[DatasetName, TransactionId] | None = None
+) -> list[JobReport]:
+    """Every job as the plan has it; `adopted` are the transactions that a build made of them."""
+    made = adopted or {}
     return [
         JobReport(
             decision=decision,
@@ -88,13 +122,25 @@ def planned_reports(plan: Plan) -> list[JobReport]:
                 {
                     "dataset": str(given.dataset),
                     "branch": given.branch,
-                    "transaction": given.transaction,
+                    "transaction": given.transaction or made.get(given.dataset),
                 }
                 for given in decision.inputs
             ],
+            transactions={str(n): made[n] for n in decision.job.outputs if n in made},
         )
         for decision in plan.decisions
     ]
+
+
+def job_record(position: int, report: JobReport) -> JobRecord:
+    """What is kept of a job."""
+    return JobRecord(
+        ordinal=position,
+        state=report.state.value,
+        reason=report.decision.reason.value,
+        attempts=report.attempts,
+        body=report.to_json(),
+    )
 
 
 def to_json(

@@ -181,19 +181,19 @@ def heartbeat(database: Database, ref: AttemptRef) -> None:
 
 def end_attempt(database: Database, ref: AttemptRef, state: AttemptState) -> None:
     """Closes an attempt; one that was superseded meanwhile stays so."""
+    database.write(lambda connection: end_attempt_in(connection, ref, state))
 
-    def work(connection: Connection) -> None:
-        connection.execute(
-            update(attempts)
-            .where(
-                attempts.c.key == ref.key,
-                attempts.c.epoch == ref.epoch,
-                attempts.c.state == AttemptState.RUNNING,
-            )
-            .values(state=state, ended_at=now(connection))
+
+def end_attempt_in(connection: Connection, ref: AttemptRef, state: AttemptState) -> None:
+    connection.execute(
+        update(attempts)
+        .where(
+            attempts.c.key == ref.key,
+            attempts.c.epoch == ref.epoch,
+            attempts.c.state == AttemptState.RUNNING,
         )
-
-    database.write(work)
+        .values(state=state, ended_at=now(connection))
+    )
 
 
 def find_attempt_by_token(

@@ -11,6 +11,7 @@ from headgate.catalog.find import (
     Steps,
     check_in_history,
     find_branch,
+    is_below,
     load_branch,
     load_transaction,
 )
@@ -22,6 +23,7 @@ from headgate.errors import (
     BranchExists,
     BranchNotFound,
     Invalid,
+    NotInHistory,
     TransactionNotCommitted,
     VersionExpired,
 )
@@ -135,8 +137,11 @@ def reset_branch(
     def decide(connection: Connection) -> MoveBranch:
         branch = load_branch(connection, dataset, name)
         target = _committed(connection, to)
-        if not _was_taken_off(connection, branch, target):
-            check_in_history(connection, branch, target, branch.view)
+        # The history first: it answers in a few looks, the log only by reading all of it.
+        if not is_below(connection, target, branch.view) and not _was_taken_off(
+            connection, branch, target
+        ):
+            raise NotInHistory(dataset=str(dataset.name), branch=name, transaction=target.id)
         return MoveBranch(
             branch=branch.id,
             expected_head=branch.head,

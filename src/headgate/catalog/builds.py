@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, insert, select, update
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.find import load_transactions
@@ -16,6 +16,7 @@ from headgate.errors import NotFound
 from headgate.model.ids import BuildId, Instant, TransactionId
 from headgate.model.nouns import AttemptRef, Transaction, TransactionState
 
+RUNNING = "running"
 # Of equal results the newest is as good as any: there is no need to look at all of them.
 _CANDIDATES = 200
 
@@ -41,8 +42,8 @@ class BuildRecord:
     jobs: tuple[JobRecord, ...]
 
 
-def record_build(
-    database: Database,
+def record_build_in(
+    connection: Connection,
     *,
     id: BuildId,
     branch: str,
@@ -51,44 +52,47 @@ def record_build(
     body: Mapping[str, Any],
     planned: Sequence[JobRecord],
 ) -> None:
-    def work(connection: Connection) -> None:
-        connection.execute(
-            insert(builds).values(
-                id=id,
-                branch=branch,
-                state="running",
-                actor=actor,
-                started_at=now(connection),
-                attempt_key=attempt.key,
-                attempt_epoch=attempt.epoch,
-                body=dump(dict(body)),
-            )
-        )
-        if planned:
-            connection.execute(insert(jobs), [_job_row(id, job) for job in planned])
-
-    database.write(work)
-
-
-def record_job(database: Database, build: BuildId, job: JobRecord) -> None:
-    def work(connection: Connection) -> None:
-        connection.execute(
-            delete(jobs).where(jobs.c.build_id == build, jobs.c.ordinal == job.ordinal)
-        )
-        connection.execute(insert(jobs).values(**_job_row(build, job)))
-
-    database.write(work)
-
-
-def end_build(database: Database, build: BuildId, state: str) -> None:
-    """Closes a build; one that was cancelled meanwhile stays so."""
-    database.write(
-        lambda connection: connection.execute(
-            update(builds)
-            .where(builds.c.id == build, builds.c.state == "running")
-            .values(state=state, ended_at=now(connection))
+    """Notes a build with its jobs, in the unit of work that opens it."""
+    connection.execute(
+        insert(builds).values(
+            id=id,
+            branch=branch,
+            state=RUNNING,
+            actor=actor,
+            started_at=now(connection),
+            attempt_key=attempt.key,
+            attempt_epoch=attempt.epoch,
+            body=dump(dict(body)),
         )
     )
+    if planned:
+        connection.execute(insert(jobs), [_job_row(id, job) for job in planned])
+
+
+def record_jobs(database: Database, build: BuildId, found: Sequence[JobRecord]) -> None:
+    """How jobs of a build are doing now."""
+
+    def work(connection: Connection) -> None:
+        for job in found:
+            row = _job_row(build, job)
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.build_id == build, jobs.c.ordinal == job.ordinal)
+                .values({name: row[name] for name in ("state", "reason", "attempts", "body")})
+            )
+
+    if found:
+        database.write(work)
+
+
+def end_build_in(connection: Connection, build: BuildId, state: str) -> bool:
+    """Closes a build that runs; one that was closed meanwhile, as canceled, stays so."""
+    changed = connection.execute(
+        update(builds)
+        .where(builds.c.id == build, builds.c.state == RUNNING)
+        .values(state=state, ended_at=now(connection))
+    )
+    return changed.rowcount == 1
 
 
 def load_build(connection: Connection, id: str) -> BuildRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, delete, insert, select, update
 
@@ -101,36 +101,58 @@ def create_dataset_in(
     return load_dataset(connection, name)
 
 
-def ensure_namespace(connection: Connection, parts: tuple[str, ...]) -> None:
-    """Makes a namespace and those above it, where they are missing."""
+def ensure_namespace(connection: Connection, parts: tuple[str, ...]) -> bool:
+    """Makes a namespace and those above it, where they are missing; nobody drops them meanwhile.
+
+    Says whether it was this very call that made it.
+    """
+    made = False
     for depth in range(1, len(parts) + 1):
         key = namespace_key(parts[:depth])
-        known = connection.execute(select(namespaces.c.name).where(namespaces.c.name == key))
-        if known.one_or_none() is None:
+        known = connection.execute(
+            select(namespaces.c.name).where(namespaces.c.name == key).with_for_update(read=True)
+        )
+        made = known.one_or_none() is None
+        if made:
             connection.execute(insert(namespaces).values(name=key, properties=dump({})))
+    return made
 
 
-def create_namespace(
-    database: Database, parts: tuple[str, ...], properties: Mapping[str, str]
+def create_namespace_in(
+    connection: Connection, parts: tuple[str, ...], properties: Mapping[str, str]
 ) -> None:
-    def work(connection: Connection) -> None:
-        if find_namespace(connection, parts) is not None:
-            raise NamespaceExists(namespace=".".join(parts))
-        ensure_namespace(connection, parts)
-        set_namespace_properties(connection, parts, properties)
-
-    database.write(work)
+    """Makes a namespace with its properties, and those above it without any."""
+    if not ensure_namespace(connection, parts):
+        raise NamespaceExists(namespace=".".join(parts))
+    _set_properties(connection, parts, properties)
 
 
-def find_namespace(connection: Connection, parts: tuple[str, ...]) -> dict[str, str] | None:
+def find_namespace(
+    connection: Connection, parts: tuple[str, ...], *, lock: bool = False
+) -> dict[str, str] | None:
     """The properties of a namespace; None where it does not exist."""
-    text = connection.execute(
-        select(namespaces.c.properties).where(namespaces.c.name == namespace_key(parts))
-    ).scalar_one_or_none()
+    query = select(namespaces.c.properties).where(namespaces.c.name == namespace_key(parts))
+    text = connection.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     return dict(load(text)) if text is not None else None
 
 
-def set_namespace_properties(
+def update_namespace_in(
+    connection: Connection,
+    parts: tuple[str, ...],
+    *,
+    removals: Sequence[str],
+    updates: Mapping[str, str],
+) -> set[str]:
+    """Removes and sets properties, and says which were there to remove."""
+    known = find_namespace(connection, parts, lock=True)
+    if known is None:
+        raise NamespaceNotFound(namespace=".".join(parts))
+    kept = {key: value for key, value in known.items() if key not in removals}
+    _set_properties(connection, parts, {**kept, **updates})
+    return known.keys() - kept.keys()
+
+
+def _set_properties(
     connection: Connection, parts: tuple[str, ...], properties: Mapping[str, str]
 ) -> None:
     connection.execute(
@@ -145,20 +167,19 @@ def list_namespaces(connection: Connection) -> list[tuple[str, ...]]:
     return [namespace_parts(name) for name in names]
 
 
-def drop_namespace(database: Database, parts: tuple[str, ...]) -> None:
-    def work(connection: Connection) -> None:
-        shown = ".".join(parts)
-        if find_namespace(connection, parts) is None:
-            raise NamespaceNotFound(namespace=shown)
-        below = [n for n in list_namespaces(connection) if n[: len(parts)] == parts and n != parts]
-        used = connection.execute(
-            select(datasets.c.id).where(datasets.c.namespace == namespace_key(parts)).limit(1)
-        ).one_or_none()
-        if below or used is not None:
-            raise NamespaceNotEmpty(namespace=shown)
-        connection.execute(delete(namespaces).where(namespaces.c.name == namespace_key(parts)))
-
-    database.write(work)
+def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
+    """Removes a namespace that holds no dataset and no other namespace."""
+    shown = ".".join(parts)
+    # Locked before looking: whoever makes a dataset in it waits, and then makes it anew.
+    if find_namespace(connection, parts, lock=True) is None:
+        raise NamespaceNotFound(namespace=shown)
+    below = [n for n in list_namespaces(connection) if n[: len(parts)] == parts and n != parts]
+    used = connection.execute(
+        select(datasets.c.id).where(datasets.c.namespace == namespace_key(parts)).limit(1)
+    ).one_or_none()
+    if below or used is not None:
+        raise NamespaceNotEmpty(namespace=shown)
+    connection.execute(delete(namespaces).where(namespaces.c.name == namespace_key(parts)))
 
 
 def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, actor: str) -> Tag:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, bindparam, case, select
 
+from headgate.catalog.chunks import in_chunks
 from headgate.catalog.rows import (
     BRANCHES,
     DATASETS,
@@ -23,15 +25,28 @@ from headgate.model.ids import BranchId, DatasetId, TransactionId
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Branch, Dataset, Transaction
 
-# Both databases take long lists of parameters; SQLite's default limit is the lower one.
-_CHUNK = 500
+# Built once: making a statement costs more than running it.
+_DATASET = DATASETS.where(
+    datasets.c.namespace == bindparam("the_namespace"), datasets.c.name == bindparam("the_name")
+)
+_BRANCH = BRANCHES.where(
+    branches.c.dataset_id == bindparam("the_dataset"), branches.c.name == bindparam("the_name")
+)
+_BRANCHES_NAMED = BRANCHES.where(
+    branches.c.dataset_id.in_(bindparam("ids", expanding=True)),
+    branches.c.name.in_(bindparam("names", expanding=True)),
+)
+_TRANSACTIONS = TRANSACTIONS.where(transactions.c.id.in_(bindparam("ids", expanding=True)))
 
 
 def find_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
-    query = DATASETS.where(
-        datasets.c.namespace == namespace_key(name.namespace), datasets.c.name == name.name
-    )
-    row = connection.execute(query).mappings().one_or_none()
+    wanted = {"the_namespace": namespace_key(name.namespace), "the_name": name.name}
+    row = connection.execute(_DATASET, wanted).mappings().one_or_none()
+    return to_dataset(row) if row else None
+
+
+def find_dataset_by_id(connection: Connection, id: DatasetId) -> Dataset | None:
+    row = connection.execute(DATASETS.where(datasets.c.id == id)).mappings().one_or_none()
     return to_dataset(row) if row else None
 
 
@@ -56,10 +71,9 @@ def find_datasets(
 ) -> dict[DatasetName, Dataset]:
     """Those of the names that exist, in few queries."""
     wanted = set(names)
-    spaces = sorted({namespace_key(name.namespace) for name in wanted})
     found: dict[DatasetName, Dataset] = {}
-    for start in range(0, len(spaces), _CHUNK):
-        query = DATASETS.where(datasets.c.namespace.in_(spaces[start : start + _CHUNK]))
+    for spaces in in_chunks(namespace_key(name.namespace) for name in wanted):
+        query = DATASETS.where(datasets.c.namespace.in_(spaces))
         for row in connection.execute(query).mappings():
             dataset = to_dataset(row)
             if dataset.name in wanted:
@@ -70,15 +84,15 @@ def find_datasets(
 def branches_of(connection: Connection, dataset_ids: Sequence[DatasetId]) -> list[Branch]:
     """Every branch of many datasets."""
     found: list[Branch] = []
-    for start in range(0, len(dataset_ids), _CHUNK):
-        query = BRANCHES.where(branches.c.dataset_id.in_(dataset_ids[start : start + _CHUNK]))
+    for part in in_chunks(dataset_ids):
+        query = BRANCHES.where(branches.c.dataset_id.in_(part))
         found += [to_branch(row) for row in connection.execute(query).mappings()]
     return found
 
 
 def find_branch(connection: Connection, dataset: DatasetId, name: str) -> Branch | None:
-    query = BRANCHES.where(branches.c.dataset_id == dataset, branches.c.name == name)
-    row = connection.execute(query).mappings().one_or_none()
+    wanted = {"the_dataset": dataset, "the_name": name}
+    row = connection.execute(_BRANCH, wanted).mappings().one_or_none()
     return to_branch(row) if row else None
 
 
@@ -102,19 +116,14 @@ def branches_named(
     """The branches with these names, over many datasets at once."""
     wanted = list(names)
     found: list[Branch] = []
-    for start in range(0, len(dataset_ids), _CHUNK):
-        query = BRANCHES.where(
-            branches.c.dataset_id.in_(dataset_ids[start : start + _CHUNK]),
-            branches.c.name.in_(wanted),
-        )
-        found += [to_branch(row) for row in connection.execute(query).mappings()]
+    for part in in_chunks(dataset_ids):
+        rows = connection.execute(_BRANCHES_NAMED, {"ids": part, "names": wanted}).mappings()
+        found += [to_branch(row) for row in rows]
     return found
 
 
 def find_transaction(connection: Connection, id: str) -> Transaction | None:
-    query = TRANSACTIONS.where(transactions.c.id == id)
-    row = connection.execute(query).mappings().one_or_none()
-    return to_transaction(row) if row else None
+    return load_transactions(connection, [TransactionId(id)]).get(TransactionId(id))
 
 
 def load_transaction(connection: Connection, id: str) -> Transaction:
@@ -127,11 +136,9 @@ def load_transaction(connection: Connection, id: str) -> Transaction:
 def load_transactions(
     connection: Connection, ids: Iterable[TransactionId]
 ) -> dict[TransactionId, Transaction]:
-    wanted = sorted(set(ids))
     found: dict[TransactionId, Transaction] = {}
-    for start in range(0, len(wanted), _CHUNK):
-        query = TRANSACTIONS.where(transactions.c.id.in_(wanted[start : start + _CHUNK]))
-        for row in connection.execute(query).mappings():
+    for part in in_chunks(ids):
+        for row in connection.execute(_TRANSACTIONS, {"ids": part}).mappings():
             found[TransactionId(row["id"])] = to_transaction(row)
     return found
 
@@ -140,25 +147,51 @@ def check_in_history(
     connection: Connection, branch: Branch, candidate: Transaction, newest: TransactionId | None
 ) -> None:
     """Raises unless the candidate is `newest` or one of its ancestors."""
-    steps = Steps(connection)
-    start = steps(newest) if newest else None
-    if candidate.dataset_id != branch.dataset_id or not is_in_history(
-        steps(candidate.id), start, steps
-    ):
+    if not is_below(connection, candidate, newest):
         raise NotInHistory(
             dataset=str(branch.dataset), branch=branch.name, transaction=candidate.id
         )
 
 
+def is_below(connection: Connection, candidate: Transaction, newest: TransactionId | None) -> bool:
+    """Whether the candidate is `newest` or one of its ancestors; a history is of one dataset."""
+    if newest is None:
+        return False
+    steps = Steps(connection)
+    steps.prepare_walk(newest, candidate.depth)
+    return is_in_history(steps(candidate.id), steps(newest), steps)
+
+
+_jumps = transactions.alias("jumps")
+_far = transactions.alias("far")
+_STEP = select(
+    transactions.c.id, transactions.c.parent_id, transactions.c.depth, transactions.c.jump_id
+)
+_STEPS = _STEP.where(transactions.c.id.in_(bindparam("ids", expanding=True)))
+# A step with the two that its child's own skip pointer is decided by.
+_PARENTS = (
+    _STEPS.add_columns(_jumps.c.id, _jumps.c.parent_id, _jumps.c.depth, _jumps.c.jump_id)
+    .add_columns(_far.c.id, _far.c.parent_id, _far.c.depth, _far.c.jump_id)
+    .outerjoin(_jumps, _jumps.c.id == transactions.c.jump_id)
+    .outerjoin(_far, _far.c.id == _jumps.c.jump_id)
+)
+# The way down to a depth as the rule of skip pointers goes it, with the jumps it looks at.
+_start = _STEP.where(transactions.c.id == bindparam("the_newest")).cte("walk", recursive=True)
+_next = transactions.alias("next")
+_deep_enough = _jumps.c.depth >= bindparam("the_depth")
+_walk = _start.union_all(
+    select(_next.c.id, _next.c.parent_id, _next.c.depth, _next.c.jump_id)
+    .join_from(_start, _jumps, _jumps.c.id == _start.c.jump_id)
+    .join(_next, _next.c.id == case((_deep_enough, _start.c.jump_id), else_=_start.c.parent_id))
+    .where(_start.c.depth > bindparam("the_depth"))
+)
+_WALK = select(_walk, _jumps.c.id, _jumps.c.parent_id, _jumps.c.depth, _jumps.c.jump_id).outerjoin(
+    _jumps, _jumps.c.id == _walk.c.jump_id
+)
+
+
 class Steps:
     """A lookup of history steps that remembers, and can fetch many at once."""
-
-    _columns = (
-        transactions.c.id,
-        transactions.c.parent_id,
-        transactions.c.depth,
-        transactions.c.jump_id,
-    )
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -172,20 +205,26 @@ class Steps:
         return self._known[id]
 
     def prepare_parents(self, parents: Iterable[TransactionId | None]) -> None:
-        """Fetches what placing children under these parents looks at, in three queries."""
-        layer = {id for id in parents if id is not None}
-        for _ in range(3):
-            self.fetch(layer)
-            layer = {jump for id in layer if (jump := self(id).jump) is not None}
+        """Fetches what placing children under these parents looks at, in one query."""
+        for part in in_chunks(id for id in parents if id is not None):
+            self._remember(self._connection.execute(_PARENTS, {"ids": part}))
+
+    def prepare_walk(self, newest: TransactionId, depth: int) -> None:
+        """Fetches what the way from a transaction down to a depth looks at, in one query."""
+        walk = {"the_newest": newest, "the_depth": depth}
+        self._remember(self._connection.execute(_WALK, walk))
 
     def fetch(self, ids: Iterable[TransactionId]) -> None:
-        missing = sorted(set(ids) - self._known.keys())
-        for start in range(0, len(missing), _CHUNK):
-            query = select(*self._columns).where(
-                transactions.c.id.in_(missing[start : start + _CHUNK])
-            )
-            for row in self._connection.execute(query).mappings():
-                self._known[TransactionId(row["id"])] = to_step(row)
+        for part in in_chunks(set(ids) - self._known.keys()):
+            self._remember(self._connection.execute(_STEPS, {"ids": part}))
+
+    def _remember(self, rows: Iterable[Row[Any]]) -> None:
+        """Each row has one step or several, four columns for each; an outer join leaves gaps."""
+        for row in rows:
+            for at in range(0, len(row), 4):
+                id, parent, depth, jump = row[at : at + 4]
+                if id is not None:
+                    self._known[id] = to_step(id, parent, depth, jump)
 
 
 def branch_of(connection: Connection, id: BranchId) -> Branch | None:

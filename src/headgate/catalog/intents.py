@@ -23,6 +23,8 @@ from headgate.model.ids import BranchId, Epoch, Instant, IntentId, OperationId, 
 
 T = TypeVar("T")
 
+_ANY = select(intents.c.id).limit(1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Intent:
@@ -173,7 +175,7 @@ def check_no_foreign_intent(
     connection: Connection, moved: Sequence[BranchState], own: IntentRef | None
 ) -> None:
     """A branch with an unsettled effect outside is moved only by the operation that made it."""
-    if connection.execute(select(intents.c.id).limit(1)).one_or_none() is None:
+    if connection.execute(_ANY).one_or_none() is None:
         return
     for intent in list_intents(connection, [b.id for b in moved]):
         if own is None or intent.ref.id != own.id:

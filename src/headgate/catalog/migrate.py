@@ -14,9 +14,9 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 
 from headgate.catalog.database import Database
-from headgate.errors import CatalogBroken, StoreTooNew, StoreTooOld
+from headgate.errors import CatalogBroken, HeadgateError, StoreTooNew, StoreTooOld
 
-_MODULES = ("m0001_first_schema",)
+_MODULES = ("m0001_first_schema", "m0002_tokens")
 NEWEST = len(_MODULES)
 # Any fixed number: it names Headgate's migration lock among PostgreSQL's advisory locks.
 _POSTGRES_LOCK = 4_817_220_264
@@ -39,6 +39,15 @@ def find_version(connection: Connection) -> int:
 
 def ensure_schema(database: Database, *, create: bool = False) -> None:
     """Opens only a catalog this release can use: migrates SQLite, refuses everything else."""
+    try:
+        _ensure(database, create=create)
+    except HeadgateError:
+        # Who is refused has nothing to close: no connection is left behind.
+        database.close()
+        raise
+
+
+def _ensure(database: Database, *, create: bool) -> None:
     with database.raw() as connection:
         found = find_version(connection)
     if found > NEWEST:
@@ -53,7 +62,7 @@ def ensure_schema(database: Database, *, create: bool = False) -> None:
         )
     if found != 0 and database.dialect != "sqlite" and not create:
         raise StoreTooOld(found=found, known=NEWEST)
-    migrate(database)
+    migrate(database, to=NEWEST)
 
 
 def migrate(database: Database, *, to: int = NEWEST) -> tuple[int, int]:

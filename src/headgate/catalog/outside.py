@@ -15,6 +15,7 @@ from headgate.catalog.database import Connection, Database
 from headgate.catalog.intent_body import IntentBody, OutsideTarget, body_from_json
 from headgate.catalog.intents import (
     Intent,
+    after_recovery,
     clear_intent,
     confirm_effect,
     find_intent,
@@ -22,7 +23,7 @@ from headgate.catalog.intents import (
     renew_intent,
 )
 from headgate.catalog.operations import find_receipt
-from headgate.catalog.publish import publish
+from headgate.catalog.publish import publish, rehearse_in
 from headgate.catalog.recovery import undo_all
 from headgate.errors import (
     HeadgateError,
@@ -73,8 +74,10 @@ def publish_with_effects(
     """Makes the effects and the publication; a failure leaves both, or neither, or an intent."""
     operation = mint_operation()
     body = _body(request, effects)
-    ref = database.write(
-        lambda connection: record_intent(
+
+    def announce(connection: Connection) -> IntentRef:
+        rehearse_in(connection, request)
+        return record_intent(
             connection,
             operation=operation,
             kind=name,
@@ -83,7 +86,8 @@ def publish_with_effects(
             body=body.to_json(),
             lease_seconds=lease_seconds,
         )
-    )
+
+    ref = after_recovery(database, lambda: database.write(announce))
     reach(Failpoint.INTENT_RECORDED)
     try:
         _make(database, ref, body, effects)

@@ -37,6 +37,7 @@ from headgate.model.ids import (
     DatasetId,
     Instant,
     TransactionId,
+    UnitId,
     VersionId,
     mint_transaction,
 )
@@ -83,6 +84,8 @@ class Picture:
     transactions: dict[TransactionId, Transaction]
     dataset_names: dict[DatasetId, DatasetName]
     steps: Steps
+    # Units whose transactions are all being committed.
+    units: list[UnitId] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     added: list[NewTransaction] = field(default_factory=list)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from headgate.catalog.chunks import in_chunks
 from headgate.catalog.database import Database, now
 from headgate.catalog.find import Steps
 from headgate.catalog.intents import after_recovery, check_no_foreign_intent, check_own_intent
@@ -19,6 +20,7 @@ from headgate.catalog.locks import (
     lock_branches,
     lock_counter,
     lock_transactions,
+    lock_units,
 )
 from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
 from headgate.catalog.picture import Picture, check_condemned, check_read, look_at
@@ -33,11 +35,11 @@ from headgate.catalog.schema import (
     versions,
     working_objects,
 )
+from headgate.catalog.taking_off import take_off
 from headgate.catalog.writes import (
     close_aborted,
     hand_down_ancestry,
     insert_versions,
-    take_off,
 )
 from headgate.errors import (
     BranchExists,
@@ -70,6 +72,34 @@ from headgate.model.ids import (
     mint_operation,
 )
 from headgate.model.names import DatasetName
+
+# Built once: making a statement costs more than running it.
+_NAMES = select(datasets.c.id, datasets.c.namespace, datasets.c.name.label("dataset_name")).where(
+    datasets.c.id.in_(bindparam("ids", expanding=True))
+)
+_TAKEN = select(branches.c.id, branches.c.dataset_id, branches.c.name).where(
+    branches.c.dataset_id.in_(bindparam("ids", expanding=True)),
+    branches.c.name.in_(bindparam("names", expanding=True)),
+)
+_PROTECTED = select(protected_branches.c.name)
+_CONDEMNED_VERSIONS = select(versions.c.id).where(
+    versions.c.id.in_(bindparam("ids", expanding=True)), versions.c.condemned_at.is_not(None)
+)
+_condemned = condemned_objects.c.location
+_CONDEMNED_OBJECT = (
+    select(_condemned).where(_condemned.in_(bindparam("ids", expanding=True))).limit(1)
+)
+_CONDEMNED_REUSED = (
+    select(_condemned)
+    .join(working_objects, working_objects.c.location == _condemned)
+    .where(working_objects.c.transaction_id.in_(bindparam("ids", expanding=True)))
+    .limit(1)
+)
+_MOVE = (
+    update(branches)
+    .where(branches.c.id == bindparam("the_branch"))
+    .values(head_id=bindparam("the_head"), view_id=bindparam("the_view"))
+)
 
 
 class _BranchesChanged(Exception):
@@ -130,12 +160,23 @@ def publish_in(connection: Connection, request: PublishRequest, operation: Opera
     return receipt
 
 
+def rehearse_in(connection: Connection, request: PublishRequest) -> None:
+    """Everything the door would check, and nothing that it would change.
+
+    An operation with an effect outside does this first: a refusal now costs nothing to undo.
+    """
+    _check(connection, _lock(connection, request))
+
+
 def _lock(connection: Connection, request: PublishRequest) -> Picture:
     if request.attempt is not None:
         lock_attempt(connection, request.attempt)
+    closing = [c.transaction for c in request.changes if isinstance(c, CommitTransaction)]
+    units = lock_units(connection, closing) if closing else []
     shared = _shared_transactions(request)
     sharing = set(branches_with_head(connection, shared))
-    locked = lock_branches(connection, sharing | _named_branches(request))
+    below = _children_of_deleted(connection, request)
+    locked = lock_branches(connection, sharing | below | _named_branches(request))
     if shared and set(branches_with_head(connection, shared)) != sharing:
         raise _BranchesChanged
     wanted = shared | {b.head for b in locked.values() if b.head != b.view and b.head}
@@ -155,6 +196,7 @@ def _lock(connection: Connection, request: PublishRequest) -> Picture:
         transactions=lock_transactions(connection, wanted),
         dataset_names=_names(connection, request),
         steps=steps,
+        units=units,
     )
 
 
@@ -179,14 +221,22 @@ def _named_branches(request: PublishRequest) -> set[BranchId]:
     return named
 
 
+def _children_of_deleted(connection: Connection, request: PublishRequest) -> set[BranchId]:
+    """Their parent will change: locked in order with all others, so that nobody deadlocks."""
+    deleted = [c.branch for c in request.changes if isinstance(c, DeleteBranch)]
+    if not deleted:
+        return set()
+    query = select(branches.c.id).where(branches.c.parent_id.in_(deleted))
+    return {BranchId(id) for id in connection.execute(query).scalars()}
+
+
 def _names(connection: Connection, request: PublishRequest) -> dict[DatasetId, DatasetName]:
     wanted = {c.dataset for c in request.changes if isinstance(c, CreateBranch)}
-    if not wanted:
-        return {}
-    query = select(
-        datasets.c.id, datasets.c.namespace, datasets.c.name.label("dataset_name")
-    ).where(datasets.c.id.in_(wanted))
-    return {DatasetId(r["id"]): dataset_name(r) for r in connection.execute(query).mappings()}
+    found: dict[DatasetId, DatasetName] = {}
+    for part in in_chunks(wanted):
+        rows = connection.execute(_NAMES, {"ids": part}).mappings()
+        found |= {DatasetId(row["id"]): dataset_name(row) for row in rows}
+    return found
 
 
 def _check(connection: Connection, picture: Picture) -> None:
@@ -207,43 +257,35 @@ def _check(connection: Connection, picture: Picture) -> None:
 
 def _check_names_free(connection: Connection, picture: Picture) -> None:
     deleted = {b.id for b in picture.deleted}
-    for change in picture.created:
-        taken = connection.execute(
-            select(branches.c.id).where(
-                branches.c.dataset_id == change.dataset, branches.c.name == change.name
-            )
-        ).scalar_one_or_none()
-        if taken is not None and taken not in deleted:
-            raise BranchExists(
-                dataset=str(picture.dataset_names[change.dataset]), branch=change.name
-            )
+    wanted = {(change.dataset, change.name) for change in picture.created}
+    for part in in_chunks(dataset for dataset, _ in wanted):
+        names = sorted({name for dataset, name in wanted if dataset in part})
+        for id, dataset, name in connection.execute(_TAKEN, {"ids": part, "names": names}):
+            if (dataset, name) in wanted and id not in deleted:
+                raise BranchExists(dataset=str(picture.dataset_names[dataset]), branch=name)
 
 
 def _check_protection(connection: Connection, picture: Picture) -> None:
     if picture.request.may_write_protected:
         return
     moved = {m.branch.name for m in picture.moves if m.from_view != m.to_view}
-    for name in connection.execute(select(protected_branches.c.name)).scalars():
+    for name in connection.execute(_PROTECTED).scalars():
         if name in moved:
             raise BranchProtected(branch=name)
 
 
 def _check_nothing_condemned(connection: Connection, picture: Picture) -> None:
-    if picture.versions:
-        query = select(versions.c.id).where(
-            versions.c.id.in_(picture.versions), versions.c.condemned_at.is_not(None)
-        )
-        check_condemned(picture, {VersionId(id) for id in connection.execute(query).scalars()})
-    closing = [closed.id for closed in picture.committed]
-    reused = select(working_objects.c.location).where(working_objects.c.transaction_id.in_(closing))
-    condemned = condemned_objects.c.location
-    for query in (
-        select(condemned).where(condemned.in_(reused)).limit(1),
-        select(condemned).where(condemned.in_(sorted(picture.objects))).limit(1),
+    for ids in in_chunks(picture.versions):
+        found = connection.execute(_CONDEMNED_VERSIONS, {"ids": ids}).scalars()
+        check_condemned(picture, {VersionId(id) for id in found})
+    for query, keys in (
+        (_CONDEMNED_REUSED, [closed.id for closed in picture.committed]),
+        (_CONDEMNED_OBJECT, picture.objects),
     ):
-        found = connection.execute(query).scalar_one_or_none()
-        if found is not None:
-            raise VersionExpired(what=f"object {found}")
+        for part in in_chunks(keys):
+            location = connection.execute(query, {"ids": part}).scalar_one_or_none()
+            if location is not None:
+                raise VersionExpired(what=f"object {location}")
 
 
 def _write_effects(
@@ -268,10 +310,7 @@ def _write_effects(
     moved = [picture.branches[id] for id in picture.touched if id in picture.branches]
     if moved:
         connection.execute(
-            update(branches)
-            .where(branches.c.id == bindparam("the_branch"))
-            .values(head_id=bindparam("the_head"), view_id=bindparam("the_view")),
-            [{"the_branch": b.id, "the_head": b.head, "the_view": b.view} for b in moved],
+            _MOVE, [{"the_branch": b.id, "the_head": b.head, "the_view": b.view} for b in moved]
         )
 
 

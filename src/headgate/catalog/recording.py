@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, bindparam, delete, insert, update
 
+from headgate.catalog.chunks import in_chunks
 from headgate.catalog.picture import Picture
 from headgate.catalog.rows import dump
 from headgate.catalog.schema import (
@@ -11,10 +12,37 @@ from headgate.catalog.schema import (
     moves,
     publications,
     transactions,
+    units,
     working_objects,
 )
 from headgate.model.ids import Instant, OperationId, PublicationNumber
 from headgate.model.nouns import TransactionState
+
+# Built once: making a statement costs more than running it.
+_CLOSE = (
+    update(transactions)
+    .where(transactions.c.id == bindparam("the_id"))
+    .values(
+        state=TransactionState.COMMITTED,
+        closed_at=bindparam("the_time"),
+        publication=bindparam("the_publication"),
+        type=bindparam("the_type"),
+    )
+)
+_CLOSE_WITH_PROVENANCE = _CLOSE.values(
+    inputs_key=bindparam("the_inputs_key"),
+    build_key=bindparam("the_build_key"),
+    adoptable=bindparam("the_adoptable"),
+    provenance=bindparam("the_provenance"),
+)
+_FORGET_OBJECTS = delete(working_objects).where(
+    working_objects.c.transaction_id.in_(bindparam("ids", expanding=True))
+)
+_COUNT = (
+    update(log_counter)
+    .where(log_counter.c.id == 1)
+    .values(number=bindparam("the_number"), last_at=bindparam("the_time"))
+)
 
 
 def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list[dict[str, object]]:
@@ -48,44 +76,37 @@ def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list
 def close_committed(
     connection: Connection, picture: Picture, number: PublicationNumber, at: Instant
 ) -> None:
-    statement = (
-        update(transactions)
-        .where(transactions.c.id == bindparam("the_id"))
-        .values(state=TransactionState.COMMITTED, closed_at=at, publication=number)
-    )
-    plain = [c for c in picture.committed if c.provenance is None]
-    known = [(c, c.provenance) for c in picture.committed if c.provenance is not None]
+    same = {"the_time": at, "the_publication": number}
+    plain = [
+        {**same, "the_id": c.id, "the_type": c.type}
+        for c in picture.committed
+        if c.provenance is None
+    ]
+    known = [
+        {
+            **same,
+            "the_id": c.id,
+            "the_type": c.type,
+            "the_inputs_key": c.provenance.inputs_key,
+            "the_build_key": c.provenance.build_key,
+            "the_adoptable": int(c.provenance.adoptable),
+            "the_provenance": dump(dict(c.provenance.facts)),
+        }
+        for c in picture.committed
+        if c.provenance is not None
+    ]
     if plain:
-        connection.execute(
-            statement.values(type=bindparam("the_type")),
-            [{"the_id": c.id, "the_type": c.type} for c in plain],
-        )
+        connection.execute(_CLOSE, plain)
     if known:
+        connection.execute(_CLOSE_WITH_PROVENANCE, known)
+    if picture.units:
         connection.execute(
-            statement.values(
-                type=bindparam("the_type"),
-                inputs_key=bindparam("the_inputs_key"),
-                build_key=bindparam("the_build_key"),
-                adoptable=bindparam("the_adoptable"),
-                provenance=bindparam("the_provenance"),
-            ),
-            [
-                {
-                    "the_id": c.id,
-                    "the_type": c.type,
-                    "the_inputs_key": p.inputs_key,
-                    "the_build_key": p.build_key,
-                    "the_adoptable": int(p.adoptable),
-                    "the_provenance": dump(dict(p.facts)),
-                }
-                for c, p in known
-            ],
+            update(units)
+            .where(units.c.id.in_(picture.units))
+            .values(state=TransactionState.COMMITTED)
         )
-    connection.execute(
-        delete(working_objects).where(
-            working_objects.c.transaction_id.in_([c.id for c in picture.committed])
-        )
-    )
+    for part in in_chunks(c.id for c in picture.committed):
+        connection.execute(_FORGET_OBJECTS, {"ids": part})
 
 
 def write_publication(
@@ -95,17 +116,16 @@ def write_publication(
     number: PublicationNumber,
     at: Instant,
 ) -> None:
+    connection.execute(_COUNT, {"the_number": number, "the_time": at})
     connection.execute(
-        update(log_counter).where(log_counter.c.id == 1).values(number=number, last_at=at)
-    )
-    connection.execute(
-        insert(publications).values(
-            number=number,
-            at=at,
-            actor=picture.request.actor,
-            kind=picture.request.kind,
-            operation_id=operation,
-        )
+        insert(publications),
+        {
+            "number": number,
+            "at": at,
+            "actor": picture.request.actor,
+            "kind": picture.request.kind,
+            "operation_id": operation,
+        },
     )
     connection.execute(
         insert(moves),

@@ -22,6 +22,7 @@ from headgate.catalog.intents import (
     renew_intent,
     take_over_intent,
 )
+from headgate.catalog.leftovers import settle_builds
 from headgate.catalog.locks import branches_with_head, lock_branches, lock_transactions
 from headgate.catalog.operations import find_receipt
 from headgate.catalog.publish import publish
@@ -84,6 +85,8 @@ def recover(
     for id in database.read(_abandoned):
         if dry_run or database.write(partial(_abort_abandoned, id=id)):
             done.aborted_transactions.append(id)
+    if not dry_run:
+        settle_builds(database, actor=RECOVERY_ACTOR)
     return done
 
 

@@ -143,12 +143,12 @@ def to_transaction(row: RowMapping) -> Transaction:
     )
 
 
-def to_step(row: RowMapping) -> Step:
+def to_step(id: str, parent_id: str | None, depth: int, jump_id: str | None) -> Step:
     return Step(
-        id=TransactionId(row["id"]),
-        parent=TransactionId(row["parent_id"]) if row["parent_id"] else None,
-        depth=row["depth"],
-        jump=TransactionId(row["jump_id"]) if row["jump_id"] else None,
+        id=TransactionId(id),
+        parent=TransactionId(parent_id) if parent_id else None,
+        depth=depth,
+        jump=TransactionId(jump_id) if jump_id else None,
     )
 
 

@@ -375,3 +375,19 @@ jobs = Table(
     Column("attempts", Integer, nullable=False),
     Column("body", Text, nullable=False),
 )
+
+# Shown once when they are made; only what recognises them is stored.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("branches", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("revoked_at", BigInteger),
+    UniqueConstraint("digest", name="tokens_by_digest"),
+)

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from headgate.catalog.find import branches_named, find_transaction, load_transaction
 from headgate.catalog.log import publication_at, view_at
-from headgate.catalog.units import find_unit
-from headgate.errors import InvalidContext, VersionExpired
+from headgate.catalog.units import Unit, find_unit
+from headgate.errors import InvalidContext, TransactionNotOpen, VersionExpired
 from headgate.model.contexts import (
     BranchContext,
     Context,
@@ -18,7 +18,7 @@ from headgate.model.contexts import (
     UnitContext,
 )
 from headgate.model.ids import TransactionId
-from headgate.model.nouns import Dataset, Transaction
+from headgate.model.nouns import Dataset, Transaction, TransactionState
 
 
 def find_shown(connection: Connection, context: Context, dataset: Dataset) -> Transaction | None:
@@ -60,7 +60,9 @@ def _view_in_unit(
 ) -> TransactionId | None:
     """The unit's own transaction on the dataset, else what its branch shows."""
     unit = find_unit(connection, context.id)
-    mine = unit.transactions if unit else (load_transaction(connection, context.id),)
-    branch = unit.branch if unit else mine[0].branch
+    opened = unit or load_transaction(connection, context.id)
+    if opened.state is TransactionState.ABORTED:
+        raise TransactionNotOpen(transaction=context.id, state=opened.state)
+    mine = opened.transactions if isinstance(opened, Unit) else (opened,)
     own = next((t.id for t in mine if t.dataset_id == dataset.id), None)
-    return own or _view_on_chain(connection, dataset, [branch])
+    return own or _view_on_chain(connection, dataset, [opened.branch])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.find import Steps, load_transactions
@@ -34,6 +34,12 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.history import next_step_pointers
 from headgate.model.ids import BranchId, Instant, TransactionId, UnitId, mint_transaction
 from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType
+
+_SET_HEAD = (
+    update(branches)
+    .where(branches.c.id == bindparam("the_branch"))
+    .values(head_id=bindparam("the_head"))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +99,8 @@ def open_in(
     if not rows:
         return []
     connection.execute(insert(transactions), rows)
-    for row in rows:
-        connection.execute(
-            update(branches).where(branches.c.id == row["branch_id"]).values(head_id=row["id"])
-        )
+    heads = [{"the_branch": row["branch_id"], "the_head": row["id"]} for row in rows]
+    connection.execute(_SET_HEAD, heads)
     reach(Failpoint.OPEN_APPLIED)
     found = load_transactions(connection, [TransactionId(str(row["id"])) for row in rows])
     return [found[TransactionId(str(row["id"]))] for row in rows]
@@ -117,7 +121,9 @@ def _ready(
         holder = lock_transactions(connection, [branch.head])[branch.head]
         if (holder.lease_until or moment) >= moment:
             raise already_open(holder, branch, moment)
-        _abort(connection, holder, actor=opener.actor, kind="taken_over", at=moment)
+        # Another opening of this call may have ended it already: its unit, or a shared head.
+        if holder.state is TransactionState.OPEN:
+            _abort(connection, holder, actor=opener.actor, kind="taken_over", at=moment)
         branch.head = branch.view
     if opening.planned and branch.view != opening.planned_view:
         raise PlanChanged(reason=f"branch {branch.name!r} of {branch.dataset} moved")

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.find import find_branch, load_transactions
+from headgate.catalog.locks import lock_open_unit
 from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import transactions, units
 from headgate.catalog.transactions import Opener, Opening, open_in, open_transactions_of
@@ -103,9 +104,10 @@ def list_unit_transactions(connection: Connection, id: UnitId) -> list[Transacti
 
 def open_in_unit(connection: Connection, unit: Unit, dataset: Dataset) -> Transaction:
     """The unit's transaction on a dataset, opened at its first use; its branch made if missing."""
-    if unit.state is not TransactionState.OPEN:
-        raise TransactionNotOpen(transaction=unit.id, state=unit.state)
-    known = next((t for t in unit.transactions if t.dataset_id == dataset.id), None)
+    lock_open_unit(connection, unit.id)
+    # Read again: before the lock was ours another writer of the unit may have opened it.
+    mine = open_transactions_of(connection, unit=unit.id)
+    known = next((t for t in mine if t.dataset_id == dataset.id), None)
     if known is not None:
         return known
     branch = find_branch(connection, dataset.id, unit.branch)
@@ -121,20 +123,20 @@ def open_in_unit(connection: Connection, unit: Unit, dataset: Dataset) -> Transa
 
 def renew_unit(database: Database, id: UnitId) -> None:
     """Any use of a unit renews its lease and those of its transactions."""
+    database.write(lambda connection: renew_unit_in(connection, id))
 
-    def work(connection: Connection) -> None:
-        moment = now(connection)
-        for table, mine in (
-            (units, units.c.id == id),
-            (transactions, transactions.c.unit_id == id),
-        ):
-            connection.execute(
-                update(table)
-                .where(mine, table.c.state == TransactionState.OPEN)
-                .values(lease_until=moment + table.c.lease_seconds * 1_000_000)
-            )
 
-    database.write(work)
+def renew_unit_in(connection: Connection, id: UnitId) -> None:
+    moment = now(connection)
+    for table, mine in (
+        (units, units.c.id == id),
+        (transactions, transactions.c.unit_id == id),
+    ):
+        connection.execute(
+            update(table)
+            .where(mine, table.c.state == TransactionState.OPEN)
+            .values(lease_until=moment + table.c.lease_seconds * 1_000_000)
+        )
 
 
 def close_unit(database: Database, id: UnitId, state: TransactionState) -> None:

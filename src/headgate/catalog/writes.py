@@ -5,56 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, case, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
-from headgate.catalog.find import Steps
 from headgate.catalog.locks import BranchState
 from headgate.catalog.rows import BRANCHES, dump, to_branch
 from headgate.catalog.schema import (
     branches,
     events,
     transactions,
+    units,
     versions,
     working_objects,
 )
 from headgate.model.ancestry import without
-from headgate.model.history import is_in_history
 from headgate.model.ids import BranchId, DatasetId, Instant, TransactionId, mint
 from headgate.model.nouns import TransactionState, Version
 
-_CHUNK = 500
+_NEW_VERSIONS = {
+    "sqlite": sqlite.insert(versions).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(versions).on_conflict_do_nothing(),
+}
 
 
 def insert_versions(
     connection: Connection, new: Sequence[tuple[DatasetId, Version]], at: Instant
 ) -> None:
     """Records versions; those that are known (adopted, shared) are left as they are."""
-    unknown = {version.id: (dataset, version) for dataset, version in new}
-    ids = sorted(unknown)
-    for start in range(0, len(ids), _CHUNK):
-        query = select(versions.c.id).where(versions.c.id.in_(ids[start : start + _CHUNK]))
-        for id in connection.execute(query).scalars():
-            del unknown[id]
-    if unknown:
-        connection.execute(
-            insert(versions),
-            [
-                {
-                    "id": version.id,
-                    "dataset_id": dataset,
-                    "location": version.location,
-                    "content_id": version.content_id,
-                    "created_at": at,
-                }
-                for dataset, version in unknown.values()
-            ],
-        )
+    if not new:
+        return
+    connection.execute(
+        _NEW_VERSIONS[connection.dialect.name],
+        [
+            {
+                "id": version.id,
+                "dataset_id": dataset,
+                "location": version.location,
+                "content_id": version.content_id,
+                "created_at": at,
+            }
+            for dataset, version in new
+        ],
+    )
 
 
 def close_aborted(connection: Connection, ids: Iterable[TransactionId], at: Instant) -> None:
-    """Marks OPEN transactions ABORTED and forgets what they were going to use."""
+    """Marks OPEN transactions ABORTED, and with one of a unit all of that unit."""
     gone = sorted(set(ids))
     if not gone:
         return
+    gone += _unit_siblings(connection, gone)
     connection.execute(
         update(transactions)
         .where(transactions.c.id.in_(gone), transactions.c.state == TransactionState.OPEN)
@@ -65,6 +64,34 @@ def close_aborted(connection: Connection, ids: Iterable[TransactionId], at: Inst
         )
     )
     connection.execute(delete(working_objects).where(working_objects.c.transaction_id.in_(gone)))
+
+
+def _unit_siblings(connection: Connection, ids: Sequence[TransactionId]) -> list[TransactionId]:
+    """Closes the units that lose one of these; their other OPEN transactions, heads set back."""
+    lost = list(
+        connection.execute(
+            select(transactions.c.unit_id)
+            .where(transactions.c.id.in_(ids), transactions.c.unit_id.is_not(None))
+            .distinct()
+        ).scalars()
+    )
+    if not lost:
+        return []
+    connection.execute(
+        update(units)
+        .where(units.c.id.in_(lost), units.c.state == TransactionState.OPEN)
+        .values(state=TransactionState.ABORTED)
+    )
+    others = connection.execute(
+        select(transactions.c.id, transactions.c.parent_id).where(
+            transactions.c.unit_id.in_(lost),
+            transactions.c.state == TransactionState.OPEN,
+            transactions.c.id.not_in(ids),
+        )
+    ).all()
+    for id, parent in others:
+        connection.execute(update(branches).where(branches.c.head_id == id).values(head_id=parent))
+    return [TransactionId(id) for id, _ in others]
 
 
 def set_head_back(connection: Connection, branch: BranchId, head: TransactionId | None) -> None:
@@ -91,33 +118,6 @@ def hand_down_ancestry(connection: Connection, gone: BranchState) -> None:
                 parent_id=ids[lineage.parent] if lineage.parent else None,
                 remembered_chain=chain,
             )
-        )
-
-
-def take_off(
-    connection: Connection,
-    branch: BranchId,
-    before: TransactionId,
-    after: TransactionId | None,
-    steps: Steps,
-) -> None:
-    """What a reset or replacement took off its branch is never adopted again."""
-    kept = steps(after) if after else None
-    gone: list[TransactionId] = []
-    step = steps(before)
-    while not is_in_history(step, kept, steps):
-        gone.append(step.id)
-        if step.parent is None:
-            break
-        step = steps(step.parent)
-    for start in range(0, len(gone), _CHUNK):
-        connection.execute(
-            update(transactions)
-            .where(
-                transactions.c.id.in_(gone[start : start + _CHUNK]),
-                transactions.c.branch_id == branch,
-            )
-            .values(adoptable=0)
         )
 
 

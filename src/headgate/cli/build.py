@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +15,7 @@ from rich.live import Live
 
 from headgate import store
 from headgate.builds.report import BuildState, JobReport
-from headgate.builds.run import BuildOutcome
+from headgate.builds.run import BuildInterrupted, BuildOutcome
 from headgate.cli.choosing import choose_chain
 from headgate.cli.jobs_view import job_tree
 from headgate.cli.output import ActorOption, BranchOption, JsonOption, say, show_json
@@ -28,6 +31,9 @@ def build(
     fallback: Fallback = None,
     upstream: Upstream = False,
     force: Force = False,
+    atomic: Annotated[
+        bool, typer.Option("--atomic", help="Show nothing until the whole build has passed.")
+    ] = False,
     retries: Annotated[int, typer.Option("--retries", min=0, help="N retries: N+1 tries.")] = 0,
     abort_on_failure: Annotated[
         bool, typer.Option("--abort-on-failure", help="The first failure ends the build.")
@@ -50,22 +56,29 @@ def build(
         chosen, names = choose_chain(hg.settings, branch, fallback, Path.cwd())
         chain = " > ".join((chosen, *names))
         say(f"chain [bold]{chain}[/]")
-        with _Progress(chain, quiet=json) as progress:
-            outcome = hg.build(
-                targets,
-                branch=chosen,
-                fallback=names,
-                upstream=upstream,
-                force=force,
-                retries=retries,
-                abort_on_failure=abort_on_failure,
-                wait_seconds=wait,
-                task_key=task_key,
-                watch=progress.show,
-            )
+        with _Progress(chain, quiet=json) as progress, _ending_on_terminate() as received:
+            try:
+                outcome = hg.build(
+                    targets,
+                    branch=chosen,
+                    fallback=names,
+                    upstream=upstream,
+                    force=force,
+                    atomic=atomic,
+                    retries=retries,
+                    abort_on_failure=abort_on_failure,
+                    wait_seconds=wait,
+                    task_key=task_key,
+                    watch=progress.show,
+                )
+                code = 0 if outcome.state is BuildState.SUCCEEDED else 1
+            except BuildInterrupted as interrupted:
+                outcome = interrupted.outcome
+                # As shells count it: 128 and the number of the signal.
+                code = 128 + (received[0] if received else signal.SIGINT)
     _tell(outcome, json=json)
-    if outcome.state is not BuildState.SUCCEEDED:
-        raise typer.Exit(1)
+    if code:
+        raise typer.Exit(code)
 
 
 def _tell(outcome: BuildOutcome, *, json: bool) -> None:
@@ -75,6 +88,22 @@ def _tell(outcome: BuildOutcome, *, json: bool) -> None:
     chain = " > ".join((outcome.plan.request.branch, *outcome.plan.request.fallback))
     Console(highlight=False).print(job_tree(chain, outcome.jobs))
     say(f"build {outcome.id} {outcome.state.value}")
+
+
+@contextmanager
+def _ending_on_terminate() -> Iterator[list[int]]:
+    """A scheduler's SIGTERM ends a build as Ctrl-C does; gives the signals that came."""
+    received: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Progress:

@@ -8,10 +8,11 @@ import typer
 
 from headgate import store
 from headgate.catalog.builds import BuildRecord, list_builds, load_build
-from headgate.cli.output import JsonOption, show_json, show_table
+from headgate.catalog.leftovers import cancel_build
+from headgate.cli.output import ActorOption, JsonOption, note, show_json, show_table
 from headgate.model.instants import instant_text
 
-app = typer.Typer(no_args_is_help=True, help="List and show builds.")
+app = typer.Typer(no_args_is_help=True, help="List, show and cancel builds.")
 
 
 @app.command("list")
@@ -70,6 +71,20 @@ def show(build: str, json: JsonOption = False) -> None:
         ),
         empty="this build had no jobs.",
     )
+
+
+@app.command()
+def cancel(build: str, actor: ActorOption = None, json: JsonOption = False) -> None:
+    """End a build that runs, wherever it runs: what it has not committed is aborted.
+
+    Example: headgate builds cancel build-01m7f8gggmxzttp51zc67s
+    """
+    with store.open(actor=actor) as hg:
+        found = cancel_build(hg.database, build, actor=hg.settings.actor)
+    if json:
+        show_json(_to_json(found))
+        return
+    note(f"build {found.id} is {found.state}")
 
 
 def _to_json(build: BuildRecord) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`headgate dataset`: create, list and show datasets."""
+"""`headgate dataset`: create, list, show and register datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.catalog.find import list_branches, list_datasets
 from headgate.catalog.showing import find_shown
 from headgate.cli.content import look_inside, show_content
 from headgate.cli.formatting import branch_trees, transaction_line
-from headgate.cli.idempotency import operation_key
+from headgate.cli.idempotency import operation_key, request_hash
 from headgate.cli.nouns import dataset_json, transaction_json
 from headgate.cli.output import (
     ActorOption,
@@ -23,10 +23,12 @@ from headgate.cli.output import (
     show_json,
     show_table,
 )
+from headgate.endpoint.ports import Idempotency
+from headgate.handles.registering import register_table
 from headgate.model.contexts import parse_context
 from headgate.model.nouns import DatasetKind
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and show datasets.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, show and register datasets.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As in sales.orders.")]
 
@@ -90,11 +92,16 @@ def show(
         typer.Option("--branch", "-b", help="A branch, a chain `a>b`, a moment `a@12`, `txn:ID`."),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help="Also rows of a table, without Spark.")
-    ] = None,
+        int,
+        typer.Option("--rows", min=0, help="Also rows of a table, without Spark, or file paths."),
+    ] = 0,
     json: JsonOption = False,
 ) -> None:
     """A dataset's branches, and what it holds on one of them (the primary unless named).
+
+    JSON: {"dataset", "kind", "branches", "context", "transaction", "shown"}, of a table also
+    {"schema": [{"name", "type", "required"}], "partitioning", "properties", "row_count", "rows"},
+    of files {"files", "bytes", "paths"}; "shown" is the transaction as `txn show` has it.
 
     Example: headgate dataset show sales.orders -b "feature>master" --rows 5
     """
@@ -106,7 +113,11 @@ def show(
         content = look_inside(hg, found, shown, rows=rows)
     if json:
         noun = dataset_json(found, branches) | {"context": str(where)}
-        show_json(noun | {"shown": transaction_json(shown) if shown else None} | content)
+        noun |= {
+            "transaction": shown.id if shown else None,
+            "shown": transaction_json(shown) if shown else None,
+        }
+        show_json(noun | content)
         return
     for tree in branch_trees(branches):
         console().print(tree)
@@ -114,4 +125,45 @@ def show(
         note(f"nothing is committed on {where} yet.")
         return
     console().print(transaction_line(shown))
-    show_content(content)
+    show_content(content, rows=rows)
+
+
+@app.command()
+def register(
+    name: Name,
+    location: Annotated[
+        str,
+        typer.Option(
+            "--metadata-location",
+            help="A metadata file, or the table's directory in a Hadoop catalog; local or s3://.",
+        ),
+    ],
+    branch: BranchOption = None,
+    actor: ActorOption = None,
+    key: KeyOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show an existing Iceberg table as a dataset, without copying it.
+
+    Its files stay where they are and are never deleted by Headgate; what is added is written below
+    the warehouse. Whoever owns it must not expire its snapshots while branches here show them.
+
+    Example: headgate dataset register sales.orders --metadata-location s3://lake/sales/orders
+    """
+    with store.open(actor=actor) as hg:
+        dataset, target = hg.dataset(name), branch or hg.settings.builds.branch
+        request = {"dataset": str(dataset.name), "metadata-location": location}
+        hashed = request_hash("dataset-register", request)
+        register_table(
+            hg,
+            dataset.name,
+            location,
+            branch=target,
+            idempotency=Idempotency(key=key, request_hash=hashed) if key else None,
+        )
+        made, branches = dataset.load(), dataset.branches()
+        view = dataset.branch(target).load().view
+    if json:
+        show_json(dataset_json(made, branches) | {"transaction": view})
+    else:
+        note(f"dataset {made.name} is the table at {location}, on branch {target}.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headgate import store
-from headgate.catalog.transactions import renew_transactions
+from headgate.catalog.showing import find_shown
 from headgate.cli.formatting import count_text, size_text
 from headgate.cli.idempotency import operation_key
 from headgate.cli.nouns import Json, file_json, transaction_json
@@ -27,13 +28,14 @@ from headgate.cli.output import (
 from headgate.cli.progress import copying
 from headgate.cli.published import show_receipt
 from headgate.cli.txn import load_opened
-from headgate.errors import FileNotInView, Invalid, NotInHistory, StorageUnavailable, UnsafePath
+from headgate.errors import FileNotInView, Invalid, NotInHistory, StorageUnavailable
 from headgate.files.entries import Entry
 from headgate.files.upload import scan
 from headgate.files.writing import FileEdit, check_is_files, root_of
 from headgate.handles import BranchHandle, DatasetHandle, TransactionHandle, UnitHandle
+from headgate.model.contexts import UnitContext
 from headgate.model.names import check_file_path
-from headgate.model.nouns import PublicationKind, Transaction
+from headgate.model.nouns import Dataset, PublicationKind, Transaction
 from headgate.store import Store
 
 app = typer.Typer(no_args_is_help=True, help="Put, get, list and remove files of a dataset.")
@@ -174,7 +176,8 @@ def _in_transaction(hg: Store, dataset: DatasetHandle, id: str) -> TransactionHa
 
 
 def _upload(hg: Store, local: Path, path: str) -> list[Entry]:
-    files = scan(_checked_local(local), path)
+    with _reported(local):
+        files = scan(local, path)
     total = sum(file.size for file in files)
     with copying("put", files=len(files), total_bytes=total) as report:
         return hg.trees.upload_files(files, progress=report)
@@ -237,11 +240,12 @@ def _find(
 ) -> _Chosen:
     below = "" if path == _ALL else check_file_path(path.rstrip("/") or path)
     handle = hg.dataset(dataset)
-    check_is_files(handle.load())
+    found = handle.load()
+    check_is_files(found)
     if txn is not None and (branch is not None or at is not None):
         raise Invalid("--txn says it all: leave out --branch and --at.")
     shown = (
-        _use(hg, handle, txn)
+        _use(hg, found, txn)
         if txn is not None
         else handle.branch(branch or hg.settings.builds.branch).view(at=at)
     )
@@ -252,34 +256,34 @@ def _find(
     return _Chosen(shown=shown, path=below, entries=entries)
 
 
-def _use(hg: Store, dataset: DatasetHandle, id: str) -> Transaction:
-    """A transaction's working tree; looking at it renews the lease."""
-    working = _in_transaction(hg, dataset, id).transaction
-    renew_transactions(hg.database, [working.id])
-    return working
+def _use(hg: Store, dataset: Dataset, id: str) -> Transaction | None:
+    """What a transaction or unit shows of a dataset; looking at it opens nothing."""
+    load_opened(hg, id).renew()
+    return hg.database.read(lambda c: find_shown(c, UnitContext(id=id), dataset))
 
 
 def _download(hg: Store, chosen: _Chosen, local: Path) -> None:
     """A directory's content into LOCAL; a file as LOCAL, or into it where that is a directory."""
     root = root_of(chosen.shown.version if chosen.shown else None)
-    target = _checked_local(local)
     total = sum(entry.size for entry in chosen.entries)
-    with copying("get", files=len(chosen.entries), total_bytes=total) as report:
-        if not chosen.is_one_file or target.is_dir():
-            hg.trees.download(root, target, chosen.path, progress=report)
+    with (
+        _reported(local),
+        copying("get", files=len(chosen.entries), total_bytes=total) as report,
+    ):
+        if not chosen.is_one_file or local.is_dir():
+            hg.trees.download(root, local, chosen.path, progress=report)
             return
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            # Beside the target, so that it appears whole or not at all.
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".headgate-") as aside:
-                [entry] = hg.trees.download(root, Path(aside), chosen.path, progress=report)
-                Path(aside, entry.path).replace(target)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise StorageUnavailable(where=str(target), reason=reason) from error
+        local.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the target, so that it appears whole or not at all.
+        with tempfile.TemporaryDirectory(dir=local.parent, prefix=".headgate-") as aside:
+            [entry] = hg.trees.download(root, Path(aside), chosen.path, progress=report)
+            Path(aside, entry.path).replace(local)
 
 
-def _checked_local(local: Path) -> Path:
-    if "\0" in str(local):
-        raise UnsafePath(path=str(local), reason="it has the character U+0000")
-    return local
+@contextmanager
+def _reported(local: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageUnavailable(where=str(local), reason=reason) from error

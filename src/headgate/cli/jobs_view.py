@@ -52,8 +52,14 @@ def _line(report: JobReport) -> Text:
         line.append(f", from {report.decision.candidate.branch}", style=style)
     if report.attempts > 1:
         line.append(f", attempt {report.attempts}")
+    if report.tasks is not None:
+        line.append(f", {report.tasks[0]}/{report.tasks[1]} tasks", style="dim")
+    if report.state is JobState.RUNNING and report.rows:
+        line.append(f", {report.rows} rows", style="dim")
     if report.state is JobState.SUCCEEDED:
         line.append(f", {report.rows} rows, {report.spark_jobs} Spark jobs", style="dim")
+    if report.seconds is not None:
+        line.append(f", {report.seconds:.1f} s", style="dim")
     return line
 
 

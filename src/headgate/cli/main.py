@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from headgate.errors import HeadgateError
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("init", "Make a store: headgate.toml and an embedded catalog."),
     "demo": ("demo", "Watch a branch, a build, a merge and a promotion on real Spark."),
-    "dataset": ("dataset", "Create, list and show datasets."),
+    "dataset": ("dataset", "Create, list, show and register datasets."),
     "branch": ("branch", "Create, list, delete, reset, reparent and protect branches."),
     "tag": ("tag", "Pin a transaction under a name."),
     "txn": ("txn", "Open, commit, abort and show transactions."),
@@ -33,11 +34,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "history": ("history", "The transactions of a branch, newest first."),
     "log": ("log", "Publications: everything that changed what a branch shows."),
     "status": ("status", "What became of an operation, by its idempotency key."),
+    "diff": ("diff", "What differs between two branches or transactions."),
     "sql": ("sql", "Spark SQL on a branch context."),
     "jobspecs": ("jobspecs", "Publish transforms from Git, and list what is published."),
     "plan": ("plan", "What a build would do, and why."),
     "build": ("build", "Run JobSpecs on a branch."),
-    "builds": ("builds", "List and show builds."),
+    "builds": ("builds", "List, show and cancel builds."),
+    "serve": ("serve", "Serve the store to a team: one Iceberg URL per branch."),
+    "token": ("token", "Create, list and revoke bearer tokens for the server."),
     "recover": ("recover", "Settle what crashed owners left behind."),
     "cleanup": ("cleanup", "Condemn and sweep what no branch needs."),
     "doctor": ("doctor", "Check a store from end to end."),
@@ -119,7 +123,7 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Does what the words ask for; every error a person can meet becomes an exit code here."""
-    as_json = "--json" in words
+    as_json = "--json" in itertools.takewhile(lambda word: word != "--", words)
     try:
         code = _invoke(words)
         sys.stdout.flush()

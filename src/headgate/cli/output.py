@@ -47,10 +47,16 @@ KeyOption = Annotated[
 ]
 
 
+class _Results(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the process with code 1; a reader that has enough is no failure.
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """For results on stdout: lines are folded for a terminal, and left whole for a pipe."""
-    shown = Console(highlight=False)
-    return shown if shown.is_terminal else Console(highlight=False, width=_UNFOLDED)
+    shown = _Results(highlight=False)
+    return shown if shown.is_terminal else _Results(highlight=False, width=_UNFOLDED)
 
 
 def show_json(value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
@@ -114,14 +115,21 @@ class _Endpoint:
             return route.handler(self._service, request)
         if refusal := self._refusals.find(request.principal.actor, idempotency):
             return refusal
-        if self._service.catalog.recall(request.principal, request.context, idempotency):
-            return route.replay(self._service, request)
+        recall = partial(
+            self._service.catalog.recall, request.principal, request.context, idempotency
+        )
+        if (made := recall()) is not None:
+            return route.replay(self._service, request, made)
         try:
             return route.handler(self._service, request)
         except HeadgateError as error:
             reply = error_reply(error)
-            if reply.status < 500:
-                self._refusals.keep(request.principal.actor, idempotency, reply)
+            if reply.status >= 500:
+                return reply
+            # The same request may have come first while this one was being answered.
+            if (made := recall()) is not None:
+                return route.replay(self._service, request, made)
+            self._refusals.keep(request.principal.actor, idempotency, reply)
             return reply
 
 

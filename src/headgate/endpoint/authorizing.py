@@ -30,10 +30,10 @@ class EmbeddedTokens:
         actor = self._sessions.get(token)
         if actor is not None and not isinstance(context, JobContext):
             return Principal(actor=actor)
-        return self._database.read(lambda c: _job_principal(c, token, context))
+        return self._database.read(lambda c: job_principal(c, token, context))
 
 
-def _job_principal(connection: Connection, token: str, context: Context) -> Principal:
+def job_principal(connection: Connection, token: str, context: Context) -> Principal:
     """A job's token opens its own job's context only, and only while it is the newest attempt."""
     found = find_attempt_by_token(connection, token)
     if found is None:

@@ -11,8 +11,9 @@ from headgate.endpoint.replacing import refuse_stale_replacement
 from headgate.endpoint.replies import NO_CONTENT, Reply
 from headgate.endpoint.requests import Request, read_identifier
 from headgate.endpoint.service import Service
-from headgate.endpoint.tables import reply_applied, resolve
+from headgate.endpoint.tables import reply_applied
 from headgate.errors import (
+    AttemptSuperseded,
     ClientCleanupRefused,
     Conflict,
     Exists,
@@ -21,6 +22,7 @@ from headgate.errors import (
     RequirementFailed,
     TableExists,
     TableNotFound,
+    TransactionNotOpen,
 )
 from headgate.model.ids import DatasetId, mint_content
 from headgate.model.names import DatasetName
@@ -58,13 +60,6 @@ def commit_table(service: Service, request: Request) -> Reply:
     commit = _read_commit(request.table, request.json)
     (table,) = _commit(service, request, [commit])
     return reply_applied(service, table)
-
-
-def replay_commit_table(service: Service, request: Request) -> Reply:
-    """The table as it is after the commit, or newer."""
-    table = resolve(service, request, request.table)
-    service.served.note_commit(request.prefix, table.name, table.location)
-    return service.rendered.reply(service.versions.read(table.location))
 
 
 def commit_transaction(service: Service, request: Request) -> Reply:
@@ -121,6 +116,9 @@ def _commit(
             tables = [next(served) if isinstance(item, TableChange) else item for item in prepared]
         else:
             tables = [item for item in prepared if isinstance(item, ServedTable)]
+    except (AttemptSuperseded, TransactionNotOpen):
+        # Whatever landed before, landed nowhere: its author must stop.
+        raise
     except (Conflict, Exists):
         # A client whose reply got lost sends its commit again: it has landed, so it is no conflict.
         landed = [_find_landed(service, request, commit) for commit in commits]

@@ -40,6 +40,8 @@ class LoopbackEndpoint:
     def start(self) -> str:
         """Starts serving and returns the URL, once requests are answered."""
         listening = socket.create_server(("127.0.0.1", 0))
+        # Accepted connections inherit it; else a reply's second packet waits 40 ms for the first.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listening.getsockname()[1]
         self._socket = listening
         self._thread = threading.Thread(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from headgate.endpoint.ports import Namespace
+from headgate.endpoint.ports import Namespace, ServedTable
 from headgate.endpoint.replies import NO_CONTENT, Reply, json_reply, problem
 from headgate.endpoint.requests import Request, page, parse_levels
 from headgate.endpoint.service import Service
-from headgate.errors import NamespaceNotFound
+from headgate.errors import Denied, NamespaceNotFound
+from headgate.model.contexts import JobContext
 from headgate.model.names import check_name_part
 from headgate.tables.shape import read_properties, read_strings
 
@@ -32,6 +33,7 @@ def list_namespaces(service: Service, request: Request) -> Reply:
 
 def create_namespace(service: Service, request: Request) -> Reply:
     """Makes a namespace with its properties."""
+    _check_outside_jobs(request)
     namespace = tuple(read_strings(request.json, "namespace"))
     parse_levels("\x1f".join(namespace))
     for part in namespace:
@@ -41,10 +43,13 @@ def create_namespace(service: Service, request: Request) -> Reply:
     return json_reply({"namespace": namespace, "properties": properties})
 
 
-def replay_create_namespace(service: Service, request: Request) -> Reply:
+def replay_create_namespace(
+    _service: Service, request: Request, _made: Sequence[ServedTable]
+) -> Reply:
     """What creating it answered."""
     namespace = tuple(read_strings(request.json, "namespace"))
-    return json_reply({"namespace": namespace, "properties": load_properties(service, namespace)})
+    properties = read_properties(request.json, "properties")
+    return json_reply({"namespace": namespace, "properties": properties})
 
 
 def load_namespace(service: Service, request: Request) -> Reply:
@@ -61,51 +66,55 @@ def namespace_exists(service: Service, request: Request) -> Reply:
 
 def drop_namespace(service: Service, request: Request) -> Reply:
     """Removes an empty namespace."""
-    load_properties(service, request.namespace)
+    _check_outside_jobs(request)
     service.catalog.drop_namespace(request.principal, request.namespace, request.idempotency)
     return NO_CONTENT
 
 
 def update_properties(service: Service, request: Request) -> Reply:
     """Removes and sets properties; a key in both lists is 422, as the protocol asks."""
-    removals, updates = _property_changes(request)
+    _check_outside_jobs(request)
+    body = request.json
+    removals = read_strings(body, "removals") if body.get("removals") else []
+    updates = read_properties(body, "updates")
     if both := sorted(set(removals) & set(updates)):
         return problem(
             422,
             "UnprocessableEntityException",
             f"properties {both} are to be removed and set at once. Name each only once.",
         )
-    held = load_properties(service, request.namespace)
-    service.catalog.update_namespace(
+    removed = service.catalog.update_namespace(
         request.principal, request.namespace, removals, updates, request.idempotency
     )
     return json_reply(
         {
             "updated": sorted(updates),
-            "removed": sorted(set(removals) & set(held)),
-            "missing": sorted(set(removals) - set(held)),
+            "removed": sorted(removed),
+            "missing": sorted(set(removals) - removed),
         }
     )
 
 
-def replay_update_properties(_service: Service, request: Request) -> Reply:
-    """What the update answered, as far as the request tells it."""
-    removals, updates = _property_changes(request)
-    return json_reply({"updated": sorted(updates), "removed": sorted(removals), "missing": []})
+def replay_update_properties(
+    service: Service, request: Request, _made: Sequence[ServedTable]
+) -> Reply:
+    """What the update answered: the catalog has that on record with its key."""
+    return update_properties(service, request)
 
 
 def load_properties(service: Service, namespace: Namespace) -> Mapping[str, str]:
-    """A namespace's properties; one that exists only as a parent of others has none."""
+    """A namespace's properties, or 404."""
     properties = service.catalog.find_namespace(namespace)
-    if properties is not None:
-        return properties
-    depth = len(namespace)
-    if any(known[:depth] == namespace for known in service.catalog.list_namespaces()):
-        return {}
-    raise NamespaceNotFound(namespace=".".join(namespace))
+    if properties is None:
+        raise NamespaceNotFound(namespace=".".join(namespace))
+    return properties
 
 
-def _property_changes(request: Request) -> tuple[list[str], dict[str, str]]:
-    body = request.json
-    removals = read_strings(body, "removals") if body.get("removals") else []
-    return removals, read_properties(body, "updates")
+def _check_outside_jobs(request: Request) -> None:
+    """All branches share namespaces, and a job changes nothing but its outputs."""
+    if isinstance(request.context, JobContext):
+        raise Denied(
+            f"{request.context} may not change namespaces: a build changes only the outputs that "
+            "its JobSpecs declare. Make the namespace before, on a branch.",
+            context=str(request.context),
+        )

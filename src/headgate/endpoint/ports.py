@@ -28,6 +28,8 @@ class Principal:
 
     actor: str
     attempt: AttemptRef | None = None
+    # An admin: allowed on protected branches.
+    may_write_protected: bool = False
 
 
 # Raises `Denied` where the token is unknown, revoked or not enough for the action.
@@ -125,8 +127,13 @@ class TableCatalog(Protocol):
         """A tombstone, and a new dataset with the same version, together."""
         ...
 
-    def recall(self, principal: Principal, context: Context, idempotency: Idempotency) -> bool:
-        """Whether a write with this key has happened; `IdempotencyKeyReused` if another one has."""
+    def recall(
+        self, principal: Principal, context: Context, idempotency: Idempotency
+    ) -> Sequence[ServedTable] | None:
+        """The tables that a write with this key made, or None where none has happened.
+
+        Another request under the key is `IdempotencyKeyReused`.
+        """
         ...
 
     def list_namespaces(self) -> Sequence[Namespace]:
@@ -154,8 +161,8 @@ class TableCatalog(Protocol):
         removals: Sequence[str],
         updates: Mapping[str, str],
         idempotency: Idempotency | None,
-    ) -> None:
-        """Removes and sets properties, or raises `NamespaceNotFound`."""
+    ) -> frozenset[str]:
+        """Removes and sets properties, or raises `NamespaceNotFound`; which could be removed."""
         ...
 
     def drop_namespace(

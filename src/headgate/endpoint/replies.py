@@ -41,6 +41,7 @@ ERROR_TABLE: dict[type[errors.HeadgateError], tuple[int, str]] = {
     errors.NamespaceNotEmpty: (409, "NamespaceNotEmptyException"),
     errors.Unavailable: (503, "ServiceUnavailableException"),
     errors.OutcomeUnknown: (500, "CommitStateUnknownException"),
+    errors.CommitInterrupted: (500, "CommitStateUnknownException"),
     errors.WorkFailed: (500, "InternalServerError"),
     errors.HeadgateError: (500, "InternalServerError"),
 }

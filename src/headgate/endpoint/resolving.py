@@ -15,9 +15,9 @@ from headgate.catalog.find import (
     load_transactions,
 )
 from headgate.catalog.log import publication_at, view_at
-from headgate.catalog.units import find_unit
+from headgate.catalog.units import Unit, find_unit
 from headgate.endpoint.ports import ServedTable
-from headgate.errors import JobReadDenied, NotFound, VersionExpired
+from headgate.errors import JobReadDenied, NotFound, TransactionNotOpen, VersionExpired
 from headgate.model.contexts import (
     BranchContext,
     Context,
@@ -25,46 +25,54 @@ from headgate.model.contexts import (
     MomentContext,
     UnitContext,
 )
-from headgate.model.ids import TransactionId
 from headgate.model.names import DatasetName
-from headgate.model.nouns import Branch, Dataset, DatasetKind, Transaction
+from headgate.model.nouns import Branch, Dataset, DatasetKind, Transaction, TransactionState
 
 
 def resolve(connection: Connection, context: Context, name: DatasetName) -> ServedTable | None:
     """The version that a name means in a context, or None."""
+    if isinstance(context, JobContext):
+        _check_declared(load_scope(connection, context), name, context)
     dataset = find_dataset(connection, name)
     if dataset is None or dataset.kind is not DatasetKind.TABLE:
-        if isinstance(context, JobContext):
-            _check_declared(load_scope(connection, context), name, context)
         return None
-    match context:
-        case BranchContext():
-            return _serve(dataset, *_on_chain(connection, dataset, context.chain))
-        case MomentContext():
-            return _at_moment(connection, dataset, context)
-        case UnitContext():
-            return _in_unit(connection, dataset, context)
-        case JobContext():
-            return _in_job(connection, dataset, context)
+    branch, shown = _find_shown(connection, context, dataset)
+    if shown is None or shown.version is None:
+        return None
+    if shown.condemned:
+        raise VersionExpired(what=f"transaction {shown.id}")
+    return serve(shown, branch=branch)
 
 
 def list_tables(
     connection: Connection, context: Context, namespace: tuple[str, ...]
 ) -> Sequence[str]:
-    """Names of the tables that the context shows in a namespace."""
+    """Names of the tables that the context shows in a namespace, expired ones among them."""
     found = [d for d in list_datasets(connection, namespace) if d.kind is DatasetKind.TABLE]
     if isinstance(context, BranchContext):
         return _listed_on_chain(connection, found, context.chain)
     if isinstance(context, JobContext):
         scope = load_scope(connection, context)
-        declared = {*scope["inputs"], *scope["outputs"]}
-        found = [d for d in found if str(d.name) in declared]
-    return [d.name.name for d in found if resolve(connection, context, d.name) is not None]
+        found = [d for d in found if _is_declared(scope, d.name)]
+    shown = {d.name.name: _find_shown(connection, context, d)[1] for d in found}
+    return [name for name, one in shown.items() if one is not None and one.version is not None]
 
 
-def first_on_chain(connection: Connection, dataset: Dataset, chain: Sequence[str]) -> Branch | None:
+def serve(transaction: Transaction, *, branch: str) -> ServedTable:
+    """A transaction's version as the endpoint knows it."""
+    assert transaction.version is not None, f"{transaction.id} is a tombstone"
+    return ServedTable(
+        name=transaction.dataset,
+        dataset_id=transaction.dataset_id,
+        branch=branch,
+        transaction=transaction.id,
+        location=transaction.version.location,
+        content_id=transaction.version.content_id,
+    )
+
+
+def first_with_view(chain: Sequence[str], known: Mapping[str, Branch]) -> Branch | None:
     """The first branch of a chain with a COMMITTED transaction."""
-    known = {b.name: b for b in branches_named(connection, chain, [dataset.id])}
     return next((known[n] for n in chain if n in known and known[n].view is not None), None)
 
 
@@ -77,10 +85,36 @@ def load_scope(connection: Connection, context: JobContext) -> Mapping[str, Any]
     return scope
 
 
+def load_open(connection: Connection, context: UnitContext) -> Unit | Transaction:
+    """The unit or the single transaction that a context names, while it is OPEN."""
+    found = find_unit(connection, context.id) or find_transaction(connection, context.id)
+    if found is None:
+        raise NotFound(f"there is no transaction or unit {context.id!r}.", transaction=context.id)
+    if found.state is not TransactionState.OPEN:
+        raise TransactionNotOpen(transaction=context.id, state=found.state)
+    return found
+
+
+def _find_shown(
+    connection: Connection, context: Context, dataset: Dataset
+) -> tuple[str, Transaction | None]:
+    """Where a context finds a dataset, and the transaction that it shows there."""
+    match context:
+        case BranchContext():
+            return _on_chain(connection, dataset, context.chain)
+        case MomentContext():
+            return _at_moment(connection, dataset, context)
+        case UnitContext():
+            return _in_unit(connection, dataset, context)
+        case JobContext():
+            return _in_job(connection, dataset, context)
+
+
 def _on_chain(
     connection: Connection, dataset: Dataset, chain: Sequence[str]
 ) -> tuple[str, Transaction | None]:
-    branch = first_on_chain(connection, dataset, chain)
+    known = {b.name: b for b in branches_named(connection, chain, [dataset.id])}
+    branch = first_with_view(chain, known)
     if branch is None or branch.view is None:
         return chain[0], None
     return branch.name, find_transaction(connection, branch.view)
@@ -103,58 +137,53 @@ def _listed_on_chain(
 
 def _at_moment(
     connection: Connection, dataset: Dataset, context: MomentContext
-) -> ServedTable | None:
+) -> tuple[str, Transaction | None]:
     at = context.at
     if at is None and context.at_time is not None:
         at = publication_at(connection, context.at_time)
     for branch in context.chain:
         view = view_at(connection, dataset.id, branch, at or 0)
         if view is not None:
-            return _serve(dataset, branch, find_transaction(connection, view))
-    return None
+            return branch, find_transaction(connection, view)
+    return context.chain[0], None
 
 
-def _in_unit(connection: Connection, dataset: Dataset, context: UnitContext) -> ServedTable | None:
-    unit = find_unit(connection, context.id)
-    if unit is not None:
-        mine = next((t for t in unit.transactions if t.dataset_id == dataset.id), None)
-        if mine is not None:
-            return _serve(dataset, unit.branch, mine)
-        return _serve(dataset, *_on_chain(connection, dataset, [unit.branch]))
-    single = find_transaction(connection, context.id)
-    if single is None:
-        raise NotFound(f"there is no transaction or unit {context.id!r}.", transaction=context.id)
-    if single.dataset_id == dataset.id:
-        return _serve(dataset, single.branch, single)
-    return _serve(dataset, *_on_chain(connection, dataset, [single.branch]))
+def _in_unit(
+    connection: Connection, dataset: Dataset, context: UnitContext
+) -> tuple[str, Transaction | None]:
+    found = load_open(connection, context)
+    open_ones = found.transactions if isinstance(found, Unit) else (found,)
+    mine = next((t for t in open_ones if t.dataset_id == dataset.id), None)
+    if mine is not None:
+        return mine.branch, mine
+    return _on_chain(connection, dataset, [found.branch])
 
 
-def _in_job(connection: Connection, dataset: Dataset, context: JobContext) -> ServedTable | None:
+def _in_job(
+    connection: Connection, dataset: Dataset, context: JobContext
+) -> tuple[str, Transaction | None]:
     scope = load_scope(connection, context)
-    _check_declared(scope, dataset.name, context)
     name = str(dataset.name)
-    if name in scope["outputs"]:
-        working = find_transaction(connection, scope["outputs"][name])
-        return _serve(dataset, scope["branch"], working)
-    pin = scope["inputs"][name]
-    return _serve(dataset, pin["branch"], find_transaction(connection, pin["transaction"]))
+    pin = scope["inputs"].get(name)
+    id = scope["outputs"].get(name) or (pin["transaction"] if pin else None)
+    found = find_transaction(connection, id) if id is not None else None
+    if found is not None and found.state is TransactionState.ABORTED:
+        # What it holds belongs to nobody any more, least of all to whoever still asks for it.
+        raise TransactionNotOpen(transaction=found.id, state=found.state)
+    return (pin["branch"] if pin else scope["branch"]), found
 
 
 def _check_declared(scope: Mapping[str, Any], name: DatasetName, context: JobContext) -> None:
-    if str(name) not in scope["inputs"] and str(name) not in scope["outputs"]:
-        raise JobReadDenied(job=context.id, dataset=str(name))
+    if _is_declared(scope, name) or _is_metadata_table(scope, name):
+        return
+    raise JobReadDenied(job=context.id, dataset=str(name))
 
 
-def _serve(dataset: Dataset, branch: str, transaction: Transaction | None) -> ServedTable | None:
-    if transaction is None or transaction.version is None:
-        return None
-    if transaction.condemned:
-        raise VersionExpired(what=f"transaction {transaction.id}")
-    return ServedTable(
-        name=dataset.name,
-        dataset_id=dataset.id,
-        branch=branch,
-        transaction=TransactionId(transaction.id),
-        location=transaction.version.location,
-        content_id=transaction.version.content_id,
-    )
+def _is_declared(scope: Mapping[str, Any], name: DatasetName) -> bool:
+    return str(name) in scope["inputs"] or str(name) in scope["outputs"]
+
+
+def _is_metadata_table(scope: Mapping[str, Any], name: DatasetName) -> bool:
+    """`db.t.files` of a declared `db.t`: clients ask for a table of that name first."""
+    *above, last = name.namespace
+    return bool(above) and _is_declared(scope, DatasetName(namespace=tuple(above), name=last))

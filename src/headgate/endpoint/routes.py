@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headgate.endpoint import commits, namespaces, tables
-from headgate.endpoint.ports import Action
+from headgate.endpoint.ports import Action, ServedTable
 from headgate.endpoint.replies import Reply
 from headgate.endpoint.requests import Request
 from headgate.endpoint.service import Service
 
 Handler = Callable[[Service, Request], Reply]
+# Given the tables that the write made then.
+Replay = Callable[[Service, Request, Sequence[ServedTable]], Reply]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class Route:
     handler: Handler
     action: Action = Action.READ
     # Answers a write that has happened already, when its idempotency key comes again.
-    replay: Handler | None = None
+    replay: Replay | None = None
 
     @property
     def advertised(self) -> str:
@@ -48,7 +50,7 @@ _NAMESPACE = "namespaces/{namespace}"
 _TABLE = "namespaces/{namespace}/tables/{table}"
 
 
-def _write(method: str, pattern: str, handler: Handler, replay: Handler) -> Route:
+def _write(method: str, pattern: str, handler: Handler, replay: Replay) -> Route:
     return Route(
         method=method, pattern=pattern, handler=handler, action=Action.WRITE, replay=replay
     )
@@ -76,11 +78,11 @@ ROUTES = (
         namespaces.replay_update_properties,
     ),
     _read("GET", f"{_NAMESPACE}/tables", tables.list_tables),
-    _write("POST", f"{_NAMESPACE}/tables", tables.create_table, tables.replay_create_table),
-    _write("POST", f"{_NAMESPACE}/register", tables.register_table, tables.replay_create_table),
+    _write("POST", f"{_NAMESPACE}/tables", tables.create_table, tables.replay_made),
+    _write("POST", f"{_NAMESPACE}/register", tables.register_table, tables.replay_made),
     _read("GET", _TABLE, tables.load_table),
     _read("HEAD", _TABLE, tables.table_exists),
-    _write("POST", _TABLE, commits.commit_table, commits.replay_commit_table),
+    _write("POST", _TABLE, commits.commit_table, tables.replay_made),
     _write("DELETE", _TABLE, tables.drop_table, tables.replay_nothing),
     _read("POST", f"{_TABLE}/metrics", tables.report_metrics),
     _write("POST", "tables/rename", tables.rename_table, tables.replay_nothing),

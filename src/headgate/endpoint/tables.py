@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.endpoint.namespaces import load_properties
 from headgate.endpoint.ports import ServedTable, TableChange
+from headgate.endpoint.registering import register
 from headgate.endpoint.rendering import OVERLAY, table_result
 from headgate.endpoint.replies import NO_CONTENT, Reply, json_reply
 from headgate.endpoint.requests import Request, checked_name, page, read_identifier
@@ -15,17 +17,17 @@ from headgate.errors import (
     ImpossibleTableChange,
     MalformedRequest,
     OutcomeUnknown,
-    StorageUnavailable,
+    RequirementFailed,
     TableExists,
     TableNotFound,
     Unavailable,
+    ViewConflict,
 )
 from headgate.model.ids import DatasetId, mint_content, mint_dataset
 from headgate.model.names import DatasetName
 from headgate.model.nouns import TransactionType
 from headgate.tables.creation import create_metadata
 from headgate.tables.shape import Metadata, read_str
-from headgate.tables.versions import parse_metadata
 
 
 def list_tables(service: Service, request: Request) -> Reply:
@@ -61,9 +63,17 @@ def table_exists(service: Service, request: Request) -> Reply:
 
 def create_table(service: Service, request: Request) -> Reply:
     """Makes a table, or with `stage-create` only its first metadata."""
-    body = request.json
     load_properties(service, request.namespace)
-    name = checked_name(request.namespace, read_str(body, "name"))
+    name = checked_name(request.namespace, read_str(request.json, "name"))
+    try:
+        return _create(service, request, name)
+    except RequirementFailed:
+        # Another branch gave the name a dataset meanwhile: now it is there to be read.
+        return _create(service, request, name)
+
+
+def _create(service: Service, request: Request, name: DatasetName) -> Reply:
+    body = request.json
     if service.catalog.resolve(request.context, name):
         raise TableExists(table=str(name), context=str(request.context))
     dataset = service.catalog.find_dataset_id(name) or mint_dataset()
@@ -75,11 +85,11 @@ def create_table(service: Service, request: Request) -> Reply:
     return _publish_new(service, request, name, dataset, metadata)
 
 
-def replay_create_table(service: Service, request: Request) -> Reply:
-    """What creating it answered, or the table as it is by now."""
-    name = checked_name(request.namespace, read_str(request.json, "name"))
-    table = resolve(service, request, name)
-    return service.rendered.reply(service.versions.read(table.location))
+def replay_made(service: Service, request: Request, made: Sequence[ServedTable]) -> Reply:
+    """What the write of one table answered, whatever has become of the table since."""
+    (table,) = made
+    service.served.note_commit(request.prefix, table.name, table.location)
+    return reply_applied(service, table)
 
 
 def drop_table(service: Service, request: Request) -> Reply:
@@ -106,23 +116,19 @@ def rename_table(service: Service, request: Request) -> Reply:
 def register_table(service: Service, request: Request) -> Reply:
     """Takes in a table that lies elsewhere; what is added to it is written under the warehouse."""
     load_properties(service, request.namespace)
-    name = checked_name(request.namespace, read_str(request.json, "name"))
-    outside = read_str(request.json, "metadata-location")
-    if service.catalog.resolve(request.context, name):
-        raise TableExists(table=str(name), context=str(request.context))
-    found = _read_foreign(service, outside)
-    dataset = service.catalog.find_dataset_id(name) or mint_dataset()
-    log = [
-        *(found.get("metadata-log") or []),
-        {"metadata-file": outside, "timestamp-ms": found.get("last-updated-ms", 0)},
-    ]
-    metadata = {
-        **found,
-        "location": service.versions.table_location(dataset),
-        "metadata-log": log,
-        "last-updated-ms": service.now_ms(),
-    }
-    return _publish_new(service, request, name, dataset, metadata, owned=False)
+    table = register(
+        service.catalog,
+        service.versions,
+        service.read_outside,
+        principal=request.principal,
+        context=request.context,
+        name=checked_name(request.namespace, read_str(request.json, "name")),
+        metadata_location=read_str(request.json, "metadata-location"),
+        now_ms=service.now_ms(),
+        idempotency=request.idempotency,
+    )
+    service.served.note_commit(request.prefix, table.name, table.location)
+    return reply_applied(service, table)
 
 
 def report_metrics(_service: Service, _request: Request) -> Reply:
@@ -130,7 +136,7 @@ def report_metrics(_service: Service, _request: Request) -> Reply:
     return NO_CONTENT
 
 
-def replay_nothing(_service: Service, _request: Request) -> Reply:
+def replay_nothing(_service: Service, _request: Request, _made: Sequence[ServedTable]) -> Reply:
     """The answer to a write that answers nothing."""
     return NO_CONTENT
 
@@ -143,23 +149,12 @@ def resolve(service: Service, request: Request, name: DatasetName) -> ServedTabl
     return table
 
 
-def _read_foreign(service: Service, location: str) -> Metadata:
-    try:
-        return parse_metadata(service.read_outside(location), location)
-    except StorageUnavailable as error:
-        raise MalformedRequest(
-            what=f"the table at {location!r}", reason=error.message.rstrip(".")
-        ) from error
-
-
 def _publish_new(
     service: Service,
     request: Request,
     name: DatasetName,
     dataset: DatasetId,
     metadata: Metadata,
-    *,
-    owned: bool = True,
 ) -> Reply:
     version = service.versions.write(dataset, metadata)
     change = TableChange(
@@ -169,11 +164,16 @@ def _publish_new(
         location=version.location,
         content_id=mint_content(),
         type=TransactionType.SNAPSHOT,
-        owned=owned,
     )
-    (table,) = service.catalog.commit(
-        request.principal, request.context, [change], request.idempotency
-    )
+    try:
+        (table,) = service.catalog.commit(
+            request.principal, request.context, [change], request.idempotency
+        )
+    except ViewConflict as error:
+        if service.catalog.resolve(request.context, name) is None:
+            raise
+        # Whoever was first has the name; that is what a second CREATE TABLE is told.
+        raise TableExists(table=str(name), context=str(request.context)) from error
     service.served.note_commit(request.prefix, name, table.location)
     return reply_applied(service, table)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headgate.catalog import datasets as catalog
 from headgate.catalog.database import Connection, Database
-from headgate.catalog.find import find_dataset
-from headgate.catalog.operations import find_by_key
-from headgate.catalog.publish import publish_prepared
+from headgate.catalog.find import load_dataset
 from headgate.endpoint import resolving, writing
+from headgate.endpoint.datasets import find_or_make, find_table_dataset
 from headgate.endpoint.ports import (
     Idempotency,
     Namespace,
@@ -17,14 +16,13 @@ from headgate.endpoint.ports import (
     ServedTable,
     TableChange,
 )
-from headgate.errors import ContextReadOnly, Denied, NamespaceNotFound
-from headgate.model.changes import Change, PublishRequest
-from headgate.model.contexts import BranchContext, Context
+from headgate.endpoint.staging import renew_if_due, write_once
+from headgate.errors import ContextReadOnly, Denied
+from headgate.model.changes import Change
+from headgate.model.contexts import BranchContext, Context, MomentContext, UnitContext
 from headgate.model.ids import DatasetId, mint_version
 from headgate.model.names import DatasetName
-from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
-
-_Steps = Callable[[Connection], list[Change]]
+from headgate.model.nouns import TransactionType, Version
 
 
 class SqlTableCatalog:
@@ -34,10 +32,13 @@ class SqlTableCatalog:
         self._database = database
 
     def resolve(self, context: Context, name: DatasetName) -> ServedTable | None:
-        return self._database.read(lambda c: resolving.resolve(c, context, name))
+        found = self._database.read(lambda c: resolving.resolve(c, context, name))
+        if isinstance(context, UnitContext):
+            renew_if_due(self._database, context)
+        return found
 
     def find_dataset_id(self, name: DatasetName) -> DatasetId | None:
-        dataset = self._database.read(lambda c: find_dataset(c, name))
+        dataset = self._database.read(lambda c: find_table_dataset(c, name))
         return dataset.id if dataset else None
 
     def list_tables(self, context: Context, namespace: Namespace) -> Sequence[str]:
@@ -60,12 +61,8 @@ class SqlTableCatalog:
         idempotency: Idempotency | None,
     ) -> None:
         branch = _branch_only(context, "DROP TABLE")
-        self._publish(
-            principal,
-            branch,
-            idempotency,
-            lambda c: _tombstone(c, branch, table),
-        )
+        key = writing.operation_key(principal, context, idempotency)
+        writing.publish_once(self._database, principal, key, lambda c: _tombstone(c, branch, table))
 
     def rename(
         self,
@@ -78,9 +75,7 @@ class SqlTableCatalog:
         branch = _branch_only(context, "RENAME TABLE")
 
         def steps(connection: Connection) -> list[Change]:
-            target = find_dataset(connection, to) or catalog.create_dataset_in(
-                connection, to, kind=DatasetKind.TABLE, branch=None, actor=principal.actor
-            )
+            target = find_or_make(connection, principal, to)
             version = Version(
                 id=mint_version(), location=table.location, content_id=table.content_id
             )
@@ -93,11 +88,13 @@ class SqlTableCatalog:
                 base=None,
             )
 
-        self._publish(principal, branch, idempotency, steps)
-
-    def recall(self, principal: Principal, context: Context, idempotency: Idempotency) -> bool:
         key = writing.operation_key(principal, context, idempotency)
-        return key is not None and self._database.read(lambda c: find_by_key(c, key)) is not None
+        writing.publish_once(self._database, principal, key, steps)
+
+    def recall(
+        self, principal: Principal, context: Context, idempotency: Idempotency
+    ) -> Sequence[ServedTable] | None:
+        return self._database.read(lambda c: writing.find_made(c, principal, context, idempotency))
 
     def list_namespaces(self) -> Sequence[Namespace]:
         return self._database.read(catalog.list_namespaces)
@@ -112,7 +109,11 @@ class SqlTableCatalog:
         properties: Mapping[str, str],
         idempotency: Idempotency | None,
     ) -> None:
-        catalog.create_namespace(self._database, namespace, properties)
+        self._change_namespaces(
+            principal,
+            idempotency,
+            lambda c: catalog.create_namespace_in(c, namespace, properties),
+        )
 
     def update_namespace(
         self,
@@ -121,54 +122,50 @@ class SqlTableCatalog:
         removals: Sequence[str],
         updates: Mapping[str, str],
         idempotency: Idempotency | None,
-    ) -> None:
-        def work(connection: Connection) -> None:
-            known = catalog.find_namespace(connection, namespace)
-            if known is None:
-                raise NamespaceNotFound(namespace=".".join(namespace))
-            kept = {k: v for k, v in known.items() if k not in removals}
-            catalog.set_namespace_properties(connection, namespace, {**kept, **updates})
-
-        self._database.write(work)
+    ) -> frozenset[str]:
+        return self._change_namespaces(
+            principal,
+            idempotency,
+            lambda c: catalog.update_namespace_in(c, namespace, removals=removals, updates=updates),
+        )
 
     def drop_namespace(
         self, principal: Principal, namespace: Namespace, idempotency: Idempotency | None
     ) -> None:
-        catalog.drop_namespace(self._database, namespace)
+        self._change_namespaces(
+            principal, idempotency, lambda c: catalog.drop_namespace_in(c, namespace)
+        )
 
-    def _publish(
+    def _change_namespaces(
         self,
         principal: Principal,
-        context: BranchContext,
         idempotency: Idempotency | None,
-        steps: _Steps,
-    ) -> None:
-        publish_prepared(
-            self._database,
-            lambda c: PublishRequest(
-                actor=principal.actor,
-                kind=PublicationKind.COMMIT,
-                changes=tuple(steps(c)),
-                operation=writing.operation_key(principal, context, idempotency),
-            ),
-        )
+        change: Callable[[Connection], Iterable[str] | None],
+    ) -> frozenset[str]:
+        """Which properties the change took away; kept with its key, to be answered again."""
+        key = writing.operation_key(principal, None, idempotency)
+        receipt = write_once(self._database, key, lambda c: dict.fromkeys(change(c) or ()))
+        return frozenset(receipt.transactions)
 
 
 def _tombstone(connection: Connection, context: BranchContext, table: ServedTable) -> list[Change]:
-    dataset = find_dataset(connection, table.name)
-    assert dataset is not None, f"{table.name} was just resolved"
     return writing.add_on_branch(
-        connection, context, dataset, type=TransactionType.DELETE, version=None, base=table
+        connection,
+        context,
+        load_dataset(connection, table.name),
+        type=TransactionType.DELETE,
+        version=None,
+        base=table,
     )
 
 
 def _branch_only(context: Context, what: str) -> BranchContext:
     if isinstance(context, BranchContext):
         return context
-    if str(context).startswith(("txn:", "job:")):
-        raise Denied(
-            f"{what} is not possible inside {context}: it is a publication of its own. "
-            "Do it on a branch context.",
-            context=str(context),
-        )
-    raise ContextReadOnly(context=str(context))
+    if isinstance(context, MomentContext):
+        raise ContextReadOnly(context=str(context))
+    raise Denied(
+        f"{what} is not possible inside {context}: it is a publication of its own. "
+        "Do it on a branch context.",
+        context=str(context),
+    )

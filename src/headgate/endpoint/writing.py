@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headgate.catalog.database import Connection, Database
-from headgate.catalog.datasets import create_dataset_in
-from headgate.catalog.find import find_branch, find_dataset, find_transaction, load_transaction
-from headgate.catalog.operations import claim_operation, record_outcome
+from headgate.catalog.find import branches_named, find_transaction, load_transactions
+from headgate.catalog.operations import do_once, find_by_key
 from headgate.catalog.publish import publish_prepared
-from headgate.catalog.stage import stage_in
-from headgate.catalog.units import find_unit, open_in_unit
+from headgate.endpoint.datasets import find_or_create
 from headgate.endpoint.ports import Idempotency, Principal, ServedTable, TableChange
-from headgate.endpoint.resolving import first_on_chain, load_scope, resolve
+from headgate.endpoint.resolving import first_with_view, serve
+from headgate.endpoint.staging import stage_changes, write_once
 from headgate.errors import (
+    BranchExists,
     ContextReadOnly,
-    JobWriteDenied,
     Mismatch,
+    OutcomeUnknown,
     ViewConflict,
 )
 from headgate.model.changes import (
@@ -25,19 +25,21 @@ from headgate.model.changes import (
     CreateBranch,
     OperationKey,
     PublishRequest,
+    Receipt,
 )
 from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
-from headgate.model.ids import Instant, mint_branch, mint_operation, mint_version
-from headgate.model.names import DatasetName
+from headgate.model.ids import TransactionId, mint_branch, mint_version
 from headgate.model.nouns import (
     Branch,
     Dataset,
-    DatasetKind,
     PublicationKind,
     Transaction,
     TransactionType,
     Version,
 )
+
+# What the operations on namespaces are filed under: no branch has such a name.
+_EVERYWHERE = "*"
 
 
 def commit(
@@ -47,43 +49,79 @@ def commit(
     changes: Sequence[TableChange],
     idempotency: Idempotency | None,
 ) -> Sequence[ServedTable]:
-    """Makes all changes visible in the context together, or none."""
-    operation = operation_key(principal, context, idempotency)
+    """Makes all changes visible in the context together, or none; what each table is by it."""
+    key = operation_key(principal, context, idempotency)
     match context:
         case BranchContext():
-            publish_prepared(
-                database,
-                lambda c: PublishRequest(
-                    actor=principal.actor,
-                    kind=PublicationKind.COMMIT,
-                    changes=tuple(
-                        step
-                        for change in changes
-                        for step in _branch_changes(c, principal, context, change)
-                    ),
-                    operation=operation,
-                ),
+            receipt = publish_once(
+                database, principal, key, lambda c: _steps(c, principal, context, changes)
+            )
+        case UnitContext() | JobContext():
+            receipt = write_once(
+                database, key, lambda c: stage_changes(c, principal, context, changes)
             )
         case MomentContext():
             raise ContextReadOnly(context=str(context))
-        case UnitContext() | JobContext():
-            database.write(lambda c: _stage(c, principal, context, changes, operation))
-    names = [change.name for change in changes]
-    return database.read(lambda c: [_now_served(c, context, name) for name in names])
+    return database.read(lambda c: _made(c, receipt, changes))
+
+
+def find_made(
+    connection: Connection, principal: Principal, context: Context, idempotency: Idempotency
+) -> Sequence[ServedTable] | None:
+    """The tables that a write with this key made; None where none is on record."""
+    for place in (context, None):
+        key = operation_key(principal, place, idempotency)
+        receipt = find_by_key(connection, key) if key else None
+        if receipt is not None:
+            found = _transactions(connection, receipt)
+            return [serve(one, branch=one.branch) for one in found if one.version is not None]
+    return None
 
 
 def operation_key(
-    principal: Principal, context: Context, idempotency: Idempotency | None
+    principal: Principal, context: Context | None, idempotency: Idempotency | None
 ) -> OperationKey | None:
+    """Under which key a request is on record; without a context: one on namespaces."""
     if idempotency is None:
         return None
+    place = context.branch if isinstance(context, BranchContext) else str(context or _EVERYWHERE)
     return OperationKey(
         principal=principal.actor,
         kind="iceberg",
-        branch=str(context),
+        branch=place,
         key=idempotency.key,
         request_hash=idempotency.request_hash,
     )
+
+
+def publish_once(
+    database: Database,
+    principal: Principal,
+    key: OperationKey | None,
+    steps: Callable[[Connection], Sequence[Change]],
+) -> Receipt:
+    """One publication for each key, of steps that are read and decided in the same unit of work."""
+
+    def act() -> Receipt:
+        return publish_prepared(
+            database,
+            lambda connection: PublishRequest(
+                actor=principal.actor,
+                kind=PublicationKind.COMMIT,
+                changes=tuple(steps(connection)),
+                operation=key,
+                may_write_protected=principal.may_write_protected,
+            ),
+        )
+
+    def act_again() -> Receipt:
+        try:
+            return act()
+        except BranchExists:
+            # Somebody made the branch between reading and locking: now it is there to be read.
+            return act()
+
+    return do_once(database, key, act_again)
 
 
 def add_on_branch(
@@ -96,17 +134,21 @@ def add_on_branch(
     base: ServedTable | None,
 ) -> list[Change]:
     """A transaction on the context's branch, which is made off the first existing fallback."""
-    branch = find_branch(connection, dataset.id, context.branch)
+    # Read once: what is compared with the base must be what the door is told to expect.
+    known = {b.name: b for b in branches_named(connection, context.chain, [dataset.id])}
+    source = first_with_view(context.chain, known)
+    _check_base(connection, context, dataset, source, base)
+    branch = known.get(context.branch)
     steps: list[Change] = []
     if branch is None:
-        created = _new_branch(connection, context, dataset)
-        parent = first_on_chain(connection, dataset, context.fallbacks)
-        _check_base(connection, parent, base, context)
+        created = _new_branch(context, dataset, source)
         steps.append(created)
         id, view = created.id, created.view
     else:
         id, view = branch.id, branch.view
-        _check_base(connection, branch, base, context)
+        if view is None and version is not None:
+            # The branch was passed over: all that it is given is new on it.
+            type = TransactionType.SNAPSHOT
     steps.append(
         AddTransaction(
             branch=id,
@@ -120,34 +162,28 @@ def add_on_branch(
     return steps
 
 
-def _branch_changes(
-    connection: Connection, principal: Principal, context: BranchContext, change: TableChange
+def _steps(
+    connection: Connection,
+    principal: Principal,
+    context: BranchContext,
+    changes: Sequence[TableChange],
 ) -> list[Change]:
-    dataset = find_dataset(connection, change.name) or _new_dataset(connection, principal, change)
-    return add_on_branch(
-        connection,
-        context,
-        dataset,
-        type=change.type,
-        version=_version(change),
-        base=change.base,
-    )
+    steps: list[Change] = []
+    for change in changes:
+        steps += add_on_branch(
+            connection,
+            context,
+            find_or_create(connection, principal, change),
+            type=change.type,
+            version=Version(
+                id=mint_version(), location=change.location, content_id=change.content_id
+            ),
+            base=change.base,
+        )
+    return steps
 
 
-def _new_dataset(connection: Connection, principal: Principal, change: TableChange) -> Dataset:
-    return create_dataset_in(
-        connection,
-        change.name,
-        kind=DatasetKind.TABLE,
-        branch=None,
-        actor=principal.actor,
-        owned=change.owned,
-        id=change.dataset_id,
-    )
-
-
-def _new_branch(connection: Connection, context: BranchContext, dataset: Dataset) -> CreateBranch:
-    parent = first_on_chain(connection, dataset, context.fallbacks)
+def _new_branch(context: BranchContext, dataset: Dataset, parent: Branch | None) -> CreateBranch:
     return CreateBranch(
         id=mint_branch(),
         dataset=dataset.id,
@@ -155,108 +191,48 @@ def _new_branch(connection: Connection, context: BranchContext, dataset: Dataset
         parent=parent.id if parent else None,
         expected_head=parent.head if parent else None,
         expected_view=parent.view if parent else None,
+        # At the view: nobody who only writes shares a transaction that is OPEN on the parent.
         head=parent.view if parent else None,
         view=parent.view if parent else None,
     )
 
 
 def _check_base(
-    connection: Connection, branch: Branch | None, base: ServedTable | None, context: BranchContext
-) -> None:
-    """The branch, or the fallback it is made off, must still show what the change started from."""
-    view = find_transaction(connection, branch.view) if branch and branch.view else None
-    if view is None and context.fallbacks:
-        # An empty branch is passed over: the base came from further down the chain.
-        return
-    shown = view.version.location if view and view.version else None
-    if shown != (base.location if base else None):
-        raise _moved(
-            branch.dataset if branch else base.name if base else None,
-            branch.name if branch else context.branch,
-            field="view",
-            expected=base.transaction if base else None,
-            actual=branch.view if branch else None,
-        )
-
-
-def _moved(
-    dataset: DatasetName | None,
-    branch: str,
-    *,
-    field: str,
-    expected: str | None,
-    actual: str | None,
-) -> ViewConflict:
-    mismatch = Mismatch(
-        dataset=str(dataset), branch=branch, field=field, expected=expected, actual=actual
-    )
-    return ViewConflict([mismatch])
-
-
-def _stage(
     connection: Connection,
-    principal: Principal,
-    context: UnitContext | JobContext,
-    changes: Sequence[TableChange],
-    operation: OperationKey | None,
+    context: BranchContext,
+    dataset: Dataset,
+    source: Branch | None,
+    base: ServedTable | None,
 ) -> None:
-    id = mint_operation()
-    if operation is not None and claim_operation(connection, id, operation) is not None:
+    """The context must still show what the change started from."""
+    view = find_transaction(connection, source.view) if source and source.view else None
+    shown = view.version.location if view and view.version else None
+    if shown == (base.location if base else None):
         return
-    for change in changes:
-        transaction = (
-            _job_output(connection, context, change.name)
-            if isinstance(context, JobContext)
-            else _unit_transaction(connection, principal, context, change)
-        )
-        shown = transaction.version.location if transaction.version else None
-        if shown != (change.base.location if change.base else None):
-            raise _moved(
-                change.name,
-                transaction.branch,
-                field="working version",
-                expected=change.base.location if change.base else None,
-                actual=shown,
-            )
-        stage_in(
-            connection,
-            transaction.id,
-            _version(change),
-            expected=transaction.version.id if transaction.version else None,
-            attempt=principal.attempt,
-        )
-    if operation is not None:
-        record_outcome(connection, id, None, Instant(0), {})
+    mismatch = Mismatch(
+        dataset=str(dataset.name),
+        branch=source.name if source else context.branch,
+        field="view",
+        expected=base.transaction if base else None,
+        actual=source.view if source else None,
+    )
+    raise ViewConflict([mismatch])
 
 
-def _job_output(connection: Connection, context: JobContext, name: DatasetName) -> Transaction:
-    outputs = load_scope(connection, context)["outputs"]
-    if str(name) not in outputs:
-        raise JobWriteDenied(job=context.id, dataset=str(name), outputs=sorted(outputs))
-    return load_transaction(connection, outputs[str(name)])
+def _made(
+    connection: Connection, receipt: Receipt, changes: Sequence[TableChange]
+) -> list[ServedTable]:
+    """The tables as these changes left them, whatever others did to them since."""
+    by_name = {
+        transaction.dataset: transaction for transaction in _transactions(connection, receipt)
+    }
+    made = [by_name[change.name] for change in changes]
+    if any(transaction.version is None for transaction in made):
+        # Staged, and meanwhile a newer attempt began the transaction again.
+        raise OutcomeUnknown(operation=receipt.operation)
+    return [serve(transaction, branch=transaction.branch) for transaction in made]
 
 
-def _unit_transaction(
-    connection: Connection, principal: Principal, context: UnitContext, change: TableChange
-) -> Transaction:
-    """The unit's transaction on the dataset, opened at its first write."""
-    unit = find_unit(connection, context.id)
-    if unit is None:
-        single = load_transaction(connection, context.id)
-        if single.dataset != change.name:
-            raise JobWriteDenied(
-                job=context.id, dataset=str(change.name), outputs=[str(single.dataset)]
-            )
-        return single
-    dataset = find_dataset(connection, change.name) or _new_dataset(connection, principal, change)
-    return open_in_unit(connection, unit, dataset)
-
-
-def _version(change: TableChange) -> Version:
-    return Version(id=mint_version(), location=change.location, content_id=change.content_id)
-
-
-def _now_served(connection: Connection, context: Context, name: DatasetName) -> ServedTable:
-    table = resolve(connection, context, name)
-    assert table is not None, f"{name} was just written in {context}"
-    return table
+def _transactions(connection: Connection, receipt: Receipt) -> list[Transaction]:
+    ids = [TransactionId(id) for id in receipt.transactions.values() if id is not None]
+    return list(load_transactions(connection, ids).values())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from headgate.errors.conflicts import (
     AttemptSuperseded,
+    BuildNotRunning,
+    ContentSwept,
     FileChanged,
     IntentPending,
     IntentTakenOver,
@@ -20,6 +22,7 @@ from headgate.errors.conflicts import (
     StaleReplacement,
     TransactionNotCommitted,
     TransactionNotOpen,
+    UnitIncomplete,
     ViewConflict,
 )
 from headgate.errors.denied import (
@@ -28,6 +31,7 @@ from headgate.errors.denied import (
     ContextReadOnly,
     JobReadDenied,
     JobWriteDenied,
+    RoleDenied,
     TokenRefused,
 )
 from headgate.errors.existing import (
@@ -37,6 +41,7 @@ from headgate.errors.existing import (
     TableExists,
 )
 from headgate.errors.failed import (
+    ChecksFailed,
     NothingWritten,
     UserCodeFailed,
     UserCodeTimedOut,
@@ -87,6 +92,7 @@ from headgate.errors.unavailable import (
     CommitInterrupted,
     EndpointNotStarted,
     MissingExtra,
+    NeedsSpark,
     ObjectCorrupted,
     OutcomeUnknown,
     SparkUnavailable,
@@ -99,11 +105,14 @@ __all__ = [
     "BranchExists",
     "BranchNotFound",
     "BranchProtected",
+    "BuildNotRunning",
     "CatalogBroken",
     "CatalogUnavailable",
+    "ChecksFailed",
     "ClientCleanupRefused",
     "CommitInterrupted",
     "Conflict",
+    "ContentSwept",
     "ContextReadOnly",
     "CyclicJobs",
     "DatasetExists",
@@ -134,6 +143,7 @@ __all__ = [
     "NamespaceExists",
     "NamespaceNotEmpty",
     "NamespaceNotFound",
+    "NeedsSpark",
     "NotFound",
     "NotInHistory",
     "NothingWritten",
@@ -145,6 +155,7 @@ __all__ = [
     "PlanChanged",
     "RecoveryStopped",
     "RequirementFailed",
+    "RoleDenied",
     "SparkUnavailable",
     "StaleReplacement",
     "StorageUnavailable",
@@ -158,6 +169,7 @@ __all__ = [
     "TransactionNotOpen",
     "TransactionTypeViolated",
     "Unavailable",
+    "UnitIncomplete",
     "UnsafePath",
     "UserCodeFailed",
     "UserCodeTimedOut",

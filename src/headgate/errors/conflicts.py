@@ -91,6 +91,21 @@ class TransactionNotCommitted(Conflict):
         )
 
 
+class UnitIncomplete(Conflict):
+    """A unit's transactions commit together; somebody opened another one meanwhile."""
+
+    code = "unit_incomplete"
+    retryable = True
+
+    def __init__(self, *, unit: str, left_out: Sequence[str]) -> None:
+        super().__init__(
+            f"unit {unit} also has the OPEN transactions {', '.join(left_out)}: all of a unit "
+            "commits together. Commit the unit again.",
+            unit=unit,
+            left_out=list(left_out),
+        )
+
+
 class AttemptSuperseded(Conflict):
     """A newer attempt of the same task key exists, or this one has ended."""
 
@@ -103,6 +118,17 @@ class AttemptSuperseded(Conflict):
             key=key,
             epoch=epoch,
             newest=newest,
+            state=state,
+        )
+
+
+class BuildNotRunning(Conflict):
+    code = "build_not_running"
+
+    def __init__(self, *, build: str, state: str) -> None:
+        super().__init__(
+            f"build {build} has ended as {state}: there is nothing to cancel.",
+            build=build,
             state=state,
         )
 
@@ -197,9 +223,23 @@ class NamespaceNotEmpty(Conflict):
 
     def __init__(self, *, namespace: str) -> None:
         super().__init__(
-            f"namespace {namespace!r} is not empty. Namespaces are shared by all branches: drop "
-            "what is in it on every branch first.",
+            f"namespace {namespace!r} is not empty. It is shared by all branches and moments, and "
+            "a dataset keeps its history after DROP TABLE: one that ever held any stays.",
             namespace=namespace,
+        )
+
+
+class ContentSwept(Conflict):
+    """Cleanup deleted a stored content just before it was to be used again."""
+
+    code = "content_swept"
+    retryable = True
+
+    def __init__(self, *, path: str) -> None:
+        super().__init__(
+            f"the content of {path!r} was swept by cleanup before it could be used again; nothing "
+            "was changed. Upload it once more.",
+            path=path,
         )
 
 

@@ -25,6 +25,17 @@ class TokenRefused(Denied):
         super().__init__(f"the bearer token is refused: {reason}.")
 
 
+class RoleDenied(Denied):
+    code = "role_denied"
+
+    def __init__(self, *, actor: str, role: str, right: str) -> None:
+        super().__init__(
+            f"{actor} is a {role} and may not {right}. Ask an admin for another token.",
+            actor=actor,
+            role=role,
+        )
+
+
 class JobReadDenied(Denied):
     code = "job_read_denied"
 

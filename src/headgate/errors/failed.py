@@ -47,3 +47,22 @@ class NothingWritten(WorkFailed):
             transform=transform,
             outputs=list(outputs),
         )
+
+
+class ChecksFailed(WorkFailed):
+    code = "checks_failed"
+
+    def __init__(self, *, before: bool, failed: Sequence[tuple[str, str, str]]) -> None:
+        """Takes dataset, name and reason of each check that stops the job."""
+        many = "1 check" if len(failed) == 1 else f"{len(failed)} checks"
+        when = "before the transform was called" if before else "on what the transform wrote"
+        listed = "; ".join(f"{name!r} on {dataset}: {reason}" for dataset, name, reason in failed)
+        super().__init__(
+            f"{many} failed {when}, and nothing is published: {listed}. Mend the data or the "
+            "transform, or declare on_error='WARN' where a failure is only to be recorded.",
+            before=before,
+            failed=[
+                {"dataset": dataset, "name": name, "reason": reason}
+                for dataset, name, reason in failed
+            ],
+        )

@@ -102,3 +102,18 @@ class SparkUnavailable(Unavailable):
 
     def __init__(self, *, reason: str, remedy: str) -> None:
         super().__init__(f"Spark cannot be used: {reason}. {remedy}", reason=reason)
+
+
+class NeedsSpark(Unavailable):
+    """A table uses what can be read by Spark only."""
+
+    code = "needs_spark"
+    retryable = False
+
+    def __init__(self, *, where: str, reason: str) -> None:
+        super().__init__(
+            f"the table version at {where} cannot be read without Spark: {reason}. "
+            'Use headgate sql, as in `headgate sql -b BRANCH "select * from NAMESPACE.NAME"`.',
+            where=where,
+            reason=reason,
+        )

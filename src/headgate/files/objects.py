@@ -10,6 +10,7 @@ from typing import NewType
 
 from headgate.errors import Invalid, ObjectCorrupted
 from headgate.files.parallel import in_parallel
+from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ports import ObjectStore
 
 # The SHA-256 of some bytes as 64 hexadecimal digits.
@@ -41,6 +42,7 @@ class Objects:
     def put(self, data: bytes) -> Digest:
         digest = digest_of(data)
         self._store.put(key_of(digest), data)
+        reach(Failpoint.FILES_OBJECT_STORED)
         return digest
 
     def put_all(self, contents: Mapping[Digest, bytes]) -> None:
@@ -52,7 +54,9 @@ class Objects:
 
     def put_file(self, digest: Digest, source: Path) -> bool:
         """Stores the file, which must still have this digest; False if it was there already."""
-        return self._store.put_file(key_of(digest), source, sha256=digest)
+        stored = self._store.put_file(key_of(digest), source, sha256=digest)
+        reach(Failpoint.FILES_OBJECT_STORED)
+        return stored
 
     def get(self, digest: Digest) -> bytes:
         data = self._store.get(key_of(digest))

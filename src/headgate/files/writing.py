@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
+from headgate.catalog.condemning import find_condemned, spare_objects
 from headgate.catalog.database import Database
 from headgate.catalog.find import find_transaction, load_branch, load_transaction
 from headgate.catalog.publish import publish
 from headgate.catalog.stage import stage_version
-from headgate.errors import FileNotInView, Invalid, TransactionNotOpen, ViewConflict
+from headgate.catalog.sweeping import sweeping_alone
+from headgate.errors import (
+    ContentSwept,
+    FileNotInView,
+    Invalid,
+    ObjectNotFound,
+    TransactionNotOpen,
+    VersionExpired,
+    ViewConflict,
+)
 from headgate.files.difference import Change, ChangeKind
 from headgate.files.editing import Edited
 from headgate.files.entries import EMPTY, Entry
@@ -21,6 +32,7 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import ContentId, mint_version
 from headgate.model.nouns import (
     AttemptRef,
+    Branch,
     Dataset,
     DatasetKind,
     PublicationKind,
@@ -29,6 +41,8 @@ from headgate.model.nouns import (
     TransactionType,
     Version,
 )
+
+T = TypeVar("T")
 
 # How often a write of its own is prepared again on a branch that others move.
 _TRIES = 20
@@ -51,6 +65,14 @@ def root_of(version: Version | None) -> Digest:
     return Digest(version.location) if version else EMPTY
 
 
+def write_uploaded(upload: Callable[[], Sequence[Entry]], write: Callable[[FileEdit], T]) -> T:
+    """Uploads and writes; once more where cleanup swept some of it in between."""
+    try:
+        return write(FileEdit(put=upload()))
+    except ContentSwept:
+        return write(FileEdit(put=upload()))
+
+
 def stage_edit(
     database: Database,
     trees: FileTrees,
@@ -63,7 +85,8 @@ def stage_edit(
     for _ in range(_TRIES):
         if transaction.state is not TransactionState.OPEN:
             raise TransactionNotOpen(transaction=transaction.id, state=transaction.state)
-        edited = _apply(trees, root_of(transaction.version), edit, transaction)
+        apply = partial(_apply, trees, root_of(transaction.version), edit, transaction)
+        edited = apply()
         try:
             return stage_version(
                 database,
@@ -75,6 +98,8 @@ def stage_edit(
             )
         except ViewConflict:
             transaction = database.read(partial(load_transaction, id=transaction.id))
+        except VersionExpired:
+            _take_back(database, trees, edit, apply)
     raise Invalid(f"transaction {transaction.id} is being changed by too many writers at once.")
 
 
@@ -95,30 +120,43 @@ def publish_edit(
         here = database.read(partial(load_branch, dataset=dataset, name=branch))
         base = database.read(partial(find_transaction, id=here.view)) if here.view else None
         before = root_of(base.version if base else None)
-        edited = _apply(trees, before, edit, base)
-        type = natural_type(trees.difference(before, edited.root))
-        change = AddTransaction(
-            branch=here.id,
-            expected_head=here.head,
-            expected_view=here.view,
-            parent=here.view,
-            type=type,
-            version=tree_version(edited.root),
-            objects=frozenset(_locations(trees, edited)),
-        )
-        request = PublishRequest(
-            actor=actor,
-            kind=PublicationKind.COMMIT,
-            changes=() if edited.root == before else (change,),
-            operation=operation,
-            may_write_protected=may_write_protected,
-        )
+        apply = partial(_apply, trees, before, edit, base)
         try:
+            change = _addition(trees, here, before, apply())
+            request = PublishRequest(
+                actor=actor,
+                kind=PublicationKind.COMMIT,
+                changes=(change,) if change else (),
+                operation=operation,
+                may_write_protected=may_write_protected,
+            )
             return publish(database, request)
-        except ViewConflict:
+        except (ViewConflict, ObjectNotFound):
+            # Somebody moved the branch; or a part of the new tree was old and swept just now.
             if remaining == 1:
                 raise
+        except VersionExpired:
+            if remaining == 1:
+                raise
+            _take_back(database, trees, edit, apply)
     raise AssertionError("unreachable")
+
+
+def _addition(
+    trees: FileTrees, here: Branch, before: Digest, edited: Edited
+) -> AddTransaction | None:
+    """The edited tree as the branch's next transaction; None where it is the one it shows."""
+    if edited.root == before:
+        return None
+    return AddTransaction(
+        branch=here.id,
+        expected_head=here.head,
+        expected_view=here.view,
+        parent=here.view,
+        type=natural_type(trees.difference(before, edited.root)),
+        version=tree_version(edited.root),
+        objects=frozenset(_locations(trees, edited)),
+    )
 
 
 def check_is_files(dataset: Dataset) -> None:
@@ -142,6 +180,29 @@ def _apply(trees: FileTrees, root: Digest, edit: FileEdit, where: Transaction | 
     edited = trees.edit(root, put=edit.put, remove=removed)
     reach(Failpoint.FILES_TREE_STORED)
     return edited
+
+
+def _take_back(
+    database: Database, trees: FileTrees, edit: FileEdit, apply: Callable[[], Edited]
+) -> None:
+    """What cleanup has condemned is needed again: its bytes are made sure of, then it is spared.
+
+    In this order, and while nobody sweeps: another writer may rely on it as soon as it is spared.
+    """
+    with sweeping_alone(database):
+        locations = _locations(trees, apply())
+        condemned = database.read(partial(find_condemned, locations=locations))
+        for entry in edit.put:
+            if not entry.is_directory and trees.location(entry.digest) in condemned:
+                _check_stored(trees, entry)
+        spare_objects(database, condemned)
+
+
+def _check_stored(trees: FileTrees, entry: Entry) -> None:
+    try:
+        next(trees.stream(entry), None)
+    except ObjectNotFound as error:
+        raise ContentSwept(path=entry.path) from error
 
 
 def _locations(trees: FileTrees, edited: Edited) -> Iterable[str]:

@@ -22,7 +22,7 @@ from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.errors import Invalid, NotInHistory, TransactionNotCommitted, VersionExpired
 from headgate.files.entries import Entry
 from headgate.files.progress import Progress
-from headgate.files.writing import FileEdit, check_is_files, publish_edit
+from headgate.files.writing import FileEdit, check_is_files, publish_edit, write_uploaded
 from headgate.handles.files import read_file, view_files
 from headgate.handles.parts import StoreParts
 from headgate.handles.transactions import TransactionHandle
@@ -193,8 +193,10 @@ class BranchHandle:
     ) -> Receipt:
         """Puts a file or a directory: one transaction and publication of its own."""
         check_is_files(self.dataset.load())
-        entries = self.store.trees.upload(Path(source), path, progress=progress)
-        return self.edit(FileEdit(put=entries), operation=operation)
+        return write_uploaded(
+            lambda: self.store.trees.upload(Path(source), path, progress=progress),
+            lambda edit: self.edit(edit, operation=operation),
+        )
 
     def remove(self, *paths: str, operation: OperationKey | None = None) -> Receipt:
         """Removes files, or all that is below a directory: one publication."""

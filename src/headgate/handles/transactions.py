@@ -11,7 +11,7 @@ from typing import Self
 from headgate.attempts.committing import CommitOptions, commit_transactions
 from headgate.catalog.find import find_transaction, load_dataset, load_transaction
 from headgate.catalog.operations import do_once
-from headgate.catalog.transactions import abort_transactions
+from headgate.catalog.transactions import abort_transactions, renew_transactions
 from headgate.catalog.units import (
     close_unit,
     load_open_unit,
@@ -23,7 +23,7 @@ from headgate.catalog.units import (
 from headgate.errors import Invalid
 from headgate.files.entries import Entry
 from headgate.files.progress import Progress
-from headgate.files.writing import FileEdit, check_is_files, stage_edit
+from headgate.files.writing import FileEdit, check_is_files, stage_edit, write_uploaded
 from headgate.handles.files import store_bytes, view_files
 from headgate.handles.parts import StoreParts
 from headgate.model.changes import OperationKey, Receipt
@@ -52,11 +52,13 @@ class TransactionHandle:
         return self.transaction.branch
 
     def put(self, source: Path | str, path: str = "", *, progress: Progress | None = None) -> None:
-        self.edit(FileEdit(put=self.store.trees.upload(Path(source), path, progress=progress)))
+        write_uploaded(
+            lambda: self.store.trees.upload(Path(source), path, progress=progress), self.edit
+        )
 
     def write(self, path: str, content: bytes) -> None:
         """One file from memory."""
-        self.edit(FileEdit(put=[store_bytes(self.store, path, content)]))
+        write_uploaded(lambda: [store_bytes(self.store, path, content)], self.edit)
 
     def remove(self, *paths: str) -> None:
         self.edit(FileEdit(remove=paths))
@@ -69,6 +71,10 @@ class TransactionHandle:
     def files(self, prefix: str = "") -> list[Entry]:
         self._check_is_files()
         return list(view_files(self.store, self.transaction, prefix))
+
+    def renew(self) -> None:
+        """Any use renews the lease."""
+        renew_transactions(self.store.database, [self.transaction.id])
 
     def commit(self, *, operation: OperationKey | None = None) -> Receipt:
         """One publication of its own."""
@@ -151,7 +157,7 @@ class UnitHandle:
     def dataset(self, name: str) -> TransactionHandle:
         """This unit's transaction on a dataset, opened at its first use."""
         parsed = parse_dataset_name(name)
-        renew_unit(self.store.database, self.id)
+        self.renew()
         return TransactionHandle(
             self.store,
             self.store.database.write(
@@ -159,26 +165,33 @@ class UnitHandle:
             ),
         )
 
+    def renew(self) -> None:
+        """Any use renews the lease, and those of its transactions."""
+        renew_unit(self.store.database, self.id)
+
     def commit(self, *, operation: OperationKey | None = None) -> Receipt:
         """Commits all of its transactions in one publication, or in none where it has none."""
-        receipt = do_once(self.store.database, operation, lambda: self._commit(operation))
-        close_unit(self.store.database, self.id, TransactionState.COMMITTED)
-        return receipt
+        return do_once(self.store.database, operation, lambda: self._commit(operation))
 
     def _commit(self, operation: OperationKey | None) -> Receipt:
         unit = self.store.database.read(lambda c: load_open_unit(c, self.id))
-        return commit_transactions(
+        receipt = commit_transactions(
             self.store.database,
             self.store.contents,
             [t.id for t in unit.transactions],
             CommitOptions(actor=self.actor, operation=operation),
         )
+        if not unit.transactions:
+            # The door closes a unit with its transactions; there was none to close it with.
+            close_unit(self.store.database, self.id, TransactionState.COMMITTED)
+        return receipt
 
     def abort(self) -> Sequence[str]:
         """Aborts all of its transactions and says which they were."""
         unit = self.store.database.read(lambda c: load_open_unit(c, self.id))
         ids = [t.id for t in unit.transactions]
-        abort_transactions(self.store.database, ids, actor=self.actor)
+        if ids:
+            abort_transactions(self.store.database, ids, actor=self.actor)
         close_unit(self.store.database, unit.id, TransactionState.ABORTED)
         return ids
 

@@ -147,6 +147,11 @@ def _parse_time(text: str, moment: str) -> Instant:
         raise InvalidContext(
             context=text, reason=f"{moment!r} is neither a publication number nor an ISO time"
         ) from error
-    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+    try:
+        aware = (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidContext(
+            context=text, reason=f"{moment!r} is outside the years 1 to 9999 in UTC"
+        ) from error
     since = aware - datetime(1970, 1, 1, tzinfo=UTC)
     return Instant((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)

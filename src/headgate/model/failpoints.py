@@ -21,6 +21,8 @@ class Failpoint(enum.StrEnum):
     PUBLISH_APPLIED = "publish.applied"
     PUBLISH_COMMITTED = "publish.committed"
     ABORT_APPLIED = "abort.applied"
+    BUILD_JOB_ENDED = "build.job_ended"
+    BUILD_HANDED_OVER = "build.handed_over"
     INTENT_RECORDED = "intent.recorded"
     INTENT_EFFECT_DONE = "intent.effect_done"
     INTENT_CONFIRMED = "intent.confirmed"

@@ -57,6 +57,7 @@ class AttemptState(enum.StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SUPERSEDED = "superseded"
+    CANCELED = "canceled"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,9 +61,14 @@ class Attached:
         return mine & set(tracker.getActiveStageIds())
 
 
-def attach(address: GatewayAddress, *, conf: Mapping[str, str], tag: str, bundle: Path) -> Attached:
-    """A new session of the JVM's one SparkContext, with these settings, tag and code."""
-    context = _existing_context(address)
+def join(address: GatewayAddress) -> SparkSession:
+    """A new session of the JVM's one SparkContext, for a job that is not known yet."""
+    return _new_session(_existing_context(address))
+
+
+def attach(session: SparkSession, *, conf: Mapping[str, str], tag: str, bundle: Path) -> Attached:
+    """Gives a session that nobody has used yet to one job: its settings, its tag, its code."""
+    context = session.sparkContext
     # Python workers are pooled by their environment: a bundle gets workers that know it alone.
     context.environment["PYTHONPATH"] = os.pathsep.join(map(str, import_roots(bundle)))
     # Workers of plain RDDs would look in the JVM's working directory first: other sources, maybe.
@@ -71,7 +76,6 @@ def attach(address: GatewayAddress, *, conf: Mapping[str, str], tag: str, bundle
     # The group too, because Spark can refuse a group's future jobs, but not a tag's.
     context.setJobGroup(tag, tag, interruptOnCancel=True)
     context.addJobTag(tag)
-    session = _new_session(context)
     configure(session, conf)
     # The tag is a matter of a thread; the session's own also marks what other threads run.
     return Attached(session=session, tags=(tag, session._jsparkSession.sessionJobTag()))

@@ -58,6 +58,9 @@ class JobDocument:
     fallback: tuple[str, ...] = ()
     incremental: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    # Where a process that has been waiting goes to work, and the file that it prints to.
+    directory: str | None = None
+    log: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -1,21 +1,27 @@
-"""The process of one job attempt: `python -m headgate.spark.job EVENTS_FD`, a document on stdin."""
+"""The process of one job attempt: `python -m headgate.spark.job EVENTS_FD`.
+
+On stdin come two lines: where the JVM is, then, as soon as there is a job, its document.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from headgate.errors import UserCodeFailed
 from headgate.model.names import parse_dataset_name
-from headgate.spark.attach import Attached, attach
+from headgate.spark.attach import Attached, attach, join
 from headgate.spark.document import EventKind, JobDocument
 from headgate.spark.failure import describe
 from headgate.spark.gateway import GatewayAddress
 from headgate.spark.io import Written, make_input, make_output
+from headgate.spark.job_checks import JobChecks
 from headgate.spark.reporting import ProgressWatch, Reporter, end_with_parent
 from headgate.spark.session import configure
 from headgate.transforms import Transform, TransformContext
@@ -26,9 +32,11 @@ from headgate.transforms.running import Outcome, run_transform
 def main() -> None:
     """Runs the attempt and ends the process: 0 if it succeeded, else 1."""
     reporter = Reporter(int(sys.argv[1]))
-    document = JobDocument.from_json(sys.stdin.buffer.readline().decode())
+    session = join(GatewayAddress(**json.loads(_next_line())))
+    document = JobDocument.from_json(_next_line())
     end_with_parent()
-    code = run(document, reporter)
+    _go_to_work(document)
+    code = run(document, session, reporter)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -36,44 +44,67 @@ def main() -> None:
     os._exit(code)
 
 
-def run(document: JobDocument, reporter: Reporter) -> int:
-    """The attempt from the first import to the last event; user code's failures end here."""
+def _next_line() -> str:
+    line = sys.stdin.buffer.readline()
+    if not line:
+        # Whoever started this process is gone, or has no job for it.
+        os._exit(0)
+    return line.decode()
+
+
+def _go_to_work(document: JobDocument) -> None:
+    if document.directory is not None:
+        os.chdir(document.directory)
+    if document.log is not None:
+        with Path(document.log).open("ab") as log:
+            os.dup2(log.fileno(), sys.stdout.fileno())
+            os.dup2(log.fileno(), sys.stderr.fileno())
+
+
+def run(document: JobDocument, session: Any, reporter: Reporter) -> int:
+    """The attempt from its settings to the last event; user code's failures end here."""
     bundle = Path(document.bundle)
     attached: Attached | None = None
+    checks = JobChecks()
     try:
-        attached = attach(
-            GatewayAddress(port=document.gateway_port, secret=document.gateway_secret),
-            conf=document.conf,
-            tag=document.tag,
-            bundle=bundle,
-        )
+        attached = attach(session, conf=document.conf, tag=document.tag, bundle=bundle)
         reporter.say(EventKind.STARTED, pid=os.getpid(), tags=attached.tags)
         with ProgressWatch(attached.task_progress, reporter):
-            outcome = _compute(document, attached, reporter)
+            outcome = _compute(document, attached, reporter, checks)
     # SystemExit too: user code that exits has not finished its work.
     except BaseException as error:
         shown = error.__cause__ if isinstance(error, UserCodeFailed) and error.__cause__ else error
         facts = describe(shown, bundle)
         sys.stderr.write(facts["traceback"])
-        reporter.say(EventKind.FAILED, **facts, spark_jobs=attached.spark_jobs() if attached else 0)
+        reporter.say(
+            EventKind.FAILED,
+            **facts,
+            spark_jobs=attached.spark_jobs() if attached else 0,
+            checks=checks.to_json(),
+        )
         return 1
     reporter.say(
         EventKind.DONE,
         written=outcome.written,
         aborted=outcome.aborted,
         spark_jobs=attached.spark_jobs(),
+        checks=checks.to_json(),
     )
     return 0
 
 
-def _compute(document: JobDocument, attached: Attached, reporter: Reporter) -> Outcome:
+def _compute(
+    document: JobDocument, attached: Attached, reporter: Reporter, checks: JobChecks
+) -> Outcome:
+    """The transform between its checks: those of inputs before it, those of outputs after it."""
     transform = _load(document)
     session = configure(attached.session, transform.options.spark_conf)
 
     def report(written: Written) -> None:
         reporter.say(EventKind.WRITTEN, **asdict(written))
 
-    return run_transform(
+    checks.before(session, transform, document.inputs)
+    outcome = run_transform(
         transform,
         {
             name: make_input(session, name, source, incremental=document.incremental)
@@ -91,6 +122,8 @@ def _compute(document: JobDocument, attached: Attached, reporter: Reporter) -> O
             parameters=document.parameters,
         ),
     )
+    checks.after(session, transform, document.outputs, outcome.written)
+    return outcome
 
 
 def _load(document: JobDocument) -> Transform:

@@ -19,8 +19,12 @@ from headgate.spark.gateway import (
 class SharedJvm:
     """A JVM with a SparkContext that other processes attach to; it dies with this process."""
 
-    def __init__(self, process: JvmProcess, gateway: Any, context: Any) -> None:
+    def __init__(
+        self, process: JvmProcess | None, address: GatewayAddress, gateway: Any, context: Any
+    ) -> None:
+        # None: somebody else's, who started it and will end it.
         self._process = process
+        self.address = address
         self._gateway = gateway
         self._context = context
 
@@ -31,24 +35,26 @@ class SharedJvm:
         try:
             gateway = connect(process.address)
             session = gateway.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
-            return cls(process, gateway, session.sparkContext())
+            return cls(process, process.address, gateway, session.sparkContext())
         except BaseException as error:
             process.end()
             if isinstance(error, Exception):
                 raise startup_failed("its SparkContext", request.log_path) from error
             raise
 
-    @property
-    def address(self) -> GatewayAddress:
-        return self._process.address
+    @classmethod
+    def at(cls, address: GatewayAddress) -> Self:
+        """A JVM that another process started; to stop it here is only to let go of it."""
+        gateway = connect(address)
+        return cls(None, address, gateway, gateway.jvm.org.apache.spark.SparkContext.getOrCreate())
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
 
     @property
     def alive(self) -> bool:
-        return self._process.alive
+        return self._process is None or self._process.alive
 
     def cancel(self, tags: Iterable[str]) -> None:
         """Ends every Spark job under these tags for good: a tag is never used again."""
@@ -67,6 +73,9 @@ class SharedJvm:
 
     def stop(self) -> None:
         """Ends the JVM and all that runs in it."""
+        if self._process is None:
+            self._gateway.close(keep_callback_server=True)
+            return
         self._gateway.shutdown()
         self._process.end()
 

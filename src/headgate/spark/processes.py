@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from headgate.spark.document import JobDocument
+from headgate.spark.gateway import GatewayAddress
 
 
 class JobProcess:
-    """One attempt in a process of its own; it ends itself when this process is gone."""
+    """One attempt in a process of its own; it ends itself when this process is gone.
+
+    It is told two things, when they are known: the JVM that it joins, then the job that it does.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], events_fd: int) -> None:
         self._process = process
         self._events = os.fdopen(events_fd, "rb")
+        self.address: GatewayAddress | None = None
 
     @classmethod
     def start(
@@ -31,7 +36,15 @@ class JobProcess:
         environ: Mapping[str, str],
         cwd: Path | None = None,
     ) -> Self:
-        """Starts the process; what user code prints goes to the log file."""
+        """A process that begins its job at once; what user code prints goes to the log file."""
+        job = cls.spawn(log_path, environ=environ, cwd=cwd)
+        job.join(GatewayAddress(port=document.gateway_port, secret=document.gateway_secret))
+        job.begin(document)
+        return job
+
+    @classmethod
+    def spawn(cls, log_path: Path, *, environ: Mapping[str, str], cwd: Path | None = None) -> Self:
+        """A process that loads what every job needs, and waits to be told more."""
         read_end, write_end = os.pipe()
         try:
             with log_path.open("ab") as log:
@@ -52,13 +65,24 @@ class JobProcess:
             raise
         finally:
             os.close(write_end)
-        job = cls(process, read_end)
-        job._tell(document)
-        return job
+        return cls(process, read_end)
+
+    def join(self, address: GatewayAddress) -> None:
+        """Lets the process make its session in a JVM, for a job to come."""
+        self.address = address
+        self._tell(json.dumps({"port": address.port, "secret": address.secret}))
+
+    def begin(self, document: JobDocument) -> None:
+        """Gives the process its job; there is no second one."""
+        self._tell(document.to_json())
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What the process reports, as it comes, until it has ended."""
@@ -88,11 +112,11 @@ class JobProcess:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def _tell(self, document: JobDocument) -> None:
-        """Sends the document; the pipe stays open, and its end says that we are gone."""
+    def _tell(self, line: str) -> None:
+        """Sends a line; the pipe stays open, and its end says that we are gone."""
         stdin = self._process.stdin
         assert stdin is not None
         # A process that died at once is reported by its exit code.
         with contextlib.suppress(BrokenPipeError):
-            stdin.write(document.to_json().encode() + b"\n")
+            stdin.write(line.encode() + b"\n")
             stdin.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,16 @@ from headgate.spark.gateway import Launch
 from headgate.spark.jars import coordinates_for, ensure
 from headgate.spark.java import find_java_home
 from headgate.spark.jvm import SharedJvm
+from headgate.spark.pool import ProcessPool
+from headgate.spark.processes import JobProcess
 from headgate.spark.session import bind, start
 from headgate.tables.versions import TableVersions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as SparkSession
+
+# More would take the processor from the jobs that run.
+_WAITING_PROCESSES = 2
 
 
 class EmbeddedEndpoint:
@@ -37,7 +43,7 @@ class EmbeddedEndpoint:
             catalog=SqlTableCatalog(database),
             versions=tables,
             authorize=self.tokens,
-            read_outside=_read_local_file,
+            read_outside=read_local_file,
         )
         self._endpoint = LoopbackEndpoint(create_app(service))
         self.url = self._endpoint.start()
@@ -46,7 +52,7 @@ class EmbeddedEndpoint:
         self._endpoint.stop()
 
 
-def _read_local_file(location: str) -> bytes:
+def read_local_file(location: str) -> bytes:
     """A metadata file that is being registered, from this machine's disk."""
     try:
         return Path(location.removeprefix("file://")).read_bytes()
@@ -103,17 +109,28 @@ class EmbeddedSpark:
 
 
 class Workplace:
-    """Where a build's jobs work: one endpoint and one JVM, started when first needed."""
+    """Where the jobs of a store's builds work: one endpoint, one JVM, processes in waiting.
+
+    Each is started when first needed and lives until `close`, so a second build finds them there.
+    """
 
     def __init__(
-        self, settings: Settings, database: Database, tables: TableVersions, directory: Path
+        self,
+        settings: Settings,
+        database: Database,
+        tables: TableVersions,
+        directory: Path,
+        jvm: SharedJvm | None = None,
     ) -> None:
         self._settings = settings
         self._database = database
         self._tables = tables
-        self.directory = directory
+        self._directory = directory
         self._endpoint: EmbeddedEndpoint | None = None
-        self._jvm: SharedJvm | None = None
+        # One that is handed in belongs to somebody else.
+        self._owned = jvm is None
+        self._jvm = jvm
+        self._processes: ProcessPool | None = None
         self._lock = threading.Lock()
 
     @property
@@ -124,19 +141,41 @@ class Workplace:
             return self._endpoint.url
 
     def jvm(self) -> SharedJvm:
-        """The JVM that all jobs of the build share."""
+        """The JVM that all jobs share; another one, if that has died."""
         with self._lock:
-            if self._jvm is None:
-                log = self.directory / "spark.log"
+            if self._jvm is None or not self._jvm.alive:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                log = self._directory / f"spark-jobs-{os.getpid()}.log"
                 self._jvm = SharedJvm.start(launch_request(self._settings, log))
+                self._owned = True
             return self._jvm
 
-    def cancel(self, tags: list[str]) -> None:
+    def keep_ready(self, count: int) -> None:
+        """Lets processes wait for jobs that will come soon, a few at a time."""
+        jvm = self._jvm
+        address = jvm.address if jvm is not None and jvm.alive else None
+        self._pool().keep_ready(min(count, _WAITING_PROCESSES), address)
+
+    def process(self) -> JobProcess:
+        """A process that has joined the JVM, or is about to, and takes one job."""
+        return self._pool().take(self.jvm().address)
+
+    def cancel(self, tags: Iterable[str]) -> None:
+        """Ends all that runs in the JVM under these tags."""
         if self._jvm is not None and self._jvm.alive:
             self._jvm.cancel(tags)
 
     def close(self) -> None:
-        if self._jvm is not None:
+        if self._processes is not None:
+            self._processes.close()
+        if self._jvm is not None and self._owned:
             self._jvm.stop()
         if self._endpoint is not None:
             self._endpoint.stop()
+
+    def _pool(self) -> ProcessPool:
+        with self._lock:
+            if self._processes is None:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                self._processes = ProcessPool(self._directory, self._settings.environ)
+            return self._processes

@@ -37,7 +37,7 @@ def effect_between(base: Metadata | None, new: Metadata) -> Effect:
             replaces=False,
             operations=operations,
         )
-    added = _added(base, new)
+    added = added_snapshots(base, new)
     if added is None:
         return _rebuilt(base, new)
     return _continued(base, new, frozenset(_operations(iter(added))))
@@ -114,7 +114,7 @@ def _history(metadata: Metadata) -> Iterator[Json]:
         at = snapshot.get("parent-snapshot-id")
 
 
-def _added(base: Metadata, new: Metadata) -> list[Json] | None:
+def added_snapshots(base: Metadata, new: Metadata) -> list[Json] | None:
     """Snapshots on top of the base's tip, or None where its tip is not among their ancestors."""
     start = _tip(base)
     added: list[Json] = []

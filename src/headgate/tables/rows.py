@@ -1,57 +1,51 @@
-"""The first rows of a table version, read without a JVM."""
+"""Rows as values, and how the rows of two versions differ."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
 
-from headgate.errors import MissingExtra, StorageUnavailable
-from headgate.tables.shape import Metadata
+Row: TypeAlias = dict[str, Any]
 
-# What PyIceberg calls the variables that S3 clients share.
-_S3_PROPERTIES = {
-    "AWS_ENDPOINT_URL": "s3.endpoint",
-    "AWS_ACCESS_KEY_ID": "s3.access-key-id",
-    "AWS_SECRET_ACCESS_KEY": "s3.secret-access-key",
-    "AWS_SESSION_TOKEN": "s3.session-token",
-    "AWS_REGION": "s3.region",
-}
+T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
-    name: str
-    # A primitive's name, or the JSON object of a nested type.
-    type: Any
-    required: bool
+class ChangedRow:
+    """Two rows with one key: of each only the columns in which they differ."""
+
+    key: Row
+    before: Row
+    after: Row
 
 
-def columns_of(metadata: Metadata) -> list[Column]:
-    """The columns of the current schema, in order."""
-    current = metadata["current-schema-id"]
-    schema = next(s for s in metadata["schemas"] if s["schema-id"] == current)
-    return [
-        Column(name=f["name"], type=f["type"], required=f["required"]) for f in schema["fields"]
-    ]
+@dataclass(kw_only=True)
+class RowChanges:
+    """How many rows differ, and the first few of each sort."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    added_rows: list[Row] = field(default_factory=list)
+    removed_rows: list[Row] = field(default_factory=list)
+    changed_rows: list[ChangedRow] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
 
 
-def read_rows(
-    location: str, *, limit: int, options: Mapping[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """At most `limit` rows of the version whose metadata lies there; which ones is not promised."""
-    try:
-        from pyiceberg.table import StaticTable  # noqa: PLC0415 - an optional extra, and slow
-    except ImportError as error:
-        raise MissingExtra(feature="reading rows without Spark", extra="arrow") from error
-    properties = {
-        name: value
-        for variable, name in _S3_PROPERTIES.items()
-        if (value := (options or {}).get(variable))
-    }
-    try:
-        table = StaticTable.from_metadata(location, properties)
-        return list(table.scan(limit=limit).to_arrow().to_pylist())
-    except (OSError, ValueError, NotImplementedError) as error:
-        # PyIceberg's own words: a file that is gone, or a feature of the format it cannot read.
-        raise StorageUnavailable(where=location, reason=str(error)) from error
+def left_over(old: Sequence[T], new: Sequence[T]) -> tuple[list[int], list[int]]:
+    """Positions of what the other side does not have, or has fewer times."""
+    spare = Counter(new)
+    gone = [at for at, item in enumerate(old) if not _take(spare, item)]
+    come = [at for at, item in enumerate(new) if _take(spare, item)]
+    return gone, come
+
+
+def _take(spare: Counter[T], item: T) -> bool:
+    if spare[item] > 0:
+        spare[item] -= 1
+        return True
+    return False

@@ -2,15 +2,37 @@
 
 Written `from headgate.transforms import expectations as E`. Nothing is computed here: an
 expectation is a small tree that pickles, turns into JSON, and is evaluated on Spark by whoever
-runs the job. Nulls pass every comparison and fail `is_in`.
+runs the job.
+
+What is said of a column is asked of every row; a property is one number, of all rows or of each
+group. `all`, `any` and `negate` of expectations that look at rows are asked row by row, those that
+look at the same groups group by group; otherwise each part is settled first, then combined.
+
+Null, operator by operator:
+
+- `gt gte lt lte equals not_equals` and their `_col` forms, `rlike`, `array_contains`,
+  `array_size`: a row with null on either side passes, negated too: it says nothing.
+- `is_in`: null fails, unless None is listed. `non_null`: null fails. `is_null`: null passes.
+- `null_percentage` is a share between 0 and 1. `distinct_count`, `sum` and the deviations leave
+  nulls out; where nothing is left they have no value, which passes like a null.
+- `group_by` and `is_unique` take null for a value of its own; `primary_key` fails on it.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.transforms.expected import Expectation, Op, Property, Subject, type_name
+from headgate.transforms.expected import (
+    Expectation,
+    NowOperand,
+    Op,
+    Property,
+    Subject,
+    plain_operand,
+    type_name,
+)
 from headgate.transforms.where import calling_place
 
 __all__ = [
@@ -22,6 +44,7 @@ __all__ = [
     "false",
     "group_by",
     "negate",
+    "now",
     "primary_key",
     "schema",
     "true",
@@ -59,6 +82,16 @@ class ColumnExpectations(Subject):
     def has_type(self, data_type: Any) -> Expectation:
         """The column has this Spark type, given as a name (`"bigint"`) or a DataType."""
         return Expectation(op=Op.HAS_TYPE, subject=self, operand=type_name(data_type))
+
+    def array_contains(self, value: Any) -> Expectation:
+        """The array in each row has this element."""
+        if value is None:
+            raise calling_place().refuse("Spark cannot look for null in an array")
+        return Expectation(op=Op.ARRAY_CONTAINS, subject=self, operand=plain_operand(value))
+
+    def array_size(self, at_least: int = 0, at_most: int | None = None) -> Expectation:
+        """The array in each row has so many elements, both limits included."""
+        return Expectation(op=Op.ARRAY_SIZE, subject=self, operand=[at_least, at_most])
 
 
 class Groups:
@@ -103,6 +136,11 @@ def count() -> Subject:
 def approx_distinct_count(*columns: str) -> Subject:
     """About how many different combinations of these columns there are."""
     return Subject(property=Property.APPROX_DISTINCT_COUNT, group_by=_some(columns))
+
+
+def now(offset: datetime.timedelta = datetime.timedelta()) -> NowOperand:
+    """The moment of the check, as in `E.col("loaded_at").gt(E.now(-timedelta(days=1)))`."""
+    return NowOperand(offset_seconds=offset.total_seconds())
 
 
 def primary_key(*columns: str) -> Expectation:

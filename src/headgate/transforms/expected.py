@@ -30,6 +30,8 @@ class Op(enum.StrEnum):
     IS_NULL = "is_null"
     IS_IN = "is_in"
     RLIKE = "rlike"
+    ARRAY_CONTAINS = "array_contains"
+    ARRAY_SIZE = "array_size"
     HAS_TYPE = "has_type"
     EXISTS = "exists"
     IS_UNIQUE = "is_unique"
@@ -57,6 +59,13 @@ class ColumnOperand:
     """The other side of a comparison is a column of the same row."""
 
     column: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NowOperand:
+    """The other side of a comparison is the moment of the check, moved by some seconds."""
+
+    offset_seconds: float = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +122,20 @@ class Subject:
         return Expectation(op=Op.IS_NULL, subject=self)
 
     def is_in(self, *values: Any) -> Expectation:
-        return Expectation(op=Op.IS_IN, subject=self, operand=[_plain(v) for v in values])
+        return Expectation(op=Op.IS_IN, subject=self, operand=[plain_operand(v) for v in values])
 
     def rlike(self, pattern: str) -> Expectation:
         return Expectation(op=Op.RLIKE, subject=self, operand=pattern)
 
     def _compared(self, op: Op, value: Any) -> Expectation:
-        return Expectation(op=op, subject=self, operand=_plain(value))
+        if value is None:
+            raise calling_place().refuse("nothing compares with None: use is_null() or non_null()")
+        if self.property is not None and isinstance(value, ColumnOperand):
+            raise calling_place().refuse(
+                f"{self} is one number for many rows and cannot be compared with column "
+                f"{value.column!r}"
+            )
+        return Expectation(op=op, subject=self, operand=plain_operand(value))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -187,10 +203,12 @@ def expectation_from_json(data: dict[str, Any]) -> Expectation:
 
 
 def operand_value(operand: Any) -> Any:
-    """The Python value (or ColumnOperand) that a comparison's JSON operand stands for."""
+    """What a comparison's JSON operand stands for: a Python value, a column, or now."""
     match operand:
         case {"column": str(column)}:
             return ColumnOperand(column=column)
+        case {"now": int(seconds) | float(seconds)}:
+            return NowOperand(offset_seconds=seconds)
         case {"timestamp": str(text)}:
             return datetime.datetime.fromisoformat(text)
         case {"date": str(text)}:
@@ -212,12 +230,15 @@ def type_name(data_type: Any) -> str:
     return str(instance.simpleString())
 
 
-def _plain(value: Any) -> Any:
+def plain_operand(value: Any) -> Any:
+    """A value that an expectation compares with, as JSON has it."""
     match value:
         case None | bool() | int() | float() | str():
             return value
         case ColumnOperand(column=column):
             return {"column": column}
+        case NowOperand(offset_seconds=seconds):
+            return {"now": seconds}
         case datetime.datetime():
             return {"timestamp": value.isoformat()}
         case datetime.date():
@@ -231,6 +252,8 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(operand: Any) -> str:
+    if isinstance(now := operand_value(operand), NowOperand):
+        return f"now{now.offset_seconds:+g}s" if now.offset_seconds else "now"
     if isinstance(operand, dict) and len(operand) == 1:
         return str(next(iter(operand.values())))
     if isinstance(operand, Iterable) and not isinstance(operand, str | dict):

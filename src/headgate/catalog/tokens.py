@@ -1,0 +1,120 @@
+"""Bearer tokens: made once, shown once, recognised by their digest, expiring and revocable."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, RowMapping, insert, select, update
+
+from headgate.catalog.attempts import token_digest
+from headgate.catalog.database import Database, now
+from headgate.catalog.rows import dump, load
+from headgate.catalog.schema import tokens
+from headgate.errors import NotFound, TokenRefused
+from headgate.model.access import Grant, Role
+from headgate.model.ids import Instant, mint
+
+# A prefix that a secret scanner can look for.
+_PREFIX = "hg_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRecord:
+    """What is known of a token; not the token."""
+
+    id: str
+    grant: Grant
+    created_by: str
+    created_at: Instant
+    expires_at: Instant | None
+    revoked_at: Instant | None
+
+
+def create_token(
+    database: Database,
+    *,
+    actor: str,
+    role: Role,
+    branches: Sequence[str],
+    lifetime_seconds: int | None,
+    created_by: str,
+) -> tuple[str, TokenRecord]:
+    """A new token and its record; the token itself is nowhere to be had again."""
+    secret = _PREFIX + secrets.token_urlsafe(32)
+    id = mint("tok")
+
+    def work(connection: Connection) -> TokenRecord:
+        moment = now(connection)
+        connection.execute(
+            insert(tokens).values(
+                id=id,
+                digest=token_digest(secret),
+                actor=actor,
+                role=role,
+                branches=dump(list(branches)),
+                created_by=created_by,
+                created_at=moment,
+                expires_at=moment + lifetime_seconds * 1_000_000 if lifetime_seconds else None,
+            )
+        )
+        return _load(connection, id)
+
+    return secret, database.write(work)
+
+
+def find_grant(connection: Connection, secret: str) -> Grant | None:
+    """What a token grants now; None where it is unknown, refused where it is no longer good."""
+    row = (
+        connection.execute(select(tokens).where(tokens.c.digest == token_digest(secret)))
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        return None
+    if row["revoked_at"] is not None:
+        raise TokenRefused(reason="it was revoked")
+    if row["expires_at"] is not None and row["expires_at"] <= now(connection):
+        raise TokenRefused(reason="it has expired")
+    return _to_record(row).grant
+
+
+def list_tokens(connection: Connection) -> list[TokenRecord]:
+    query = select(tokens).order_by(tokens.c.created_at, tokens.c.id)
+    return [_to_record(row) for row in connection.execute(query).mappings()]
+
+
+def revoke_token(database: Database, id: str) -> TokenRecord:
+    """Refused from now on; revoking twice is no error."""
+
+    def work(connection: Connection) -> TokenRecord:
+        _load(connection, id)
+        connection.execute(
+            update(tokens)
+            .where(tokens.c.id == id, tokens.c.revoked_at.is_(None))
+            .values(revoked_at=now(connection))
+        )
+        return _load(connection, id)
+
+    return database.write(work)
+
+
+def _load(connection: Connection, id: str) -> TokenRecord:
+    row = connection.execute(select(tokens).where(tokens.c.id == id)).mappings().one_or_none()
+    if row is None:
+        raise NotFound(f"there is no token {id!r}. `headgate token list` shows them.", token=id)
+    return _to_record(row)
+
+
+def _to_record(row: RowMapping) -> TokenRecord:
+    return TokenRecord(
+        id=row["id"],
+        grant=Grant(
+            actor=row["actor"], role=Role(row["role"]), branches=tuple(load(row["branches"]))
+        ),
+        created_by=row["created_by"],
+        created_at=Instant(row["created_at"]),
+        expires_at=Instant(row["expires_at"]) if row["expires_at"] is not None else None,
+        revoked_at=Instant(row["revoked_at"]) if row["revoked_at"] is not None else None,
+    )

@@ -1,0 +1,64 @@
+"""`headgate doctor`: look at a store from end to end, and say what is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headgate.cli.output import JsonOption, note, show_json, show_line
+from headgate.errors import Invalid
+from headgate.settings import load_settings
+from headgate.upkeep.doctor import examine
+from headgate.upkeep.examined import Check, Examined, from_error, make_check
+
+app = typer.Typer()
+
+
+@app.command()
+def doctor(
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Every row and every byte, which may take long.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Check a store: catalog, log, branches, histories, stored objects; nothing is changed.
+
+    Ends with 1 if anything is wrong. Each finding says what to do.
+
+    Example: headgate doctor --deep
+    """
+    examined = _examine(deep=deep)
+    if json:
+        show_json(examined.to_json())
+    else:
+        _show(examined)
+    if not examined.ok:
+        raise typer.Exit(1)
+
+
+def _examine(*, deep: bool) -> Examined:
+    try:
+        settings = load_settings()
+    except Invalid as error:
+        return Examined(checks=[make_check("settings", [from_error(error, where="settings")])])
+    return examine(settings, deep=deep)
+
+
+def _show(examined: Examined) -> None:
+    for check in examined.checks:
+        show_line(f"{'ok  ' if check.ok else 'BAD '} {check.name}")
+        for line in details(check):
+            show_line(f"       {line}")
+    bad = sum(len(check.findings) for check in examined.checks)
+    note("nothing is wrong." if examined.ok else f"findings: {bad}")
+
+
+def details(check: Check) -> list[str]:
+    """Each finding with where it is and what to do about it, then what is good to know."""
+    told = [
+        line
+        for finding in check.findings
+        for line in (f"{finding.where}: {finding.what}", f"  → {finding.remedy}")
+    ]
+    return [*told, *(f"({remark})" for remark in check.notes)]

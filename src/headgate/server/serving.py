@@ -1,0 +1,53 @@
+"""Starting and ending a server."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from headgate.errors import Unavailable
+from headgate.server.app import create_server
+from headgate.store import Store
+
+_GRACE_SECONDS = 20
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(store: Store, *, host: str, port: int) -> None:
+    """Serves until SIGTERM or Ctrl-C; requests under way are finished first."""
+    store.recover_forward_only()
+    try:
+        listening = socket.create_server((host, port))
+    except OSError as error:
+        raise Unavailable(
+            f"{host}:{port} cannot be listened on: {error.strerror}. Choose another --port.",
+            host=host,
+            port=port,
+        ) from error
+    with listening:
+        config = uvicorn.Config(
+            create_server(store.database, store.tables),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=600,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        _Server(config).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Being told to stop is how a server ends: uvicorn would raise the signal again and fail."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in _STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)

@@ -1,0 +1,111 @@
+"""Every named failpoint: reached by real work, and a real process is killed there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.model.failpoints import Failpoint
+from headgate.settings import Settings
+from headgate.store import Store
+from headgate.testing.failpoints import die_at, reached_points
+from tests.support import effects
+from tests.support.oracle import assert_rows_sound, assert_store_sound
+from tests.support.processes import assert_killed
+from tests.support.stores import (
+    DATASET,
+    content,
+    expire_leases,
+    files_branch,
+    load,
+    new_settings,
+    put,
+)
+
+# Their work is that of other rooms, whose own tests kill processes there.
+_ELSEWHERE = {
+    Failpoint.BUILD_JOB_ENDED,
+    Failpoint.BUILD_HANDED_OVER,
+    Failpoint.CLEANUP_CONDEMNED,
+    Failpoint.CLEANUP_SWEPT,
+}
+_OUTSIDE = [p for p in Failpoint if p.name.startswith("INTENT_")]
+_RECOVERY = [p for p in Failpoint if p.name.startswith("RECOVERY_")]
+_FILES = [p for p in Failpoint if p not in {*_ELSEWHERE, *_OUTSIDE, *_RECOVERY}]
+_AFTER_COMMIT = (Failpoint.PUBLISH_COMMITTED, Failpoint.ABORT_APPLIED)
+
+
+def _write(store: Store) -> None:
+    """A transaction that is committed, and one that is aborted."""
+    master = store.dataset(DATASET).branch("master")
+    opened = master.transaction()
+    opened.write("b", b"2")
+    opened.commit()
+    master.transaction().abort()
+
+
+def _write_until(settings: Settings, point: Failpoint) -> None:
+    with Store(settings) as store:
+        die_at(point)
+        _write(store)
+
+
+def test_failpoints_left_to_other_rooms_are_only_theirs() -> None:
+    assert {p.name.partition("_")[0] for p in _ELSEWHERE} == {"BUILD", "CLEANUP"}
+    assert {*_FILES, *_OUTSIDE, *_RECOVERY, *_ELSEWHERE} == set(Failpoint)
+
+
+def test_each_failpoint_is_reached_by_the_work_it_is_named_after(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    world = effects.new_world(sqlite_url, tmp_path)
+    with world.open() as store:
+        files_branch(store)
+        with reached_points() as points:
+            _write(store)
+            effects.operate(store, [world.git.planned_effect(effects.REF, "effect")])
+        assert set(points) == {*_FILES, *_OUTSIDE}
+    assert_killed(effects.own, world, Failpoint.INTENT_CONFIRMED)
+    with world.open() as store:
+        expire_leases(store)
+        with reached_points() as points:
+            store.recover()
+        assert set(points) >= set(_RECOVERY)
+
+
+@pytest.mark.parametrize("point", _FILES)
+def test_killed_while_writing_leaves_the_state_before_or_after(
+    catalog_url: str, tmp_path: Path, point: Failpoint
+) -> None:
+    settings = new_settings(catalog_url, tmp_path)
+    with Store(settings) as store:
+        before = put(files_branch(store), a="1")
+    assert_killed(_write_until, settings, point)
+    with Store(settings) as store:
+        master = store.dataset(DATASET).branch("master")
+        expected = {"a": "1", "b": "2"} if point in _AFTER_COMMIT else {"a": "1"}
+        assert content(master) == expected
+        assert_rows_sound(store)
+        expire_leases(store)
+        store.recover()
+        assert (content(master), master.load().is_open) == (expected, False)
+        assert point in _AFTER_COMMIT or master.load().view == before
+        assert all(load(store, t.id).state != "OPEN" for t in master.history(aborted=True))
+        assert_store_sound(store)
+
+
+@pytest.mark.parametrize("point", _OUTSIDE)
+def test_killed_around_an_outside_effect_leaves_what_recovery_settles(
+    catalog_url: str, tmp_path: Path, point: Failpoint
+) -> None:
+    world = effects.new_world(catalog_url, tmp_path)
+    assert_killed(effects.own, world, point)
+    with world.open() as store:
+        assert_rows_sound(store)
+        expire_leases(store)
+        store.recover()
+        new = world.git.log(effects.REF)[0] == "effect"
+        assert effects.shown(store) == ([effects.NEW] * 3 if new else [effects.OLD] * 3)
+        assert new is (point is not Failpoint.INTENT_RECORDED)
+        assert_store_sound(store)

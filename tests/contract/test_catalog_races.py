@@ -1,0 +1,222 @@
+"""Many at once over both databases: exactly one wins, and the rows stay sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from headgate.catalog.attempts import dispatch_attempt
+from headgate.catalog.branches import delete_branches
+from headgate.catalog.intents import list_intents, record_intent
+from headgate.errors import (
+    BranchExists,
+    Conflict,
+    HeadgateError,
+    IntentPending,
+    NotFound,
+    OpenTransactionAlreadyExists,
+)
+from headgate.model.changes import OperationKey, Receipt
+from headgate.model.ids import BranchId, mint_operation
+from headgate.model.nouns import Attempt
+from headgate.store import Store
+from tests.support.door import addition, knock
+from tests.support.oracle import assert_rows_sound, assert_store_sound
+from tests.support.stores import (
+    branches_by_name,
+    content,
+    expire_just_now,
+    files_branch,
+    load,
+    new_store,
+    put,
+)
+
+_MANY = 6
+
+
+def _at_once(*acts: Callable[[], object]) -> list[object]:
+    """Calls all of them at the same moment; what each returned, or the error it raised."""
+    barrier = Barrier(len(acts))
+
+    def start(act: Callable[[], object]) -> object:
+        barrier.wait()
+        try:
+            return act()
+        except HeadgateError as error:
+            return error
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(start, acts))
+
+
+def _errors(outcomes: list[object]) -> list[type]:
+    return [type(o) for o in outcomes if isinstance(o, HeadgateError)]
+
+
+def test_openers_at_once_have_one_winner(catalog_url: str, tmp_path: Path) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        outcomes = _at_once(*[master.transaction] * _MANY)
+        assert _errors(outcomes) == [OpenTransactionAlreadyExists] * (_MANY - 1)
+        assert_store_sound(store)
+
+
+def test_takers_over_at_once_have_one_winner(catalog_url: str, tmp_path: Path) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        dead = master.transaction()
+        child = master.dataset.branch("child").create(parent="master")
+        expire_just_now(store, dead.id)
+        outcomes = _at_once(*[master.transaction, child.transaction] * (_MANY // 2))
+        assert _errors(outcomes) == [OpenTransactionAlreadyExists] * (_MANY - 2)
+        assert master.load().head != child.load().head
+        assert load(store, dead.id).state == "ABORTED"
+        assert_store_sound(store)
+
+
+def test_creators_of_one_branch_at_once_have_one_winner(catalog_url: str, tmp_path: Path) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        put(master, a="1")
+        feature = master.dataset.branch("feature")
+        outcomes = _at_once(*[lambda: feature.create(parent="master")] * _MANY)
+        assert _errors(outcomes) == [BranchExists] * (_MANY - 1)
+        assert_store_sound(store)
+
+
+def test_one_operation_sent_many_times_at_once_happens_once(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        key = OperationKey(principal="a", kind="k", branch="master", key="1", request_hash="h")
+        change = addition(master, "x")
+        outcomes = _at_once(*[lambda: knock(store, change, operation=key)] * _MANY)
+        assert _errors(outcomes) == []
+        receipts = [o for o in outcomes if isinstance(o, Receipt)]
+        assert (len(receipts), len({r.operation for r in receipts})) == (_MANY, 1)
+        assert len([r for r in receipts if not r.replayed]) == 1
+        assert [t.type for t in master.history()] == ["UPDATE"]
+
+
+def test_announcers_of_outside_effects_at_once_have_one_winner(
+    catalog_url: str, tmp_path: Path, rounds: int
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        for n in range(max(2, rounds // 10)):
+            branch = files_branch(store, f"raw.d{n}").load().id
+            outcomes = _at_once(*[partial(_announce, store, branch)] * _MANY)
+            assert _errors(outcomes) == [IntentPending] * (_MANY - 1)
+        assert len(store.database.read(list_intents)) == max(2, rounds // 10)
+
+
+def test_announcer_and_publishers_at_once_do_not_both_pass(
+    catalog_url: str, tmp_path: Path, rounds: int
+) -> None:
+    """Whoever publishes did so before the intent was there: its view is the older one."""
+    with new_store(catalog_url, tmp_path) as store:
+        for n in range(max(2, rounds // 10)):
+            master = files_branch(store, f"raw.d{n}")
+            change, id = addition(master, "x"), master.load().id
+            publisher = partial(knock, store, change)
+            outcomes = _at_once(partial(_announce, store, id), publisher, publisher)
+            assert not isinstance(outcomes[0], HeadgateError)
+            [intent] = store.database.read(partial(list_intents, on=[id]))
+            published = [t.closed_at or 0 for t in master.history()]
+            lease_us = 60 * 1_000_000
+            assert all(at <= intent.lease_until - lease_us for at in published)
+
+
+def test_dispatches_at_once_have_an_epoch_each(catalog_url: str, tmp_path: Path) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        outcomes = _at_once(
+            *[lambda: dispatch_attempt(store.database, "k", actor="w", lease_seconds=9)] * _MANY
+        )
+        epochs = sorted(o.ref.epoch for o in outcomes if isinstance(o, Attempt))
+        assert epochs == list(range(1, _MANY + 1))
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_children_made_while_a_transaction_ends_share_its_fate(
+    catalog_url: str, tmp_path: Path, end: str, rounds: int
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        put(master, a="1")
+        for n in range(max(2, rounds // 10)):
+            opened = master.transaction()
+            opened.write(f"f{n}", b"x")
+            names = [f"child-{n}-{i}" for i in range(4)]
+            outcomes = _at_once(
+                getattr(opened, end),
+                *[partial(master.dataset.branch(name).create, parent="master") for name in names],
+            )
+            assert not isinstance(outcomes[0], HeadgateError)
+            assert all(issubclass(e, Conflict) for e in _errors(outcomes))
+            view = master.load().view
+            for branch in branches_by_name(store).values():
+                if branch.name in names:
+                    assert not branch.is_open
+                    assert branch.view in (view, load(store, str(view)).parent)
+            assert_rows_sound(store)
+        assert_store_sound(store)
+
+
+def test_related_branches_deleted_at_once_leave_a_sound_ancestry(
+    catalog_url: str, tmp_path: Path, rounds: int
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        dataset = files_branch(store).dataset
+        for _ in range(max(2, rounds // 10)):
+            parent = "master"
+            for name in ("a", "b", "c", "d"):
+                dataset.branch(name).create(parent=parent)
+                parent = name
+            known = branches_by_name(store)
+            outcomes = _at_once(
+                *[
+                    partial(delete_branches, store.database, [known[name]], actor="x")
+                    for name in ("a", "b", "c")
+                ]
+            )
+            assert _errors(outcomes) == []
+            assert branches_by_name(store)["d"].parent == "master"
+            dataset.branch("d").delete()
+        assert_store_sound(store)
+
+
+def test_publishers_and_a_deleter_at_once_leave_nothing_half_done(
+    catalog_url: str, tmp_path: Path, rounds: int
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        for n in range(max(2, rounds // 10)):
+            feature = master.dataset.branch(f"f{n}").create(parent="master")
+            changes = [addition(feature, f"x{i}") for i in range(3)]
+            outcomes = _at_once(
+                feature.delete, *[partial(knock, store, change) for change in changes]
+            )
+            assert len(_errors(outcomes)) == 3
+            assert all(issubclass(e, Conflict | NotFound) for e in _errors(outcomes))
+            assert_rows_sound(store)
+        assert content(master) == {}
+
+
+def _announce(store: Store, branch: BranchId) -> object:
+    return store.database.write(
+        lambda c: record_intent(
+            c,
+            operation=mint_operation(),
+            kind="git",
+            actor="ana",
+            branches=[branch],
+            body={},
+            lease_seconds=60,
+        )
+    )

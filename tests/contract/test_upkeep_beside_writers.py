@@ -1,0 +1,276 @@
+"""Cleanup beside writers: it loses its races, and a writer that lost one tries again and wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.catalog.condemning import condemn_versions, find_condemned, mark_versions
+from headgate.catalog.database import now
+from headgate.catalog.datasets import create_tag
+from headgate.catalog.keeping import Keeping, find_keeping
+from headgate.catalog.sweeping import claim_objects, sweeping_alone
+from headgate.errors import CatalogUnavailable, ContentSwept, VersionExpired
+from headgate.files.writing import FileEdit, publish_edit
+from headgate.handles import BranchHandle, store_bytes
+from headgate.model.failpoints import Failpoint
+from headgate.model.ids import Instant, TransactionId
+from headgate.testing.failpoints import calling_at
+from headgate.upkeep.cleanup import clean_up
+from headgate.upkeep.terms import DAY_SECONDS
+from tests.support.door import addition, knock
+from tests.support.oracle import assert_store_sound
+from tests.support.stores import content, files_branch, load_dataset, new_store, put
+from tests.support.upkeep import (
+    RETAIN_DAYS,
+    condemned_locations,
+    interrupted,
+    is_expired,
+    let_days_pass,
+    stored_keys,
+    terms,
+    tidy,
+    tidy_later,
+    tidy_twice,
+)
+
+ORPHAN = "left behind"
+
+
+@pytest.fixture
+def branch(catalog_url: str, tmp_path: Path) -> Iterator[BranchHandle]:
+    with new_store(catalog_url, tmp_path) as store:
+        store.trees.store(ORPHAN.encode())
+        let_days_pass(store, 40)
+        yield files_branch(store)
+
+
+def _source(branch: BranchHandle) -> Path:
+    path = Path(branch.store.settings.root) / "local"
+    path.write_text(ORPHAN)
+    return path
+
+
+def test_door_refuses_a_condemned_object(branch: BranchHandle) -> None:
+    tidy(branch.store)
+    change = addition(branch, "a", ORPHAN, objects=frozenset(condemned_locations(branch.store)))
+    with pytest.raises(VersionExpired):
+        knock(branch.store, change)
+    assert branch.load().view is None
+
+
+def test_writer_of_a_condemned_object_takes_it_back(branch: BranchHandle) -> None:
+    tidy(branch.store)
+    put(branch, a=ORPHAN)
+    assert condemned_locations(branch.store) == set()
+    let_days_pass(branch.store, 1.1)
+    assert tidy_twice(branch.store).deleted == 0
+    assert content(branch) == {"a": ORPHAN}
+
+
+def test_transaction_that_stages_a_condemned_object_takes_it_back(branch: BranchHandle) -> None:
+    tidy(branch.store)
+    with branch.transaction() as opened:
+        opened.write("a", ORPHAN.encode())
+    assert content(branch) == {"a": ORPHAN}
+    assert_store_sound(branch.store)
+
+
+def test_writer_of_a_swept_object_stores_it_anew(branch: BranchHandle) -> None:
+    assert tidy_twice(branch.store).deleted == 1
+    put(branch, a=ORPHAN)
+    assert condemned_locations(branch.store) == set()
+    assert content(branch) == {"a": ORPHAN}
+
+
+def test_content_swept_between_upload_and_publication_is_refused(branch: BranchHandle) -> None:
+    store = branch.store
+    entry = store_bytes(store, "a", ORPHAN.encode())
+    tidy_twice(store)
+    with pytest.raises(ContentSwept, match="'a'"):
+        publish_edit(
+            store.database,
+            store.trees,
+            load_dataset(store),
+            "master",
+            FileEdit(put=[entry]),
+            actor="ana",
+        )
+    assert branch.load().view is None
+
+
+def test_put_whose_content_was_swept_meanwhile_uploads_again(branch: BranchHandle) -> None:
+    store, source = branch.store, _source(branch)
+    tidy(store)
+    with calling_at(Failpoint.FILES_TREE_STORED, lambda: tidy_later(store, 1.1)):
+        branch.put(source, "a")
+    assert content(branch) == {"a": ORPHAN}
+    assert_store_sound(store)
+
+
+def test_open_transaction_whose_content_was_swept_meanwhile_uploads_again(
+    branch: BranchHandle,
+) -> None:
+    store, source = branch.store, _source(branch)
+    tidy(store)
+    opened = branch.transaction()
+    # Deletes what was uploaded, as a sweep does that was claimed before the transaction opened.
+    with calling_at(Failpoint.FILES_TREE_STORED, lambda: _sweep_by_hand(branch)):
+        opened.put(source, "a")
+    opened.commit()
+    assert content(branch) == {"a": ORPHAN}
+
+
+def _sweep_by_hand(branch: BranchHandle) -> None:
+    url = branch.store.objects.url
+    branch.store.objects.delete(
+        place.removeprefix(f"{url}/") for place in condemned_locations(branch.store)
+    )
+
+
+def test_object_published_between_look_and_mark_is_given_way_to(branch: BranchHandle) -> None:
+    store = branch.store
+    objects = interrupted(store, lambda: put(branch, a=ORPHAN))
+    cleaned = clean_up(store.database, objects, terms(), actor="ana")
+    assert (cleaned.condemned, cleaned.spared) == (0, 1)
+    assert condemned_locations(store) == set()
+    assert content(branch) == {"a": ORPHAN}
+
+
+def test_object_staged_between_look_and_mark_is_given_way_to(branch: BranchHandle) -> None:
+    store, opened = branch.store, branch.transaction()
+    let_days_pass(store, 40)
+    opened = branch.transaction()
+    let_days_pass(store, 9)
+    objects = interrupted(store, lambda: opened.write("a", ORPHAN.encode()))
+    clean_up(store.database, objects, terms(), actor="ana")
+    assert condemned_locations(store) == set()
+    opened.commit()
+    assert content(branch) == {"a": ORPHAN}
+
+
+def test_cleanup_killed_before_giving_way_is_mended_by_the_next(branch: BranchHandle) -> None:
+    store = branch.store
+    objects = interrupted(store, lambda: put(branch, a=ORPHAN))
+    with (
+        calling_at(Failpoint.CLEANUP_CONDEMNED, _stop),
+        pytest.raises(InterruptedError),
+    ):
+        clean_up(store.database, objects, terms(), actor="ana")
+    assert len(condemned_locations(store)) == 1
+    assert content(branch) == {"a": ORPHAN}
+    let_days_pass(store, 1.1)
+    assert (tidy(store).spared, condemned_locations(store)) == (1, set())
+    assert content(branch) == {"a": ORPHAN}
+
+
+def _stop() -> None:
+    raise InterruptedError
+
+
+def _look(branch: BranchHandle) -> Keeping:
+    return branch.store.database.read(
+        lambda c: find_keeping(c, retain_seconds=RETAIN_DAYS * DAY_SECONDS, moment=now(c))
+    )
+
+
+def _condemn(branch: BranchHandle, keeping: Keeping) -> int:
+    """The second half of condemning, after whatever happened since the look."""
+    database = branch.store.database
+    mark = database.read(lambda c: mark_versions(c, keeping, Instant(now(c) - 1)))
+    return len(condemn_versions(database, mark.condemn, keeping, Instant(1)))
+
+
+def _three(branch: BranchHandle) -> list[TransactionId]:
+    """Three transactions, all but the view forgotten; the second can be returned to."""
+    found = [put(branch, a=text) for text in "123"]
+    let_days_pass(branch.store, 40)
+    return found
+
+
+def test_version_that_a_reset_returns_to_after_the_look_is_not_condemned(
+    branch: BranchHandle,
+) -> None:
+    first, second, third = _three(branch)
+    keeping = _look(branch)
+    branch.reset(to=second)
+    assert _condemn(branch, keeping) == 1
+    assert content(branch) == {"a": "2"} and is_expired(branch, first)
+    assert content(branch, at=third) == {"a": "3"}
+
+
+def test_version_that_a_branch_starts_from_after_the_look_is_not_condemned(
+    branch: BranchHandle,
+) -> None:
+    first, _, _ = _three(branch)
+    keeping = _look(branch)
+    child = branch.dataset.branch("child").create(parent="master", at=first)
+    assert _condemn(branch, keeping) == 1
+    assert content(child) == {"a": "1"}
+
+
+def test_young_history_of_what_is_returned_to_after_the_look_is_not_condemned(
+    branch: BranchHandle,
+) -> None:
+    base = put(branch, a="0")
+    child = branch.dataset.branch("child").create(parent="master")
+    older, newer = put(child, a="1"), put(child, a="2")
+    child.delete()
+    let_days_pass(branch.store, 20)
+    keeping = _look(branch)
+    knock(branch.store, addition(branch, "b", parent=newer))
+    assert _condemn(branch, keeping) == 0
+    assert [is_expired(branch, id) for id in (base, older, newer)] == [False] * 3
+
+
+def test_version_that_is_tagged_after_the_look_is_not_condemned(branch: BranchHandle) -> None:
+    first, _, _ = _three(branch)
+    keeping = _look(branch)
+    create_tag(branch.store.database, load_dataset(branch.store), "v1", at=first, actor="ana")
+    assert _condemn(branch, keeping) == 1
+    assert content(branch, at=first) == {"a": "1"}
+
+
+def test_object_taken_back_after_the_look_is_not_swept(branch: BranchHandle) -> None:
+    store = branch.store
+    tidy(store)
+    let_days_pass(store, 1.1)
+    objects = interrupted(store, lambda: put(branch, a=ORPHAN))
+    assert clean_up(store.database, objects, terms(), actor="ana").deleted == 0
+    assert content(branch) == {"a": ORPHAN}
+
+
+def test_object_is_claimed_only_as_it_was_condemned(branch: BranchHandle) -> None:
+    store = branch.store
+    tidy(store)
+    [location] = condemned_locations(store)
+    assert claim_objects(store.database, {location: Instant(5)}, Instant(9)) == []
+    assert store.database.read(lambda c: find_condemned(c, [location])) == {location}
+
+
+def test_second_cleanup_beside_a_sweeping_one_gives_up_its_sweep(
+    branch: BranchHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.upkeep.cleanup._ELSEWHERE_SECONDS", 0.05)
+    store = branch.store
+    tidy(store)
+    let_days_pass(store, 1.1)
+    with sweeping_alone(store.database):
+        cleaned = tidy(store)
+    assert cleaned.deleted == 0
+    assert any("another cleanup" in kept.why for kept in cleaned.kept)
+    assert tidy(store).deleted == 1
+
+
+def test_sweeping_alone_is_given_back_at_the_end(branch: BranchHandle) -> None:
+    database = branch.store.database
+    with (
+        sweeping_alone(database),
+        pytest.raises(CatalogUnavailable),
+        sweeping_alone(database, wait_seconds=0.02),
+    ):
+        raise AssertionError("two at once")
+    with sweeping_alone(database, wait_seconds=0):
+        assert stored_keys(branch.store)

@@ -1,0 +1,268 @@
+"""What cleanup keeps, rule by rule: it stays readable however often cleanup comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, select, update
+
+from headgate.catalog.attempts import dispatch_attempt, equip_attempt
+from headgate.catalog.datasets import create_tag
+from headgate.catalog.intent_body import IntentBody
+from headgate.catalog.intents import record_intent
+from headgate.catalog.jobspecs import publish_jobspecs
+from headgate.catalog.schema import intents
+from headgate.handles import BranchHandle
+from headgate.model.changes import AddTransaction
+from headgate.model.ids import mint_operation
+from headgate.model.nouns import PublicationKind
+from tests.support.door import addition, knock
+from tests.support.stores import content, files_branch, load, load_dataset, new_store, put
+from tests.support.upkeep import (
+    condemned_locations,
+    is_expired,
+    let_days_pass,
+    stored_keys,
+    tidy,
+    tidy_later,
+    tidy_twice,
+    why_kept,
+)
+
+
+@pytest.fixture
+def branch(catalog_url: str, tmp_path: Path) -> Iterator[BranchHandle]:
+    with new_store(catalog_url, tmp_path) as store:
+        yield files_branch(store)
+
+
+def test_view_however_old_is_kept(branch: BranchHandle) -> None:
+    put(branch, a="1", b="2")
+    let_days_pass(branch.store, 4000)
+    assert tidy_twice(branch.store).items == []
+    assert content(branch) == {"a": "1", "b": "2"}
+
+
+def test_history_within_the_time_to_retain_is_kept(branch: BranchHandle) -> None:
+    first = put(branch, a="1")
+    put(branch, a="2")
+    let_days_pass(branch.store, 27)
+    tidy_twice(branch.store)
+    assert content(branch, at=first) == {"a": "1"}
+
+
+def test_old_transaction_that_was_shown_until_lately_is_kept(branch: BranchHandle) -> None:
+    oldest = put(branch, a="0")
+    first = put(branch, a="1")
+    let_days_pass(branch.store, 300)
+    put(branch, a="2")
+    let_days_pass(branch.store, 20)
+    tidy_twice(branch.store)
+    assert content(branch, at=first) == {"a": "1"}
+    assert is_expired(branch, oldest)
+
+
+def test_history_of_a_child_whose_parent_is_deleted_is_kept(branch: BranchHandle) -> None:
+    first = put(branch, a="1")
+    put(branch, a="2")
+    child = branch.dataset.branch("child").create(parent="master")
+    branch.delete()
+    let_days_pass(branch.store, 20)
+    tidy_twice(branch.store)
+    assert (content(child, at=first), content(child)) == ({"a": "1"}, {"a": "2"})
+
+
+def test_transaction_that_a_reset_took_off_lately_can_be_returned_to(branch: BranchHandle) -> None:
+    first, second, third = (put(branch, a=text) for text in "123")
+    let_days_pass(branch.store, 60)
+    branch.reset(to=first)
+    let_days_pass(branch.store, 20)
+    tidy_twice(branch.store)
+    assert is_expired(branch, second)
+    branch.reset(to=third)
+    assert content(branch) == {"a": "3"}
+
+
+def test_tagged_transaction_is_kept(branch: BranchHandle) -> None:
+    first = put(branch, a="1")
+    create_tag(branch.store.database, load_dataset(branch.store), "v1", at=first, actor="ana")
+    put(branch, a="2")
+    let_days_pass(branch.store, 400)
+    tidy_twice(branch.store)
+    assert content(branch, at=first) == {"a": "1"}
+
+
+def test_open_transaction_and_its_base_are_kept(branch: BranchHandle) -> None:
+    put(branch, a="1")
+    let_days_pass(branch.store, 400)
+    opened = branch.transaction(lease_seconds=1000 * 24 * 3600)
+    opened.write("b", b"2")
+    let_days_pass(branch.store, 300)
+    tidy_twice(branch.store)
+    opened.write("c", b"3")
+    opened.commit()
+    assert content(branch) == {"a": "1", "b": "2", "c": "3"}
+
+
+def test_open_transaction_keeps_the_objects_it_has_put_to_use(branch: BranchHandle) -> None:
+    put(branch, a="1")
+    let_days_pass(branch.store, 400)
+    opened = branch.transaction(lease_seconds=1000 * 24 * 3600)
+    opened.write("b", b"2")
+    opened.remove("b")
+    key = next(iter(stored_keys(branch.store)))
+    let_days_pass(branch.store, 300)
+    tidy_twice(branch.store)
+    assert key in stored_keys(branch.store)
+    assert condemned_locations(branch.store) == set()
+
+
+def _intent(branch: BranchHandle, change: AddTransaction) -> None:
+    body = IntentBody(kind=PublicationKind.MERGE, changes=(change,), outside=())
+    branch.store.database.write(
+        lambda connection: record_intent(
+            connection,
+            operation=mint_operation(),
+            kind="lakefs",
+            actor="olga",
+            branches=[change.branch],
+            body=body.to_json(),
+            lease_seconds=60,
+        )
+    )
+
+
+def test_pending_intent_keeps_the_version_it_names(branch: BranchHandle) -> None:
+    put(branch, a="1")
+    change = addition(branch, "b", "2")
+    _intent(branch, change)
+    let_days_pass(branch.store, 400)
+    assert tidy_twice(branch.store).items == []
+    branch.store.database.write(lambda c: c.execute(intents.delete()))
+    knock(branch.store, change)
+    assert content(branch) == {"a": "1", "b": "2"}
+
+
+def test_pending_intent_that_was_cut_off_keeps_what_it_still_names(branch: BranchHandle) -> None:
+    put(branch, a="1")
+    change = addition(branch, "b", "2")
+    _intent(branch, change)
+
+    def cut(connection: Connection) -> None:
+        text = connection.execute(select(intents.c.body)).scalar_one()
+        connection.execute(update(intents).values(body=text[:-1]))
+
+    branch.store.database.write(cut)
+    let_days_pass(branch.store, 400)
+    assert tidy_twice(branch.store).items == []
+    branch.store.database.write(lambda c: c.execute(intents.delete()))
+    knock(branch.store, change)
+    assert content(branch) == {"a": "1", "b": "2"}
+
+
+def test_pending_intent_keeps_the_old_transaction_it_returns_to(branch: BranchHandle) -> None:
+    first = put(branch, a="1")
+    put(branch, a="2")
+    change = addition(branch, "b", version=load(branch.store, first).version)
+    _intent(branch, change)
+    let_days_pass(branch.store, 400)
+    tidy_twice(branch.store)
+    assert content(branch, at=first) == {"a": "1"}
+
+
+def test_running_job_keeps_the_transaction_it_reads(branch: BranchHandle) -> None:
+    first = put(branch, a="1")
+    put(branch, a="2")
+    let_days_pass(branch.store, 400)
+    database = branch.store.database
+    ref = dispatch_attempt(database, "build/1/job/0", actor="ana", lease_seconds=60).ref
+    scope = {"branch": "master", "inputs": {"raw.scans": {"transaction": first}}, "outputs": {}}
+    equip_attempt(database, ref, token="secret", scope=scope)
+    tidy_later(branch.store, 0)
+    assert content(branch, at=first) == {"a": "1"}
+
+
+def test_what_is_younger_than_the_grace_is_kept(branch: BranchHandle) -> None:
+    opened = branch.transaction()
+    opened.write("a", b"1")
+    opened.abort()
+    branch.store.trees.store(b"orphan")
+    let_days_pass(branch.store, 6.9)
+    kept = why_kept(tidy(branch.store))
+    assert kept["version", "it is younger than the grace"] == 1
+    assert kept["object", "it is younger than the grace"] == 1
+    assert condemned_locations(branch.store) == set()
+
+
+def test_what_is_younger_than_the_oldest_live_attempt_is_kept(branch: BranchHandle) -> None:
+    store = branch.store
+    store.trees.store(b"before")
+    let_days_pass(store, 1)
+    dispatch_attempt(store.database, "key", actor="ana", lease_seconds=90 * 24 * 3600)
+    store.trees.store(b"since")
+    let_days_pass(store, 40)
+    cleaned = tidy(store)
+    assert (cleaned.condemned, len(condemned_locations(store))) == (1, 1)
+    assert why_kept(cleaned)["object", "it is younger than the grace"] == 1
+
+
+def test_object_that_a_kept_version_shares_stays(branch: BranchHandle) -> None:
+    put(branch, a="same", b="other")
+    put(branch, b="new")
+    let_days_pass(branch.store, 400)
+    put(branch, c="last")
+    let_days_pass(branch.store, 400)
+    tidy_twice(branch.store)
+    assert content(branch) == {"a": "same", "b": "new", "c": "last"}
+
+
+def test_bundle_that_a_jobspec_names_is_kept(branch: BranchHandle) -> None:
+    store = branch.store
+    named, unnamed = "a" * 64, "b" * 64
+    for digest in (named, unnamed):
+        store.objects.put(f"bundles/{digest}.zip", b"code")
+    publish_jobspecs(
+        store.database,
+        branch="master",
+        repository="here",
+        commit="c",
+        clean=True,
+        actor="ana",
+        specs=[{"outputs": ["raw.made"], "jobspec": {"bundle": named}}],
+    )
+    let_days_pass(store, 400)
+    assert [item.what for item in tidy_twice(store).items] == ["bundle"]
+    assert stored_keys(store) == {f"bundles/{named}.zip"}
+
+
+def test_tables_and_foreign_keys_are_left_alone_and_named(branch: BranchHandle) -> None:
+    store = branch.store
+    keys = ("tables/d-1/metadata/00000-x.metadata.json", "objects/readme", "notes/mine.txt")
+    for key in keys:
+        store.objects.put(key, b"12345")
+    let_days_pass(store, 400)
+    cleaned = tidy_twice(store)
+    assert stored_keys(store) == set(keys)
+    by_kind = {kept.what: kept for kept in cleaned.kept}
+    assert by_kind["table file"].why == "table files are left alone in this release"
+    assert by_kind["table file"].bytes == 5
+    assert set(by_kind["unknown"].examples) == {"objects/readme", "notes/mine.txt"}
+
+
+def test_empty_tree_needs_no_object(branch: BranchHandle) -> None:
+    branch.transaction().commit()
+    let_days_pass(branch.store, 400)
+    assert tidy_twice(branch.store).items == []
+    assert content(branch) == {}
+
+
+def test_versions_of_two_datasets_with_one_tree_live_by_themselves(branch: BranchHandle) -> None:
+    other = files_branch(branch.store, "raw.other")
+    first, _ = put(branch, a="1"), put(branch, a="2")
+    put(other, a="1")
+    let_days_pass(branch.store, 400)
+    tidy_twice(branch.store)
+    assert is_expired(branch, first)
+    assert content(other) == {"a": "1"}

@@ -1,0 +1,72 @@
+"""A job's attempt by hand: dispatched, its outputs opened, and a token for its own context."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headgate.attempts.committing import CommitOptions, commit_transactions
+from headgate.catalog.attempts import dispatch_attempt, equip_attempt
+from headgate.catalog.transactions import Opener, Opening, open_transactions
+from headgate.endpoint.authorizing import job_id
+from headgate.model.changes import Receipt
+from headgate.model.ids import TransactionId
+from headgate.model.nouns import AttemptRef, TransactionType
+from headgate.store import Store
+
+_LEASE_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOnMaster:
+    """One attempt of a job whose outputs lie on master."""
+
+    store: Store
+    ref: AttemptRef
+    token: str
+    outputs: Mapping[str, TransactionId]
+
+    @property
+    def context(self) -> str:
+        return f"job:{job_id(self.ref.key, self.ref.epoch)}"
+
+    def commit(self) -> Receipt:
+        """Publishes its outputs."""
+        options = CommitOptions(actor="builder", attempt=self.ref)
+        ids = list(self.outputs.values())
+        return commit_transactions(self.store.database, self.store.contents, ids, options)
+
+
+def dispatch_job(
+    store: Store, key: str, *, inputs: tuple[str, ...] = (), outputs: tuple[str, ...]
+) -> JobOnMaster:
+    """A new attempt of a key: it reads what master shows now and writes these, which it opens."""
+    attempt = dispatch_attempt(
+        store.database, key, actor="builder", lease_seconds=_LEASE_SECONDS
+    ).ref
+    opened = open_transactions(
+        store.database,
+        [
+            Opening(
+                branch=store.dataset(name).branch("master").load().id,
+                type=TransactionType.SNAPSHOT,
+            )
+            for name in outputs
+        ],
+        Opener(actor="builder", lease_seconds=_LEASE_SECONDS, attempt=attempt),
+    )
+    token = secrets.token_urlsafe(16)
+    views = {name: store.dataset(name).branch("master").load().view for name in inputs}
+    scope = {
+        "branch": "master",
+        "inputs": {name: {"branch": "master", "transaction": view} for name, view in views.items()},
+        "outputs": {str(one.dataset): one.id for one in opened},
+    }
+    equip_attempt(store.database, attempt, token=token, scope=scope)
+    return JobOnMaster(
+        store=store,
+        ref=attempt,
+        token=token,
+        outputs={str(one.dataset): one.id for one in opened},
+    )

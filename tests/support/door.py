@@ -1,0 +1,54 @@
+"""Requests at the one door itself, without the verbs that usually prepare them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.catalog.publish import publish
+from headgate.files.entries import EMPTY
+from headgate.files.writing import root_of, tree_version
+from headgate.handles import BranchHandle, store_bytes
+from headgate.model.changes import (
+    AddTransaction,
+    Change,
+    CommitTransaction,
+    PublishRequest,
+    ReadView,
+    Receipt,
+)
+from headgate.model.nouns import PublicationKind, Transaction, TransactionType
+from headgate.store import Store
+from tests.support.stores import load
+
+
+def knock(store: Store, *changes: Change, **more: Any) -> Receipt:
+    """Publishes these changes; `more` are fields of the request."""
+    fields: dict[str, Any] = {"actor": "ana", "kind": PublicationKind.COMMIT, **more}
+    return publish(store.database, PublishRequest(changes=changes, **fields))
+
+
+def commit_of(transaction: Transaction) -> CommitTransaction:
+    """Commits the working version that the transaction had when it was looked at."""
+    return CommitTransaction(transaction=transaction.id, version=transaction.version)
+
+
+def addition(branch: BranchHandle, path: str, text: str = "x", **more: Any) -> AddTransaction:
+    """Adds a file to what the branch shows now; `more` overrides what the change says."""
+    store, here = branch.store, branch.load()
+    before = root_of(load(store, here.view).version) if here.view else EMPTY
+    edited = store.trees.edit(before, put=[store_bytes(store, path, text.encode())])
+    fields: dict[str, Any] = {
+        "expected_head": here.head,
+        "expected_view": here.view,
+        "parent": here.view,
+        "type": TransactionType.UPDATE,
+        "version": tree_version(edited.root),
+        **more,
+    }
+    return AddTransaction(branch=here.id, **fields)
+
+
+def seen(branch: BranchHandle) -> ReadView:
+    """That the branch was looked at, and what it showed."""
+    here = branch.load()
+    return ReadView(branch=here.id, view=here.view)

@@ -1,0 +1,155 @@
+"""Pipelines for tests: JobSpecs without Git, jobs without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headgate.builds.attempting import JobResult, JobWork, Progress
+from headgate.builds.plan import PlanRequest
+from headgate.builds.run import BuildOutcome, BuildRequest, run_build
+from headgate.catalog.find import views_on
+from headgate.catalog.jobspecs import publish_jobspecs
+from headgate.files.writing import FileEdit, stage_edit
+from headgate.handles import store_bytes
+from headgate.handles.files import read_file
+from headgate.model.jobspecs import JobSpec
+from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import DatasetKind, Transaction
+from headgate.store import Store
+from tests.support.jobspecs import spec
+from tests.support.stores import load
+
+_FILE = "made"
+
+
+def files_spec(outputs: str, *inputs: str, logic: str = "1", **declared: Any) -> JobSpec:
+    """A JobSpec whose outputs are files datasets; names as in `tests.support.jobspecs`."""
+    made = spec(outputs, *inputs, logic=logic, **declared)
+    kept = tuple(replace(o, kind=DatasetKind.FILES) for o in made.outputs)
+    return replace(made, declaration=replace(made.declaration, outputs=kept))
+
+
+def publish(store: Store, branch: str, *specs: JobSpec, clean: bool = True) -> None:
+    """What a repository declares on a branch name from now on."""
+    source = [replace(s, source=replace(s.source, branch=branch, clean=clean)) for s in specs]
+    publish_jobspecs(
+        store.database,
+        branch=branch,
+        repository="example",
+        commit="c0ffee",
+        clean=clean,
+        actor="ana",
+        specs=[
+            {"outputs": [str(o.dataset) for o in s.outputs], "jobspec": s.to_json()} for s in source
+        ],
+    )
+
+
+@dataclass(kw_only=True)
+class FileJobs:
+    """Jobs without Spark: every output is one file that says what it was made of."""
+
+    store: Store
+    # By output: how many attempts of its job are going to fail.
+    failing: dict[str, int] = field(default_factory=dict)
+    # Outputs whose jobs publish nothing, and those whose jobs end only when they are stopped.
+    aborting: frozenset[str] = frozenset()
+    endless: frozenset[str] = frozenset()
+    # What ran, by first output; one entry for each attempt.
+    ran: list[str] = field(default_factory=list)
+
+    def expect(self, count: int) -> None:
+        assert count >= 0
+
+    def start(self, work: JobWork) -> _FileAttempt:
+        return _FileAttempt(self, work)
+
+
+class _FileAttempt:
+    def __init__(self, jobs: FileJobs, work: JobWork) -> None:
+        self._jobs = jobs
+        self._work = work
+        self._stopped = threading.Event()
+        self._reason = ""
+
+    def run(self, progress: Progress) -> JobResult:
+        first = str(next(iter(self._work.outputs)))
+        self._jobs.ran.append(first)
+        progress({"event": "started", "tags": []})
+        if first in self._jobs.endless:
+            assert self._stopped.wait(60), f"nobody stopped {first}"
+            return JobResult(succeeded=False, error={"message": self._reason})
+        if self._jobs.failing.get(first, 0) > 0:
+            self._jobs.failing[first] -= 1
+            return JobResult(succeeded=False, error={"message": f"{first} failed"})
+        if first in self._jobs.aborting:
+            return JobResult(succeeded=True, aborted=True)
+        for name, id in self._work.outputs.items():
+            self._write(str(name), id)
+        return JobResult(succeeded=True, rows=len(self._work.outputs))
+
+    def stop(self, reason: str) -> None:
+        self._reason = reason
+        self._stopped.set()
+
+    def _write(self, name: str, id: str) -> None:
+        store = self._jobs.store
+        read = [text_of(store, load(store, p.transaction)) for p in self._work.inputs.values()]
+        text = f"{name}{self._work.decision.job.spec.logic_hash}({','.join(read)})"
+        stage_edit(
+            store.database,
+            store.trees,
+            load(store, id),
+            FileEdit(put=[store_bytes(store, _FILE, text.encode())]),
+            attempt=self._work.attempt,
+        )
+
+
+def text_of(store: Store, transaction: Transaction) -> str:
+    """What a transaction of such a job says."""
+    return read_file(store, transaction, _FILE).decode()
+
+
+def build(
+    store: Store,
+    targets: str | Sequence[str],
+    *,
+    jobs: FileJobs | None = None,
+    branch: str = "master",
+    fallback: Sequence[str] = (),
+    upstream: bool = True,
+    force: bool = False,
+    adopt: str = "any",
+    **options: Any,
+) -> BuildOutcome:
+    """A build whose jobs write files; `options` are those of a BuildRequest."""
+    names = targets.split() if isinstance(targets, str) else targets
+    request = BuildRequest(
+        plan=PlanRequest(
+            targets=tuple(names),
+            branch=branch,
+            fallback=tuple(fallback),
+            upstream=upstream,
+            force=force,
+            adopt=adopt,
+        ),
+        actor=store.settings.actor,
+        **options,
+    )
+    work = store.settings.root / "work"
+    return run_build(store.build_parts, request, work, jobs=jobs or FileJobs(store=store))
+
+
+def states(outcome: BuildOutcome) -> dict[str, str]:
+    """Each job's state, by its outputs."""
+    return {job.title: job.state.value for job in outcome.jobs}
+
+
+def shown(store: Store, *names: str, branch: str = "master") -> dict[str, str]:
+    """What a branch shows of datasets that such jobs made, at one moment."""
+    wanted = [parse_dataset_name(name) for name in names]
+    views = store.database.read(lambda c: views_on(c, wanted, branch))
+    return {str(name): text_of(store, view) for name, view in views.items()}

@@ -1,0 +1,119 @@
+"""One JVM for all the builds of a test session; what they build is apart by their stores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+import headgate
+from headgate.builds.run import BuildOutcome
+from headgate.settings import Settings, load_settings
+from headgate.spark.conf import catalog_conf
+from headgate.spark.gateway import GatewayAddress
+from headgate.spark.jvm import SharedJvm
+from headgate.spark.session import configure
+from headgate.spark.workplace import EmbeddedEndpoint, launch_request
+from headgate.store import Store
+from tests.support.processes import run
+from tests.support.repositories import Work, new_repository
+from tests.support.stores import new_settings
+
+
+@pytest.fixture(scope="session")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedJvm]:
+    """A JVM with Spark; start-up is paid for once."""
+    place = tmp_path_factory.mktemp("jvm")
+    with SharedJvm.start(launch_request(_machine(place), place / "jvm.log")) as shared:
+        yield shared
+
+
+def spark_settings(catalog_url: str, root: Path) -> Settings:
+    """Settings of an empty store whose builds run on this machine's Spark."""
+    root.mkdir(parents=True, exist_ok=True)
+    made, machine = new_settings(catalog_url, root), _machine(root)
+    return Settings(
+        root=made.root,
+        catalog=made.catalog,
+        warehouse=made.warehouse,
+        actor=made.actor,
+        environ=machine.environ,
+        cache=machine.cache,
+    )
+
+
+def _machine(root: Path) -> Settings:
+    """This machine's Java, jars and Python; without bytecode every process would compile pandas."""
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environ |= {
+        "PYTHONPATH": str(Path(headgate.__path__[0]).parent),
+        "HEADGATE_STORE_CATALOG": "unused.db",
+    }
+    return load_settings(root, environ)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A Git repository with transforms, and a store whose builds run on Spark."""
+
+    work: Work
+    store: Store
+
+    def publish(self, message: str = "change", **files: str) -> None:
+        """Writes modules, commits them and publishes what they declare on the Git branch."""
+        self.work.write(**files)
+        self.work.commit(message)
+        self.store.publish_jobspecs(self.work.root)
+
+    def merge(self, source: str, *, into: str = "master") -> None:
+        """Merges in Git and publishes what the target branch then declares."""
+        self.work.git("checkout", "--quiet", into)
+        self.work.git("merge", "--quiet", "--no-ff", "--no-edit", source)
+        self.store.publish_jobspecs(self.work.root)
+
+    def build(self, targets: str, **options: Any) -> BuildOutcome:
+        """Builds on master, with all that the targets are made of, unless told otherwise."""
+        return self.store.build(
+            targets.split(), **{"branch": "master", "upstream": True, **options}
+        )
+
+
+def new_project(catalog_url: str, root: Path, jvm: SharedJvm) -> Project:
+    settings = spark_settings(catalog_url, root / "store")
+    work = new_repository(root / "repository")
+    return Project(work=work, store=Store(settings, jvm=jvm))
+
+
+def open_there(settings: Settings, address: GatewayAddress) -> Store:
+    """The same store in another process, whose builds use the session's JVM."""
+    return Store(settings, jvm=SharedJvm.at(address))
+
+
+def spark_sql(store: Store, jvm: SharedJvm, context: str, text: str) -> list[Any]:
+    """Rows of Spark SQL on a context, as lists, asked by a process of its own in that JVM."""
+    with TemporaryDirectory() as directory:
+        answer = Path(directory) / "answer.json"
+        endpoint = EmbeddedEndpoint(store.database, store.tables)
+        try:
+            token = endpoint.tokens.issue(store.settings.actor)
+            conf = catalog_conf(uri=endpoint.url, warehouse=context, token=token)
+            assert run(_ask, jvm.address, conf, text, answer) == 0
+        finally:
+            endpoint.stop()
+        found: list[Any] = json.loads(answer.read_text())
+        return found
+
+
+def _ask(address: GatewayAddress, conf: Mapping[str, str], text: str, answer: Path) -> None:
+    """The entry of that process."""
+    from headgate.spark.attach import join
+
+    session = configure(join(address), conf)
+    rows = [list(row) for row in session.sql(text).collect()]
+    answer.write_text(json.dumps(rows, default=str))

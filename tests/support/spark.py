@@ -1,0 +1,54 @@
+"""One Spark for all tests of a process: starting it takes longer than most of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from headgate.spark.conf import jvm_conf
+from headgate.spark.gateway import Launch
+from headgate.spark.jars import ensure
+from headgate.spark.java import find_java_home
+from headgate.spark.session import LocalSpark, start
+
+_CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
+
+
+class SharedSpark:
+    """A local Spark that is started when first asked for, and again after it was stopped."""
+
+    def __init__(self) -> None:
+        self._running: LocalSpark | None = None
+        self._directory: Path | None = None
+
+    def get(self) -> LocalSpark:
+        if self._running is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="headgate-test-spark-"))
+            self._running = start(_launch(self._directory))
+        return self._running
+
+    def stop(self) -> None:
+        """Ends it if it runs: PySpark has one context in a process, which others may want."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+
+def _launch(directory: Path) -> Launch:
+    # The wheel's Java: what a machine without one of its own gets.
+    java_home = find_java_home({}, directory, places=())
+    jars = ensure(_CACHE, java_home=java_home, environ=os.environ)
+    return Launch(
+        java_home=java_home,
+        conf={**jvm_conf(jars=jars, master="local[2]"), "spark.sql.shuffle.partitions": "2"},
+        environ=os.environ,
+        log_path=directory / "jvm.log",
+    )
+
+
+SHARED_SPARK = SharedSpark()

@@ -1,0 +1,186 @@
+"""A store that ages at will, and its cleanup."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+from sqlalchemy import BigInteger, select, update
+
+from headgate.catalog.database import Connection
+from headgate.catalog.schema import condemned_objects, metadata
+from headgate.errors import ContentSwept, VersionExpired
+from headgate.files.objects import digest_of, key_of
+from headgate.handles import BranchHandle
+from headgate.model.failpoints import Failpoint
+from headgate.model.ids import Instant
+from headgate.model.ports import ObjectInfo, ObjectStore
+from headgate.settings import Settings
+from headgate.storage.local import LocalStore
+from headgate.store import Store
+from headgate.testing.failpoints import die_at
+from headgate.upkeep.cleaned import Cleaned
+from headgate.upkeep.cleanup import clean_up
+from headgate.upkeep.terms import DAY_SECONDS, Moments, Terms, read_one_clock
+from tests.support.stores import DATASET, content
+
+RETAIN_DAYS = 30
+_DAY_US = DAY_SECONDS * 1_000_000
+_INSTANTS = ("_at", "_until")
+
+
+def let_days_pass(store: Store, days: float) -> None:
+    """As if all that the store holds were older by so many days: rows and objects alike."""
+
+    def work(connection: Connection) -> None:
+        for table in metadata.sorted_tables:
+            times = [
+                column
+                for column in table.c
+                if isinstance(column.type, BigInteger)
+                and (column.name == "at" or column.name.endswith(_INSTANTS))
+            ]
+            if times:
+                older = {column: column - round(days * _DAY_US) for column in times}
+                connection.execute(update(table).values(older))
+
+    store.database.write(work)
+    for path in Path(store.settings.warehouse).rglob("*"):
+        if path.is_file():
+            before = path.stat().st_mtime - days * DAY_SECONDS
+            os.utime(path, (before, before))
+
+
+def tidy(store: Store, *, dry_run: bool = False, older_than_days: float = 7) -> Cleaned:
+    """One cleanup, by the real clocks."""
+    return clean_up(
+        store.database, store.objects, terms(older_than_days), actor="ana", dry_run=dry_run
+    )
+
+
+def tidy_later(store: Store, days: float) -> Cleaned:
+    """One cleanup, by clocks that are so many days ahead."""
+
+    def ahead() -> Moments:
+        now = read_one_clock(store.database)
+        ahead_us = round(days * _DAY_US)
+        return Moments(
+            database=Instant(now.database + ahead_us), store=Instant(now.store + ahead_us)
+        )
+
+    return clean_up(store.database, store.objects, terms(), actor="ana", clock=ahead)
+
+
+def tidy_twice(store: Store) -> Cleaned:
+    """Condemns, waits for a day and a bit, and sweeps; what the second one did."""
+    tidy(store)
+    let_days_pass(store, 1.1)
+    return tidy(store)
+
+
+def terms(older_than_days: float = 7) -> Terms:
+    return Terms(
+        retain_seconds=RETAIN_DAYS * DAY_SECONDS,
+        older_than_seconds=round(older_than_days * DAY_SECONDS),
+    )
+
+
+def leave_orphans(store: Store, number: int) -> None:
+    """Objects that nobody published, as a crowd of writers leaves them that were all killed."""
+    for each in range(number):
+        orphan = f"orphan {each}".encode()
+        path = Path(store.settings.warehouse) / key_of(digest_of(orphan))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(orphan)
+
+
+def stored_keys(store: Store) -> set[str]:
+    return {info.key for info in store.objects.list()}
+
+
+def condemned_locations(store: Store) -> set[str]:
+    return set(
+        store.database.read(
+            lambda c: c.execute(select(condemned_objects.c.location)).scalars().all()
+        )
+    )
+
+
+def is_expired(branch: BranchHandle, at: str) -> bool:
+    """Whether a read at a transaction answers `expired`."""
+    try:
+        branch.files(at=at)
+    except VersionExpired:
+        return True
+    return False
+
+
+def why_kept(cleaned: Cleaned) -> dict[tuple[str, str], int]:
+    return {(kept.what, kept.why): kept.count for kept in cleaned.kept}
+
+
+# --- entries of processes ---------------------------------------------------------------------
+
+
+def tidy_and_die(settings: Settings, point: str, nth: int) -> None:
+    """A cleanup that is killed at a failpoint."""
+    with Store(settings) as store:
+        die_at(Failpoint(point), nth=nth)
+        tidy(store)
+
+
+def tidy_again_and_again(settings: Settings, stop: Path, fast: float) -> None:
+    """Cleanups one after the other, each of them two days later than the one before."""
+    with Store(settings, recover_first=False) as store:
+        for number in count():
+            if stop.exists():
+                return
+            tidy_later(store, 40 + fast * number)
+
+
+def write_again_and_again(settings: Settings, name: str, rounds: int) -> None:
+    """A writer of few contents over and over, on a branch of its own, in both ways there are."""
+    with Store(settings, recover_first=False) as store:
+        branch = store.dataset(DATASET).branch(name)
+        local = Path(settings.root) / f"{name}.txt"
+        for number in range(rounds):
+            text = f"content {number % 3}"
+            local.write_text(text)
+            _insist(lambda: branch.put(local, "put"))
+            _insist(lambda text=text: _stage(branch, text))  # type: ignore[misc]
+            assert content(branch) == {"put": text, "staged": text}
+
+
+def _stage(branch: BranchHandle, text: str) -> None:
+    with branch.transaction() as opened:
+        opened.write("staged", text.encode())
+
+
+def _insist(act: Callable[[], object]) -> None:
+    """Does it again as long as cleanup, which is a day or two away in life, comes in between."""
+    for _ in range(50):
+        try:
+            act()
+        except (ContentSwept, VersionExpired):
+            continue
+        return
+    raise AssertionError("cleanup won fifty times")
+
+
+class Interrupted(LocalStore):
+    """A store in which something happens just before its objects are listed, once."""
+
+    def __init__(self, root: Path, action: Callable[[], object]) -> None:
+        super().__init__(root)
+        self._actions = [action]
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        while self._actions:
+            self._actions.pop()()
+        return super().list(prefix)
+
+
+def interrupted(store: Store, action: Callable[[], object]) -> ObjectStore:
+    return Interrupted(Path(store.settings.warehouse), action)
