@@ -7,34 +7,156 @@ from pathlib import Path
 import pytest
 
 from headgate.builds.report import BuildState
+from headgate.model.jobspecs import IncrementalSpec
 from headgate.store import Store
-from tests.support.oracle import assert_rows_sound, assert_store_sound
+from tests.support.oracle import assert_store_sound
 from tests.support.pipelines import FileJobs, build, files_spec, publish, shown, states
 from tests.support.repositories import Work, new_repository
 from tests.support.stores import branches_by_name, everything, new_store
 
-_MODULES, _EACH = 20, 10
-_ALL = [f"big.m{m:02}_{n}" for m in range(_MODULES) for n in range(_EACH)]
-# Modules 1, 2 and 3 import the shared function; of theirs, the last has one dependant each.
-_SHARING = (1, 2, 3)
-_HEAD = "from headgate.transforms import Input, Output, transform\n"
+# Three that import one function, three that are made of those, and 194 that know neither.
+_SHARING = ["big.a0", "big.a1", "big.a2"]
+_AFTER = ["big.b0", "big.b1", "big.b2"]
+_OTHERS = [f"big.c{n}" for n in range(194)]
+_ALL = [*_SHARING, *_AFTER, *_OTHERS]
 _TRANSFORM = """
-@transform(out=Output("big.m{module:02}_{number}", kind="files"){given})
-def t{number}(out{argument}):
+@transform(out=Output("{name}", kind="files"){given})
+def {function}(out{argument}):
     out.filesystem()
 """
-_INCREMENTAL = "from headgate.transforms import incremental\n"
 
 
-def _module(module: int) -> str:
-    """Ten transforms, each made of the one before; one in a sharing module is all there is."""
-    text = _HEAD
-    if module in _SHARING:
-        text += "from lib.shared import rate\n"
-    for number in range(_EACH):
-        before = f', x=Input("big.m{module:02}_{number - 1}")' if number else ""
-        argument = ", x" if number else ""
-        text += _TRANSFORM.format(
-            module=module, number=number, given=before, argument=argument
+def _transform(name: str, given: str | None = None) -> str:
+    return _TRANSFORM.format(
+        name=name,
+        function=name.partition(".")[2],
+        given=f', x=Input("{given}")' if given else "",
+        argument=", x" if given else "",
+    )
+
+
+def _project(root: Path) -> Work:
+    work = new_repository(root)
+    head = "from headgate.transforms import Input, Output, transform\n"
+    work.write(lib____init__="", lib__shared="def rate():\n    return 1\n")
+    for name in _SHARING:
+        text = f"{head}from lib.shared import rate\n{_transform(name)}"
+        work.write(**{f"sharing_{name[-1]}": text})
+    pairs = zip(_AFTER, _SHARING, strict=True)
+    work.write(after=head + "".join(_transform(name, given) for name, given in pairs))
+    for start in range(0, len(_OTHERS), 20):
+        part = _OTHERS[start : start + 20]
+        # Half are sources, and each of the rest is made of one of them.
+        texts = [_transform(name, part[n - 10] if n >= 10 else None) for n, name in enumerate(part)]
+        work.write(**{f"others_{start:03}": head + "".join(texts)})
+    work.commit()
+    return work
+
+
+def _build(store: Store, targets: list[str] = _ALL, **options: object) -> list[str]:
+    """Builds, and says which jobs ran."""
+    jobs = FileJobs(store=store)
+    assert build(store, targets, jobs=jobs, **options).state is BuildState.SUCCEEDED
+    return sorted(jobs.ran)
+
+
+def _republish(store: Store, work: Work, **files: str) -> None:
+    work.write(**files)
+    work.commit()
+    store.publish_jobspecs(work.root)
+
+
+@pytest.mark.timeout(600)
+def test_f10_two_hundred_datasets_are_rebuilt_only_where_logic_changed(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    work = _project(tmp_path / "repository")
+    with new_store(made_catalog_url, tmp_path) as store:
+        store.publish_jobspecs(work.root)
+        assert _build(store) == sorted(_ALL)
+
+        _check_nothing_runs(store)
+        others = (work.root / "others_000.py").read_text()
+        _republish(store, work, others_000=f"# a remark\n{others}")
+        _check_nothing_runs(store)
+
+        work.git("checkout", "--quiet", "-b", "feature")
+        _republish(store, work, lib__shared="def rate():\n    return 2\n")
+        feature = {"branch": "feature", "fallback": ["master"]}
+        assert _build(store, **feature) == sorted([*_SHARING, *_AFTER])
+        on_feature = {name for name in _ALL if "feature" in branches_by_name(store, name)}
+        assert on_feature == {*_SHARING, *_AFTER}
+
+        work.git("checkout", "--quiet", "master")
+        work.git("merge", "--quiet", "feature")
+        store.publish_jobspecs(work.root)
+        assert _build(store) == []
+        assert shown(store, *_AFTER) == shown(store, *_AFTER, branch="feature")
+
+
+def _check_nothing_runs(store: Store) -> None:
+    """Neither a job nor a transaction nor a publication: only the build itself is on record."""
+    ours = ("branches", "transactions", "publications", "moves", "versions")
+    before = everything(store)
+    assert _build(store) == []
+    after = everything(store)
+    assert {name: after[name] for name in ours} == {name: before[name] for name in ours}
+
+
+def test_f10_jobspec_of_master_is_used_for_feature_and_lands_there(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        publish(store, "master", files_spec("s.x"), files_spec("s.y", "s.x"))
+        _build(store, ["s.y"])
+        on_feature = {"branch": "feature", "fallback": ["master"]}
+        assert _build(store, ["s.y"], **on_feature) == []
+        assert set(branches_by_name(store, "s.y")) == {"master"}
+
+        assert _build(store, ["s.y"], **on_feature, force=True, upstream=False) == ["s.y"]
+        assert set(branches_by_name(store, "s.y")) == {"master", "feature"}
+        assert set(branches_by_name(store, "s.x")) == {"master"}
+        assert _build(store, ["s.y"], force=True) == ["s.x", "s.y"]
+        assert_store_sound(store)
+
+
+def test_f10_incremental_is_fresh_too_and_never_fresh_always_runs(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        publish(
+            store,
+            "master",
+            files_spec("s.x"),
+            files_spec("s.i", "s.x", incremental=IncrementalSpec()),
+            files_spec("s.n", "s.x", fresh="never"),
         )
-    return text
+        assert _build(store, ["s.i", "s.n"]) == ["s.i", "s.n", "s.x"]
+        assert _build(store, ["s.i", "s.n"]) == ["s.n"]
+        assert_store_sound(store)
+
+
+def test_f10_transaction_that_a_reset_took_off_is_never_adopted_again(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        publish(store, "master", files_spec("s.x"))
+        _build(store, ["s.x"])
+        first = branches_by_name(store, "s.x")["master"].view
+        assert first is not None
+        publish(store, "master", files_spec("s.x", logic="2"))
+        _build(store, ["s.x"])
+        store.dataset("s.x").branch("master").reset(to=first)
+
+        assert states(build(store, "s.x")) == {"s.x": "succeeded"}
+        publish(store, "master", files_spec("s.x"))
+        assert states(build(store, "s.x")) == {"s.x": "adopted"}
+        assert_store_sound(store)
+
+
+def test_f10_result_of_a_dirty_tree_is_not_adopted(made_catalog_url: str, tmp_path: Path) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        publish(store, "feature", files_spec("s.x"), clean=False)
+        _build(store, ["s.x"], branch="feature")
+        publish(store, "master", files_spec("s.x"))
+        assert states(build(store, "s.x")) == {"s.x": "succeeded"}

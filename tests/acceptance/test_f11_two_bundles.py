@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from headgate.spark.jvm import SharedJvm
-from tests.support.pipelines import states
 from tests.support.projects import new_project
 from tests.support.tables import read_table
 

@@ -14,6 +14,7 @@ from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.store import Store
 from tests.support import effects
 from tests.support.effects import NEW, OLD, REF, Watched, World, new_world, shown
+from tests.support.git_outside import KIND
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.processes import assert_killed, finish, let_go, running, start, wait_until_at
 from tests.support.stores import everything, expire_leases, put
@@ -158,7 +159,7 @@ def test_o02_owner_that_publishes_while_recovery_looks_is_not_rolled_back(
             let_go(begin, tmp_path)
             wait_until_at(end, tmp_path)
 
-        store.outside[effects.KIND] = Watched(world.git, after_a_look=let_the_owner_publish)
+        store.outside[KIND] = Watched(world.git, after_a_look=let_the_owner_publish)
         assert len(store.recover().rolled_forward) == 1
         let_go(end, tmp_path)
         assert finish(owner) == 0
@@ -179,7 +180,7 @@ def _left_behind(catalog_url: str, root: Path, way: str) -> World:
 
 
 def _check_settled(store: Store, way: str) -> None:
-    git = store.outside[effects.KIND]
+    git = store.outside[KIND]
     assert shown(store) == ([NEW] * 3 if way == "forward" else [OLD] * 3)
     moved = {ref: git.find_head({"ref": ref}) for ref in (effects.REF, effects.OTHER_REF)}
     [audit] = store.database.read(list_recoveries)

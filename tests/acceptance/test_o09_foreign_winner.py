@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from sqlalchemy import update
 
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.intents import list_intents
+from headgate.catalog.recovery import recover
 from headgate.catalog.schema import intents
 from headgate.errors import (
     AttemptSuperseded,
@@ -146,13 +147,13 @@ def test_o09_corrupt_intent_blocks_its_branches_only(
         _check_blocked(store, DATASETS)
         free = store.dataset(DATASETS[0]).branch("free").create(parent="master")
         put(free, free="1")
-        assert content(put_elsewhere(store)) == {"x": "1"}
+        elsewhere = files_branch(store, "raw.elsewhere")
+        put(elsewhere, x="1")
+        assert content(elsewhere) == {"x": "1"}
         assert_store_sound(store)
 
 
 def test_o09_server_only_rolls_forward(catalog_url: str, tmp_path: Path) -> None:
-    from headgate.catalog.recovery import recover
-
     world = new_world(catalog_url, tmp_path)
     assert_killed(effects.own, world, _BEFORE)
     with world.open() as store:
@@ -192,7 +193,7 @@ def test_o09_outside_that_does_not_answer_keeps_the_intent_and_the_store_usable(
 class Silent(GitRefs):
     """The repository's server is down."""
 
-    def find_head(self, target: object) -> str | None:
+    def find_head(self, target: Mapping[str, str]) -> str | None:
         raise Unavailable("the outside does not answer.")
 
 
@@ -220,9 +221,3 @@ def _check_blocked(store: Store, names: tuple[str, ...]) -> None:
     for name in names:
         with pytest.raises(IntentPending):
             put(store.dataset(name).branch("master"), other="x")
-
-
-def put_elsewhere(store: Store):  # type: ignore[no-untyped-def]
-    branch = files_branch(store, "raw.elsewhere")
-    put(branch, x="1")
-    return branch

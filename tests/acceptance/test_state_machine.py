@@ -2,103 +2,54 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
-    invariant,
     precondition,
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from headgate.attempts.committing import CommitOptions, commit_transactions
 from headgate.catalog import schema
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.datasets import create_tag
 from headgate.catalog.transactions import Opener, Opening, open_transactions
-from headgate.errors import HeadgateError
 from headgate.files.entries import EMPTY
 from headgate.files.writing import FileEdit, root_of, stage_edit, tree_version
-from headgate.handles import BranchHandle, TransactionHandle, UnitHandle, store_bytes
+from headgate.handles import TransactionHandle, UnitHandle, store_bytes
 from headgate.model.changes import AddTransaction, ReadView
 from headgate.model.ids import BranchId, Epoch, TransactionId
 from headgate.model.nouns import AttemptRef, PublicationKind, TransactionType
-from headgate.store import Store
 from tests.support.door import knock
+from tests.support.machine import DoubledMachine
 from tests.support.oracle import assert_rows_sound
-from tests.support.reference import Branch, Reference, Refused, Seen, Txn, Unit
-from tests.support.stores import content, load, new_store
-
-T = TypeVar("T")
+from tests.support.reference import Seen, Txn, Unit
+from tests.support.stores import load, new_store
 
 NAMES = st.sampled_from(["master", "a", "b", "c"])
 PATHS = st.sampled_from(["p", "q", "r"])
 TEXTS = st.sampled_from(["0", "1", "2"])
 TYPES = st.sampled_from(["SNAPSHOT", "APPEND", "UPDATE", "DELETE"])
 KEYS = st.sampled_from(["k1", "k2"])
-_numbers = itertools.count(1)
 
 
 def _has_branches(machine: CatalogMachine) -> bool:
     return bool(machine.model.all_branches())
 
 
-class CatalogMachine(RuleBasedStateMachine):
-    """Does each thing twice, for real and in the model: the same refusal, or the same result."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__()
-        self.store = store
-        self.space = f"e{next(_numbers)}"
-        self.model = Reference()
-        self.seen: list[Seen] = []
-        self.refs: list[tuple[str, int]] = []
-        self.logged = 0
-        self.first = store.database.read(_counter)
-        self.ids: dict[tuple[str, str], str] = {}
-
-    # --- helpers --------------------------------------------------------------------------------
-
-    def both(self, imagined: Callable[[], T], real: Callable[[], object]) -> tuple[T, Any] | None:
-        """What both returned; None where both refused, with the same error."""
-        try:
-            expected = imagined()
-        except Refused as refusal:
-            with pytest.raises(HeadgateError) as refused:
-                real()
-            assert type(refused.value).__name__ == str(refusal)
-            return None
-        return expected, real()
-
-    def handle(self, dataset: str, name: str) -> BranchHandle:
-        return self.store.dataset(f"{self.space}.{dataset}").branch(name)
-
-    def dataset(self, data: st.DataObject) -> str:
-        return data.draw(st.sampled_from(sorted(self.model.branches)), label="dataset")
-
-    def branch(self, data: st.DataObject) -> Branch:
-        return data.draw(st.sampled_from(self.model.all_branches()), label="branch")
-
-    def txn(self, data: st.DataObject, dataset: str | None = None) -> Txn | None:
-        mine = [t for t in self.model.txns if dataset is None or t.dataset == dataset]
-        # Mostly recent ones: those are the ones that something can still happen to.
-        return data.draw(st.sampled_from(mine[-8:]), label="txn") if mine else None
-
-    def open_txn(self, data: st.DataObject) -> Txn | None:
-        mine = [t for t in self.model.txns if t.state == "OPEN"]
-        return data.draw(st.sampled_from(mine), label="open txn") if mine else self.txn(data)
+class CatalogMachine(DoubledMachine):
+    """Everything that can be asked of the catalog, in any order."""
 
     # --- datasets and branches ------------------------------------------------------------------
 
@@ -399,88 +350,9 @@ class CatalogMachine(RuleBasedStateMachine):
             return txn.owner
         return data.draw(st.sampled_from([None, *self.refs]), label="by")
 
-    # --- what must be the same after every step --------------------------------------------------
-
-    @invariant()
-    def branches_and_transactions_are_the_same(self) -> None:
-        real_branches, real_txns, log = self.store.database.read(self._read)
-        assert real_branches == {
-            (b.dataset, b.name): (
-                b.parent.name if b.parent else None,
-                b.head.id if b.head else None,
-                b.view.id if b.view else None,
-            )
-            for b in self.model.all_branches()
-        }
-        assert real_txns == {
-            t.id: (t.state, t.type, t.parent.id if t.parent else None) for t in self.model.txns
-        }
-        imagined = [
-            (kind, sorted((b.dataset, b.name, _id(old), _id(new)) for b, old, new in moves))
-            for kind, moves in self.model.log[self.logged :]
-        ]
-        assert log == imagined
-        for kind, moves in self.model.log[self.logged :]:
-            if kind != "delete":
-                for branch, _, view in moves:
-                    shown = content(self.handle(branch.dataset, branch.name))
-                    assert shown == (view.files if view else {})
-        self.logged = len(self.model.log)
-        self.first = self.store.database.read(_counter)
-
-    def teardown(self) -> None:
-        for txn in self.model.txns:
-            if txn.state == "COMMITTED":
-                assert _files_of(self.store, txn.id) == txn.files
-
-    def _read(self, connection: Any) -> tuple[Any, Any, Any]:
-        b, d, t = schema.branches, schema.datasets, schema.transactions
-        mine = d.c.namespace == self.space
-        above = b.alias()
-        rows = connection.execute(
-            select(d.c.name, b.c.name, above.c.name, b.c.head_id, b.c.view_id)
-            .join(d, d.c.id == b.c.dataset_id)
-            .outerjoin(above, above.c.id == b.c.parent_id)
-            .where(mine)
-        )
-        found = {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows}
-        txns = connection.execute(
-            select(t.c.id, t.c.state, t.c.type, t.c.parent_id)
-            .join(d, d.c.id == t.c.dataset_id)
-            .where(mine)
-        )
-        return found, {r[0]: (r[1], r[2], r[3]) for r in txns}, self._read_log(connection)
-
-    def _read_log(self, connection: Any) -> list[tuple[str, list[tuple[Any, ...]]]]:
-        p, m, d = schema.publications, schema.moves, schema.datasets
-        rows = connection.execute(
-            select(p.c.number, p.c.kind, d.c.name, m.c.branch_name, m.c.from_id, m.c.to_id)
-            .join(m, m.c.publication == p.c.number)
-            .join(d, d.c.id == m.c.dataset_id)
-            .where(p.c.number > self.first)
-            .order_by(p.c.number)
-        ).all()
-        return [
-            (kind, sorted((r[2], r[3], r[4] or "", r[5] or "") for r in group))
-            for (_, kind), group in itertools.groupby(rows, key=lambda r: (r[0], r[1]))
-        ]
-
-
-def _counter(connection: Any) -> int:
-    return int(connection.execute(select(schema.log_counter.c.number)).scalar_one())
-
 
 def _ref(owner: tuple[str, int] | None) -> AttemptRef | None:
     return AttemptRef(key=owner[0], epoch=Epoch(owner[1])) if owner else None
-
-
-def _id(txn: Txn | None) -> str:
-    return txn.id if txn else ""
-
-
-def _files_of(store: Store, id: str) -> dict[str, str]:
-    root = root_of(load(store, id).version)
-    return {e.path: store.trees.read(e).decode() for e in store.trees.walk(root)}
 
 
 @pytest.fixture
@@ -503,7 +375,7 @@ def test_state_machine_agrees_with_the_model(
         url = request.getfixturevalue("postgres_url")
     with new_store(url, quick_directory) as store:
         run_state_machine_as_test(
-            lambda: CatalogMachine(store),
+            type("Machine", (CatalogMachine,), {"store": store}),
             settings=settings(
                 max_examples=min(rounds, 50),
                 stateful_step_count=60,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -243,16 +244,18 @@ def test_protected_branch_refuses_every_way_of_moving_it(catalog_url: str, tmp_p
         master, ids = _three(store)
         opened = master.transaction()
         protect_branch(store.database, "master", actor="admin")
-        for move in (opened.commit, master.delete):
+        held: list[Callable[[], object]] = [opened.commit, master.delete]
+        for move in held:
             with pytest.raises(BranchProtected):
                 move()
         opened.abort()
-        for move in (
+        free: list[Callable[[], object]] = [
             lambda: put(master, d="d"),
             master.transaction,
             master.delete,
             lambda: master.reset(to=ids[0]),
-        ):
+        ]
+        for move in free:
             with pytest.raises(BranchProtected):
                 move()
         protect_branch(store.database, "master", actor="admin", protected=False)

@@ -18,7 +18,7 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
-from headgate.model.changes import CreateBranch, MoveBranch, OperationKey, Provenance, ReadView
+from headgate.model.changes import CreateBranch, MoveBranch, OperationKey, Provenance
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import BranchId, TransactionId, mint_branch, mint_operation
 from headgate.store import Store
@@ -75,14 +75,10 @@ def test_branch_that_is_gone_is_a_conflict(catalog_url: str, tmp_path: Path) -> 
         other = files_branch(store, "raw.other")
         master.delete()
         master.create()
-        for attempt in (lambda: knock(store, change), lambda: _read_and_add(store, other, read)):
+        for request in ((change, ()), (addition(other, "x"), (read,))):
             with pytest.raises(ViewConflict) as conflict:
-                attempt()
+                knock(store, request[0], reads=request[1])
             assert conflict.value.mismatches[0].field == "branch"
-
-
-def _read_and_add(store: Store, branch: object, read: ReadView) -> None:
-    knock(store, addition(branch, "x"), reads=(read,))  # type: ignore[arg-type]
 
 
 def test_addition_while_a_transaction_is_open_is_refused(catalog_url: str, tmp_path: Path) -> None:

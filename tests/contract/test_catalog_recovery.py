@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from sqlalchemy import update
 
-from headgate.catalog.database import now
+from headgate.catalog.database import Connection, now
 from headgate.catalog.log import list_events, list_recoveries
 from headgate.catalog.schema import transactions
 from headgate.catalog.transactions import renew_transactions
@@ -27,6 +29,8 @@ from tests.support.stores import (
     new_store,
     put,
 )
+
+T = TypeVar("T")
 
 
 def _expired_leases_ago(store: Store, id: str, leases: float) -> None:
@@ -76,28 +80,18 @@ def test_transaction_that_expired_not_long_ago_is_left_to_its_owner(
 def test_owner_who_comes_back_while_recovery_looks_keeps_the_transaction(
     catalog_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headgate.catalog import recovery
-
     with new_store(catalog_url, tmp_path) as store:
         opened = files_branch(store).transaction()
         _expired_leases_ago(store, opened.id, 6)
-        look = recovery._abandoned
+        write = store.database.write
 
-        def look_and_let_the_owner_in(connection: object) -> list[TransactionId]:
-            found = look(connection)  # type: ignore[arg-type]
-            monkeypatch.setattr(recovery, "_abandoned", look)
-            return found
+        def write_after_the_owner(work: Callable[[Connection], T]) -> T:
+            monkeypatch.undo()
+            renew_transactions(store.database, [TransactionId(opened.id)])
+            return write(work)
 
-        monkeypatch.setattr(recovery, "_abandoned", look_and_let_the_owner_in)
-        read = store.database.read
-
-        def read_then_renew(work: object) -> object:
-            found = read(work)  # type: ignore[arg-type]
-            if found == [opened.id]:
-                renew_transactions(store.database, [TransactionId(opened.id)])
-            return found
-
-        monkeypatch.setattr(store.database, "read", read_then_renew)
+        # Recovery's first write is the abort that it decided on.
+        monkeypatch.setattr(store.database, "write", write_after_the_owner)
         assert store.recover().aborted_transactions == []
         opened.commit()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.catalog.branches import protect_branch
 from headgate.catalog.transactions import abort_transactions
 from headgate.errors import (
     BranchProtected,
@@ -102,18 +103,16 @@ def test_transaction_of_a_unit_does_not_end_alone(catalog_url: str, tmp_path: Pa
         assert load(store, two.id).state is TransactionState.ABORTED
 
 
-def test_one_opening_takes_over_two_branches_of_an_expired_unit(
+def test_another_unit_takes_over_every_branch_of_an_expired_one(
     catalog_url: str, tmp_path: Path
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         for name in ("raw.a", "raw.b"):
             files_branch(store, name)
         dead = store.transaction(branch="master")
-        for name in ("raw.a", "raw.b"):
-            expire_just_now(store, dead.dataset(name).id)
-            expire_just_now(store, dead.dataset(name).id)
-        for name in ("raw.a", "raw.b"):
-            expire_just_now(store, str(store.dataset(name).branch("master").load().head))
+        held = [dead.dataset(name).id for name in ("raw.a", "raw.b")]
+        for id in held:
+            expire_just_now(store, id)
         with store.transaction(branch="master") as unit:
             unit.dataset("raw.a").write("x", b"1")
             unit.dataset("raw.b").write("x", b"1")
@@ -123,8 +122,6 @@ def test_one_opening_takes_over_two_branches_of_an_expired_unit(
 def test_unit_meets_a_held_or_protected_branch_like_anybody(
     catalog_url: str, tmp_path: Path
 ) -> None:
-    from headgate.catalog.branches import protect_branch
-
     with new_store(catalog_url, tmp_path) as store:
         master = files_branch(store)
         put(master, a="1")

@@ -85,6 +85,17 @@ def test_writer_of_a_swept_object_stores_it_anew(branch: BranchHandle) -> None:
     assert content(branch) == {"a": ORPHAN}
 
 
+def test_object_stored_anew_after_its_sweep_is_left_to_its_writer(branch: BranchHandle) -> None:
+    store = branch.store
+    tidy_twice(store)
+    let_days_pass(store, 1.1)
+    entry = store_bytes(store, "a", ORPHAN.encode())
+    assert tidy(store).deleted == 0
+    edit = FileEdit(put=[entry])
+    publish_edit(store.database, store.trees, load_dataset(store), "master", edit, actor="ana")
+    assert content(branch) == {"a": ORPHAN}
+
+
 def test_content_swept_between_upload_and_publication_is_refused(branch: BranchHandle) -> None:
     store = branch.store
     entry = store_bytes(store, "a", ORPHAN.encode())

@@ -80,6 +80,12 @@ def tidy_twice(store: Store) -> Cleaned:
     return tidy(store)
 
 
+def assert_untouched(store: Store) -> None:
+    """Cleanup has nothing to do: neither at first sight, nor when it comes to act."""
+    assert tidy(store, dry_run=True).items == []
+    assert tidy_twice(store).items == []
+
+
 def terms(older_than_days: float = 7) -> Terms:
     return Terms(
         retain_seconds=RETAIN_DAYS * DAY_SECONDS,

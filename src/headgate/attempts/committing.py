@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from headgate.catalog.attempts import check_newest
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.find import load_dataset, load_transactions
 from headgate.catalog.publish import publish
@@ -80,7 +81,7 @@ def _checked(
     database: Database, contents: Contents, ids: Sequence[TransactionId], options: CommitOptions
 ) -> list[CommitTransaction]:
     """Each with the working version that was looked at, and a type that its content keeps to."""
-    found, bases, kinds = database.read(lambda c: _gather(c, ids))
+    found, bases, kinds = database.read(lambda c: _gather(c, ids, options.attempt))
     changes = []
     for id in ids:
         transaction = found[id]
@@ -96,12 +97,15 @@ def _checked(
 
 
 def _gather(
-    connection: Connection, ids: Sequence[TransactionId]
+    connection: Connection, ids: Sequence[TransactionId], attempt: AttemptRef | None
 ) -> tuple[
     dict[TransactionId, Transaction],
     dict[TransactionId, Transaction],
     dict[TransactionId, DatasetKind],
 ]:
+    if attempt is not None:
+        # Said first: that its transactions are closed is only what follows from it.
+        check_newest(connection, attempt)
     found = load_transactions(connection, ids)
     for id in ids:
         state = found[id].state if id in found else "unknown"
@@ -116,7 +120,7 @@ def complete_transactions(
     database: Database, ids: Sequence[TransactionId], attempt: AttemptRef | None
 ) -> None:
     """Gives each what it will show once it is committed, also where nothing was written."""
-    found, _, kinds = database.read(lambda c: _gather(c, ids))
+    found, _, kinds = database.read(lambda c: _gather(c, ids, attempt))
     for id, transaction in found.items():
         _complete(database, transaction, kinds[id], attempt)
 

@@ -9,7 +9,7 @@ from headgate.catalog.units import find_unit
 from headgate.endpoint.authorizing import job_principal
 from headgate.endpoint.ports import Action, Principal
 from headgate.errors import TokenRefused
-from headgate.model.access import Right, require
+from headgate.model.access import Right, Role, require
 from headgate.model.contexts import BranchContext, Context, JobContext, UnitContext
 
 _RIGHTS = {Action.READ: Right.READ, Action.WRITE: Right.WRITE}
@@ -33,7 +33,7 @@ def _principal(connection: Connection, token: str, context: Context, action: Act
         return job_principal(connection, token, context)
     written = _written(connection, context) if action is Action.WRITE else ()
     require(grant, _RIGHTS[action], written=written)
-    return Principal(actor=grant.actor)
+    return Principal(actor=grant.actor, may_write_protected=grant.role is Role.ADMIN)
 
 
 def _written(connection: Connection, context: Context) -> tuple[str, ...]:

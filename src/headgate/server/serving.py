@@ -29,6 +29,8 @@ def serve(store: Store, *, host: str, port: int) -> None:
             port=port,
         ) from error
     with listening:
+        # A reply of two small packets would wait for the client's delayed acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
             create_server(store.database, store.tables),
             log_config=None,

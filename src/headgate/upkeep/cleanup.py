@@ -269,6 +269,7 @@ class _Cleanup:
 
     def _report_objects(self, step: Step, chosen: Mapping[str, ObjectInfo]) -> None:
         why = {Step.SPARE: Fate.SPARE, Step.CONDEMN: Fate.CONDEMN, Step.SWEEP: Fate.SWEEP}[step]
-        for location, info in chosen.items():
+        for location in sorted(chosen):
+            info = chosen[location]
             kind, _ = read_key(info.key)
             self.cleaned.add(step, kind, location, why, bytes=info.size)

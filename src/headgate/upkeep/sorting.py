@@ -72,6 +72,9 @@ def decide(
         return Fate.FOREIGN
     if needed:
         return Fate.NEEDED if condemned_at is None else Fate.SPARE
-    if condemned_at is not None:
-        return Fate.SWEEP if condemned_at <= limits.fresh_since else Fate.WAITING
-    return Fate.CONDEMN if modified_at < limits.young_since else Fate.YOUNG
+    if modified_at >= limits.young_since:
+        # Also where it is condemned: then it was swept before, and somebody stored it anew.
+        return Fate.YOUNG
+    if condemned_at is None:
+        return Fate.CONDEMN
+    return Fate.SWEEP if condemned_at <= limits.fresh_since else Fate.WAITING

@@ -1,0 +1,201 @@
+"""PostgreSQL goes away in the middle of a publication, or at its COMMIT: nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from headgate.catalog.intents import list_intents
+from headgate.catalog.log import list_publications
+from headgate.errors import (
+    CatalogUnavailable,
+    CommitInterrupted,
+    HeadgateError,
+    OutcomeUnknown,
+    Unavailable,
+)
+from headgate.model.failpoints import Failpoint
+from headgate.settings import Settings
+from headgate.store import Store
+from headgate.testing.failpoints import calling_at
+from tests.support import effects
+from tests.support.git_outside import KIND
+from tests.support.oracle import assert_store_sound
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Cut, Proxy, proxy_before
+from tests.support.stores import DATASET, content, expire_leases, files_branch, new_settings, put
+
+_OLD = {"a": "1"}
+_NEW = {"a": "1", "b": "2"}
+
+
+@contextmanager
+def _proxied(url: str, root: Path) -> Iterator[tuple[Proxy, Store, Settings]]:
+    """A store behind a proxy, and the settings that lead to it directly."""
+    direct = new_settings(url, root)
+    with Store(direct) as store:
+        put(files_branch(store), **_OLD)
+    with proxy_before(make_url(url).port or 5432) as proxy:
+        through = make_url(url).set(port=proxy.port).render_as_string(hide_password=False)
+        with Store(replace(direct, catalog=through)) as store:
+            yield proxy, store, direct
+
+
+def _cut(proxy: Proxy, cut: Cut, *, for_good: bool = False) -> None:
+    proxy.cut, proxy.refusing = cut, for_good
+
+
+def _publish(store: Store) -> None:
+    put(store.dataset(DATASET).branch("master"), b="2")
+
+
+def test_commit_that_never_arrived_is_reported_as_not_done(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    with _proxied(postgres_url, tmp_path) as (proxy, store, _):
+        with (
+            calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, Cut.BEFORE)),
+            pytest.raises(CatalogUnavailable, match="nothing was changed") as refused,
+        ):
+            _publish(store)
+        assert refused.value.retryable
+        assert content(store.dataset(DATASET).branch("master")) == _OLD
+        _publish(store)
+        assert_store_sound(store)
+
+
+def test_commit_whose_answer_was_lost_is_found_and_reported_as_done(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    with _proxied(postgres_url, tmp_path) as (proxy, store, _):
+        with calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, Cut.AFTER)):
+            _publish(store)
+        newest = store.database.read(lambda c: list_publications(c, limit=1))[0]
+        assert newest.number == 3
+        assert content(store.dataset(DATASET).branch("master")) == _NEW
+        assert_store_sound(store)
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+def test_commit_after_which_nobody_can_be_asked_is_unknown(
+    postgres_url: str, tmp_path: Path, cut: Cut
+) -> None:
+    with _proxied(postgres_url, tmp_path) as (proxy, store, direct):
+        with (
+            calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, cut, for_good=True)),
+            pytest.raises(OutcomeUnknown) as unknown,
+        ):
+            _publish(store)
+        assert isinstance(unknown.value, Unavailable) and not unknown.value.retryable
+        with Store(direct) as looking:
+            newest = looking.database.read(lambda c: list_publications(c, limit=1))[0]
+            landed = newest.operation == unknown.value.facts["operation"]
+            assert landed is (cut is Cut.AFTER)
+            assert content(looking.dataset(DATASET).branch("master")) == (_NEW if landed else _OLD)
+            assert_store_sound(looking)
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+def test_opening_cut_at_its_commit_says_that_it_may_have_happened(
+    postgres_url: str, tmp_path: Path, cut: Cut
+) -> None:
+    with _proxied(postgres_url, tmp_path) as (proxy, store, _):
+        master = store.dataset(DATASET).branch("master")
+        with (
+            calling_at(Failpoint.OPEN_APPLIED, lambda: _cut(proxy, cut)),
+            pytest.raises(CommitInterrupted, match="may or may not") as unknown,
+        ):
+            master.transaction()
+        assert isinstance(unknown.value, HeadgateError)
+        assert master.load().is_open is (cut is Cut.AFTER)
+        expire_leases(store)
+        assert_store_sound(store)
+
+
+@contextmanager
+def _outside_behind_proxy(world: effects.World) -> Iterator[tuple[Proxy, Store]]:
+    """The owner's store, whose catalog is behind a proxy."""
+    url = make_url(world.settings.catalog)
+    with proxy_before(url.port or 5432) as proxy:
+        through = url.set(port=proxy.port).render_as_string(hide_password=False)
+        with Store(replace(world.settings, catalog=through)) as store:
+            store.outside[KIND] = world.git
+            yield proxy, store
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+def test_outside_effect_is_neither_undone_nor_doubled_when_the_commit_is_unknown(
+    postgres_url: str, tmp_path: Path, cut: Cut
+) -> None:
+    world = effects.new_world(postgres_url, tmp_path)
+    effect = world.git.planned_effect(effects.REF, "effect")
+    with _outside_behind_proxy(world) as (proxy, store):
+        gone = calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, cut, for_good=True))
+        with gone, pytest.raises(OutcomeUnknown):
+            effects.operate(store, [effect])
+    assert world.git.log(effects.REF)[0] == "effect"
+    with world.open() as store:
+        assert len(store.database.read(list_intents)) == 1
+        expire_leases(store)
+        assert len(store.recover().rolled_forward) == 1
+        assert effects.shown(store) == [effects.NEW] * 3
+        assert world.git.log(effects.REF)[0] == "effect"
+        assert_store_sound(store)
+
+
+def test_outside_effect_stays_when_the_answer_of_the_commit_was_lost(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    world = effects.new_world(postgres_url, tmp_path)
+    effect = world.git.planned_effect(effects.REF, "effect")
+    with _outside_behind_proxy(world) as (proxy, store):
+        with calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, Cut.AFTER)):
+            receipt = effects.operate(store, [effect])
+        assert receipt.publication is not None
+        assert store.database.read(list_intents) == []
+        assert world.git.log(effects.REF)[0] == "effect"
+        assert_store_sound(store)
+
+
+def test_server_killed_in_the_middle_of_a_publication_loses_nothing(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    settings = new_settings(own_postgres.database_url(own_postgres.create_database()), tmp_path)
+    with Store(settings) as store:
+        put(files_branch(store), **_OLD)
+        with (
+            calling_at(Failpoint.PUBLISH_LOCKED, own_postgres.kill),
+            pytest.raises(CatalogUnavailable),
+        ):
+            _publish(store)
+        with pytest.raises(CatalogUnavailable):
+            _publish(store)
+        own_postgres.restart()
+        assert content(store.dataset(DATASET).branch("master")) == _OLD
+        with (
+            calling_at(Failpoint.PUBLISH_APPLIED, own_postgres.kill),
+            pytest.raises(OutcomeUnknown),
+        ):
+            _publish(store)
+        own_postgres.restart()
+        assert content(store.dataset(DATASET).branch("master")) == _OLD
+        with (
+            calling_at(Failpoint.PUBLISH_APPLIED, lambda: _bounce(own_postgres)),
+            pytest.raises(CatalogUnavailable, match="nothing was changed"),
+        ):
+            _publish(store)
+        _publish(store)
+        with calling_at(Failpoint.PUBLISH_COMMITTED, lambda: _bounce(own_postgres)):
+            put(store.dataset(DATASET).branch("master"), c="3")
+        assert content(store.dataset(DATASET).branch("master")) == {**_NEW, "c": "3"}
+        assert_store_sound(store)
+
+
+def _bounce(server: PostgresServer) -> None:
+    server.kill()
+    server.restart()

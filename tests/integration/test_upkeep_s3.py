@@ -1,0 +1,35 @@
+"""Cleanup and doctor of a warehouse in an S3-compatible store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from headgate.store import Store
+from headgate.upkeep.doctor import examine
+from headgate.upkeep.terms import read_clocks
+from tests.support.s3 import running_s3
+from tests.support.stores import content, files_branch, new_settings, put
+from tests.support.upkeep import stored_keys, tidy, tidy_later
+
+
+def test_upkeep_on_s3_sweeps_what_is_forgotten_and_finds_what_is_lost(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    with running_s3(tmp_path) as server:
+        warehouse = f"s3://{server.create_bucket()}/warehouse"
+        settings = new_settings(sqlite_url, tmp_path)
+        settings = replace(settings, warehouse=warehouse, environ=server.options)
+        with Store(settings) as store:
+            branch = files_branch(store)
+            put(branch, a="old")
+            put(branch, a="new")
+            clocks = read_clocks(store.database, store.objects)
+            assert abs(clocks.database - clocks.store) < 60_000_000
+            assert tidy(store).items == []
+            assert tidy_later(store, 40).condemned == 4
+            assert tidy_later(store, 42).deleted == 3
+            assert content(branch) == {"a": "new"}
+            assert examine(settings, deep=True).ok
+            store.objects.delete([sorted(stored_keys(store))[0]])
+            assert not examine(settings).ok
