@@ -69,11 +69,13 @@ def test_commit_that_never_arrived_is_reported_as_not_done(
         assert_store_sound(store)
 
 
+@pytest.mark.parametrize("cut", [Cut.AFTER, Cut.LATE])
 def test_commit_whose_answer_was_lost_is_found_and_reported_as_done(
-    postgres_url: str, tmp_path: Path
+    postgres_url: str, tmp_path: Path, cut: Cut
 ) -> None:
+    """Also one that is still on its way when it is looked for."""
     with _proxied(postgres_url, tmp_path) as (proxy, store, _):
-        with calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, Cut.AFTER)):
+        with calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, cut)):
             _publish(store)
         newest = store.database.read(lambda c: list_publications(c, limit=1))[0]
         assert newest.number == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def _project(root: Path) -> Work:
     return work
 
 
-def _build(store: Store, targets: list[str] = _ALL, **options: object) -> list[str]:
+def _build(store: Store, targets: list[str] = _ALL, **options: Any) -> list[str]:
     """Builds, and says which jobs ran."""
     jobs = FileJobs(store=store)
     assert build(store, targets, jobs=jobs, **options).state is BuildState.SUCCEEDED
@@ -82,7 +83,7 @@ def test_f10_two_hundred_datasets_are_rebuilt_only_where_logic_changed(
 
         work.git("checkout", "--quiet", "-b", "feature")
         _republish(store, work, lib__shared="def rate():\n    return 2\n")
-        feature = {"branch": "feature", "fallback": ["master"]}
+        feature: dict[str, Any] = {"branch": "feature", "fallback": ["master"]}
         assert _build(store, **feature) == sorted([*_SHARING, *_AFTER])
         on_feature = {name for name in _ALL if "feature" in branches_by_name(store, name)}
         assert on_feature == {*_SHARING, *_AFTER}
@@ -109,7 +110,7 @@ def test_f10_jobspec_of_master_is_used_for_feature_and_lands_there(
     with new_store(made_catalog_url, tmp_path) as store:
         publish(store, "master", files_spec("s.x"), files_spec("s.y", "s.x"))
         _build(store, ["s.y"])
-        on_feature = {"branch": "feature", "fallback": ["master"]}
+        on_feature: dict[str, Any] = {"branch": "feature", "fallback": ["master"]}
         assert _build(store, ["s.y"], **on_feature) == []
         assert set(branches_by_name(store, "s.y")) == {"master"}
 

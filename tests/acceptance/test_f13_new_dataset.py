@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.support.pipelines import FileJobs, build, files_spec, publish, shown,
 from tests.support.stores import branches_by_name, new_store
 
 
-def _on_feature(store: Store, **options: bool) -> dict[str, str]:
+def _on_feature(store: Store, **options: Any) -> dict[str, str]:
     return states(build(store, "s.d", branch="feature", fallback=["master"], **options))
 
 

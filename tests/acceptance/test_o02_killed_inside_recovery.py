@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headgate.catalog import recovery
 from headgate.catalog.log import list_events, list_publications, list_recoveries
 from headgate.errors import IntentPending
 from headgate.model.failpoints import Failpoint
@@ -13,17 +15,23 @@ from headgate.model.nouns import PublicationKind
 from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.store import Store
 from tests.support import effects
-from tests.support.effects import NEW, OLD, REF, Watched, World, new_world, shown
+from tests.support.effects import NEW, OLD, REF, World, new_world, shown
 from tests.support.git_outside import KIND
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.processes import assert_killed, finish, let_go, running, start, wait_until_at
 from tests.support.stores import everything, expire_leases, put
 
-_RECOVERY = [p for p in Failpoint if p.name.startswith("RECOVERY_")]
+RECOVERY_KILLED_AT = [p for p in Failpoint if p.name.startswith("RECOVERY_")]
 
 
-@pytest.mark.parametrize("point", _RECOVERY)
-@pytest.mark.parametrize("way", ["forward", "back"])
+@pytest.mark.parametrize(
+    ("way", "point"),
+    [
+        *(("forward", point) for point in RECOVERY_KILLED_AT),
+        ("back", Failpoint.RECOVERY_CLASSIFIED),
+        ("back", Failpoint.RECOVERY_UNDONE),
+    ],
+)
 def test_o02_recovery_killed_and_repeated_settles_once(
     catalog_url: str, tmp_path: Path, way: str, point: Failpoint
 ) -> None:
@@ -145,8 +153,8 @@ def test_o02_owner_that_slept_before_its_effect_undoes_what_came_too_late(
         assert_store_sound(store)
 
 
-def test_o02_owner_that_publishes_while_recovery_looks_is_not_rolled_back(
-    catalog_url: str, tmp_path: Path
+def test_o02_owner_that_publishes_before_recovery_takes_over_is_not_rolled_back(
+    catalog_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recovery saw no movement; before it could take over, the slow owner did all but clear."""
     world = new_world(catalog_url, tmp_path)
@@ -154,17 +162,44 @@ def test_o02_owner_that_publishes_while_recovery_looks_is_not_rolled_back(
     with running(effects.own_slowly, world, tmp_path, begin, end) as owner, world.open() as store:
         wait_until_at(begin, tmp_path)
         expire_leases(store)
+        look = recovery._look
 
-        def let_the_owner_publish() -> None:
+        def look_then_let_the_owner_publish(*arguments: Any) -> Any:
+            found = look(*arguments)
+            monkeypatch.undo()
             let_go(begin, tmp_path)
             wait_until_at(end, tmp_path)
+            return found
 
-        store.outside[KIND] = Watched(world.git, after_a_look=let_the_owner_publish)
+        monkeypatch.setattr(recovery, "_look", look_then_let_the_owner_publish)
         assert len(store.recover().rolled_forward) == 1
         let_go(end, tmp_path)
         assert finish(owner) == 0
         assert shown(store) == [NEW] * 3
         assert world.git.log(REF) == ["effect", f"first on {REF}"]
+        assert_store_sound(store)
+
+
+def test_o02_recovery_overtaken_by_one_that_has_not_published_yet_undoes_nothing(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    world = _left_behind(catalog_url, tmp_path, "forward")
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    point = Failpoint.RECOVERY_CLASSIFIED
+    with running(effects.settle_slowly, world, first, point) as old, world.open() as store:
+        wait_until_at(point, first)
+        expire_leases(store)
+        with running(effects.settle_slowly, world, second, point) as new:
+            wait_until_at(point, second)
+            let_go(point, first)
+            assert finish(old) == 0
+            assert (shown(store), world.git.log(REF)[0]) == ([OLD] * 3, "effect")
+            let_go(point, second)
+            assert finish(new) == 0
+        _check_settled(store, "forward")
+        assert world.git.log(REF)[0] == "effect"
         assert_store_sound(store)
 
 

@@ -378,7 +378,7 @@ def test_state_machine_agrees_with_the_model(
             type("Machine", (CatalogMachine,), {"store": store}),
             settings=settings(
                 max_examples=min(rounds, 50),
-                stateful_step_count=60,
+                stateful_step_count=50,
                 deadline=None,
                 # Explaining a failure traces every line, which takes longer than the failure.
                 phases=[Phase.explicit, Phase.generate, Phase.shrink],

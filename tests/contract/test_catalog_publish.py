@@ -10,6 +10,7 @@ from sqlalchemy import insert, update
 from headgate.catalog.log import list_publications
 from headgate.catalog.operations import begin_operation, find_operations
 from headgate.catalog.schema import condemned_objects, versions
+from headgate.catalog.stage import stage_version
 from headgate.errors import (
     IdempotencyKeyReused,
     OpenTransactionAlreadyExists,
@@ -18,6 +19,8 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
+from headgate.files.entries import EMPTY
+from headgate.files.writing import tree_version
 from headgate.model.changes import CreateBranch, MoveBranch, OperationKey, Provenance
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import BranchId, TransactionId, mint_branch, mint_operation
@@ -160,12 +163,25 @@ def test_condemned_content_does_not_pass_the_door(catalog_url: str, tmp_path: Pa
         with pytest.raises(VersionExpired):
             opened.commit()
         with pytest.raises(VersionExpired):
-            opened.write("c", b"reused")
+            _stage_again(store, opened.id, location)
         opened.abort()
         with pytest.raises(VersionExpired):
             knock(store, addition(master, "b", "reused", objects=frozenset([location])))
         with pytest.raises(VersionExpired):
             master.reset(to=first)
+
+
+def _stage_again(store: Store, transaction: str, location: str) -> None:
+    """Stages another version that re-uses the object."""
+    found = load(store, transaction)
+    assert found.version is not None
+    stage_version(
+        store.database,
+        found.id,
+        tree_version(EMPTY),
+        expected=found.version.id,
+        objects=[location],
+    )
 
 
 def _condemn_version(store: Store, transaction: str) -> None:

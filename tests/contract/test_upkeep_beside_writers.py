@@ -17,6 +17,7 @@ from headgate.files.writing import FileEdit, publish_edit
 from headgate.handles import BranchHandle, store_bytes
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Instant, TransactionId
+from headgate.store import Store
 from headgate.testing.failpoints import calling_at
 from headgate.upkeep.cleanup import clean_up
 from headgate.upkeep.terms import DAY_SECONDS
@@ -40,53 +41,61 @@ ORPHAN = "left behind"
 
 
 @pytest.fixture
-def branch(catalog_url: str, tmp_path: Path) -> Iterator[BranchHandle]:
+def store(catalog_url: str, tmp_path: Path) -> Iterator[Store]:
     with new_store(catalog_url, tmp_path) as store:
         store.trees.store(ORPHAN.encode())
         let_days_pass(store, 40)
-        yield files_branch(store)
+        yield store
 
 
-def _source(branch: BranchHandle) -> Path:
-    path = Path(branch.store.settings.root) / "local"
+@pytest.fixture
+def branch(store: Store) -> BranchHandle:
+    return files_branch(store)
+
+
+def _source(store: Store) -> Path:
+    path = Path(store.settings.root) / "local"
     path.write_text(ORPHAN)
     return path
 
 
-def test_door_refuses_a_condemned_object(branch: BranchHandle) -> None:
-    tidy(branch.store)
-    change = addition(branch, "a", ORPHAN, objects=frozenset(condemned_locations(branch.store)))
+def test_door_refuses_a_condemned_object(store: Store, branch: BranchHandle) -> None:
+    tidy(store)
+    change = addition(branch, "a", ORPHAN, objects=frozenset(condemned_locations(store)))
     with pytest.raises(VersionExpired):
-        knock(branch.store, change)
+        knock(store, change)
     assert branch.load().view is None
 
 
-def test_writer_of_a_condemned_object_takes_it_back(branch: BranchHandle) -> None:
-    tidy(branch.store)
+def test_writer_of_a_condemned_object_takes_it_back(store: Store, branch: BranchHandle) -> None:
+    tidy(store)
     put(branch, a=ORPHAN)
-    assert condemned_locations(branch.store) == set()
-    let_days_pass(branch.store, 1.1)
-    assert tidy_twice(branch.store).deleted == 0
+    assert condemned_locations(store) == set()
+    let_days_pass(store, 1.1)
+    assert tidy_twice(store).deleted == 0
     assert content(branch) == {"a": ORPHAN}
 
 
-def test_transaction_that_stages_a_condemned_object_takes_it_back(branch: BranchHandle) -> None:
-    tidy(branch.store)
+def test_transaction_that_stages_a_condemned_object_takes_it_back(
+    store: Store, branch: BranchHandle
+) -> None:
+    tidy(store)
     with branch.transaction() as opened:
         opened.write("a", ORPHAN.encode())
     assert content(branch) == {"a": ORPHAN}
-    assert_store_sound(branch.store)
+    assert_store_sound(store)
 
 
-def test_writer_of_a_swept_object_stores_it_anew(branch: BranchHandle) -> None:
-    assert tidy_twice(branch.store).deleted == 1
+def test_writer_of_a_swept_object_stores_it_anew(store: Store, branch: BranchHandle) -> None:
+    assert tidy_twice(store).deleted == 1
     put(branch, a=ORPHAN)
-    assert condemned_locations(branch.store) == set()
+    assert condemned_locations(store) == set()
     assert content(branch) == {"a": ORPHAN}
 
 
-def test_object_stored_anew_after_its_sweep_is_left_to_its_writer(branch: BranchHandle) -> None:
-    store = branch.store
+def test_object_stored_anew_after_its_sweep_is_left_to_its_writer(
+    store: Store, branch: BranchHandle
+) -> None:
     tidy_twice(store)
     let_days_pass(store, 1.1)
     entry = store_bytes(store, "a", ORPHAN.encode())
@@ -96,8 +105,9 @@ def test_object_stored_anew_after_its_sweep_is_left_to_its_writer(branch: Branch
     assert content(branch) == {"a": ORPHAN}
 
 
-def test_content_swept_between_upload_and_publication_is_refused(branch: BranchHandle) -> None:
-    store = branch.store
+def test_content_swept_between_upload_and_publication_is_refused(
+    store: Store, branch: BranchHandle
+) -> None:
     entry = store_bytes(store, "a", ORPHAN.encode())
     tidy_twice(store)
     with pytest.raises(ContentSwept, match="'a'"):
@@ -112,37 +122,43 @@ def test_content_swept_between_upload_and_publication_is_refused(branch: BranchH
     assert branch.load().view is None
 
 
-def test_put_whose_content_was_swept_meanwhile_uploads_again(branch: BranchHandle) -> None:
-    store, source = branch.store, _source(branch)
+def test_put_whose_content_was_swept_meanwhile_uploads_again(
+    store: Store, branch: BranchHandle
+) -> None:
+    source = _source(store)
     tidy(store)
-    with calling_at(Failpoint.FILES_TREE_STORED, lambda: tidy_later(store, 1.1)):
+
+    def sweep() -> None:
+        assert tidy_later(store, 1.1).deleted == 1
+
+    with calling_at(Failpoint.FILES_TREE_STORED, sweep):
         branch.put(source, "a")
     assert content(branch) == {"a": ORPHAN}
     assert_store_sound(store)
 
 
 def test_open_transaction_whose_content_was_swept_meanwhile_uploads_again(
+    store: Store,
     branch: BranchHandle,
 ) -> None:
-    store, source = branch.store, _source(branch)
+    source = _source(store)
     tidy(store)
     opened = branch.transaction()
     # Deletes what was uploaded, as a sweep does that was claimed before the transaction opened.
-    with calling_at(Failpoint.FILES_TREE_STORED, lambda: _sweep_by_hand(branch)):
+    with calling_at(Failpoint.FILES_TREE_STORED, lambda: _sweep_by_hand(store)):
         opened.put(source, "a")
     opened.commit()
     assert content(branch) == {"a": ORPHAN}
 
 
-def _sweep_by_hand(branch: BranchHandle) -> None:
-    url = branch.store.objects.url
-    branch.store.objects.delete(
-        place.removeprefix(f"{url}/") for place in condemned_locations(branch.store)
-    )
+def _sweep_by_hand(store: Store) -> None:
+    url = store.objects.url
+    store.objects.delete(place.removeprefix(f"{url}/") for place in condemned_locations(store))
 
 
-def test_object_published_between_look_and_mark_is_given_way_to(branch: BranchHandle) -> None:
-    store = branch.store
+def test_object_published_between_look_and_mark_is_given_way_to(
+    store: Store, branch: BranchHandle
+) -> None:
     objects = interrupted(store, lambda: put(branch, a=ORPHAN))
     cleaned = clean_up(store.database, objects, terms(), actor="ana")
     assert (cleaned.condemned, cleaned.spared) == (0, 1)
@@ -150,8 +166,9 @@ def test_object_published_between_look_and_mark_is_given_way_to(branch: BranchHa
     assert content(branch) == {"a": ORPHAN}
 
 
-def test_object_staged_between_look_and_mark_is_given_way_to(branch: BranchHandle) -> None:
-    store, opened = branch.store, branch.transaction()
+def test_object_staged_between_look_and_mark_is_given_way_to(
+    store: Store, branch: BranchHandle
+) -> None:
     let_days_pass(store, 40)
     opened = branch.transaction()
     let_days_pass(store, 9)
@@ -162,8 +179,9 @@ def test_object_staged_between_look_and_mark_is_given_way_to(branch: BranchHandl
     assert content(branch) == {"a": ORPHAN}
 
 
-def test_cleanup_killed_before_giving_way_is_mended_by_the_next(branch: BranchHandle) -> None:
-    store = branch.store
+def test_cleanup_killed_before_giving_way_is_mended_by_the_next(
+    store: Store, branch: BranchHandle
+) -> None:
     objects = interrupted(store, lambda: put(branch, a=ORPHAN))
     with (
         calling_at(Failpoint.CLEANUP_CONDEMNED, _stop),
@@ -181,71 +199,90 @@ def _stop() -> None:
     raise InterruptedError
 
 
-def _look(branch: BranchHandle) -> Keeping:
-    return branch.store.database.read(
+def _look(store: Store) -> Keeping:
+    return store.database.read(
         lambda c: find_keeping(c, retain_seconds=RETAIN_DAYS * DAY_SECONDS, moment=now(c))
     )
 
 
-def _condemn(branch: BranchHandle, keeping: Keeping) -> int:
+def _condemn(store: Store, keeping: Keeping) -> int:
     """The second half of condemning, after whatever happened since the look."""
-    database = branch.store.database
+    database = store.database
     mark = database.read(lambda c: mark_versions(c, keeping, Instant(now(c) - 1)))
     return len(condemn_versions(database, mark.condemn, keeping, Instant(1)))
 
 
-def _three(branch: BranchHandle) -> list[TransactionId]:
+def _three(store: Store, branch: BranchHandle) -> list[TransactionId]:
     """Three transactions, all but the view forgotten; the second can be returned to."""
     found = [put(branch, a=text) for text in "123"]
-    let_days_pass(branch.store, 40)
+    let_days_pass(store, 40)
     return found
 
 
 def test_version_that_a_reset_returns_to_after_the_look_is_not_condemned(
+    store: Store,
     branch: BranchHandle,
 ) -> None:
-    first, second, third = _three(branch)
-    keeping = _look(branch)
+    first, second, third = _three(store, branch)
+    keeping = _look(store)
     branch.reset(to=second)
-    assert _condemn(branch, keeping) == 1
+    assert _condemn(store, keeping) == 1
     assert content(branch) == {"a": "2"} and is_expired(branch, first)
     assert content(branch, at=third) == {"a": "3"}
 
 
 def test_version_that_a_branch_starts_from_after_the_look_is_not_condemned(
+    store: Store,
     branch: BranchHandle,
 ) -> None:
-    first, _, _ = _three(branch)
-    keeping = _look(branch)
+    first, _, _ = _three(store, branch)
+    keeping = _look(store)
     child = branch.dataset.branch("child").create(parent="master", at=first)
-    assert _condemn(branch, keeping) == 1
+    assert _condemn(store, keeping) == 1
     assert content(child) == {"a": "1"}
 
 
 def test_young_history_of_what_is_returned_to_after_the_look_is_not_condemned(
+    store: Store,
     branch: BranchHandle,
 ) -> None:
     base = put(branch, a="0")
     child = branch.dataset.branch("child").create(parent="master")
     older, newer = put(child, a="1"), put(child, a="2")
     child.delete()
-    let_days_pass(branch.store, 20)
-    keeping = _look(branch)
-    knock(branch.store, addition(branch, "b", parent=newer))
-    assert _condemn(branch, keeping) == 0
+    let_days_pass(store, 20)
+    keeping = _look(store)
+    knock(store, addition(branch, "b", parent=newer))
+    assert _condemn(store, keeping) == 0
     assert [is_expired(branch, id) for id in (base, older, newer)] == [False] * 3
 
 
-def test_version_that_is_tagged_after_the_look_is_not_condemned(branch: BranchHandle) -> None:
-    first, _, _ = _three(branch)
-    keeping = _look(branch)
-    create_tag(branch.store.database, load_dataset(branch.store), "v1", at=first, actor="ana")
-    assert _condemn(branch, keeping) == 1
+def test_young_history_of_a_tag_that_is_returned_to_after_the_look_is_not_condemned(
+    store: Store, branch: BranchHandle
+) -> None:
+    put(branch, a="0")
+    child = branch.dataset.branch("child").create(parent="master")
+    older, newer = put(child, a="1"), put(child, a="2")
+    child.delete()
+    create_tag(store.database, load_dataset(store), "v1", at=newer, actor="ana")
+    let_days_pass(store, 20)
+    keeping = _look(store)
+    knock(store, addition(branch, "b", parent=newer))
+    assert _condemn(store, keeping) == 0
+    assert content(branch, at=older) == {"a": "1"}
+
+
+def test_version_that_is_tagged_after_the_look_is_not_condemned(
+    store: Store, branch: BranchHandle
+) -> None:
+    first, _, _ = _three(store, branch)
+    keeping = _look(store)
+    create_tag(store.database, load_dataset(store), "v1", at=first, actor="ana")
+    assert _condemn(store, keeping) == 1
     assert content(branch, at=first) == {"a": "1"}
 
 
-def test_object_taken_back_after_the_look_is_not_swept(branch: BranchHandle) -> None:
-    store = branch.store
+def test_object_taken_back_after_the_look_is_not_swept(store: Store, branch: BranchHandle) -> None:
     tidy(store)
     let_days_pass(store, 1.1)
     objects = interrupted(store, lambda: put(branch, a=ORPHAN))
@@ -253,8 +290,7 @@ def test_object_taken_back_after_the_look_is_not_swept(branch: BranchHandle) -> 
     assert content(branch) == {"a": ORPHAN}
 
 
-def test_object_is_claimed_only_as_it_was_condemned(branch: BranchHandle) -> None:
-    store = branch.store
+def test_object_is_claimed_only_as_it_was_condemned(store: Store) -> None:
     tidy(store)
     [location] = condemned_locations(store)
     assert claim_objects(store.database, {location: Instant(5)}, Instant(9)) == []
@@ -262,10 +298,9 @@ def test_object_is_claimed_only_as_it_was_condemned(branch: BranchHandle) -> Non
 
 
 def test_second_cleanup_beside_a_sweeping_one_gives_up_its_sweep(
-    branch: BranchHandle, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headgate.upkeep.cleanup._ELSEWHERE_SECONDS", 0.05)
-    store = branch.store
     tidy(store)
     let_days_pass(store, 1.1)
     with sweeping_alone(store.database):
@@ -275,8 +310,8 @@ def test_second_cleanup_beside_a_sweeping_one_gives_up_its_sweep(
     assert tidy(store).deleted == 1
 
 
-def test_sweeping_alone_is_given_back_at_the_end(branch: BranchHandle) -> None:
-    database = branch.store.database
+def test_sweeping_alone_is_given_back_at_the_end(store: Store) -> None:
+    database = store.database
     with (
         sweeping_alone(database),
         pytest.raises(CatalogUnavailable),
@@ -284,4 +319,4 @@ def test_sweeping_alone_is_given_back_at_the_end(branch: BranchHandle) -> None:
     ):
         raise AssertionError("two at once")
     with sweeping_alone(database, wait_seconds=0):
-        assert stored_keys(branch.store)
+        assert stored_keys(store)

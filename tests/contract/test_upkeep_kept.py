@@ -15,11 +15,12 @@ from headgate.catalog.intents import record_intent
 from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.catalog.schema import intents
 from headgate.handles import BranchHandle
-from headgate.model.changes import AddTransaction
+from headgate.model.changes import AddTransaction, MoveBranch
 from headgate.model.ids import mint_operation
 from headgate.model.nouns import PublicationKind
+from headgate.store import Store
 from tests.support.door import addition, knock
-from tests.support.stores import content, files_branch, load, load_dataset, new_store, put
+from tests.support.stores import content, files_branch, load_dataset, new_store, put
 from tests.support.upkeep import (
     assert_untouched,
     condemned_locations,
@@ -34,94 +35,93 @@ from tests.support.upkeep import (
 
 
 @pytest.fixture
-def branch(catalog_url: str, tmp_path: Path) -> Iterator[BranchHandle]:
+def store(catalog_url: str, tmp_path: Path) -> Iterator[Store]:
     with new_store(catalog_url, tmp_path) as store:
-        yield files_branch(store)
+        yield store
 
 
-def test_view_however_old_is_kept(branch: BranchHandle) -> None:
+@pytest.fixture
+def branch(store: Store) -> BranchHandle:
+    return files_branch(store)
+
+
+def test_view_however_old_is_kept(store: Store, branch: BranchHandle) -> None:
     put(branch, a="1", b="2")
-    let_days_pass(branch.store, 4000)
-    assert_untouched(branch.store)
+    let_days_pass(store, 4000)
+    assert_untouched(store)
     assert content(branch) == {"a": "1", "b": "2"}
 
 
-def test_history_within_the_time_to_retain_is_kept(branch: BranchHandle) -> None:
+def test_history_within_the_time_to_retain_is_kept(store: Store, branch: BranchHandle) -> None:
     first = put(branch, a="1")
     put(branch, a="2")
-    let_days_pass(branch.store, 27)
-    assert_untouched(branch.store)
+    let_days_pass(store, 27)
+    assert_untouched(store)
     assert content(branch, at=first) == {"a": "1"}
 
 
-def test_old_transaction_that_was_shown_until_lately_is_kept(branch: BranchHandle) -> None:
+def test_old_transaction_that_was_shown_until_lately_is_kept(
+    store: Store, branch: BranchHandle
+) -> None:
     oldest = put(branch, a="0")
     first = put(branch, a="1")
-    let_days_pass(branch.store, 300)
+    let_days_pass(store, 300)
     put(branch, a="2")
-    let_days_pass(branch.store, 20)
-    tidy_twice(branch.store)
+    let_days_pass(store, 20)
+    tidy_twice(store)
     assert content(branch, at=first) == {"a": "1"}
     assert is_expired(branch, oldest)
 
 
-def test_history_of_a_child_whose_parent_is_deleted_is_kept(branch: BranchHandle) -> None:
+def test_history_of_a_child_whose_parent_is_deleted_is_kept(
+    store: Store, branch: BranchHandle
+) -> None:
     first = put(branch, a="1")
     put(branch, a="2")
     child = branch.dataset.branch("child").create(parent="master")
     branch.delete()
-    let_days_pass(branch.store, 20)
-    assert_untouched(branch.store)
+    let_days_pass(store, 20)
+    assert_untouched(store)
     assert (content(child, at=first), content(child)) == ({"a": "1"}, {"a": "2"})
 
 
-def test_transaction_that_a_reset_took_off_lately_can_be_returned_to(branch: BranchHandle) -> None:
+def test_transaction_that_a_reset_took_off_lately_can_be_returned_to(
+    store: Store, branch: BranchHandle
+) -> None:
     first, second, third = (put(branch, a=text) for text in "123")
-    let_days_pass(branch.store, 60)
+    let_days_pass(store, 60)
     branch.reset(to=first)
-    let_days_pass(branch.store, 20)
-    tidy_twice(branch.store)
+    let_days_pass(store, 20)
+    tidy_twice(store)
     assert is_expired(branch, second)
     branch.reset(to=third)
     assert content(branch) == {"a": "3"}
 
 
-def test_tagged_transaction_is_kept(branch: BranchHandle) -> None:
+def test_tagged_transaction_is_kept(store: Store, branch: BranchHandle) -> None:
     first = put(branch, a="1")
-    create_tag(branch.store.database, load_dataset(branch.store), "v1", at=first, actor="ana")
+    create_tag(store.database, load_dataset(store), "v1", at=first, actor="ana")
     put(branch, a="2")
-    let_days_pass(branch.store, 400)
-    assert_untouched(branch.store)
+    let_days_pass(store, 400)
+    assert_untouched(store)
     assert content(branch, at=first) == {"a": "1"}
 
 
-def test_open_transaction_and_its_base_are_kept(branch: BranchHandle) -> None:
+def test_open_transaction_and_its_base_are_kept(store: Store, branch: BranchHandle) -> None:
     put(branch, a="1")
-    let_days_pass(branch.store, 400)
+    let_days_pass(store, 400)
     opened = branch.transaction(lease_seconds=1000 * 24 * 3600)
     opened.write("b", b"2")
-    let_days_pass(branch.store, 300)
-    assert_untouched(branch.store)
+    let_days_pass(store, 300)
+    assert_untouched(store)
     opened.write("c", b"3")
     opened.commit()
     assert content(branch) == {"a": "1", "b": "2", "c": "3"}
 
 
-def test_open_transaction_keeps_the_objects_it_has_put_to_use(branch: BranchHandle) -> None:
-    """Also those that its working version no longer shows: it may show them again."""
-    opened = branch.transaction(lease_seconds=1000 * 24 * 3600)
-    opened.write("b", b"2")
-    opened.remove("b")
-    before = stored_keys(branch.store)
-    let_days_pass(branch.store, 300)
-    assert {item.what for item in tidy(branch.store, dry_run=True).items} == {"version"}
-    tidy_twice(branch.store)
-    assert (stored_keys(branch.store), condemned_locations(branch.store)) == (before, set())
-
-
-def _intent(branch: BranchHandle, change: AddTransaction) -> None:
+def _intent(store: Store, change: AddTransaction | MoveBranch) -> None:
     body = IntentBody(kind=PublicationKind.MERGE, changes=(change,), outside=())
-    branch.store.database.write(
+    store.database.write(
         lambda connection: record_intent(
             connection,
             operation=mint_operation(),
@@ -134,70 +134,74 @@ def _intent(branch: BranchHandle, change: AddTransaction) -> None:
     )
 
 
-def test_pending_intent_keeps_the_version_it_names(branch: BranchHandle) -> None:
+def test_pending_intent_keeps_the_version_it_names(store: Store, branch: BranchHandle) -> None:
     put(branch, a="1")
     change = addition(branch, "b", "2")
-    _intent(branch, change)
-    let_days_pass(branch.store, 400)
-    assert_untouched(branch.store)
-    branch.store.database.write(lambda c: c.execute(intents.delete()))
-    knock(branch.store, change)
+    _intent(store, change)
+    let_days_pass(store, 400)
+    assert_untouched(store)
+    store.database.write(lambda c: c.execute(intents.delete()))
+    knock(store, change)
     assert content(branch) == {"a": "1", "b": "2"}
 
 
-def test_pending_intent_that_was_cut_off_keeps_what_it_still_names(branch: BranchHandle) -> None:
+def test_pending_intent_that_was_cut_off_keeps_what_it_still_names(
+    store: Store, branch: BranchHandle
+) -> None:
     put(branch, a="1")
     change = addition(branch, "b", "2")
-    _intent(branch, change)
+    _intent(store, change)
 
     def cut(connection: Connection) -> None:
         text = connection.execute(select(intents.c.body)).scalar_one()
         connection.execute(update(intents).values(body=text[:-1]))
 
-    branch.store.database.write(cut)
-    let_days_pass(branch.store, 400)
-    assert_untouched(branch.store)
-    branch.store.database.write(lambda c: c.execute(intents.delete()))
-    knock(branch.store, change)
+    store.database.write(cut)
+    let_days_pass(store, 400)
+    assert_untouched(store)
+    store.database.write(lambda c: c.execute(intents.delete()))
+    knock(store, change)
     assert content(branch) == {"a": "1", "b": "2"}
 
 
-def test_pending_intent_keeps_the_old_transaction_it_returns_to(branch: BranchHandle) -> None:
-    first = put(branch, a="1")
-    put(branch, a="2")
-    change = addition(branch, "b", version=load(branch.store, first).version)
-    _intent(branch, change)
-    let_days_pass(branch.store, 400)
-    assert_untouched(branch.store)
+def test_pending_intent_keeps_the_old_transaction_it_returns_to(
+    store: Store, branch: BranchHandle
+) -> None:
+    first, second = put(branch, a="1"), put(branch, a="2")
+    _intent(
+        store,
+        MoveBranch(branch=branch.load().id, expected_head=second, expected_view=second, to=first),
+    )
+    let_days_pass(store, 400)
+    assert_untouched(store)
     assert content(branch, at=first) == {"a": "1"}
 
 
-def test_running_job_keeps_the_transaction_it_reads(branch: BranchHandle) -> None:
+def test_running_job_keeps_the_transaction_it_reads(store: Store, branch: BranchHandle) -> None:
     first = put(branch, a="1")
     put(branch, a="2")
-    let_days_pass(branch.store, 400)
-    database = branch.store.database
+    let_days_pass(store, 400)
+    database = store.database
     ref = dispatch_attempt(database, "build/1/job/0", actor="ana", lease_seconds=60).ref
     scope = {"branch": "master", "inputs": {"raw.scans": {"transaction": first}}, "outputs": {}}
     equip_attempt(database, ref, token="secret", scope=scope)
-    tidy_later(branch.store, 0)
+    tidy_later(store, 0)
     assert content(branch, at=first) == {"a": "1"}
 
 
-def test_what_is_younger_than_the_grace_is_kept(branch: BranchHandle) -> None:
+def test_what_is_younger_than_the_grace_is_kept(store: Store, branch: BranchHandle) -> None:
     opened = branch.transaction()
     opened.write("a", b"1")
     opened.abort()
-    branch.store.trees.store(b"orphan")
-    let_days_pass(branch.store, 6.9)
-    kept = why_kept(tidy(branch.store))
+    store.trees.store(b"orphan")
+    let_days_pass(store, 6.9)
+    kept = why_kept(tidy(store))
     assert kept["version", "it is younger than the grace"] == 1
     assert kept["object", "it is younger than the grace"] == 1
-    assert condemned_locations(branch.store) == set()
+    assert condemned_locations(store) == set()
 
 
-def test_what_is_younger_than_the_oldest_live_attempt_is_kept(branch: BranchHandle) -> None:
-    store = branch.store
+def test_what_is_younger_than_the_oldest_live_attempt_is_kept(store: Store) -> None:
     store.trees.store(b"before")
     let_days_pass(store, 1)
     dispatch_attempt(store.database, "key", actor="ana", lease_seconds=90 * 24 * 3600)
@@ -208,18 +212,17 @@ def test_what_is_younger_than_the_oldest_live_attempt_is_kept(branch: BranchHand
     assert why_kept(cleaned)["object", "it is younger than the grace"] == 1
 
 
-def test_object_that_a_kept_version_shares_stays(branch: BranchHandle) -> None:
+def test_object_that_a_kept_version_shares_stays(store: Store, branch: BranchHandle) -> None:
     put(branch, a="same", b="other")
     put(branch, b="new")
-    let_days_pass(branch.store, 400)
+    let_days_pass(store, 400)
     put(branch, c="last")
-    let_days_pass(branch.store, 400)
-    tidy_twice(branch.store)
+    let_days_pass(store, 400)
+    tidy_twice(store)
     assert content(branch) == {"a": "same", "b": "new", "c": "last"}
 
 
-def test_bundle_that_a_jobspec_names_is_kept(branch: BranchHandle) -> None:
-    store = branch.store
+def test_bundle_that_a_jobspec_names_is_kept(store: Store, branch: BranchHandle) -> None:
     named, unnamed = "a" * 64, "b" * 64
     for digest in (named, unnamed):
         store.objects.put(f"bundles/{digest}.zip", b"code")
@@ -237,8 +240,7 @@ def test_bundle_that_a_jobspec_names_is_kept(branch: BranchHandle) -> None:
     assert stored_keys(store) == {f"bundles/{named}.zip"}
 
 
-def test_tables_and_foreign_keys_are_left_alone_and_named(branch: BranchHandle) -> None:
-    store = branch.store
+def test_tables_and_foreign_keys_are_left_alone_and_named(store: Store) -> None:
     keys = ("tables/d-1/metadata/00000-x.metadata.json", "objects/readme", "notes/mine.txt")
     for key in keys:
         store.objects.put(key, b"12345")
@@ -251,18 +253,20 @@ def test_tables_and_foreign_keys_are_left_alone_and_named(branch: BranchHandle) 
     assert set(by_kind["unknown"].examples) == {"objects/readme", "notes/mine.txt"}
 
 
-def test_empty_tree_needs_no_object(branch: BranchHandle) -> None:
+def test_empty_tree_needs_no_object(store: Store, branch: BranchHandle) -> None:
     branch.transaction().commit()
-    let_days_pass(branch.store, 400)
-    assert_untouched(branch.store)
+    let_days_pass(store, 400)
+    assert_untouched(store)
     assert content(branch) == {}
 
 
-def test_versions_of_two_datasets_with_one_tree_live_by_themselves(branch: BranchHandle) -> None:
-    other = files_branch(branch.store, "raw.other")
+def test_versions_of_two_datasets_with_one_tree_live_by_themselves(
+    store: Store, branch: BranchHandle
+) -> None:
+    other = files_branch(store, "raw.other")
     first, _ = put(branch, a="1"), put(branch, a="2")
     put(other, a="1")
-    let_days_pass(branch.store, 400)
-    tidy_twice(branch.store)
+    let_days_pass(store, 400)
+    tidy_twice(store)
     assert is_expired(branch, first)
     assert content(other) == {"a": "1"}

@@ -15,6 +15,7 @@ from headgate.catalog.datasets import create_tag, delete_tag
 from headgate.errors import Conflict, Exists, FileNotInView, NotInHistory, VersionExpired
 from headgate.handles import BranchHandle, DatasetHandle, TransactionHandle
 from headgate.store import Store
+from headgate.upkeep.doctor import check_rows
 from tests.support.oracle import assert_rows_sound
 from tests.support.postgres import PostgresServer
 from tests.support.stores import DATASET, content, files_branch, load_dataset, new_store, put
@@ -173,6 +174,8 @@ def _play(store: Store, acts: list[Act]) -> None:
         world.look()
     _tidy(world, 0, 0)
     assert_rows_sound(store)
+    checks = store.database.read(lambda connection: check_rows(connection, deep=True))
+    assert [check for check in checks if not check.ok] == []
 
 
 @settings(max_examples=30)

@@ -18,6 +18,7 @@ from headgate.errors import ObjectNotFound, VersionExpired
 from headgate.handles import BranchHandle, TransactionHandle
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
+from headgate.store import Store
 from tests.support.door import addition, knock
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import (
@@ -42,24 +43,29 @@ from tests.support.upkeep import (
 
 
 @pytest.fixture
-def branch(catalog_url: str, tmp_path: Path) -> Iterator[BranchHandle]:
+def store(catalog_url: str, tmp_path: Path) -> Iterator[Store]:
     with new_store(catalog_url, tmp_path) as store:
-        yield files_branch(store)
+        yield store
 
 
-def _forgotten(branch: BranchHandle) -> TransactionId:
+@pytest.fixture
+def branch(store: Store) -> BranchHandle:
+    return files_branch(store)
+
+
+def _forgotten(store: Store, branch: BranchHandle) -> TransactionId:
     """A transaction that no branch has shown for so long that nothing keeps it."""
     first = put(branch, a="old")
     put(branch, a="new")
-    let_days_pass(branch.store, 40)
+    let_days_pass(store, 40)
     return first
 
 
 def test_forgotten_transaction_is_condemned_first_and_swept_a_day_later(
+    store: Store,
     branch: BranchHandle,
 ) -> None:
-    store = branch.store
-    first = _forgotten(branch)
+    first = _forgotten(store, branch)
     before = stored_keys(store)
     cleaned = tidy(store)
     assert (cleaned.condemned, cleaned.deleted, cleaned.bytes) == (4, 0, 0)
@@ -78,71 +84,77 @@ def test_forgotten_transaction_is_condemned_first_and_swept_a_day_later(
     assert_store_sound(store)
 
 
-def test_injected_clocks_decide_as_time_does(branch: BranchHandle) -> None:
+def test_injected_clocks_decide_as_time_does(store: Store, branch: BranchHandle) -> None:
     put(branch, a="old")
     put(branch, a="new")
-    assert tidy_later(branch.store, 29).items == []
-    assert tidy_later(branch.store, 31).condemned == 4
-    assert tidy_later(branch.store, 31.9).deleted == 0
-    assert tidy_later(branch.store, 32.1).deleted == 3
+    assert tidy_later(store, 29).items == []
+    assert tidy_later(store, 31).condemned == 4
+    assert tidy_later(store, 31.9).deleted == 0
+    assert tidy_later(store, 32.1).deleted == 3
     assert content(branch) == {"a": "new"}
 
 
-def test_aborted_transaction_is_swept(branch: BranchHandle) -> None:
+def test_aborted_transaction_is_swept(store: Store, branch: BranchHandle) -> None:
     opened = branch.transaction()
     opened.write("a", b"1")
     opened.abort()
-    let_days_pass(branch.store, 8)
-    assert "its transaction was aborted" in {item.why for item in tidy(branch.store).items}
-    let_days_pass(branch.store, 1.1)
-    assert tidy(branch.store).deleted == 3
-    assert stored_keys(branch.store) == set()
+    let_days_pass(store, 8)
+    assert "its transaction was aborted" in {item.why for item in tidy(store).items}
+    let_days_pass(store, 1.1)
+    assert tidy(store).deleted == 3
+    assert stored_keys(store) == set()
 
 
-def test_replaced_working_version_is_swept(branch: BranchHandle) -> None:
+def test_replaced_working_version_is_swept(store: Store, branch: BranchHandle) -> None:
     opened = branch.transaction("SNAPSHOT")
     opened.write("a", b"1")
     opened.remove("a")
     opened.write("b", b"2")
     opened.commit()
-    let_days_pass(branch.store, 8)
-    assert any("staged and then replaced" in item.why for item in tidy(branch.store).items)
-    let_days_pass(branch.store, 1.1)
-    tidy(branch.store)
+    let_days_pass(store, 8)
+    assert any("staged and then replaced" in item.why for item in tidy(store).items)
+    let_days_pass(store, 1.1)
+    tidy(store)
     assert content(branch) == {"b": "2"}
 
 
-def test_deleted_branch_leaves_nothing_but_what_others_share(branch: BranchHandle) -> None:
+def test_deleted_branch_leaves_nothing_but_what_others_share(
+    store: Store, branch: BranchHandle
+) -> None:
     put(branch, a="shared")
     child = branch.dataset.branch("child").create(parent="master")
     gone = put(child, b="own")
     child.delete()
-    let_days_pass(branch.store, 8)
-    assert tidy_twice(branch.store).deleted == 3
+    let_days_pass(store, 8)
+    assert tidy_twice(store).deleted == 3
     assert content(branch) == {"a": "shared"}
     assert is_expired(branch, gone)
 
 
-def test_transaction_that_a_reset_took_off_long_ago_is_swept(branch: BranchHandle) -> None:
+def test_transaction_that_a_reset_took_off_long_ago_is_swept(
+    store: Store, branch: BranchHandle
+) -> None:
     first, second = put(branch, a="1"), put(branch, a="2")
     branch.reset(to=first)
-    let_days_pass(branch.store, 40)
-    tidy_twice(branch.store)
+    let_days_pass(store, 40)
+    tidy_twice(store)
     assert content(branch) == {"a": "1"} and is_expired(branch, second)
     with pytest.raises(VersionExpired):
         branch.reset(to=second)
 
 
-def test_upload_that_was_never_published_is_swept(branch: BranchHandle) -> None:
-    branch.store.trees.store(b"orphan")
-    let_days_pass(branch.store, 8)
-    assert tidy_twice(branch.store).deleted == 1
-    assert stored_keys(branch.store) == set()
+def test_upload_that_was_never_published_is_swept(store: Store) -> None:
+    store.trees.store(b"orphan")
+    let_days_pass(store, 8)
+    assert tidy_twice(store).deleted == 1
+    assert stored_keys(store) == set()
 
 
-def test_condemned_transaction_answers_expired_everywhere(branch: BranchHandle) -> None:
-    store, dataset = branch.store, load_dataset(branch.store)
-    first = _forgotten(branch)
+def test_condemned_transaction_answers_expired_everywhere(
+    store: Store, branch: BranchHandle
+) -> None:
+    dataset = load_dataset(store)
+    first = _forgotten(store, branch)
     [at] = [p for p in (load(store, first).publication,) if p is not None]
     tidy(store)
     moment = parse_context(f"master@{at}")
@@ -164,8 +176,7 @@ def test_condemned_transaction_answers_expired_everywhere(branch: BranchHandle) 
         assert everything(store) == before
 
 
-def test_object_that_is_referenced_again_is_spared(branch: BranchHandle) -> None:
-    store = branch.store
+def test_object_that_is_referenced_again_is_spared(store: Store, branch: BranchHandle) -> None:
     put(branch, a="1")
     [location] = [f"{store.objects.url}/{key}" for key in sorted(stored_keys(store))[:1]]
     row = {"location": location, "condemned_at": 1, "bytes": 1}
@@ -176,32 +187,37 @@ def test_object_that_is_referenced_again_is_spared(branch: BranchHandle) -> None
     assert content(branch) == {"a": "1"}
 
 
-def test_version_that_is_needed_again_is_spared_with_its_objects(branch: BranchHandle) -> None:
-    store = branch.store
-    first = _forgotten(branch)
+def test_version_that_is_needed_again_is_spared_with_its_objects(
+    store: Store, branch: BranchHandle
+) -> None:
+    first = _forgotten(store, branch)
     tidy(store)
-    id = load(store, first).version
-    assert id is not None
-    _pin_by_force(branch, first)
+    _pin_by_force(store, first)
     let_days_pass(store, 1.1)
+    dry = tidy(store, dry_run=True)
+    assert [(item.step, item.what) for item in dry.items if item.what == "version"] == [
+        ("spare", "version")
+    ]
+    assert dry.deleted == 0
     cleaned = tidy(store)
     assert (cleaned.spared, cleaned.deleted) == (1, 0)
     assert content(branch, at=first) == {"a": "old"}
     assert condemned_locations(store) == set()
 
 
-def test_version_that_is_needed_again_but_was_swept_stays_condemned(branch: BranchHandle) -> None:
-    first = _forgotten(branch)
-    tidy_twice(branch.store)
-    _pin_by_force(branch, first)
-    kept = why_kept(tidy(branch.store))
+def test_version_that_is_needed_again_but_was_swept_stays_condemned(
+    store: Store, branch: BranchHandle
+) -> None:
+    first = _forgotten(store, branch)
+    tidy_twice(store)
+    _pin_by_force(store, first)
+    kept = why_kept(tidy(store))
     assert kept["condemned version", "it is needed again, but parts of it were swept"] == 1
     assert is_expired(branch, first)
 
 
-def _pin_by_force(branch: BranchHandle, transaction: TransactionId) -> None:
+def _pin_by_force(store: Store, transaction: TransactionId) -> None:
     """A tag that came in the very moment in which its transaction was condemned."""
-    store = branch.store
 
     def set_mark(at: int | None) -> int | None:
         version = load(store, transaction).version
@@ -223,9 +239,8 @@ def _pin_by_force(branch: BranchHandle, transaction: TransactionId) -> None:
     set_mark(mark)
 
 
-def test_dry_run_says_what_and_why_and_changes_nothing(branch: BranchHandle) -> None:
-    store = branch.store
-    _forgotten(branch)
+def test_dry_run_says_what_and_why_and_changes_nothing(store: Store, branch: BranchHandle) -> None:
+    _forgotten(store, branch)
     store.trees.store(b"orphan")
     let_days_pass(store, 8)
     before, files = everything(store), sorted(Path(store.settings.warehouse).rglob("*"))
@@ -240,20 +255,19 @@ def test_dry_run_says_what_and_why_and_changes_nothing(branch: BranchHandle) -> 
     assert dry.bytes == tidy(store).bytes > 0
 
 
-def test_mark_outlives_the_sweep_by_thirty_days(branch: BranchHandle) -> None:
-    branch.store.trees.store(b"orphan")
-    let_days_pass(branch.store, 8)
-    tidy_twice(branch.store)
-    let_days_pass(branch.store, 29)
-    tidy(branch.store)
-    assert len(condemned_locations(branch.store)) == 1
-    let_days_pass(branch.store, 2)
-    tidy(branch.store)
-    assert condemned_locations(branch.store) == set()
+def test_mark_outlives_the_sweep_by_thirty_days(store: Store) -> None:
+    store.trees.store(b"orphan")
+    let_days_pass(store, 8)
+    tidy_twice(store)
+    let_days_pass(store, 29)
+    tidy(store)
+    assert len(condemned_locations(store)) == 1
+    let_days_pass(store, 2)
+    tidy(store)
+    assert condemned_locations(store) == set()
 
 
-def test_operations_older_than_thirty_days_are_forgotten(branch: BranchHandle) -> None:
-    store = branch.store
+def test_operations_older_than_thirty_days_are_forgotten(store: Store) -> None:
 
     def remembered() -> int:
         return len(store.database.read(lambda c: c.execute(select(operations.c.id)).all()))
@@ -272,8 +286,7 @@ def test_operations_older_than_thirty_days_are_forgotten(branch: BranchHandle) -
     assert remembered() == 0
 
 
-def test_cleanup_that_did_something_leaves_an_event(branch: BranchHandle) -> None:
-    store = branch.store
+def test_cleanup_that_did_something_leaves_an_event(store: Store) -> None:
     tidy(store)
     assert store.database.read(lambda c: list_events(c, kind="cleanup")) == []
     store.trees.store(b"orphan")
@@ -283,9 +296,8 @@ def test_cleanup_that_did_something_leaves_an_event(branch: BranchHandle) -> Non
     assert (event["actor"], event["condemned"], event["deleted"]) == ("ana", 1, 0)
 
 
-def test_damaged_tree_stops_the_sweep(branch: BranchHandle) -> None:
+def test_damaged_tree_stops_the_sweep(store: Store, branch: BranchHandle) -> None:
     """While it is unknown what a version needs, nothing may be deleted."""
-    store = branch.store
     put(branch, a="1")
     store.trees.store(b"orphan")
     let_days_pass(store, 8)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def _publish(store: Store) -> None:
 
 @contextmanager
 def _endless_build(
-    store: Store, targets: str = "s.y s.w", **options: bool
+    store: Store, targets: str = "s.y s.w", **options: Any
 ) -> Iterator[Future[BuildOutcome]]:
     """A build of W, and of Y over an X that never ends, in another thread."""
     jobs = FileJobs(store=store, endless=ENDLESS)
@@ -161,8 +162,12 @@ def build_until_interrupted(settings: Settings, started: Path, ended: Path) -> N
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with Store(settings) as store:
         jobs = FileJobs(store=store, endless=ENDLESS)
-        waiting = threading.Timer(0, lambda: (_wait(lambda: "s.x" in jobs.ran), started.touch()))
-        waiting.start()
+
+        def tell() -> None:
+            _wait(lambda: "s.x" in jobs.ran)
+            started.touch()
+
+        threading.Thread(target=tell).start()
         try:
             build(store, "s.y", jobs=jobs)
         except BuildInterrupted as interrupted:

@@ -20,8 +20,8 @@ import threading
 import time
 from headgate.transforms import Input, Output, configure, transform, transform_df
 
-@transform(out=Output("job.writer"))
-def writes_another_dataset(ctx, out):
+@transform(out=Output("job.writer"), victim=Input("shop.victim"))
+def writes_another_dataset(ctx, out, victim):
     out.write_dataframe(ctx.spark_session.range(1))
     ctx.spark_session.sql("insert into headgate.shop.victim values (666)")
 

@@ -21,7 +21,7 @@ from headgate.spark.document import JobDocument, Source, Target
 from headgate.spark.gateway import Launch
 from headgate.spark.jars import ensure
 from headgate.spark.java import find_java_home
-from headgate.spark.processes import JobProcess
+from headgate.spark.pool import ProcessPool
 from headgate.spark.session import LocalSpark, bind_catalog, start
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
 from headgate.transforms.expected import Expectation
@@ -275,14 +275,15 @@ RunJob = Callable[..., tuple[list[dict[str, Any]], str]]
 
 
 @pytest.fixture(scope="module")
-def run_job(local: LocalSpark, tmp_path_factory: pytest.TempPathFactory) -> RunJob:
+def run_job(local: LocalSpark, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunJob]:
     place = tmp_path_factory.mktemp("jobs")
+    pool = ProcessPool(place, _ENVIRON)
     (place / "pipeline.py").write_text(textwrap.dedent(_PIPELINE))
     conf = named_catalog("headgate", {"type": "hadoop", "warehouse": str(place / "tables")})
     bind_catalog(local.session, conf)
 
     def run(dataset: str, argument: str = "output", files: str | None = None) -> Any:
-        address = local._jvm.address
+        log = place / f"{dataset}.log"
         document = JobDocument(
             module="pipeline",
             bundle=str(place),
@@ -290,11 +291,11 @@ def run_job(local: LocalSpark, tmp_path_factory: pytest.TempPathFactory) -> RunJ
             outputs={argument: Target(dataset=dataset, files=files)},
             conf=conf,
             tag=f"job-{dataset}",
-            gateway_port=address.port,
-            gateway_secret=address.secret,
+            directory=str(place),
+            log=str(log),
         )
-        log = place / f"{dataset}.log"
-        job = JobProcess.start(document, log, environ=_ENVIRON, cwd=place)
+        job = pool.take(local._jvm.address)
+        job.begin(document)
         try:
             events = list(job.events())
             job.wait(20)
@@ -306,7 +307,8 @@ def run_job(local: LocalSpark, tmp_path_factory: pytest.TempPathFactory) -> RunJ
     events, log = run("raw.numbers")
     assert events[-1]["event"] == "done", log
     assert events[-1]["checks"] == []
-    return run
+    yield run
+    pool.close()
 
 
 def test_job_whose_checks_only_warn_is_done_and_reports_them(run_job: RunJob) -> None:

@@ -23,6 +23,7 @@ from headgate.spark.gateway import Launch
 from headgate.spark.jars import ensure
 from headgate.spark.java import find_java_home
 from headgate.spark.jvm import SharedJvm
+from headgate.spark.pool import ProcessPool
 from headgate.spark.processes import JobProcess
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -134,8 +135,15 @@ def jvm(place: Path) -> Iterator[SharedJvm]:
 Start = Callable[..., JobProcess]
 
 
+@pytest.fixture(scope="module")
+def pool(place: Path) -> Iterator[ProcessPool]:
+    processes = ProcessPool(place, _ENVIRON)
+    yield processes
+    processes.close()
+
+
 @pytest.fixture
-def start(jvm: SharedJvm, place: Path) -> Iterator[Start]:
+def start(jvm: SharedJvm, pool: ProcessPool, place: Path) -> Iterator[Start]:
     started: list[JobProcess] = []
 
     def start_job(bundle: Path, output: str, **inputs: Source) -> JobProcess:
@@ -148,12 +156,12 @@ def start(jvm: SharedJvm, place: Path) -> Iterator[Start]:
             conf=named_catalog("headgate", {"type": "hadoop", "warehouse": str(place / "tables")}),
             tag=f"job-{bundle.name}",
             incremental=any(source.since_snapshot for source in inputs.values()),
-            gateway_port=jvm.address.port,
-            gateway_secret=jvm.address.secret,
+            directory=str(place / "decoy"),
+            log=str(place / f"{bundle.name}.log"),
         )
-        log = place / f"{bundle.name}.log"
-        job = JobProcess.start(document, log, environ=_ENVIRON, cwd=place / "decoy")
+        job = pool.take(jvm.address)
         started.append(job)
+        job.begin(document)
         return job
 
     yield start_job
@@ -258,16 +266,16 @@ _PARENT = """
     from pathlib import Path
     from headgate.spark.jvm import SharedJvm
     from headgate.spark.document import JobDocument, Target
-    from headgate.spark.processes import JobProcess
+    from headgate.spark.pool import ProcessPool
 
     request, bundle, log = pickle.loads(sys.stdin.buffer.read())
     jvm = SharedJvm.start(request)
     document = JobDocument(
         module="pipeline", bundle=str(bundle), inputs={}, conf={}, tag="t",
-        outputs={"out": Target(dataset="out.slow")},
-        gateway_port=jvm.address.port, gateway_secret=jvm.address.secret,
+        outputs={"out": Target(dataset="out.slow")}, log=str(log),
     )
-    job = JobProcess.start(document, log, environ=request.environ)
+    job = ProcessPool(log.parent, request.environ).take(jvm.address)
+    job.begin(document)
     while not jvm.active_jobs():
         time.sleep(0.05)
     print(jvm.pid, job.pid, flush=True)

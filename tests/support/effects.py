@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.catalog.outside import Effect, publish_with_effects
@@ -123,28 +123,6 @@ def settle_together(world: World, flags: Path, name: str) -> None:
         while len(list(flags.glob("ready-*"))) < 3:
             time.sleep(0.001)
         store.recover()
-
-
-@dataclass(frozen=True)
-class Watched:
-    """The repository, with something that happens right after it was looked at, once."""
-
-    git: GitRefs
-    after_a_look: Callable[[], None]
-    looked: list[str] = field(default_factory=list)
-
-    def find_head(self, target: Mapping[str, str]) -> str | None:
-        return self.git.find_head(target)
-
-    def steps_past(self, target: Mapping[str, str], expected: str) -> int | None:
-        steps = self.git.steps_past(target, expected)
-        if not self.looked:
-            self.looked.append(expected)
-            self.after_a_look()
-        return steps
-
-    def undo(self, target: Mapping[str, str], *, effect: str, back_to: str) -> bool:
-        return self.git.undo(target, effect=effect, back_to=back_to)
 
 
 def _effects(git: GitRefs, planned: bool, refs: int) -> list[Effect]:

@@ -6,12 +6,14 @@ import enum
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _CHUNK = 65536
 _COMMIT = b"COMMIT"
 _POLL_SECONDS = 0.05
+_LATE_SECONDS = 0.7
 
 
 class Cut(enum.Enum):
@@ -22,6 +24,8 @@ class Cut(enum.Enum):
     BEFORE = enum.auto()
     # The server commits and answers; the answer never arrives.
     AFTER = enum.auto()
+    # The client is cut off at once; the server hears of it a while later, and commits.
+    LATE = enum.auto()
 
 
 class Proxy:
@@ -70,14 +74,17 @@ class Proxy:
                     if not data:
                         return
                     if source is client and self.cut is not Cut.NEVER and _COMMIT in data:
-                        self._cut_off(server, data)
+                        self._cut_off(client, server, data)
                         return
                     (server if source is client else client).sendall(data)
 
-    def _cut_off(self, server: socket.socket, data: bytes) -> None:
+    def _cut_off(self, client: socket.socket, server: socket.socket, data: bytes) -> None:
         """The last that passes before both connections are closed."""
         cut, self.cut = self.cut, Cut.NEVER
-        if cut is Cut.AFTER:
+        if cut is Cut.LATE:
+            client.close()
+            time.sleep(_LATE_SECONDS)
+        if cut is not Cut.BEFORE:
             server.sendall(data)
             server.recv(_CHUNK)
 

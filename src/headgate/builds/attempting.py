@@ -49,6 +49,8 @@ class JobResult:
     aborted: bool = False
     rows: int = 0
     spark_jobs: int = 0
+    # What its checks found, in the form that is kept with a transaction.
+    checks: tuple[Mapping[str, Any], ...] = ()
     error: Mapping[str, Any] | None = None
 
 

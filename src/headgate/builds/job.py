@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class SparkAttempt:
         name = work.attempt.key.replace("/", "-")
         self._tag = f"headgate-{name}-{work.attempt.epoch}"
         # Its session has a tag too, which also marks what the user's threads run.
-        self._tags = {self._tag}
+        self._tags: tuple[str, ...] = (self._tag,)
 
     def run(self, progress: Progress) -> JobResult:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,6 @@ class SparkAttempt:
 
     def _document(self, token: str) -> JobDocument:
         work, spec = self._work, self._work.decision.job.spec
-        address = self._workplace.jvm().address
         return JobDocument(
             module=spec.declaration.module,
             bundle=str(self._bundle(spec.bundle)),
@@ -146,8 +145,6 @@ class SparkAttempt:
             tag=self._tag,
             directory=str(self._directory),
             log=str(log_of(work)),
-            gateway_port=address.port,
-            gateway_secret=address.secret,
             branch=work.branch,
             fallback=work.fallback,
             parameters=effective_parameters(spec, work.parameters),
@@ -185,7 +182,7 @@ class SparkAttempt:
         ended: dict[str, Any] | None = None
         for event in process.events():
             if event["event"] == EventKind.STARTED:
-                self._tags |= set(event["tags"])
+                self._tags = tuple(event["tags"])
             if event["event"] == EventKind.WRITTEN:
                 rows += event.get("rows", 0)
             if event["event"] in {EventKind.DONE, EventKind.FAILED}:
@@ -197,18 +194,7 @@ class SparkAttempt:
         if ended is None:
             why = f"the job's process ended with code {code}; its log is {log_of(self._work)}"
             return JobResult(succeeded=False, error={"message": why})
-        if ended["event"] == EventKind.FAILED:
-            facts = {k: v for k, v in ended.items() if k not in {"event", "spark_jobs"}}
-            return JobResult(
-                succeeded=False, error=facts, spark_jobs=ended.get("spark_jobs") or 0, rows=rows
-            )
-        return JobResult(
-            succeeded=True,
-            written=tuple(ended.get("written", ())),
-            aborted=bool(ended.get("aborted")),
-            rows=rows,
-            spark_jobs=ended.get("spark_jobs") or 0,
-        )
+        return _result(ended, rows)
 
     def _settle_outputs(self, result: JobResult) -> None:
         """Files that were written are staged; a table that was not keeps what it showed."""
@@ -244,3 +230,18 @@ class SparkAttempt:
                 expected=None,
                 attempt=self._work.attempt,
             )
+
+
+def _result(ended: Mapping[str, Any], rows: int) -> JobResult:
+    """What the last event of a job's process says."""
+    failed = ended["event"] == EventKind.FAILED
+    told = {"event", "spark_jobs", "checks"}
+    return JobResult(
+        succeeded=not failed,
+        written=tuple(ended.get("written", ())),
+        aborted=bool(ended.get("aborted")),
+        rows=rows,
+        spark_jobs=ended.get("spark_jobs") or 0,
+        checks=tuple(ended.get("checks", ())),
+        error={k: v for k, v in ended.items() if k not in told} if failed else None,
+    )

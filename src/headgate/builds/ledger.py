@@ -129,7 +129,13 @@ class Ledger:
 
     def abort(self, position: int, state: JobState) -> None:
         """Ends a job's attempt and aborts its transactions, unless somebody else has done so."""
-        give_up(self.parts.database, self.attempt(position), AttemptState.FAILED, actor=self.actor)
+        good = state is JobState.SUCCEEDED
+        give_up(
+            self.parts.database,
+            self.attempt(position),
+            AttemptState.SUCCEEDED if good else AttemptState.FAILED,
+            actor=self.actor,
+        )
         self.set(position, state)
 
     def withdraw(self, *, atomic: bool) -> None:
@@ -137,10 +143,11 @@ class Ledger:
         lost = {JobState.WAITING, JobState.RUNNING}
         if atomic:
             lost |= {JobState.SUCCEEDED, JobState.ADOPTED}
-        for position, report in enumerate(self.reports):
-            if report.state in lost:
-                report.transactions = {}
-                self.set(position, JobState.ABORTED)
+        positions = [p for p, report in enumerate(self.reports) if report.state in lost]
+        for position in positions:
+            self.reports[position].transactions = {}
+            self.reports[position].enter(JobState.ABORTED)
+        self._tell(positions)
 
     # --- telling ----------------------------------------------------------------------------
 
@@ -150,7 +157,11 @@ class Ledger:
         self._watch(self.reports)
 
     def set(self, position: int, state: JobState) -> None:
-        report = self.reports[position]
-        report.enter(state)
-        record_jobs(self.parts.database, self.opened.id, [job_record(position, report)])
+        self.reports[position].enter(state)
+        self._tell([position])
+
+    def _tell(self, positions: list[int]) -> None:
+        """Writes down how these jobs are doing, and shows it."""
+        found = [job_record(position, self.reports[position]) for position in positions]
+        record_jobs(self.parts.database, self.opened.id, found)
         self._watch(self.reports)

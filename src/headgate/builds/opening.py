@@ -14,6 +14,7 @@ from headgate.catalog.builds import record_build_in
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.datasets import create_dataset_in
 from headgate.catalog.find import load_transactions
+from headgate.catalog.intents import after_recovery
 from headgate.catalog.locks import lock_attempt
 from headgate.catalog.publish import publish_in
 from headgate.catalog.stage import stage_in
@@ -80,7 +81,9 @@ class OpenedBuild:
 
 def open_build(database: Database, request: OpeningRequest) -> OpenedBuild:
     """Makes missing branches, opens what is stale, adopts the rest, records it; all or none."""
-    opened = database.write(lambda connection: _Opening(connection, request).all_or_none())
+    opened = after_recovery(
+        database, lambda: database.write(lambda c: _Opening(c, request).all_or_none())
+    )
     reach(Failpoint.OPEN_COMMITTED)
     return opened
 

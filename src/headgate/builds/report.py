@@ -51,6 +51,7 @@ class JobReport:
     spark_jobs: int = 0
     rows: int = 0
     transactions: dict[str, str] = field(default_factory=dict)
+    checks: Sequence[Mapping[str, Any]] = ()
     error: Mapping[str, Any] | None = None
     log: str | None = None
     # Of the Spark stages that run now: tasks done, tasks in all.
@@ -103,6 +104,8 @@ class JobReport:
                     str(name): id for name, id in self.decision.candidate.transactions.items()
                 },
             }
+        if self.checks:
+            data["checks"] = list(self.checks)
         if self.error is not None:
             data["error"] = dict(self.error)
             data["log"] = self.log

@@ -67,7 +67,7 @@ def _run_once(ledger: Ledger, jobs: Jobs, position: int, work: JobWork) -> JobRe
         ledger.ended(position)
     report = ledger.reports[position]
     report.spark_jobs += result.spark_jobs
-    report.rows = result.rows
+    report.rows, report.checks = result.rows, result.checks
     return result
 
 
@@ -82,7 +82,8 @@ def _succeed(
         return
     reach(Failpoint.BUILD_JOB_ENDED)
     ids = list(work.outputs.values())
-    made = dict.fromkeys(ids, provenance_of(ledger.opened.id, work.decision, report.inputs))
+    about = provenance_of(ledger.opened.id, work.decision, report.inputs, checks=result.checks)
+    made = dict.fromkeys(ids, about)
     publication = None
     if atomic:
         complete_transactions(ledger.parts.database, ids, work.attempt)

@@ -54,7 +54,8 @@ class Keeping:
     number: int
     # What was closed since then is within the time to retain.
     horizon: Instant
-    transactions: frozenset[TransactionId]
+    # Those whose histories were followed; others are kept by themselves.
+    histories: frozenset[TransactionId]
     versions: Mapping[VersionId, Reason]
 
 
@@ -87,9 +88,10 @@ def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant
     number = connection.execute(select(log_counter.c.number)).scalar_one()
     young, held = _young(connection, horizon)
     views = set(_ids(connection, _of_files(branches.c.view_id, branches.c.dataset_id)))
+    histories = kept_histories(views, young)
     kept: dict[TransactionId, Reason] = dict.fromkeys(views, Reason.VIEW)
     for reason, found in (
-        (Reason.HISTORY, kept_histories(views, young)),
+        (Reason.HISTORY, histories),
         (Reason.HISTORY, _left_behind(connection, horizon)),
         (Reason.TAG, _ids(connection, _of_files(tags.c.transaction_id, tags.c.dataset_id))),
         (Reason.OPEN, _open_and_bases(connection)),
@@ -106,7 +108,9 @@ def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant
     for word in words_of(intent_texts(connection)):
         # An intent may also name a version that no transaction holds yet.
         versions.setdefault(VersionId(word), Reason.INTENT)
-    return Keeping(number=number, horizon=horizon, transactions=frozenset(kept), versions=versions)
+    return Keeping(
+        number=number, horizon=horizon, histories=frozenset(histories), versions=versions
+    )
 
 
 def needed_since(
@@ -118,14 +122,15 @@ def needed_since(
     """
     moved = select(moves.c.from_id, moves.c.to_id).where(moves.c.publication > keeping.number)
     ends = {TransactionId(id) for pair in connection.execute(moved) for id in pair if id}
-    needed = _histories_since(connection, ends - keeping.transactions, keeping)
+    needed = _histories_since(connection, ends, keeping)
     pinned = select(transactions.c.version_id).join(
         tags, tags.c.transaction_id == transactions.c.id
     )
     here = transactions.c.version_id.in_(sorted(doubtful))
     needed |= {VersionId(id) for id in connection.execute(pinned.where(here)).scalars()}
-    needed |= set(_versions_of(connection, _open_and_bases(connection)).values())
-    needed |= {VersionId(word) for word in words_of(intent_texts(connection))}
+    named = words_of(intent_texts(connection))
+    needed |= {VersionId(word) for word in named}
+    needed |= set(_versions_of(connection, named | _open_and_bases(connection)).values())
     return needed & set(doubtful)
 
 
@@ -247,10 +252,10 @@ def _versions_of(connection: Connection, ids: Iterable[str]) -> dict[Transaction
 def _histories_since(
     connection: Connection, ends: Iterable[TransactionId], keeping: Keeping
 ) -> set[VersionId]:
-    """The versions of these transactions, and of their histories back to what is kept or old."""
+    """The versions of these, and of their histories, back to what is old or was followed before."""
     needed: set[VersionId] = set()
     seen: set[TransactionId] = set()
-    layer = set(ends)
+    layer = set(ends) - keeping.histories
     while layer:
         seen |= layer
         above: set[TransactionId] = set()
@@ -262,5 +267,5 @@ def _histories_since(
                 needed |= {VersionId(version)} if version else set()
                 if parent is not None and (closed_at or keeping.horizon) >= keeping.horizon:
                     above.add(TransactionId(parent))
-        layer = above - seen - keeping.transactions
+        layer = above - seen - keeping.histories
     return needed

@@ -97,8 +97,7 @@ def sweeping_alone(database: Database, *, wait_seconds: float = 30.0) -> Iterato
 def _lock(database: Database) -> Iterator[Callable[[], bool]]:
     """A way to try for the lock, which is given back at the end of the block."""
     if database.path is not None:
-        # Beside the catalog: SQLite's own file must not be opened by anybody else.
-        with Path(f"{database.path}.sweeping").open("a") as file:
+        with _lock_file(database) as file:
             yield partial(_try_file, file)
         return
     lock = {"lock": _POSTGRES_LOCK}
@@ -108,6 +107,15 @@ def _lock(database: Database) -> Iterator[Callable[[], bool]]:
             yield lambda: bool(connection.execute(take, lock).scalar_one())
         finally:
             connection.execute(text("SELECT pg_advisory_unlock(:lock)"), lock)
+
+
+def _lock_file(database: Database) -> IO[str]:
+    """Beside the catalog: SQLite's own file must not be opened by anybody else."""
+    try:
+        return Path(f"{database.path}.sweeping").open("a")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CatalogUnavailable(where=database.where, reason=reason) from error
 
 
 def _try_file(file: IO[str]) -> bool:

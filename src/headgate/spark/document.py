@@ -52,8 +52,6 @@ class JobDocument:
     conf: Mapping[str, str]
     # Of this attempt alone: what was cancelled under a tag stays cancelled.
     tag: str
-    gateway_port: int
-    gateway_secret: str
     branch: str | None = None
     fallback: tuple[str, ...] = ()
     incremental: bool = False

@@ -10,6 +10,9 @@ from typing import Any
 # The line after a traceback's last frame: frames are indented, and the error itself is not.
 _WORKER_TRACE = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.M)
 
+# How Java's errors come out of the gateway, before their own words.
+_CALLED = re.compile(r"^An error occurred while calling \S+\n: ")
+
 
 def describe(error: BaseException, bundle: Path) -> dict[str, Any]:
     """The facts of a `failed` event; the file is relative to the bundle, None if not in it."""
@@ -49,6 +52,7 @@ def _short(text: str) -> str:
     if traces := _WORKER_TRACE.findall(text):
         last: str = traces[-1]
         return last.strip()
+    text = _CALLED.sub("", text)
     return text.partition("\n\tat ")[0].partition("\n\nJVM stacktrace:")[0].strip()
 
 

@@ -1,4 +1,4 @@
-"""The process of one job attempt: `python -m headgate.spark.job EVENTS_FD`.
+"""The process of one job attempt, forked from a nursery.
 
 On stdin come two lines: where the JVM is, then, as soon as there is a job, its document.
 """
@@ -29,9 +29,9 @@ from headgate.transforms.finding import import_roots, load_transform
 from headgate.transforms.running import Outcome, run_transform
 
 
-def main() -> None:
+def main(events_fd: int) -> None:
     """Runs the attempt and ends the process: 0 if it succeeded, else 1."""
-    reporter = Reporter(int(sys.argv[1]))
+    reporter = Reporter(events_fd)
     session = join(GatewayAddress(**json.loads(_next_line())))
     document = JobDocument.from_json(_next_line())
     end_with_parent()
@@ -132,7 +132,3 @@ def _load(document: JobDocument) -> Transform:
     return load_transform(
         module, [parse_dataset_name(target.dataset) for target in document.outputs.values()]
     )
-
-
-if __name__ == "__main__":
-    main()

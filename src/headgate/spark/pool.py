@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from headgate.spark.forking import Nursery
 from headgate.spark.gateway import GatewayAddress
 from headgate.spark.processes import JobProcess
 
@@ -16,38 +17,41 @@ class ProcessPool:
     def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
         self._directory = directory
         self._environ = environ
+        self._nursery: Nursery | None = None
         self._waiting: list[JobProcess] = []
         self._lock = threading.Lock()
-        self._closed = False
 
     def keep_ready(self, count: int, address: GatewayAddress | None = None) -> None:
-        """Lets so many processes wait; before there is a JVM they only load what they need."""
+        """Lets so many processes wait; they join the JVM as soon as there is one."""
         with self._lock:
-            self._discard(lambda p: not p.alive or (p.address or address) != address)
-            while len(self._waiting) < count and not self._closed:
-                self._waiting.append(self._spawn())
-            for process in self._waiting:
-                if address is not None and process.address is None:
-                    process.join(address)
+            self._fill(count, address)
 
     def take(self, address: GatewayAddress) -> JobProcess:
         """A process that has joined this JVM, or is about to."""
         with self._lock:
-            self._discard(lambda p: not p.alive or p.address not in {None, address})
-            process = self._waiting.pop(0) if self._waiting else self._spawn()
-        if process.address is None:
-            process.join(address)
-        return process
+            self._fill(1, address)
+            return self._waiting.pop(0)
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
             self._discard(lambda _: True)
+            if self._nursery is not None:
+                self._nursery.close()
 
-    def _spawn(self) -> JobProcess:
-        return JobProcess.spawn(
-            self._directory / "waiting.log", environ=self._environ, cwd=self._directory
-        )
+    def _fill(self, count: int, address: GatewayAddress | None) -> None:
+        # What has joined another JVM, one that is gone, is of no use.
+        self._discard(lambda p: not p.alive or p.address not in {None, address})
+        while len(self._waiting) < count:
+            self._waiting.append(self._start())
+        for process in self._waiting:
+            if address is not None and process.address is None:
+                process.join(address)
+
+    def _start(self) -> JobProcess:
+        log = self._directory / "waiting.log"
+        if self._nursery is None or not self._nursery.alive:
+            self._nursery = Nursery(log, environ=self._environ, cwd=self._directory)
+        return JobProcess.start(self._nursery, log)
 
     def _discard(self, useless: Callable[[JobProcess], bool]) -> None:
         for process in [p for p in self._waiting if useless(p)]:

@@ -7,7 +7,7 @@ first, cleanup gives way. Killed at any place, it leaves marks that the next one
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from headgate.catalog.condemning import (
@@ -33,7 +33,7 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Instant, VersionId
 from headgate.model.ports import ObjectInfo, ObjectStore
 from headgate.upkeep.cleaned import Cleaned, Step
-from headgate.upkeep.needing import find_needed, is_whole
+from headgate.upkeep.needing import find_needed, find_whole
 from headgate.upkeep.sorting import Fate, Kind, Limits, decide, read_key
 from headgate.upkeep.terms import Clock, Moments, Terms, read_clocks, read_one_clock
 
@@ -95,14 +95,14 @@ class _Cleanup:
 
     def clean(self) -> None:
         keeping, versions, age_us = self._database.read(self._look)
+        spared = self._spare_versions(versions.spare)
         condemned = versions.condemn
         if not self.cleaned.dry_run:
-            self._spare_versions(versions.spare)
             condemned = self._condemn_versions(versions.condemn, keeping)
         self._report_versions(versions, condemned)
         left_out = condemned if self.cleaned.dry_run else ()
         mark = self._database.read(lambda connection: mark_objects(connection, left_out))
-        found = self._sort(mark, age_us)
+        found = self._sort(replace(mark, roots=mark.roots | spared), age_us)
         if not self.cleaned.dry_run:
             self._apply(mark, found)
         for step, chosen in (
@@ -154,21 +154,31 @@ class _Cleanup:
             reach(Failpoint.CLEANUP_CONDEMNED)
         return tuple(condemned)
 
-    def _spare_versions(self, ids: Collection[VersionId]) -> None:
+    def _spare_versions(self, ids: Collection[VersionId]) -> set[str]:
         """Gives back versions that are needed again, and their objects, if all are still there."""
-        if not ids:
-            return
         roots = self._database.read(lambda connection: locations_of(connection, ids))
+        spared: set[str] = set()
         for id, root in roots.items():
-            with sweeping_alone(self._database):
-                whole = is_whole(self._objects, self._trees, root)
-                if whole is None:
-                    why = "it is needed again, but parts of it were swept"
-                    self.cleaned.keep("condemned version", why, example=id)
-                    continue
-                spare_objects(self._database, whole)
-                spare_versions(self._database, [id])
-            self.cleaned.add(Step.SPARE, "version", id, Fate.SPARE)
+            if self.cleaned.dry_run:
+                whole = find_whole(self._objects, self._trees, root) is not None
+            else:
+                whole = self._spare_version(id, root)
+            if whole:
+                spared.add(root)
+                self.cleaned.add(Step.SPARE, "version", id, Fate.SPARE)
+            else:
+                why = "it is needed again, but parts of it were swept"
+                self.cleaned.keep("condemned version", why, example=id)
+        return spared
+
+    def _spare_version(self, id: VersionId, root: str) -> bool:
+        with sweeping_alone(self._database):
+            locations = find_whole(self._objects, self._trees, root)
+            if locations is None:
+                return False
+            spare_objects(self._database, locations)
+            spare_versions(self._database, [id])
+        return True
 
     def _report_versions(self, mark: VersionMark, condemned: Collection[VersionId]) -> None:
         for reason, count in mark.kept.items():

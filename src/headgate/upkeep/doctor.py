@@ -167,7 +167,11 @@ def _check_storage(store: ObjectStore) -> Iterator[Finding]:
 def _check_condemned(database: Database, store: ObjectStore, trees: Trees) -> Iterator[Finding]:
     """Nothing that is shown is condemned: the door would refuse to use it again."""
     objects = Objects(store)
-    places = {objects.location(digest): where for digest, where in trees.needed.items()}
+    places = {
+        objects.location(digest): where
+        for digest, where in trees.needed.items()
+        if digest not in trees.unreadable
+    }
     for location in sorted(database.read(lambda connection: find_condemned(connection, places))):
         yield Finding(
             what=f"object {location} is condemned, though it is needed",

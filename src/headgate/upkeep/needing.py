@@ -47,7 +47,7 @@ def find_needed(trees: FileTrees, mark: ObjectMark, roots: Collection[str]) -> N
     return Needed(objects=digests, bundles=mark.bundles, locations=mark.working | mark.named)
 
 
-def is_whole(objects: ObjectStore, trees: FileTrees, root: str) -> list[str] | None:
+def find_whole(objects: ObjectStore, trees: FileTrees, root: str) -> list[str] | None:
     """The locations of all that a tree needs, or None if some of it is not there."""
     try:
         digests = sorted(set(trees.references([Digest(root)])) - {EMPTY})

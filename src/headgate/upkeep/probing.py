@@ -15,8 +15,8 @@ def probe(objects: ObjectStore) -> ObjectInfo:
     """Writes an object, reads it back and deletes it; `StorageUnavailable` where that fails."""
     key = f"{PREFIX}{secrets.token_hex(8)}"
     content = secrets.token_bytes(16)
+    objects.put(key, content)
     try:
-        objects.put(key, content)
         found = objects.find(key)
         if found is None or objects.get(key) != content:
             raise StorageUnavailable(where=objects.url, reason="it lost what was just written")
