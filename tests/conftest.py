@@ -21,7 +21,7 @@ pytest_plugins = ["pytester", "tests.support.projects"]
 
 # A busy machine must not fail a property by its speed alone.
 hypothesis.settings.register_profile("make", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, max_examples=500)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, max_examples=150)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -32,7 +32,9 @@ def _specs(draw: st.DrawFn) -> Specs:
     found = {}
     for position, name in enumerate(_NAMES):
         inputs = draw(st.sets(st.sampled_from(_NAMES[:position]), max_size=2)) if position else ()
-        found[name] = (draw(st.sampled_from("123")), tuple(sorted(inputs)))
+        # As real logic hashes: never the same for two datasets.
+        logic = f"-{position}.{draw(st.integers(1, 3))}"
+        found[name] = (logic, tuple(sorted(inputs)))
     return found
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -21,8 +25,23 @@ _WARM = ["pytest", "psycopg", "headgate.store", "headgate.catalog.outside"]
 _context.set_forkserver_preload(_WARM)
 
 
+@cache
+def _warm_up() -> None:
+    """Starts the server with the search path of this process, which pytest has extended."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
 def start(target: Callable[..., None], *arguments: object) -> BaseProcess:
     """Starts a process that calls the function, which must be importable by name."""
+    _warm_up()
     # A daemon: it ends with the test session, whatever became of the test.
     process = _context.Process(target=target, args=arguments, daemon=True)
     process.start()

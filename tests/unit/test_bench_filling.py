@@ -15,6 +15,7 @@ from headgate.catalog.find import load_branch, load_transaction
 from headgate.catalog.log import list_history
 from headgate.model.ids import Instant
 from headgate.store import Store
+from headgate.upkeep.doctor import examine
 from tests.support.oracle import assert_rows_sound
 from tests.support.stores import new_store, put
 
@@ -33,6 +34,13 @@ def test_filled_store_of_any_size_is_sound(
         filled = _fill(store, transactions)
         assert filled.transactions == transactions
         assert_rows_sound(store)
+
+
+def test_filled_store_has_nothing_for_the_doctor(sqlite_url: str, tmp_path: Path) -> None:
+    with new_store(sqlite_url, tmp_path) as store:
+        _fill(store, 1_000)
+        examined = examine(store.settings, deep=True)
+        assert [check.name for check in examined.checks if not check.ok] == []
 
 
 def test_filled_store_goes_on_through_the_door(catalog_url: str, tmp_path: Path) -> None:

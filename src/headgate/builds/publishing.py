@@ -10,6 +10,7 @@ from headgate.builds.git import find_repository
 from headgate.builds.logic import Suspicion
 from headgate.catalog.database import Database
 from headgate.catalog.jobspecs import PublishedJobSpec, publish_jobspecs
+from headgate.catalog.sweeping import sweeping_alone
 from headgate.model.jobspecs import Source
 from headgate.model.names import check_branch_name
 from headgate.model.ports import ObjectStore
@@ -43,20 +44,22 @@ def publish_repository(
     """Publishes what the repository declares; what it no longer declares gets a removed mark."""
     found = discover(find_repository(directory), branch=branch, allow_dirty=allow_dirty)
     check_branch_name(found.source.branch)
-    # The code first: a JobSpec never names a bundle that is not there.
-    objects.put(bundle_key(found.bundle.digest), found.bundle.data)
-    published, removed = publish_jobspecs(
-        database,
-        branch=found.source.branch,
-        repository=found.source.repository,
-        commit=found.source.commit,
-        clean=found.source.clean,
-        actor=actor,
-        specs=[
-            {"outputs": [str(o.dataset) for o in spec.outputs], "jobspec": spec.to_json()}
-            for spec in found.jobspecs
-        ],
-    )
+    # A sweep must not take the bundle between its storing and its first mention.
+    with sweeping_alone(database):
+        # The code first: a JobSpec never names a bundle that is not there.
+        objects.put(bundle_key(found.bundle.digest), found.bundle.data)
+        published, removed = publish_jobspecs(
+            database,
+            branch=found.source.branch,
+            repository=found.source.repository,
+            commit=found.source.commit,
+            clean=found.source.clean,
+            actor=actor,
+            specs=[
+                {"outputs": [str(o.dataset) for o in spec.outputs], "jobspec": spec.to_json()}
+                for spec in found.jobspecs
+            ],
+        )
     return Publishing(
         source=found.source,
         published=tuple(published),
