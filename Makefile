@@ -12,10 +12,10 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test serve bench fmt check lock docs postgres
+.PHONY: help setup demo test serve bench fmt check lock docs postgres chromium conductor screenshots
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install all that is needed into .venv (quick when nothing changed)
 	@tools/setup.sh
@@ -23,8 +23,9 @@ setup: ## Install all that is needed into .venv (quick when nothing changed)
 demo: setup ## Run the worked example on a local Spark: branch, build, merge, build nothing
 	@$(BIN)/headgate demo $(ARGS)
 
-# Tests marked `xdist_group("spark")` stay on one worker, so that one JVM serves them all.
-test: check postgres ## Check the code, then run every test that this machine can run
+# Tests marked `xdist_group("spark")` stay on one worker, so that one JVM serves them all; so do
+# those of the groups "conductor" and "browser".
+test: check postgres chromium conductor ## Check the code, then run every test that this machine can run
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 serve: setup ## Start the server on the store of this directory
@@ -48,8 +49,18 @@ lock: setup ## Write the lock files anew from pyproject.toml (UPGRADE=--upgrade:
 	@$(COMPILE) --no-deps --output-file tools/bootstrap.lock tools/bootstrap.in
 	@$(COMPILE) --no-deps --output-file tools/postgres.lock tools/postgres.in
 
-docs: setup ## Write docs/reference.md anew from the command line's own help
+docs: setup ## Write docs/reference.md and docs/errors.md anew from the code
 	@$(BIN)/python -m tools.make_reference
+	@$(BIN)/python -m tools.make_errors
+
+screenshots: setup chromium ## Take the pictures of the pages for the docs anew
+	@$(BIN)/python -m tools.make_screenshots
 
 postgres: setup
 	@$(BIN)/python -m tools.ensure_postgres
+
+chromium: setup
+	@$(BIN)/python -m tools.ensure_chromium
+
+conductor: setup
+	@$(BIN)/python -m tools.ensure_conductor

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,16 +12,43 @@ import orjson
 import typer
 from rich.console import Console
 
-from bench import catalog, files, startup
+from bench import (
+    catalog,
+    crowd,
+    endpoint,
+    files,
+    jobs,
+    lineage,
+    merging,
+    pipeline,
+    planning,
+    rows,
+    served,
+    startup,
+    tasks,
+)
 from bench.cases import Bench, Scale, Unavailable
+from bench.crowd import run_served_crowd
 from bench.measuring import Result, run_bench
 from bench.report import document, table_of
 
 BENCHES: tuple[Bench[Any], ...] = (
     startup.START,
     files.FILES,
+    tasks.TASKS,
+    tasks.LARGE,
+    served.SERVED,
+    planning.PLANNING,
+    rows.ROWS,
     catalog.ON_SQLITE,
     catalog.ON_POSTGRES,
+    lineage.LINEAGE,
+    endpoint.ENDPOINT,
+    endpoint.BRANCHES,
+    pipeline.PIPELINE,
+    jobs.JOBS,
+    jobs.TPCH_JOBS,
+    merging.MERGING,
 )
 _RESULTS = Path(__file__).with_name("results") / "latest.json"
 _WIDTH = 140
@@ -30,19 +59,30 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Small stores, few repetitions.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The JSON on stdout, no tables.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on a missed target.")] = False,
+    tpch_factor: Annotated[
+        float | None, typer.Option(help="TPC-H's scale factor: 1, or 0.01 with --quick.")
+    ] = None,
+    merged_rows: Annotated[
+        int | None, typer.Option(help="Rows to merge by Spark: ten million, or 200,000.")
+    ] = None,
 ) -> None:
     """Time Headgate on this machine. Example: python -m bench --quick --only sqlite"""
     progress = Console(stderr=True, highlight=False)
     # Into a file or a pipe Rich would write 80 columns, too few for these tables.
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     results: list[Result] = []
-    for bench in BENCHES:
+    scale = Scale(quick=quick, tpch_factor=tpch_factor, merged_rows=merged_rows)
+
+    def tell(line: str) -> None:
+        progress.print(line, style="dim")
+
+    runs: list[tuple[str, Callable[..., list[Result]]]]
+    runs = [(bench.name, partial(run_bench, bench)) for bench in BENCHES]
+    for name, run in (*runs, (crowd.NAME, run_served_crowd)):
         try:
-            found = run_bench(
-                bench, Scale(quick=quick), lambda line: progress.print(line, style="dim"), only=only
-            )
+            found = run(scale, tell, only=only)
         except Unavailable as missing:
-            progress.print(f"{bench.name}: skipped. {missing}", style="yellow")
+            progress.print(f"{name}: skipped. {missing}", style="yellow")
             continue
         results += found
         if found and not json:

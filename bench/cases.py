@@ -19,6 +19,10 @@ class Scale:
     """How much of everything: a quick look, or the figures that are reported."""
 
     quick: bool = False
+    # Of TPC-H: 1 is about a gigabyte.
+    tpch_factor: float | None = None
+    # Of the table that is merged into, and of the files: ten million unless said.
+    merged_rows: int | None = None
 
     def of(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -33,6 +37,12 @@ class Case(Generic[S]):
     target_ms: float | None = None
     # Whether it must cost the same on the last subject as on the first.
     flat: bool = False
+    # How much more than on the first subject it may cost on the last, whatever the noise.
+    target_ratio: float | None = None
+    # The same in milliseconds.
+    target_extra_ms: float | None = None
+    # How many times the floor it may cost, on every subject.
+    target_floor: float | None = None
 
 
 class Unavailable(Exception):
@@ -51,6 +61,7 @@ class Bench(Generic[S]):
         quick_repetitions: int = 20,
         warm_ups: int = 5,
         floor: str | None = None,
+        counts_sql: bool = True,
     ) -> None:
         self.name = name
         self.subjects = subjects
@@ -59,15 +70,34 @@ class Bench(Generic[S]):
         self.warm_ups = warm_ups
         # The case that no other can beat; the others are shown as multiples of it.
         self.floor = floor
+        # One more repetition, which what takes minutes is better without.
+        self.counts_sql = counts_sql
         self.cases: list[Case[S]] = []
 
     def case(
-        self, name: str, *, target_ms: float | None = None, flat: bool = False
+        self,
+        name: str,
+        *,
+        target_ms: float | None = None,
+        flat: bool = False,
+        target_ratio: float | None = None,
+        target_extra_ms: float | None = None,
+        target_floor: float | None = None,
     ) -> Callable[[Prepare[S]], Prepare[S]]:
         """Registers a function that prepares one repetition and returns what to time."""
 
         def register(prepare: Prepare[S]) -> Prepare[S]:
-            self.cases.append(Case(name=name, prepare=prepare, target_ms=target_ms, flat=flat))
+            self.cases.append(
+                Case(
+                    name=name,
+                    prepare=prepare,
+                    target_ms=target_ms,
+                    flat=flat,
+                    target_ratio=target_ratio,
+                    target_extra_ms=target_extra_ms,
+                    target_floor=target_floor,
+                )
+            )
             return prepare
 
         return register

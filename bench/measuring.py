@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ S = TypeVar("S")
 
 # Below this a ratio is called flat whatever the noise was: a deeper B-tree is allowed a little.
 _FLAT = 1.25
+# Whoever waits for what takes longer than this wants to see that it goes on.
+_LONG_MS = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Sample:
     times_ms: Sequence[float]
     # How many SQL statements one repetition sends; SQLite's BEGIN counts, COMMIT does not.
     statements: int = 0
+    # Of this process and those it started: what a busy machine cannot stretch as it does time.
+    cpu_ms: Sequence[float] = ()
 
     @property
     def p50_ms(self) -> float:
@@ -34,8 +39,15 @@ class Sample:
 
     @property
     def p95_ms(self) -> float:
+        return self._part(0.95)
+
+    @property
+    def p99_ms(self) -> float:
+        return self._part(0.99)
+
+    def _part(self, part: float) -> float:
         ordered = sorted(self.times_ms)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+        return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
     @property
     def spread(self) -> float:
@@ -56,6 +68,15 @@ class Result:
     target_ms: float | None
     flat: bool
     floor: Mapping[str, Sample] = field(default_factory=dict)
+    target_ratio: float | None = None
+    target_extra_ms: float | None = None
+    target_floor: float | None = None
+
+    @property
+    def extra_ms(self) -> float | None:
+        """How much longer the last subject's median is than the first one's."""
+        medians = [sample.p50_ms for sample in self.samples.values()]
+        return medians[-1] - medians[0] if len(medians) > 1 else None
 
     @property
     def growth(self) -> float | None:
@@ -71,6 +92,14 @@ class Result:
         floor = self.floor.get(subject)
         return self.samples[subject].p50_ms / floor.p50_ms if floor else None
 
+    def times_floor_cpu(self, subject: str) -> float | None:
+        """As `times_floor`, of the processor's time."""
+        floor = self.floor.get(subject)
+        if floor is None or not floor.cpu_ms:
+            return None
+        least = statistics.median(floor.cpu_ms)
+        return statistics.median(self.samples[subject].cpu_ms) / least if least else None
+
     @property
     def misses(self) -> list[str]:
         """Which targets were missed; none where there is none."""
@@ -80,6 +109,13 @@ class Result:
             missed.append("time")
         if self.flat and self.growth is not None and self.growth > max(_FLAT, 1 + 2 * self.noise):
             missed.append("growth")
+        if self.target_ratio is not None and (self.growth or 0) > self.target_ratio:
+            missed.append("ratio")
+        if self.target_extra_ms is not None and (self.extra_ms or 0) > self.target_extra_ms:
+            missed.append("extra")
+        floors = [self.times_floor(subject) or 0 for subject in self.samples]
+        if self.target_floor is not None and max(floors) > self.target_floor:
+            missed.append("floor")
         return missed
 
 
@@ -97,7 +133,7 @@ def run_bench(
         gc.collect()
         gc.freeze()
         try:
-            samples = _samples(cases, subjects, warm_ups=bench.warm_ups, repetitions=repetitions)
+            samples = _samples(bench, cases, subjects, repetitions, tell)
         finally:
             gc.unfreeze()
     floor = samples.get(bench.floor or "", {})
@@ -109,25 +145,37 @@ def run_bench(
             target_ms=case.target_ms,
             flat=case.flat,
             floor={} if case.name == bench.floor else floor,
+            target_ratio=case.target_ratio,
+            target_extra_ms=case.target_extra_ms,
+            target_floor=case.target_floor,
         )
         for case in cases
     ]
 
 
 def _samples(
-    cases: Sequence[Case[S]], subjects: Mapping[str, S], *, warm_ups: int, repetitions: int
+    bench: Bench[S],
+    cases: Sequence[Case[S]],
+    subjects: Mapping[str, S],
+    repetitions: int,
+    tell: Tell,
 ) -> dict[str, dict[str, Sample]]:
-    times: dict[tuple[str, str], list[float]] = {}
-    for repetition in range(-warm_ups, repetitions):
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for repetition in range(-bench.warm_ups, repetitions):
         for case in cases:
             for name in _rotated(list(subjects), repetition):
-                elapsed_ms = _time(case, subjects[name])
+                taken = _time(case, subjects[name])
                 if repetition >= 0:
-                    times.setdefault((case.name, name), []).append(elapsed_ms)
+                    times.setdefault((case.name, name), []).append(taken)
+                if taken[0] > _LONG_MS:
+                    turn = f"{repetition + 1} of {repetitions}" if repetition >= 0 else "warm-up"
+                    tell(f"  {case.name}, {name}, {turn}: {taken[0] / 1000:.1f} s")
     return {
         case.name: {
             name: Sample(
-                times_ms=times[case.name, name], statements=count_statements(case, subject)
+                times_ms=[elapsed_ms for elapsed_ms, _ in times[case.name, name]],
+                cpu_ms=[cpu_ms for _, cpu_ms in times[case.name, name]],
+                statements=count_statements(case, subject) if bench.counts_sql else 0,
             )
             for name, subject in subjects.items()
         }
@@ -141,11 +189,17 @@ def _rotated(names: list[str], by: int) -> list[str]:
     return names[at:] + names[:at]
 
 
-def _time(case: Case[S], subject: S) -> float:
+def _time(case: Case[S], subject: S) -> tuple[float, float]:
+    """Milliseconds by the clock, and of the processor."""
     timed = case.prepare(subject)
-    start = time.perf_counter_ns()
+    used, start = _cpu_ms(), time.perf_counter_ns()
     timed()
-    return (time.perf_counter_ns() - start) / 1_000_000
+    return (time.perf_counter_ns() - start) / 1_000_000, _cpu_ms() - used
+
+
+def _cpu_ms() -> float:
+    spent = os.times()
+    return 1000 * (spent.user + spent.system + spent.children_user + spent.children_system)
 
 
 def count_statements(case: Case[S], subject: S) -> int:

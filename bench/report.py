@@ -20,7 +20,7 @@ def table_of(results: Sequence[Result]) -> Table:
     table.add_column("case", no_wrap=True)
     for subject in subjects:
         table.add_column(f"{subject}\np50 ms".strip(), justify="right")
-    for heading in ("p95 ms", "SQL", "× floor", "growth", "A/A", "target ms", ""):
+    for heading in ("p95 ms", "p99 ms", "SQL", "× floor", "growth", "A/A", "target ms", ""):
         table.add_column(heading, justify="right")
     for result in results:
         table.add_row(*_cells(result, subjects))
@@ -30,24 +30,51 @@ def table_of(results: Sequence[Result]) -> Table:
 def _cells(result: Result, subjects: Sequence[str]) -> list[str]:
     last = result.samples[subjects[-1]]
     growth = result.growth
-    times_floor = result.times_floor(subjects[-1])
     return [
         result.case,
         *(f"{result.samples[subject].p50_ms:.2f}" for subject in subjects),
         f"{last.p95_ms:.2f}",
+        f"{last.p99_ms:.2f}",
         str(last.statements or "-"),
-        f"{times_floor:.1f}" if times_floor else "-",
+        _floors(result),
         f"{growth:.2f}" if growth else "-",
         f"±{result.noise:.0%}",
-        f"{result.target_ms:g}" if result.target_ms else "-",
+        _target(result),
         _verdict(result),
     ]
+
+
+def _floors(result: Result) -> str:
+    """In times of the floor on each subject, and the same of the processor's time below it."""
+    if not result.floor:
+        return "-"
+    lines = (
+        (result.times_floor(subject) for subject in result.samples),
+        (result.times_floor_cpu(subject) for subject in result.samples),
+    )
+    told = [" ".join(f"{times:.2f}" if times else "-" for times in line) for line in lines]
+    return told[0] if set(told[1]) <= set("- ") else f"{told[0]}\nCPU {told[1]}"
 
 
 def _verdict(result: Result) -> str:
     if result.misses:
         return f"[red]miss: {', '.join(result.misses)}[/red]"
-    return "[green]pass[/green]" if result.target_ms or result.flat else ""
+    targets = (
+        *(result.target_ms, result.target_ratio),
+        *(result.target_extra_ms, result.target_floor),
+    )
+    judged = result.flat or any(target is not None for target in targets)
+    return "[green]pass[/green]" if judged else ""
+
+
+def _target(result: Result) -> str:
+    if result.target_ratio is not None:
+        return f"× {result.target_ratio:g}"
+    if result.target_extra_ms is not None:
+        return f"+ {result.target_extra_ms:g}"
+    if result.target_floor is not None:
+        return f"{result.target_floor:g} × floor"
+    return f"{result.target_ms:g}" if result.target_ms else "-"
 
 
 def document(results: Sequence[Result]) -> dict[str, Any]:
@@ -60,6 +87,10 @@ def _entry(result: Result) -> dict[str, Any]:
         "bench": result.bench,
         "case": result.case,
         "target_ms": result.target_ms,
+        "target_ratio": result.target_ratio,
+        "target_extra_ms": result.target_extra_ms,
+        "target_floor": result.target_floor,
+        "extra_ms": result.extra_ms,
         "flat": result.flat,
         "growth": result.growth,
         "noise": result.noise,
@@ -68,9 +99,11 @@ def _entry(result: Result) -> dict[str, Any]:
             name: {
                 "p50_ms": sample.p50_ms,
                 "p95_ms": sample.p95_ms,
+                "p99_ms": sample.p99_ms,
                 "repetitions": len(sample.times_ms),
                 "statements": sample.statements,
                 "times_floor": result.times_floor(name),
+                "times_floor_cpu": result.times_floor_cpu(name),
             }
             for name, sample in result.samples.items()
         },

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -17,14 +18,34 @@ from tests.support.postgres_binaries import NO_POSTGRES, find_binaries
 from tests.support.skips import SkipsAreErrors
 from tests.support.spark import SHARED_SPARK
 
-pytest_plugins = ["pytester", "tests.support.projects"]
+pytest_plugins = [
+    "pytester",
+    "tests.support.engines",
+    "tests.support.grouping",
+    "tests.support.pages",
+    "tests.support.projects",
+    "tests.support.spark_places",
+]
+
+# Tests that use these leave the process's Spark running for one another.
+_SPARK_FIXTURES = {"local_spark", "spark_place"}
 
 # A busy machine must not fail a property by its speed alone.
-hypothesis.settings.register_profile("make", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, max_examples=150)
+_PATIENT: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+hypothesis.settings.register_profile("make", **_PATIENT, print_blob=True)
+hypothesis.settings.register_profile("ci", **_PATIENT, print_blob=True, max_examples=150)
+
+
+# Every JVM that is started from here reads them. Within the few minutes of its life the second
+# compiler's work does not pay off: without it, the same statements take half the processor time.
+_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("JDK_JAVA_OPTIONS", _JVM_OPTIONS)
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "make")
     reports_here = not hasattr(config, "workerinput")
     if reports_here and os.environ.get("HEADGATE_NO_SKIPS"):
@@ -32,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if isinstance(item, pytest.Function) and "local_spark" not in item.fixturenames:
+    if isinstance(item, pytest.Function) and _SPARK_FIXTURES.isdisjoint(item.fixturenames):
         SHARED_SPARK.stop()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.store import Store, open
+    from headgate.opening import open
+    from headgate.store import Store
 
 __version__ = "0.1.0"
 __all__ = ["Store", "__version__", "open"]
@@ -13,8 +14,12 @@ __all__ = ["Store", "__version__", "open"]
 
 def __getattr__(name: str) -> Any:
     # Lazy, so that `headgate --help` and a user's transform module load no SQL and no Spark.
-    if name in {"open", "Store"}:
+    if name == "open":
+        from headgate import opening  # noqa: PLC0415  (lazy on purpose)
+
+        return opening.open
+    if name == "Store":
         from headgate import store  # noqa: PLC0415  (lazy on purpose)
 
-        return getattr(store, name)
+        return store.Store
     raise AttributeError(f"module 'headgate' has no attribute {name!r}")

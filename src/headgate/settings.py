@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headgate.errors import Invalid, NotFound
+from headgate.model.durations import LONGEST_SECONDS
+from headgate.model.names import check_label
 
 FILE_NAME = "headgate.toml"
 DAY_SECONDS = 24 * 3600
@@ -28,6 +31,12 @@ _KNOWN = {
 }
 _TABLES = {"spark.conf"}
 _LISTS = {"builds.fallback"}
+# Variables that are no keys of the file, and the sections that have none but their keys.
+_VARIABLES = ("url", "token", "actor", "cache")
+_SECTION_VARIABLES = tuple(f"HEADGATE_{name}_" for name in ("STORE", "SPARK", "BUILDS", "TASKS"))
+# How much one name is like another before it is taken for a misspelling of it.
+_ALIKE = 0.9
+_SECRET = re.compile(r"secret|password|access\.?-?key|session\.?-?token", re.IGNORECASE)
 _ADOPT = ("any", "chain", "off")
 
 
@@ -46,6 +55,21 @@ class BuildSettings:
     fallback: tuple[str, ...] | None = None
     adopt: str = "any"
 
+    def fallback_of(self, branch: str) -> tuple[str, ...]:
+        """What a build on a branch falls back to where nobody said: as configured, else primary."""
+        names = (self.branch,) if self.fallback is None else self.fallback
+        return tuple(name for name in names if name != branch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineageSettings:
+    """Where OpenLineage events go, by the variables that its other clients read too."""
+
+    url: str
+    endpoint: str = "api/v1/lineage"
+    namespace: str = "headgate"
+    api_key: str | None = field(default=None, repr=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -60,6 +84,7 @@ class Settings:
     tasks_root: Path | None = None
     conductor_url: str | None = None
     lakefs_endpoint: str | None = None
+    lineage: LineageSettings | None = None
     server_url: str | None = None
     token: str | None = field(default=None, repr=False)
     actor: str = "unknown"
@@ -77,15 +102,29 @@ def find_settings_file(start: Path) -> Path | None:
     return None
 
 
-def load_settings(start: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """File, overridden by HEADGATE_* variables; what is unknown is refused by name."""
+def load_settings(
+    start: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    server_url: str | None = None,
+) -> Settings:
+    """File, overridden by HEADGATE_* variables; what is unknown is refused by name.
+
+    Whoever uses a server needs no file.
+    """
     environ = dict(os.environ) if environ is None else environ
     here = (start or Path.cwd()).absolute()
     file = here if here.is_file() else find_settings_file(here)
     values = _read(file) if file else {}
-    values |= _overrides(environ)
+    overrides = _overrides(environ)
+    # Where Spark is, is one choice: a variable for one way stands for not going the other.
+    for one, other in (("spark.master", "spark.remote"), ("spark.remote", "spark.master")):
+        if one in overrides:
+            values.pop(other, None)
+    values |= overrides
     root = file.parent if file else here
-    if not file and "store.catalog" not in values and "HEADGATE_URL" not in environ:
+    elsewhere = server_url or environ.get("HEADGATE_URL")
+    if not file and "store.catalog" not in values and not elsewhere:
         raise NotFound(
             f"there is no {FILE_NAME} in {here} or above it. Make a store with `headgate init`, "
             "or point HEADGATE_URL at a server."
@@ -93,10 +132,23 @@ def load_settings(start: Path | None = None, environ: Mapping[str, str] | None =
     return _build(root, values, environ)
 
 
+def split_endpoint(url: str) -> tuple[str, int | None]:
+    """Host and port of a `[spark] endpoint`; port 0 asks for a free one of this machine."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname:
+            return parts.hostname, parts.port
+    except ValueError:
+        pass
+    raise Invalid(
+        f"spark.endpoint is {url!r}; it must be a URL such as http://host:8181/iceberg.", url=url
+    )
+
+
 def default_actor(environ: Mapping[str, str]) -> str:
     """HEADGATE_ACTOR, else the user of the operating system."""
     if environ.get("HEADGATE_ACTOR"):
-        return environ["HEADGATE_ACTOR"]
+        return check_label(environ["HEADGATE_ACTOR"], what="an actor")
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -109,11 +161,20 @@ def parse_duration_seconds(text: str, *, what: str) -> int:
     if match is None:
         raise Invalid(f"{what} {text!r} is not a duration: write 30d, 24h, 15m or 45s.")
     unit = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}[match[2]]
-    return int(match[1]) * unit
+    # So many digits that Python would refuse to read them are too many as well.
+    seconds = int(match[1]) * unit if len(match[1]) < 20 else LONGEST_SECONDS + 1
+    if seconds > LONGEST_SECONDS:
+        raise Invalid(f"{what} {text!r} is too long: a hundred years are enough.")
+    return seconds
 
 
 def with_actor(settings: Settings, actor: str | None) -> Settings:
-    return replace(settings, actor=actor) if actor else settings
+    return replace(settings, actor=check_label(actor, what="an actor")) if actor else settings
+
+
+def with_server(settings: Settings, *, url: str, token: str | None) -> Settings:
+    """For the server at a URL; the token is HEADGATE_TOKEN's unless one is given."""
+    return replace(settings, server_url=url, token=token or settings.token)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -133,6 +194,15 @@ def _read(file: Path) -> dict[str, Any]:
             if key not in _KNOWN[section]:
                 raise _unknown(f"key {section}.{key}", key, _KNOWN[section], file)
             values[f"{section}.{key}"] = _checked(f"{section}.{key}", value, file)
+    for name in values.get("spark.conf", {}):
+        if _SECRET.search(name):
+            raise Invalid(
+                f"{file}: {name} in [spark] conf is a secret, and this file is for everybody to "
+                "read. S3 credentials come from the AWS_* variables; others go to Spark's own "
+                "spark-defaults.conf.",
+                file=str(file),
+                setting=name,
+            )
     return values
 
 
@@ -159,6 +229,7 @@ def _unknown(what: str, name: str, known: Any, file: Path) -> Invalid:
 
 
 def _overrides(environ: Mapping[str, str]) -> dict[str, Any]:
+    _refuse_unknown(environ)
     values: dict[str, Any] = {}
     for section, keys in _KNOWN.items():
         for key in keys:
@@ -170,12 +241,37 @@ def _overrides(environ: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    """Refuses a variable that is like a known one, or of a section's, and would be ignored."""
+    settable = [f"{s}_{k}" for s, keys in _KNOWN.items() for k in keys if f"{s}.{k}" not in _TABLES]
+    known = [f"HEADGATE_{name}".upper() for name in (*settable, *_VARIABLES)]
+    for name in environ:
+        if not name.startswith("HEADGATE_") or name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+        if not near and name.startswith(_SECTION_VARIABLES):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0)
+        if near:
+            raise Invalid(
+                f"the variable {name} is unknown. Did you mean {near[0]}?",
+                variable=name,
+                nearest=near[0],
+            )
+
+
 def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     fallback = values.get("builds.fallback")
     adopt = values.get("builds.adopt", "any")
     if adopt not in _ADOPT:
         raise Invalid(f"builds.adopt is {adopt!r}; it must be one of {', '.join(_ADOPT)}.")
     tasks_root = values.get("tasks.root")
+    if "spark.master" in values and "spark.remote" in values:
+        raise Invalid(
+            "spark.master and spark.remote are both set: Spark is started here for a master, or "
+            "is a Connect server elsewhere. Leave one out."
+        )
+    if "spark.endpoint" in values:
+        split_endpoint(values["spark.endpoint"])
     return Settings(
         root=root,
         catalog=_catalog_url(root, values.get("store.catalog", ".headgate/catalog.db")),
@@ -197,11 +293,24 @@ def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) ->
         tasks_root=(root / tasks_root) if tasks_root else None,
         conductor_url=values.get("conductor.url"),
         lakefs_endpoint=values.get("lakefs.endpoint"),
+        lineage=_lineage(environ),
         server_url=environ.get("HEADGATE_URL"),
         token=environ.get("HEADGATE_TOKEN"),
         actor=default_actor(environ),
-        cache=_cache(environ),
+        cache=default_cache(environ),
         environ=environ,
+    )
+
+
+def _lineage(environ: Mapping[str, str]) -> LineageSettings | None:
+    url = environ.get("OPENLINEAGE_URL")
+    if not url or environ.get("OPENLINEAGE_DISABLED", "").lower() == "true":
+        return None
+    found = LineageSettings(url=url, api_key=environ.get("OPENLINEAGE_API_KEY"))
+    return replace(
+        found,
+        endpoint=environ.get("OPENLINEAGE_ENDPOINT") or found.endpoint,
+        namespace=environ.get("OPENLINEAGE_NAMESPACE") or found.namespace,
     )
 
 
@@ -218,7 +327,7 @@ def _warehouse_url(root: Path, value: str) -> str:
     return value if "://" in value else str(root / value)
 
 
-def _cache(environ: Mapping[str, str]) -> Path:
+def default_cache(environ: Mapping[str, str]) -> Path:
     if environ.get("HEADGATE_CACHE"):
         return Path(environ["HEADGATE_CACHE"])
     base = environ.get("XDG_CACHE_HOME") or str(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from headgate.catalog.intents import list_intents
 from headgate.catalog.log import list_publications
@@ -201,3 +201,55 @@ def test_server_killed_in_the_middle_of_a_publication_loses_nothing(
 def _bounce(server: PostgresServer) -> None:
     server.kill()
     server.restart()
+
+
+def _with_options(settings: Settings, options: str) -> Settings:
+    url = make_url(settings.catalog).update_query_dict({"options": options})
+    return replace(settings, catalog=url.render_as_string(hide_password=False))
+
+
+def test_paused_owner_of_locks_loses_its_session_and_the_others_go_on(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    direct = new_settings(postgres_url, tmp_path)
+    with Store(direct) as other:
+        put(files_branch(other), **_OLD)
+        hasty = _with_options(direct, "-c idle_in_transaction_session_timeout=300")
+        with Store(hasty) as paused:
+            master = other.dataset(DATASET).branch("master")
+            waiting = calling_at(Failpoint.PUBLISH_LOCKED, lambda: _publish_other(other))
+            with waiting, pytest.raises(CatalogUnavailable):
+                _publish(paused)
+            assert content(master) == {"a": "1", "c": "3"}
+            _publish(paused)
+        assert content(master) == {**_NEW, "c": "3"}
+        assert_store_sound(other)
+
+
+def _publish_other(store: Store) -> None:
+    put(store.dataset(DATASET).branch("master"), c="3")
+
+
+def test_lock_that_nobody_gives_back_is_reported_after_its_time(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    direct = new_settings(postgres_url, tmp_path)
+    with Store(direct) as holding:
+        put(files_branch(holding), **_OLD)
+        with Store(_with_options(direct, "-c lock_timeout=200")) as waiting:
+
+            def knock() -> None:
+                with pytest.raises(CatalogUnavailable, match="lock timeout"):
+                    _publish_other(waiting)
+
+            with calling_at(Failpoint.PUBLISH_LOCKED, knock):
+                _publish(holding)
+        assert content(holding.dataset(DATASET).branch("master")) == _NEW
+
+
+def test_session_has_an_end_to_idling_in_a_transaction(postgres_url: str, tmp_path: Path) -> None:
+    with Store(new_settings(postgres_url, tmp_path)) as store:
+        shown = store.database.read(
+            lambda c: c.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+        )
+        assert shown == "1min"

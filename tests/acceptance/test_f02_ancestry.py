@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from headgate.catalog.find import list_branches
-from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.catalog.log import list_publications
+from headgate.catalog.transactions import open_transactions_of
 from headgate.errors import AncestryViolated, HeadgateError, InputNotFound, InvalidChain
 from headgate.model.ancestry import output_place
 from headgate.model.names import parse_dataset_name
 from headgate.store import Store
-from tests.support.jobspecs import spec
+from tests.support.pipelines import build, files_spec, publish, states
 from tests.support.stores import new_store, put
 
 # Each branch as `child<parent`, a root by its name alone; files datasets stand for any kind.
@@ -27,23 +27,12 @@ def _dataset(store: Store, name: str, *branches: str) -> None:
         child, _, parent = text.partition("<")
         branch = handle.branch(child).create(parent=parent or None)
         if not parent:
-            put(branch, first="1")
+            put(branch, made="1")
     handle.branch("seed").delete()
 
 
-def _publish(store: Store) -> None:
-    specs = [spec("s.b", "s.a"), spec("s.c", "s.a", logic="other")]
-    publish_jobspecs(
-        store.database,
-        branch="feature",
-        repository="example",
-        commit="c0ffee",
-        clean=True,
-        actor="ana",
-        specs=[
-            {"outputs": [str(o.dataset) for o in s.outputs], "jobspec": s.to_json()} for s in specs
-        ],
-    )
+def _publish(store: Store, branch: str = "feature") -> None:
+    publish(store, branch, files_spec("s.b", "s.a"), files_spec("s.c", "s.a", logic="other"))
 
 
 def _state(store: Store) -> tuple[object, object]:
@@ -67,8 +56,21 @@ def test_f02_ancestry_failure_names_the_pair_and_changes_nothing(
         assert failed.value.facts["pair"] == ["feature", "develop"]
         assert "branch reparent" in failed.value.message
         assert _state(store) == before
-        valid = store.plan(["s.b"], branch="feature", fallback=["develop", "master"])
-        assert [d.state for d in valid.decisions] == ["stale"]
+        assert store.database.read(lambda c: open_transactions_of(c)) == []
+        valid = build(store, "s.b", branch="feature", fallback=["develop", "master"])
+        assert states(valid) == {"s.b": "succeeded"}
+
+
+def test_f02_jobspec_is_found_on_a_branch_that_no_dataset_has(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        _dataset(store, "s.a", "master")
+        _dataset(store, "s.b", "master", "feature<master")
+        _publish(store, "develop")
+        outcome = build(store, "s.b", branch="feature", fallback=["develop", "master"])
+        assert states(outcome) == {"s.b": "succeeded"}
+        assert [job.to_json()["jobspec_branch"] for job in outcome.jobs] == ["develop"]
 
 
 @pytest.mark.parametrize(
@@ -90,18 +92,18 @@ def test_f02_output_of_a_chain_is_placed_or_refused(
     branches: tuple[str, ...],
     fallback: list[str],
     outcome: str | type[HeadgateError],
-    sqlite_url: str,
+    made_catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    with new_store(sqlite_url, tmp_path) as store:
+    with new_store(made_catalog_url, tmp_path) as store:
         _dataset(store, "s.a", "master")
         _dataset(store, "s.b", *branches)
         _publish(store)
         if not isinstance(outcome, str):
             with pytest.raises(outcome):
-                store.plan(["s.b"], branch="feature", fallback=fallback)
+                store.decide(["s.b"], branch="feature", fallback=fallback)
             return
-        plan = store.plan(["s.b"], branch="feature", fallback=fallback)
+        plan = store.decide(["s.b"], branch="feature", fallback=fallback)
         place = plan.places[parse_dataset_name("s.b")]
         parent = place.parent.name if place.parent else None
         found = "there" if place.branch else f"made off {parent}" if parent else "a root"
@@ -109,21 +111,21 @@ def test_f02_output_of_a_chain_is_placed_or_refused(
 
 
 def test_f02_build_on_master_with_its_child_as_fallback_is_refused(
-    sqlite_url: str, tmp_path: Path
+    made_catalog_url: str, tmp_path: Path
 ) -> None:
-    with new_store(sqlite_url, tmp_path) as store:
+    with new_store(made_catalog_url, tmp_path) as store:
         _dataset(store, "s.a", "master")
         _dataset(store, "s.b", "master", "feature<master")
         _publish(store)
         with pytest.raises(AncestryViolated):
-            store.plan(["s.b"], branch="master", fallback=["feature"])
+            store.decide(["s.b"], branch="master", fallback=["feature"])
 
 
-def test_f02_input_that_is_nowhere_is_not_found(sqlite_url: str, tmp_path: Path) -> None:
-    with new_store(sqlite_url, tmp_path) as store:
+def test_f02_input_that_is_nowhere_is_not_found(made_catalog_url: str, tmp_path: Path) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
         _publish(store)
         with pytest.raises(InputNotFound):
-            store.plan(["s.b"], branch="feature", fallback=["master"])
+            store.decide(["s.b"], branch="feature", fallback=["master"])
 
 
 def test_f02_place_of_an_output_without_branches_remembers_its_chain() -> None:

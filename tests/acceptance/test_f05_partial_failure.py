@@ -77,6 +77,16 @@ def test_f05_failure_after_all_retries_aborts_its_dependants_and_keeps_the_other
         assert_store_sound(store)
 
 
+def test_f05_every_job_of_a_chain_is_expected_before_it_takes_its_process(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_sqlite_url, tmp_path) as store:
+        _publish(store)
+        jobs = FileJobs(store=store)
+        build(store, "s.z", jobs=jobs)
+        assert (jobs.ran, jobs.expected) == (["s.x", "s.y", "s.z"], [3, 3, 2, 1])
+
+
 def test_f05_building_again_runs_only_what_failed(made_catalog_url: str, tmp_path: Path) -> None:
     with new_store(made_catalog_url, tmp_path) as store:
         _publish(store)
@@ -173,9 +183,9 @@ def w(ctx):
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
 def test_f05_on_spark_names_the_users_line_and_builds_the_rest_again(
-    sqlite_url: str, tmp_path: Path, jvm: SharedJvm
+    made_catalog_url: str, tmp_path: Path, jvm: SharedJvm
 ) -> None:
-    project = new_project(sqlite_url, tmp_path, jvm)
+    project = new_project(made_catalog_url, tmp_path, jvm)
     flag = tmp_path / "mended"
     with project.store as store:
         project.publish(pipeline=_SPARK.format(flag=flag))

@@ -21,7 +21,7 @@ from headgate.spark.jvm import SharedJvm
 from headgate.store import Store
 from headgate.testing.failpoints import die_at
 from tests.support.oracle import assert_rows_sound
-from tests.support.processes import assert_killed, finish, running
+from tests.support.processes import assert_killed, finish, running, stop_between_writes
 from tests.support.projects import new_project, open_there
 from tests.support.tables import read_table
 
@@ -95,9 +95,9 @@ def _publications(store: Store) -> list[Any]:
 
 
 def test_f06_job_killed_between_its_two_appends_leaves_each_row_once(
-    sqlite_url: str, tmp_path: Path, jvm: SharedJvm
+    made_catalog_url: str, tmp_path: Path, jvm: SharedJvm
 ) -> None:
-    project = new_project(sqlite_url, tmp_path, jvm)
+    project = new_project(made_catalog_url, tmp_path, jvm)
     (tmp_path / "die").touch()
     with project.store as store:
         project.publish(pipeline=_PIPELINE.format(flags=tmp_path))
@@ -130,9 +130,9 @@ def test_f06_build_killed_while_tables_are_written_shows_both_or_neither(
 
 
 def test_f06_job_of_a_superseded_build_that_wakes_up_is_refused(
-    sqlite_url: str, tmp_path: Path, jvm: SharedJvm
+    made_catalog_url: str, tmp_path: Path, jvm: SharedJvm
 ) -> None:
-    project = new_project(sqlite_url, tmp_path, jvm)
+    project = new_project(made_catalog_url, tmp_path, jvm)
     (tmp_path / "wait").touch()
     ended = tmp_path / "ended"
     with project.store as store:
@@ -140,7 +140,7 @@ def test_f06_job_of_a_superseded_build_that_wakes_up_is_refused(
         with running(build_there, store.settings, jvm.address, ended) as older:
             _wait_for(tmp_path / "waiting")
             assert older.pid is not None
-            os.kill(older.pid, signal.SIGSTOP)
+            stop_between_writes(older.pid, store.database)
             newer = project.build("shop.p", task_key=KEY)
             assert newer.state is BuildState.SUCCEEDED
             before = _publications(store)

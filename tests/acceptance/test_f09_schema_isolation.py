@@ -52,9 +52,9 @@ def _check(store: Store, jvm: SharedJvm, context: str, wanted: tuple[Any, Any]) 
 
 
 def test_f09_new_schema_is_seen_on_master_only_after_the_merge_and_without_a_spark_job(
-    sqlite_url: str, tmp_path: Path, jvm: SharedJvm
+    made_catalog_url: str, tmp_path: Path, jvm: SharedJvm
 ) -> None:
-    project = new_project(sqlite_url, tmp_path, jvm)
+    project = new_project(made_catalog_url, tmp_path, jvm)
     with project.store as store:
         project.publish(pipeline=_PIPELINE.format(columns="'id'"))
         project.build("shop.t")

@@ -13,7 +13,7 @@ from headgate.store import Store
 from tests.support.oracle import assert_store_sound
 from tests.support.pipelines import FileJobs, build, files_spec, publish, shown, states
 from tests.support.repositories import Work, new_repository
-from tests.support.stores import branches_by_name, everything, new_store
+from tests.support.stores import branches_by_name, content, everything, new_store
 
 # Three that import one function, three that are made of those, and 194 that know neither.
 _SHARING = ["big.a0", "big.a1", "big.a2"]
@@ -161,3 +161,18 @@ def test_f10_result_of_a_dirty_tree_is_not_adopted(made_catalog_url: str, tmp_pa
         _build(store, ["s.x"], branch="feature")
         publish(store, "master", files_spec("s.x"))
         assert states(build(store, "s.x")) == {"s.x": "succeeded"}
+
+
+def test_f10_transaction_that_leaves_the_content_makes_nothing_stale(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        publish(store, "master", files_spec("s.x", fresh=3600.0), files_spec("s.y", "s.x"))
+        _build(store, ["s.y"])
+        for name in ("s.x", "s.y"):
+            here = store.dataset(name).branch("master")
+            with here.transaction("UPDATE") as same:
+                for path, text in content(here).items():
+                    same.write(path, text.encode())
+        assert _build(store, ["s.y"]) == []
+        assert _build(store, ["s.y"], branch="feature", fallback=["master"]) == []

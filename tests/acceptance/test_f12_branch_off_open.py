@@ -13,6 +13,7 @@ from headgate.handles import BranchHandle, TransactionHandle
 from headgate.model.nouns import Publication, TransactionState
 from headgate.store import Store
 from tests.support.oracle import assert_rows_sound, assert_store_sound
+from tests.support.pipelines import build, files_spec, publish, states
 from tests.support.stores import (
     branches_by_name,
     content,
@@ -161,4 +162,26 @@ def test_f12_intermediate_branch_deleted_moves_no_transaction(
         assert (after.parent, after.head, after.view) == ("master", before.head, before.view)
         again = child.create(parent="leaf").load()
         assert (again.parent, leaf.load().parent) == ("leaf", "master")
+        assert_store_sound(store)
+
+
+def test_f12_seed_example_holds_while_an_output_is_open_on_master(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        masters = {name: files_branch(store, name) for name in ("s.a", "s.b", "s.c")}
+        views = {name: put(master, made="1") for name, master in masters.items()}
+        opened = masters["s.b"].transaction()
+        publish(store, "feature", files_spec("s.b", "s.a"), files_spec("s.c", "s.b"))
+        before = {name: master.load() for name, master in masters.items()}
+
+        outcome = build(store, "s.c", branch="feature", fallback=["master"])
+
+        assert states(outcome) == {"s.b": "succeeded", "s.c": "succeeded"}
+        made = masters["s.b"].dataset.branch("feature").history()
+        assert [t.id for t in made][1:] == [views["s.b"]]
+        assert set(branches_by_name(store, "s.a")) == {"master"}
+        assert {name: master.load() for name, master in masters.items()} == before
+        opened.commit()
+        assert branches_by_name(store, "s.b")["feature"].view == made[0].id
         assert_store_sound(store)

@@ -31,6 +31,7 @@ _ELSEWHERE = {
     Failpoint.BUILD_HANDED_OVER,
     Failpoint.CLEANUP_CONDEMNED,
     Failpoint.CLEANUP_SWEPT,
+    *(point for point in Failpoint if point.name.startswith(("TASK_", "MUTATION_"))),
 }
 # Killed there in O01 and O02, where what recovery makes of it is looked at too.
 _OUTSIDE = [p for p in Failpoint if p.name.startswith("INTENT_")]
@@ -55,7 +56,12 @@ def _write_until(settings: Settings, point: Failpoint) -> None:
 
 
 def test_failpoint_at_which_no_process_is_killed_here_belongs_to_another_room() -> None:
-    assert {p.name.partition("_")[0] for p in _ELSEWHERE} == {"BUILD", "CLEANUP"}
+    assert {p.name.partition("_")[0] for p in _ELSEWHERE} == {
+        "BUILD",
+        "CLEANUP",
+        "MUTATION",
+        "TASK",
+    }
     killed = {*_FILES, *OWNER_KILLED_AT, *RECOVERY_KILLED_AT}
     assert killed | _ELSEWHERE == set(Failpoint)
 

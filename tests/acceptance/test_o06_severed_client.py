@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from headgate.catalog.log import list_publications
 from headgate.catalog.operations import begin_operation, find_operations
-from headgate.errors import IdempotencyKeyReused
+from headgate.catalog.schema import operations
+from headgate.errors import IdempotencyKeyReused, NotFound
 from headgate.handles import BranchHandle, TransactionHandle
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.failpoints import Failpoint
@@ -40,6 +42,12 @@ def _key(kind: str = "put", request: str = "first") -> OperationKey:
 
 def _count(store: Store) -> int:
     return len(store.database.read(lambda c: list_publications(c, limit=1000)))
+
+
+def _age_operations(store: Store) -> None:
+    """As if whoever works on an operation had given no sign of life for two minutes."""
+    aged = update(operations).values(at=operations.c.at - 120 * 1_000_000)
+    store.database.write(lambda c: c.execute(aged))
 
 
 def _send(settings: Settings, root: Path, point: Failpoint) -> None:
@@ -137,16 +145,21 @@ def test_o06_commit_repeated_gives_its_first_receipt(
         assert_store_sound(store)
 
 
-def test_o06_status_by_key_says_nothing_then_in_progress_then_committed(
+def test_o06_status_by_key_says_not_committed_in_progress_or_committed(
     catalog_url: str, tmp_path: Path
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         master = files_branch(store)
         put(master, a="1")
-        assert store.database.read(lambda c: find_operations(c, "k-1")) == []
+        with pytest.raises(NotFound) as unknown:
+            store.status("k-1")
+        assert unknown.value.facts["state"] == "not_committed"
         store.database.write(lambda c: begin_operation(c, mint_operation(), _key("remove")))
-        [status] = store.database.read(lambda c: find_operations(c, "k-1"))
-        assert status["state"] == "in_progress"
+        assert store.status("k-1")["state"] == "in_progress"
+        _age_operations(store)
+        assert store.status("k-1")["state"] == "not_committed"
+        store.database.write(lambda c: begin_operation(c, mint_operation(), _key("remove")))
+        assert store.status("k-1")["state"] == "in_progress"
         receipt = master.remove("a", operation=_key("remove"))
-        [status] = store.database.read(lambda c: find_operations(c, "k-1", branch="master"))
+        status = store.status("k-1", branch="master")
         assert (status["state"], status["publication"]) == ("committed", receipt.publication)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select, update
 
+from headgate.catalog.log import list_history
 from headgate.catalog.schema import condemned_objects, transactions
-from headgate.errors import VersionExpired
+from headgate.errors import Invalid, VersionExpired
+from headgate.handles import BranchHandle
 from headgate.store import Store
 from tests.support.door import addition, knock
 from tests.support.stores import files_branch, new_store, put
@@ -45,6 +47,24 @@ def test_reset_far_back_takes_off_what_lies_between_on_its_own_branch_alone(
         assert _adoptable(store) == {first, *rest[:5]}
 
 
+def test_history_of_many_pages_is_complete_and_newest_first(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        written = [_add(store, master, f"content-{number}") for number in range(90)]
+        branch = master.load()
+        history = store.database.read(lambda c: list_history(c, branch))
+        assert [t.id for t in history] == written[::-1]
+        newest = store.database.read(lambda c: list_history(c, branch, limit=20))
+        assert newest == history[:20]
+
+
+def _add(store: Store, branch: BranchHandle, content: str) -> str | None:
+    knock(store, addition(branch, content))
+    return branch.load().view
+
+
 def _make_adoptable(store: Store) -> None:
     store.database.write(lambda c: c.execute(update(transactions).values(adoptable=1)))
 
@@ -52,3 +72,12 @@ def _make_adoptable(store: Store) -> None:
 def _adoptable(store: Store) -> set[str]:
     query = select(transactions.c.id).where(transactions.c.adoptable == 1)
     return set(store.database.read(lambda c: c.execute(query).scalars().all()))
+
+
+def test_number_beyond_what_a_database_counts_to_is_invalid(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        with pytest.raises(Invalid, match="too large"):
+            store.publications(before=10**30)
+        assert len(store.publications()) == 0

@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from headgate.catalog.attempts import dispatch_attempt
+from headgate.catalog.attempts import dispatch_attempt, dispatch_once
 from headgate.catalog.branches import delete_branches
 from headgate.catalog.intents import list_intents, record_intent
 from headgate.errors import (
@@ -223,3 +223,35 @@ def _announce(store: Store, branch: BranchId) -> object:
             lease_seconds=60,
         )
     )
+
+
+def test_branches_are_created_while_their_parent_moves_all_the_time(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        created = [
+            partial(store.dataset("raw.scans").branch(f"child-{n}").create, parent="master")
+            for n in range(_MANY)
+        ]
+        moving = [partial(put, master, **{f"f{n}": str(n)}) for n in range(_MANY)]
+        assert _errors(_at_once(*created, *moving)) == []
+        assert_store_sound(store)
+
+
+def test_dispatch_that_is_sent_many_times_at_once_is_one_attempt(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        once = partial(
+            dispatch_once,
+            store.database,
+            "key",
+            actor="ana",
+            lease_seconds=60,
+            token="of this attempt",
+            scope={},
+            check_holder=lambda holder: None,
+        )
+        made = _at_once(*[once] * _MANY)
+        assert [one.ref.epoch for one in made if isinstance(one, Attempt)] == [1] * _MANY

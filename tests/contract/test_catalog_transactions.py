@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from headgate.attempts.committing import CommitOptions, commit_transactions
+from headgate.catalog.log import list_events
 from headgate.catalog.schema import transactions
 from headgate.catalog.stage import stage_version
 from headgate.catalog.transactions import (
@@ -93,6 +94,37 @@ def test_expired_holder_is_taken_over_and_nothing_of_it_is_seen(
         second.commit()
         assert content(master) == {}
         assert_store_sound(store)
+
+
+def test_expired_holder_is_taken_over_by_a_write_of_its_own_and_the_event_says_by_whom(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        opened = master.transaction()
+        opened.write("a", b"dead")
+        with pytest.raises(OpenTransactionAlreadyExists):
+            put(master, b="1")
+        expire_just_now(store, opened.id)
+        put(master, b="1")
+        assert load(store, opened.id).state is TransactionState.ABORTED
+        assert content(master) == {"b": "1"}
+        taken = store.database.read(lambda c: list_events(c, kind="taken_over"))
+        assert [event["transaction"] for event in taken] == [opened.id]
+        assert_store_sound(store)
+
+
+def test_expired_holder_refuses_a_reset_since_its_head_is_open(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        first = put(master, a="1")
+        opened = master.transaction()
+        expire_just_now(store, opened.id)
+        with pytest.raises(OpenTransactionAlreadyExists):
+            master.reset(to=first)
+        opened.abort()
 
 
 def test_expired_holder_whom_nobody_took_over_from_commits(

@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from sqlalchemy import event
 
 from headgate.catalog.filesystem import check_catalog_path
-from headgate.errors import CatalogBroken, HeadgateError, Invalid
+from headgate.errors import CatalogBroken, CatalogUnavailable, HeadgateError, Invalid
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
 from headgate.store import Store
@@ -59,6 +60,20 @@ def _allow_no_more_pages(store: Store) -> None:
     def limit(connection: Any, _record: object) -> None:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+
+
+def test_process_that_uses_all_its_connections_is_told_so(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(_filled(sqlite_url, tmp_path)) as store:
+        monkeypatch.setattr(store.database._connected().pool, "_timeout", 0.05)
+        with ExitStack() as held:
+            for _ in range(32):
+                held.enter_context(store.database.raw())
+            with pytest.raises(CatalogUnavailable, match="all 32 connections") as refused:
+                store.dataset(DATASET).branch("master").load()
+            assert refused.value.retryable
+        assert content(store.dataset(DATASET).branch("master")) == {"a": "1"}
 
 
 @pytest.mark.parametrize("verb", ["put", "open"])

@@ -46,6 +46,53 @@ def test_unit_makes_a_missing_branch_at_its_first_write(catalog_url: str, tmp_pa
         assert_store_sound(store)
 
 
+def test_unit_that_is_aborted_takes_the_branches_along_that_it_made(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        datasets = [files_branch(store, name).dataset for name in ("raw.a", "raw.b")]
+        unit = store.transaction(branch="fresh")
+        unit.dataset("raw.a").write("x", b"1")
+        unit.dataset("raw.b")
+        unit.abort()
+        assert [[b.name for b in each.branches()] for each in datasets] == [["master"]] * 2
+        assert_store_sound(store)
+
+
+def test_unit_that_is_aborted_leaves_a_branch_that_others_use(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        dataset = files_branch(store).dataset
+        lost = store.transaction(branch="fresh")
+        expire_just_now(store, lost.dataset("raw.scans").id)
+        held = dataset.branch("fresh").transaction()
+        held.write("x", b"of another")
+        store.recover()
+        held.commit()
+        with pytest.raises(TransactionNotOpen):
+            lost.abort()
+        store.recover()
+        assert content(dataset.branch("fresh")) == {"x": "of another"}
+        assert_store_sound(store)
+
+
+def test_unit_that_died_leaves_its_empty_branches_to_recovery(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        datasets = [files_branch(store, name).dataset for name in ("raw.a", "raw.b")]
+        dead = store.transaction(branch="fresh")
+        dead.dataset("raw.a")
+        expire_just_now(store, dead.dataset("raw.b").id)
+        put(datasets[1].branch("fresh"), y="of another")
+        store.recover(dry_run=True)
+        assert datasets[0].branch("fresh").exists()
+        store.recover()
+        assert [datasets[n].branch("fresh").exists() for n in (0, 1)] == [False, True]
+        assert_store_sound(store)
+
+
 def test_unit_that_fails_leaves_nothing_visible(catalog_url: str, tmp_path: Path) -> None:
     with new_store(catalog_url, tmp_path) as store:
         branches = [files_branch(store, name) for name in ("raw.a", "raw.b")]
@@ -55,6 +102,34 @@ def test_unit_that_fails_leaves_nothing_visible(catalog_url: str, tmp_path: Path
             raise RuntimeError("user code")
         assert [load(store, t.id).state for t in opened] == [TransactionState.ABORTED] * 2
         assert [content(branch) for branch in branches] == [{}, {}]
+        assert_store_sound(store)
+
+
+def test_unit_whose_commit_is_refused_gives_its_branches_back(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        branches = [files_branch(store, name) for name in ("raw.a", "raw.b")]
+        with pytest.raises(BranchProtected), store.transaction(branch="master") as unit:
+            opened = [unit.dataset(name) for name in ("raw.a", "raw.b")]
+            opened[0].write("x", b"1")
+            store.protect("master")
+        assert [load(store, t.id).state for t in opened] == [TransactionState.ABORTED] * 2
+        assert [branch.load().is_open for branch in branches] == [False, False]
+        assert_store_sound(store)
+
+
+def test_unit_that_lost_one_transaction_during_its_block_gives_the_rest_back(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        first, second = files_branch(store, "raw.a"), files_branch(store, "raw.b")
+        with pytest.raises(TransactionNotOpen), store.transaction(branch="master") as unit:
+            unit.dataset("raw.a").write("x", b"1")
+            expire_just_now(store, unit.dataset("raw.b").id)
+            put(second, y="of another")
+        assert (content(first), content(second)) == ({}, {"y": "of another"})
+        assert [branch.load().is_open for branch in (first, second)] == [False, False]
         assert_store_sound(store)
 
 

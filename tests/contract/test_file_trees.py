@@ -9,7 +9,7 @@ import pytest
 
 from headgate.errors import ObjectCorrupted, ObjectNotFound
 from headgate.files.entries import EMPTY
-from headgate.files.objects import Digest, key_of
+from headgate.files.objects import Digest, digest_of, key_of
 from headgate.files.trees import FileTrees
 from headgate.model.nouns import TransactionType
 from headgate.model.ports import ObjectStore
@@ -138,6 +138,19 @@ def test_download_missing_content_names_it(
     with pytest.raises(ObjectNotFound, match=key_of(entry.digest)):
         trees.download(root, tmp_path / "target")
     assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_small_contents_are_read_together_without_those_that_cannot_be(
+    store: ObjectStore, trees: FileTrees
+) -> None:
+    small, large, damaged = (trees.store(data) for data in (b"small", b"x" * 11, b"damaged"))
+    store.replace(key_of(damaged), b"other")
+    absent = Digest("0" * 64)
+    asked = [damaged, large, absent, small]
+    assert list(trees.read_small(asked, most_bytes=10)) == [(small, b"small")]
+    assert trees.find_missing(asked) == [absent]
+    assert trees.store_each(iter([(digest_of(b"new"), b"new")])) == 1
+    assert trees.find_missing([digest_of(b"new")]) == []
 
 
 def test_references_are_all_that_was_stored(

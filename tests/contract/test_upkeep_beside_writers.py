@@ -300,7 +300,7 @@ def test_object_is_claimed_only_as_it_was_condemned(store: Store) -> None:
 def test_second_cleanup_beside_a_sweeping_one_gives_up_its_sweep(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.upkeep.cleanup._ELSEWHERE_SECONDS", 0.05)
+    monkeypatch.setattr("headgate.upkeep.sweep._ELSEWHERE_SECONDS", 0.05)
     tidy(store)
     let_days_pass(store, 1.1)
     with sweeping_alone(store.database):

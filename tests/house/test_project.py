@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from tests.support.source import ROOT
 
 _LOCKS = ["requirements.lock", "tools/bootstrap.lock", "tools/postgres.lock"]
+_PICTURE_BYTES = 150_000
 _TARGETS = {"help", "setup", "demo", "test", "serve", "bench", "fmt", "check"}
 
 
@@ -88,3 +89,16 @@ def _setup_with_only(folder: Path, programs: dict[str, str]) -> subprocess.Compl
         (path / name).chmod(0o755)
     command = ["/bin/sh", str(folder / "tools" / "setup.sh")]
     return subprocess.run(command, env={"PATH": str(path)}, capture_output=True, text=True)
+
+
+def test_docs_show_only_pictures_that_exist_and_are_small() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {
+        (page.parent / path).resolve()
+        for page in pages
+        for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text())
+    }
+    assert shown
+    assert [path for path in shown if not path.is_file()] == []
+    pictures = list((ROOT / "docs" / "images").glob("*.png"))
+    assert [path.name for path in pictures if path.stat().st_size > _PICTURE_BYTES] == []

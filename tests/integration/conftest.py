@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import headgate
+from headgate.cli.init import settings_text
+from headgate.model.access import Role
+from tests.support.api import Api, served_to_the_command_line
+from tests.support.cli import Cli, new_store_cli
 from tests.support.iceberg import Front, RestClient, Served, create, send
 from tests.support.metadata import commit
-from tests.support.stores import new_store
+from tests.support.stores import new_settings, new_store
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +47,61 @@ def two_tables(client: RestClient) -> RestClient:
         create(client, name)
         send(client, *commit(1), name=name)
     return client
+
+
+@pytest.fixture
+def api(made_catalog_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
+    """A fresh store behind its whole server, once on each database."""
+    with new_store(made_catalog_url, tmp_path) as store:
+        served = Api(store, front)
+        yield served
+        served.close()
+
+
+@pytest.fixture
+def small_api(made_sqlite_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
+    """The same where the database does not matter."""
+    with new_store(made_sqlite_url, tmp_path) as store:
+        served = Api(store, front)
+        yield served
+        served.close()
+
+
+@pytest.fixture(params=["embedded", "served"])
+def cli(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    front: Front,
+) -> Iterator[Cli]:
+    """The command line on a new store: in its directory, and as the client of its server."""
+    made = new_store_cli(tmp_path, monkeypatch, capsys)
+    if request.param == "embedded":
+        yield made
+        return
+    with served_to_the_command_line(tmp_path, front, monkeypatch):
+        yield made
+
+
+@pytest.fixture
+def place(catalog_url: str, tmp_path: Path) -> Path:
+    """A directory with a store's headgate.toml in it."""
+    new_settings(catalog_url, tmp_path)
+    text = settings_text(catalog=catalog_url, warehouse="warehouse", branch="master")
+    (tmp_path / "headgate.toml").write_text(text)
+    return tmp_path
+
+
+@pytest.fixture(params=["embedded", "served"])
+def hg(request: pytest.FixtureRequest, place: Path, front: Front) -> Iterator[headgate.Store]:
+    """The same store, opened by itself and through a server."""
+    with headgate.open(place, actor="ana") as store:
+        if request.param == "embedded":
+            yield store
+            return
+        served = Api(store, front)
+        token = served.token("ana", Role.ADMIN)
+        with headgate.open(front.url, token=token) as remote:
+            yield remote
+        served.close()

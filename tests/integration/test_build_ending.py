@@ -107,7 +107,9 @@ def test_cancel_twice_is_canceled_and_of_a_finished_build_refused(
         with _endless_build(store):
             id = _newest(store).id
             first = cancel_build(store.database, id, actor="bob")
-            assert cancel_build(store.database, id, actor="bob") == first
+            again = cancel_build(store.database, id, actor="bob")
+            # Its jobs may have noticed by now; the build is what it was.
+            assert (again.id, again.state) == (first.id, first.state)
         done = build(store, "s.w")
         with pytest.raises(BuildNotRunning, match="succeeded"):
             cancel_build(store.database, done.id, actor="bob")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.builds.report import JobReport
+from headgate.builds.outcome import ShownJob
 from headgate.spark.jvm import SharedJvm
 from tests.support.oracle import assert_rows_sound
 from tests.support.pipelines import states
@@ -108,7 +108,7 @@ def test_user_code_that_leaves_its_job_is_refused_at_its_own_line(
         assert_rows_sound(store)
 
 
-def _check(job: JobReport, message: str, line: str) -> None:
+def _check(job: ShownJob, message: str, line: str) -> None:
     error = job.error or {}
     assert message in error["message"], error
     assert (error["file"], error["line"]) == ("pipeline.py", _line_of(line)), error

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.support.cli import Cli, new_store_cli, put
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return new_store_cli(tmp_path, monkeypatch, capsys)
+from tests.support.cli import EMBEDDED_ONLY, Cli, put
 
 
 def names(cli: Cli, dataset: str = "raw.scans") -> dict[str, str | None]:
@@ -147,6 +140,7 @@ def test_branch_reparent_mends_the_record_only(cli: Cli) -> None:
     assert cli.error(*words, code=2) == "invalid"
 
 
+@EMBEDDED_ONLY
 def test_branch_protect_denies_until_it_is_taken_off(cli: Cli) -> None:
     view = put(cli, "a.txt")
     assert cli.json("branch", "protect", "master") == {"name": "master", "protected": True}

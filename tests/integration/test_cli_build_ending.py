@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 import headgate
+from headgate.remote.line import Line
 from tests.support.repositories import Work, new_repository
+from tests.support.serving import serving
 from tests.support.shell import headgate_json
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -43,14 +45,14 @@ def _project(root: Path) -> Work:
 
 
 @contextmanager
-def _building(work: Work, *words: str) -> Iterator[subprocess.Popen[str]]:
+def _building(work: Work, *words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """`headgate build`, once its job runs."""
     started = work.root.parent / "started"
     sources = str(Path(headgate.__path__[0]).parent)
     process = subprocess.Popen(
         [sys.executable, "-m", "headgate", "build", "job.slow", "--json", *words],
         cwd=work.root,
-        env={**os.environ, "PYTHONPATH": sources},
+        env={**os.environ, "PYTHONPATH": sources, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -100,4 +102,21 @@ def test_build_that_is_told_to_terminate_aborts_and_says_what_it_did(tmp_path: P
         process.send_signal(signal.SIGTERM)
         code, document = _ended(process)
     assert (code, document["state"]) == (128 + signal.SIGTERM, "canceled")
+    _check_nothing_left(work, document["build"])
+
+
+def test_build_from_afar_that_is_told_to_terminate_is_canceled_at_the_server(
+    tmp_path: Path,
+) -> None:
+    work = _project(tmp_path)
+    with serving(work.root) as (url, token, _):
+        line = Line(url.removesuffix("/iceberg"), token)
+        variables = {"HEADGATE_URL": line.url, "HEADGATE_TOKEN": token}
+        with _building(work, **variables) as process:
+            [running] = line.get("/builds")
+            assert running["state"] == "running"
+            process.send_signal(signal.SIGTERM)
+            code, document = _ended(process)
+        assert (code, document["state"]) == (128 + signal.SIGTERM, "canceled")
+        line.close()
     _check_nothing_left(work, document["build"])

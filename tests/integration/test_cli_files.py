@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Cli, new_store_cli, put
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return new_store_cli(tmp_path, monkeypatch, capsys)
+from headgate.cli.files import _is_stream
+from tests.support.cli import EMBEDDED_ONLY, Cli, put
 
 
 def a_directory(cli: Cli) -> Path:
@@ -45,7 +43,8 @@ def test_put_of_a_file_is_one_publication(cli: Cli) -> None:
 def test_put_without_a_path_takes_the_names_as_they_are(cli: Cli) -> None:
     cli.ok("files", "put", "raw.scans", "-b", "master", str(cli.file("a.txt")))
     cli.ok("files", "put", "raw.scans", "-b", "master", str(a_directory(cli)))
-    assert paths(cli) == ["a.txt", "empty/", "sub/data[1].csv", "tool", "top.txt"]
+    cli.ok("files", "put", "raw.scans", "-b", "master", str(cli.file("b.txt")), ".")
+    assert paths(cli) == ["a.txt", "b.txt", "empty/", "sub/data[1].csv", "tool", "top.txt"]
 
 
 def test_put_and_get_of_a_directory_is_the_same_directory(cli: Cli) -> None:
@@ -85,6 +84,31 @@ def test_get_never_writes_through_a_link(cli: Cli) -> None:
     cli.ok("files", "get", "raw.scans", "a.txt", "link")
     assert (cli.directory / "precious").read_text() == "old"
     assert not (cli.directory / "link").is_symlink()
+
+
+def test_get_to_a_pipe_writes_to_it_and_leaves_it_there(cli: Cli) -> None:
+    put(cli, "d/a.txt", "new")
+    pipe = cli.directory / "pipe"
+    os.mkfifo(pipe)
+    # Both ends: neither waits for the other, and what is written stays for the reader.
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        cli.ok("files", "get", "raw.scans", "d/a.txt", "pipe")
+        assert (os.read(reader, 100), pipe.is_fifo()) == (b"new", True)
+    finally:
+        os.close(reader)
+    assert [path.name for path in cli.directory.glob(".headgate-*")] == []
+
+
+def test_get_to_stdout_is_the_file_alone_whether_piped_or_redirected(cli: Cli) -> None:
+    put(cli, "a.txt", "new")
+    # Looked at first: a root whose command replaces a device has broken its machine.
+    assert _is_stream(Path("/dev/stdout")) and _is_stream(Path("/dev/null"))
+    words = [sys.executable, "-m", "headgate", "files", "get", "raw.scans", "a.txt", "/dev/stdout"]
+    assert subprocess.check_output(words) == b"new"
+    with (cli.directory / "there").open("wb") as there:
+        subprocess.run(words, stdout=there, check=True)
+    assert (cli.directory / "there").read_text() == "new"
 
 
 @pytest.mark.parametrize("local", ["n" * 10_000, "file/below", "file/below/it"])
@@ -137,6 +161,7 @@ def test_rm_of_files_and_directories_is_a_delete(cli: Cli) -> None:
     assert cli.error(*words, code=3) == "file_not_found"
 
 
+@EMBEDDED_ONLY
 def test_put_with_a_key_is_done_once_and_tells_the_same_again(cli: Cli) -> None:
     words = ("files", "put", "raw.scans", "-b", "master", "a.txt", "--idempotency-key", "k1")
     cli.file("a.txt", "1")
@@ -222,3 +247,8 @@ def test_put_where_a_file_is_in_the_way_is_refused(cli: Cli) -> None:
     put(cli, "a")
     words = ("files", "put", "raw.scans", "-b", "master", str(cli.file("x")), "a/b")
     assert cli.error(*words, code=2) == "unsafe_path"
+
+
+def test_rm_on_an_empty_branch_names_the_dataset(cli: Cli) -> None:
+    found = cli.json("files", "rm", "raw.scans", "-b", "master", "a.txt", code=3)
+    assert (found["code"], found["dataset"]) == ("file_not_found", "raw.scans")

@@ -112,6 +112,13 @@ def test_init_with_a_password_in_the_url_is_refused(cli: Cli) -> None:
     assert secret not in said.err and not (cli.directory / "headgate.toml").exists()
 
 
+def test_init_that_fails_leaves_no_directory_and_takes_none_away(cli: Cli) -> None:
+    (cli.directory / "mine").mkdir()
+    for directory in ("new", "mine"):
+        cli.error("init", directory, "--catalog", "postgresql://ana@127.0.0.1:1/x", code=6)
+    assert [path.name for path in cli.directory.iterdir()] == ["mine"]
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from pathlib import Path
-
-import pytest
 
 import headgate
 from headgate.catalog.migrate import NEWEST
-from tests.support.cli import Cli, new_store_cli, put
+from tests.support.cli import EMBEDDED_ONLY, Cli, put
 from tests.support.stores import expire_leases
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return new_store_cli(tmp_path, monkeypatch, capsys)
 
 
 def abandon(cli: Cli) -> str:
     """A transaction whose owner is long gone."""
     txn = str(cli.json("txn", "open", "raw.scans", "-b", "master", "--actor", "bo")["transaction"])
-    with headgate.open() as hg:
+    with headgate.open(cli.directory) as hg:
         expire_leases(hg)
     return txn
 
@@ -45,6 +37,7 @@ def test_history_of_nothing_says_so(cli: Cli) -> None:
     assert cli.error("history", "raw.none", code=3) == "dataset_not_found"
 
 
+@EMBEDDED_ONLY
 def test_log_filters_by_actor_dataset_branch_and_kind(cli: Cli) -> None:
     put(cli, "a")
     cli.ok("branch", "create", "raw.scans", "feature", "--actor", "bo")
@@ -77,6 +70,7 @@ def test_log_of_an_unknown_kind_lists_those_there_are(cli: Cli) -> None:
     assert cli("log", "--dataset", "raw.none").code == 3
 
 
+@EMBEDDED_ONLY
 def test_log_of_recovery_shows_what_it_settled_without_publishing(cli: Cli) -> None:
     txn = abandon(cli)
     cli.ok("recover")
@@ -99,7 +93,8 @@ def test_status_tells_what_became_of_a_key(cli: Cli) -> None:
     assert (found["operation"], found["state"]) == (made["operation"], "committed")
     assert found["publication"] == made["publication"]
     assert cli.json("status", "k", "-b", "master", "--kind", "files-put") == found
-    assert cli.error("status", "k", "-b", "other", code=3) == "not_found"
+    unknown = cli.json("status", "k", "-b", "other", code=3)
+    assert (unknown["code"], unknown["state"]) == ("not_found", "not_committed")
     assert "publication" in cli.ok("status", "k").err
 
 
@@ -141,6 +136,7 @@ def test_migrate_of_a_new_store_has_nothing_to_do(cli: Cli) -> None:
     assert "already" in cli.ok("migrate").err
 
 
+@EMBEDDED_ONLY
 def test_migrate_of_an_empty_database_makes_the_schema(cli: Cli) -> None:
     catalog = cli.directory / ".headgate" / "catalog.db"
     catalog.unlink()
@@ -148,3 +144,13 @@ def test_migrate_of_an_empty_database_makes_the_schema(cli: Cli) -> None:
         pass
     assert cli.json("migrate")["from"] == 0
     assert cli.json("dataset", "list") == []
+
+
+def test_recover_leaves_with_4_where_only_a_person_can_settle_an_operation(cli: Cli) -> None:
+    kept = ("i-1", "o-1", "elsewhere", "ana", "A", 1, 60, 1, "{}", 1)
+    with closing(sqlite3.connect(cli.directory / ".headgate" / "catalog.db")) as connection:
+        connection.execute(f"INSERT INTO intents VALUES ({', '.join('?' * len(kept))})", kept)
+        connection.commit()
+    [said] = cli.json("recover", code=4)["kept"]
+    assert said == {"operation": "o-1", "why": "nothing here knows 'elsewhere'"}
+    assert "o-1 is kept" in cli("recover").err

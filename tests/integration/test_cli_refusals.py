@@ -75,6 +75,34 @@ def test_actor_or_key_that_a_terminal_would_obey_is_refused(
 @pytest.mark.parametrize(
     "words",
     [
+        ("txn", "show", "\udce9"),
+        ("txn", "commit", "\udce9"),
+        ("log", "--actor", "\udce9"),
+        ("log", "--branch", "\udce9"),
+        ("status", "\udce9"),
+        ("status", "k", "--kind", "\udce9"),
+        ("jobspecs", "show", "\udce9"),
+        ("jobspecs", "list", "--branch", "\udce9"),
+        ("builds", "show", "\udce9"),
+        ("builds", "cancel", "\udce9"),
+        ("token", "revoke", "\udce9"),
+        ("merge", "\udce9", "--into", "master"),
+        ("build", "raw.scans", "--task-key", "\udce9"),
+        ("status", "a\0b"),
+        ("log", "--actor", "a\0b"),
+    ],
+    ids=shown,
+)
+def test_text_in_another_encoding_is_refused_or_found_nowhere(cli: Cli, words: list[str]) -> None:
+    said = cli(*words)
+    assert said.code in (0, 2, 3), said
+    assert "Traceback" not in said.err
+    assert "defect" not in said.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ["nonsense"],
         ["branch", "nonsense"],
         ["branch", "create", "raw.scans"],
@@ -90,6 +118,34 @@ def test_actor_or_key_that_a_terminal_would_obey_is_refused(
 )
 def test_command_line_that_cannot_be_read_is_bad_usage(cli: Cli, words: list[str]) -> None:
     assert cli.error(*words, code=2) == "usage"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "log --limit",
+        "history raw.scans -b master --limit",
+        "builds list --limit",
+        "dataset show raw.scans --rows",
+        "diff raw.scans --from master --to master --rows",
+        "optimize raw.scans -b master --keep-snapshots",
+        "txn open -b master --lease",
+        "txn open raw.scans -b master --lease",
+        "build a.b -b master --retries",
+        "task start tasks.py -j",
+    ],
+)
+def test_number_that_nobody_counts_to_is_bad_usage(cli: Cli, words: str) -> None:
+    assert cli.error(*words.split(), "9" * 30, code=2) == "usage"
+
+
+@pytest.mark.parametrize("text", ["0d", "0", "-1d", "36501d", "9" * 5000, "9" * 5000 + "d", "nan"])
+def test_token_lasts_a_second_to_a_hundred_years_or_for_ever(cli: Cli, text: str) -> None:
+    words = ("token", "create", "--actor", "ana", "--role", "reader", f"--expires={text}")
+    assert cli.error(*words, code=2) == "invalid"
+    assert cli.json("token", "list") == []
+    assert cli.json(*words[:-1], "--expires", "36500d")["expires_at"]
+    assert cli.json(*words[:-1], "--expires", "never")["expires_at"] is None
 
 
 def test_command_that_is_misspelt_suggests_the_right_one(cli: Cli) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import headgate
-from tests.support.cli import Cli, new_store_cli, put
+from tests.support.cli import EMBEDDED_ONLY, Cli, put
 from tests.support.stores import expire_just_now
 
 TRANSACTION = {
     *("transaction", "dataset", "branch", "type", "state"),
     *("parent", "actor", "opened_at", "closed_at", "version"),
 }
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return new_store_cli(tmp_path, monkeypatch, capsys)
 
 
 def paths(cli: Cli, *where: str) -> list[str]:
@@ -31,10 +24,10 @@ def open_txn(cli: Cli, *words: str) -> str:
 
 def test_txn_open_prints_the_noun_and_the_bare_id(cli: Cli) -> None:
     parent = put(cli, "a.txt")
-    opened = cli.json("txn", "open", "raw.scans", "-b", "master", "--actor", "bo")
+    opened = cli.json("txn", "open", "raw.scans", "-b", "master")
     assert set(opened) == TRANSACTION
     assert (opened["type"], opened["state"], opened["parent"]) == ("UPDATE", "OPEN", parent)
-    assert (opened["actor"], opened["closed_at"]) == ("bo", None)
+    assert (opened["actor"], opened["closed_at"]) == ("ana", None)
     cli.ok("txn", "abort", opened["transaction"])
     said = cli.ok("txn", "open", "raw.scans", "-b", "master", "--type", "APPEND")
     assert cli.json("txn", "show", said.out.strip())["type"] == "APPEND"
@@ -62,6 +55,7 @@ def test_txn_abort_leaves_no_trace_but_in_the_full_history(cli: Cli) -> None:
     assert [t["transaction"] for t in cli.json("history", "raw.scans", "--all")] == [txn]
 
 
+@EMBEDDED_ONLY
 def test_txn_open_on_a_branch_that_has_one_is_a_conflict_that_names_the_holder(cli: Cli) -> None:
     txn = open_txn(cli, "--actor", "bo")
     refused = cli.json("txn", "open", "raw.scans", "-b", "master", code=4)
@@ -71,7 +65,7 @@ def test_txn_open_on_a_branch_that_has_one_is_a_conflict_that_names_the_holder(c
 
 def test_txn_open_after_the_lease_takes_over(cli: Cli) -> None:
     old = open_txn(cli, "--lease", "60")
-    with headgate.open() as hg:
+    with headgate.open(cli.directory) as hg:
         expire_just_now(hg, old)
     new = open_txn(cli)
     assert new != old
@@ -151,7 +145,7 @@ def test_txn_that_was_aborted_can_no_longer_be_read(cli: Cli) -> None:
 def test_txn_that_is_used_keeps_its_lease(cli: Cli) -> None:
     txn = open_txn(cli)
     for use in (["ls", "raw.scans"], ["put", "raw.scans", str(cli.file("x"))]):
-        with headgate.open() as hg:
+        with headgate.open(cli.directory) as hg:
             expire_just_now(hg, txn)
         cli.ok("files", *use, "--txn", txn)
         assert cli("txn", "open", "raw.scans", "-b", "master").code == 4
@@ -188,3 +182,13 @@ def test_txn_open_with_nonsense_is_bad_usage(cli: Cli) -> None:
     for words in (["--type", "MERGE"], ["--lease", "0"], ["--lease", "soon"], ["--lease", "-1"]):
         assert cli.error("txn", "open", "raw.scans", "-b", "master", *words, code=2) == "usage"
     assert cli.error("txn", "open", "raw.scans", code=2) == "usage"
+
+
+def test_txn_is_named_by_its_context_too_and_its_type_in_any_case(cli: Cli) -> None:
+    txn = f"txn:{open_txn(cli, '--type', 'append')}"
+    cli.ok("files", "put", "raw.scans", "--txn", txn, str(cli.file("x", "1")), "b.txt")
+    assert (paths(cli), paths(cli, "--txn", txn)) == ([], ["b.txt"])
+    assert cli.json("txn", "commit", txn)["type"] == "APPEND"
+    unit = f"txn:{cli.json('txn', 'open', '-b', 'master')['unit']}"
+    cli.ok("files", "rm", "raw.scans", "--txn", unit, "b.txt")
+    assert cli.json("txn", "abort", unit)["state"] == "ABORTED"

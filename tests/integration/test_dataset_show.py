@@ -161,3 +161,13 @@ def test_show_reads_a_table_in_s3(
     make({"id": 1}, {"id": 2})
     found = show(cli, "--rows", "5")
     assert (found["rows"], found["row_count"]) == ([{"id": 1}, {"id": 2}], 2)
+
+
+def test_show_of_a_branch_or_a_publication_that_is_not_there_is_an_error(cli: Cli) -> None:
+    put(cli, "a.txt")
+    assert cli.error("dataset", "show", "raw.scans", "-b", "feature", code=3) == "branch_not_found"
+    assert show(cli, "-b", "feature>master", name="raw.scans")["files"] == 1
+    assert show(cli, "-b", "master@2", name="raw.scans")["files"] == 1
+    assert cli.error("dataset", "show", "raw.scans", "-b", "master@99", code=3) == "not_found"
+    cli.ok("dataset", "create", "raw.other", "--kind", "files", "--branch", "feature")
+    assert show(cli, name="raw.other")["branches"] == ["feature"]

@@ -202,13 +202,14 @@ def test_commit_that_happened_never_sounds_as_if_it_had_not(
     client: RestClient, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(client)
+    send(client, *commit(1))
 
     def unreadable(*_: object) -> None:
         raise StorageUnavailable(where="x", reason="the disk is gone")
 
     with monkeypatch.context() as patch:
         patch.setattr(RenderedTables, "reply", unreadable)
-        response = send(client, *commit(1))
+        response = send(client, *commit(2, parent=1))
     assert error(response) == (500, "CommitStateUnknownException")
-    assert served.publications == 2
-    assert send(client, *commit(1)).status_code == 200
+    assert served.publications == 3
+    assert send(client, *commit(2, parent=1)).status_code == 200

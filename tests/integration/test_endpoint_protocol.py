@@ -37,7 +37,7 @@ def test_config_for_no_context_is_400(served: Served, warehouse: str) -> None:
         assert error(response) == (400, "BadRequestException")
 
 
-@pytest.mark.parametrize(("who", "status"), [("nobody", 401), ("a stranger", 403), ("rea", 403)])
+@pytest.mark.parametrize(("who", "status"), [("nobody", 401), ("a stranger", 401), ("rea", 403)])
 def test_write_without_the_right_token_is_refused(
     client: RestClient, served: Served, who: str, status: int
 ) -> None:

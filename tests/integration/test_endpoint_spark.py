@@ -227,3 +227,8 @@ def test_statement_that_deletes_shared_files_is_refused(world: World, statement:
         sql(statement)
     assert world.data_files() == before
     assert sql("select id from db.t") == [(2,)]
+
+
+def test_files_by_their_path_are_read_beside_tables(world: World, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('{"id": 7}\n')
+    assert world.session()(f"select id from json.`{tmp_path}/rows.json`") == [(7,)]

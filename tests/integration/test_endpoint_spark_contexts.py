@@ -20,6 +20,7 @@ from headgate.spark.session import LocalSpark, bind
 from headgate.store import Store
 from tests.support.attempts import JobOnMaster, dispatch_job
 from tests.support.iceberg import Front, Served
+from tests.support.spark import BorrowedSpark
 from tests.support.stores import load, new_store
 
 pytestmark = [
@@ -34,16 +35,6 @@ _SLOW_INSERT = """
     select id, java_method('java.lang.Thread', 'sleep', 100L) as note from range(0, 20, 1, 2)
 """
 _PATIENCE_SECONDS = 60
-
-
-class BorrowedSpark:
-    """The process's Spark in the hands of a store, which may end its use but not the JVM."""
-
-    def __init__(self, local: LocalSpark) -> None:
-        self.session = local.session
-
-    def stop(self) -> None:
-        """Leaves it running for the next test."""
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import orjson
+import pytest
 
+from headgate.tables.creation import FIRST_PROPERTIES
 from tests.support.iceberg import (
     TABLES,
     RestClient,
@@ -15,10 +17,11 @@ from tests.support.iceberg import (
     creation,
     error,
     load,
+    refusal,
     rename,
     send,
 )
-from tests.support.metadata import commit, two_columns
+from tests.support.metadata import commit, point, snapshot, two_columns
 
 
 def test_table_is_created_below_its_dataset_and_served_with_gc_off(
@@ -27,9 +30,10 @@ def test_table_is_created_below_its_dataset_and_served_with_gc_off(
     made = create(client, properties={"gc.enabled": "true", "a": "b"})
     dataset = served.store.dataset("db.t").load().id
     assert made["metadata"]["location"].endswith(f"/warehouse/tables/{dataset}")
-    assert made["metadata"]["properties"] == {"a": "b", "gc.enabled": "false"}
+    kept = {**FIRST_PROPERTIES, "a": "b"}
+    assert made["metadata"]["properties"] == {**kept, "gc.enabled": "false"}
     stored = Path(made["metadata-location"].removeprefix("file://")).read_bytes()
-    assert orjson.loads(stored)["properties"] == {"a": "b"}
+    assert orjson.loads(stored)["properties"] == kept
 
 
 def test_table_loads_once_for_each_version(client: RestClient) -> None:
@@ -78,6 +82,53 @@ def test_table_outside_the_warehouse_is_refused(client: RestClient) -> None:
     assert send(client, *updates, requirements=[{"type": "assert-create"}]).status_code == 400
     create(client)
     assert send(client, moved).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("write.data.path", "write.metadata.path", "write.object-storage.path"),
+        *("write.folder-storage.path", "write.location-provider.impl"),
+    ],
+)
+def test_setting_that_puts_files_elsewhere_is_refused_by_name(
+    client: RestClient, setting: str
+) -> None:
+    outside = {setting: "s3://elsewhere/x"}
+    body = {"name": "t", "schema": two_columns(), "properties": outside}
+    for more in ({}, {"stage-create": True}):
+        refused = client.call("POST", TABLES, {**body, **more})
+        assert refusal(refused) == (400, "table_place_refused")
+        assert setting in refused.json()["error"]["message"]
+    staged = create(client, "t", **{"stage-create": True})
+    update = {"action": "set-properties", "updates": outside}
+    made = send(client, *creation(staged), update, requirements=[{"type": "assert-create"}])
+    assert refusal(made) == (400, "table_place_refused")
+    create(client)
+    assert refusal(send(client, update)) == (400, "table_place_refused")
+
+
+@pytest.mark.parametrize(
+    "place", ["file:///etc/snap.avro", "s3://elsewhere/snap.avro", "{0}/../d-2/snap.avro", "{0}"]
+)
+def test_snapshot_whose_files_lie_elsewhere_is_refused(
+    client: RestClient, served: Served, place: str
+) -> None:
+    root = create(client)["metadata"]["location"]
+    added = snapshot(1) | {"manifest-list": place.format(root)}
+    before = served.publications
+    refused = send(client, {"action": "add-snapshot", "snapshot": added}, point(1))
+    assert refusal(refused) == (400, "table_place_refused")
+    assert "manifest-list" in refused.json()["error"]["message"]
+    assert served.publications == before
+
+
+def test_setting_that_keeps_files_below_the_table_is_taken(client: RestClient) -> None:
+    place = create(client)["metadata"]["location"]
+    inside = {"write.data.path": f"{place}/data/new", "write.metadata.path": f"{place}/metadata/"}
+    assert send(client, {"action": "set-properties", "updates": inside}).is_success
+    beside = {"write.data.path": f"{place}/../d-other/data"}
+    assert send(client, {"action": "set-properties", "updates": beside}).status_code == 400
 
 
 def test_table_in_no_namespace_is_404_and_twice_is_409(client: RestClient) -> None:

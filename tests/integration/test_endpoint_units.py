@@ -208,6 +208,26 @@ def test_pyiceberg_writes_two_tables_in_one_unit(client: RestClient, served: Ser
     assert len(commits) == 3, "two empty roots, and one commit of both tables"
 
 
+def test_snapshot_of_a_table_begins_with_its_columns_and_replaces_all_rows(
+    client: RestClient, served: Served
+) -> None:
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    outside = RestCatalog("h", uri=served.url, warehouse="master", token=served.token)
+    outside.create_table("db.a", rows.schema).append(rows)
+    master = served.store.dataset("db.a").branch("master")
+    with master.transaction("SNAPSHOT") as one:
+        inside = RestCatalog("h", uri=served.url, warehouse=f"txn:{one.id}", token=served.token)
+        inside.load_table("db.a").append(rows.slice(0, 1))
+        assert len(outside.load_table("db.a").scan().to_arrow()) == 2
+    assert outside.load_table("db.a").scan().to_arrow().to_pylist() == [{"id": 1}]
+    assert master.history()[0].type is TransactionType.SNAPSHOT
+    # Whoever writes nothing empties the table, and does not drop it.
+    with master.transaction("SNAPSHOT"):
+        pass
+    assert outside.load_table("db.a").scan().to_arrow().schema.names == ["id"]
+    assert len(outside.load_table("db.a").scan().to_arrow()) == 0
+
+
 def _publications(served: Served) -> list[int]:
     found = served.store.database.read(lambda c: list_publications(c, limit=50))
     return [publication.number for publication in found]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import headgate
-from headgate.catalog.log import list_publications
-from headgate.cli.init import settings_text
 from headgate.errors import (
     BranchExists,
     BranchNotFound,
@@ -27,26 +24,11 @@ from headgate.errors import (
 )
 from headgate.model.changes import OperationKey
 from headgate.model.nouns import Publication, TransactionState, TransactionType
-from tests.support.stores import new_settings
-
-
-@pytest.fixture
-def place(catalog_url: str, tmp_path: Path) -> Path:
-    """A directory with a store's headgate.toml in it."""
-    new_settings(catalog_url, tmp_path)
-    text = settings_text(catalog=catalog_url, warehouse="warehouse", branch="master")
-    (tmp_path / "headgate.toml").write_text(text)
-    return tmp_path
-
-
-@pytest.fixture
-def hg(place: Path) -> Iterator[headgate.Store]:
-    with headgate.open(place, actor="ana") as store:
-        yield store
+from tests.support.stores import expire_just_now
 
 
 def publications(hg: headgate.Store) -> list[Publication]:
-    return hg.database.read(list_publications)
+    return hg.publications()
 
 
 def key(name: str, request: str = "r") -> OperationKey:
@@ -95,6 +77,8 @@ def test_branch_create_as_a_child_at_a_transaction_and_as_a_root(hg: headgate.St
     assert scans.branch("feature").read("a.txt") == b"2"
     assert scans.branch("old").read("a.txt") == b"1"
     assert (scans.branch("alone").load().parent, scans.branch("alone").files()) == (None, [])
+    assert scans.branch("old").exists() and not scans.branch("none").exists()
+    assert not hg.dataset("raw.none").branch("master").exists()
     with pytest.raises(BranchExists):
         scans.branch("old").create()
 
@@ -119,6 +103,46 @@ def test_transaction_aborts_on_an_exception(hg: headgate.Store) -> None:
     assert (aborted.id, aborted.state) == (transaction.id, TransactionState.ABORTED)
 
 
+def test_transaction_whose_commit_is_refused_gives_its_branch_back(hg: headgate.Store) -> None:
+    master = hg.dataset("raw.scans").create(kind="files").branch("master")
+    with master.transaction() as first:
+        first.write("a.txt", b"1")
+    with pytest.raises(TransactionTypeViolated), master.transaction("APPEND") as transaction:
+        transaction.write("a.txt", b"2")
+    assert (master.read("a.txt"), master.load().is_open) == (b"1", False)
+    [aborted, _] = master.history(aborted=True)
+    assert (aborted.id, aborted.state) == (transaction.id, TransactionState.ABORTED)
+
+
+def test_transaction_taken_over_during_its_block_is_not_passed_over(
+    hg: headgate.Store, place: Path
+) -> None:
+    master = hg.dataset("raw.scans").create(kind="files").branch("master")
+    (place / "b.txt").write_text("of another")
+    with pytest.raises(TransactionNotOpen, match="ABORTED"), master.transaction() as transaction:
+        transaction.write("a.txt", b"lost")
+        with headgate.open(place) as beside:
+            expire_just_now(beside, transaction.id)
+        master.put(place / "b.txt")
+    assert [entry.path for entry in master.files()] == ["b.txt"]
+
+
+def test_transaction_that_somebody_else_committed_is_left_as_it_is(hg: headgate.Store) -> None:
+    master = hg.dataset("raw.scans").create(kind="files").branch("master")
+    with master.transaction() as transaction:
+        transaction.write("a.txt", b"1")
+        hg.opened(transaction.id).commit()
+    assert master.read("a.txt") == b"1"
+
+
+def test_transaction_says_why_its_block_failed_whatever_else_fails(hg: headgate.Store) -> None:
+    master = hg.dataset("raw.scans").create(kind="files").branch("master")
+    with pytest.raises(ZeroDivisionError), master.transaction() as transaction:
+        hg.opened(transaction.id).abort()
+        raise ZeroDivisionError
+    assert not master.load().is_open
+
+
 def test_transaction_that_ended_in_its_block_is_left_as_it_is(hg: headgate.Store) -> None:
     master = hg.dataset("raw.scans").create(kind="files").branch("master")
     with master.transaction() as transaction:
@@ -134,7 +158,7 @@ def test_transaction_is_one_at_a_time_on_a_branch(hg: headgate.Store) -> None:
     with master.transaction(), pytest.raises(OpenTransactionAlreadyExists, match="ana"):
         master.transaction()
     with pytest.raises(Invalid, match="SNAPSHOT, APPEND, UPDATE, DELETE"):
-        master.transaction("append")
+        master.transaction("COPY")
 
 
 def test_transaction_against_its_type_stays_open(hg: headgate.Store) -> None:
@@ -232,6 +256,14 @@ def test_unit_on_a_branch_that_a_dataset_lacks_makes_it(hg: headgate.Store) -> N
         unit.dataset("raw.one").write("a.txt", b"1")
     assert hg.dataset("raw.one").branch("feature").read("a.txt") == b"1"
     assert hg.dataset("raw.one").branch("master").files() == []
+
+
+def test_unit_that_is_aborted_takes_the_branches_along_that_it_made(hg: headgate.Store) -> None:
+    one = hg.dataset("raw.one").create(kind="files")
+    with pytest.raises(ZeroDivisionError), hg.transaction(branch="feature") as unit:
+        unit.dataset("raw.one").write("a.txt", b"1")
+        raise ZeroDivisionError
+    assert not one.branch("feature").exists()
 
 
 def test_unit_context_is_what_engines_bind_to(hg: headgate.Store) -> None:

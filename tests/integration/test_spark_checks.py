@@ -288,7 +288,9 @@ def run_job(local: LocalSpark, tmp_path_factory: pytest.TempPathFactory) -> Iter
             module="pipeline",
             bundle=str(place),
             inputs={} if dataset == "raw.numbers" else {"numbers": Source(dataset="raw.numbers")},
-            outputs={argument: Target(dataset=dataset, files=files)},
+            outputs={
+                argument: Target(dataset=dataset, files={"current": files} if files else None)
+            },
             conf=conf,
             tag=f"job-{dataset}",
             directory=str(place),
@@ -298,7 +300,7 @@ def run_job(local: LocalSpark, tmp_path_factory: pytest.TempPathFactory) -> Iter
         job.begin(document)
         try:
             events = list(job.events())
-            job.wait(20)
+            job.wait(60)
         finally:
             job.kill()
             job.close()
@@ -337,6 +339,8 @@ def test_job_whose_output_fails_checks_has_failed_and_names_them_all(run_job: Ru
     assert "'big' on out.big: 6 of 10 rows have id <= 5" in failed["message"]
     assert "there is no column 'amount'; the columns are id" in failed["message"]
     assert [check["passed"] for check in failed["checks"]] == [False, False]
+    # The line of the first check that failed, which is what its author looks for.
+    assert (failed["file"], failed["line"]) == ("pipeline.py", 21)
     assert "ChecksFailed" in log
 
 

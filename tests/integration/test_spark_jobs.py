@@ -73,6 +73,24 @@ _RULES = """
         return number * RATE
 """
 
+_SLEEP_IN_A_THREAD = """
+    import threading
+    import time
+    from headgate.transforms import Output, transform
+
+    @transform(out=Output("out.slow"))
+    def sleep(ctx, out):
+        def nap(rows):
+            time.sleep(600)
+            return rows
+        frame = ctx.spark_session.range(2).mapInPandas(nap, "id long")
+        time.sleep(1)
+        thread = threading.Thread(target=frame.collect)
+        thread.start()
+        thread.join()
+        raise RuntimeError("its thread came to an end")
+"""
+
 _SLEEP = """
     import time
     from pyspark.sql import functions as F
@@ -172,7 +190,7 @@ def start(jvm: SharedJvm, pool: ProcessPool, place: Path) -> Iterator[Start]:
 
 def finished(job: JobProcess) -> dict[str, dict[str, Any]]:
     events = {event["event"]: event for event in job.events()}
-    events["exit"] = {"code": job.wait(10)}
+    events["exit"] = {"code": job.wait(60)}
     return events
 
 
@@ -249,8 +267,12 @@ def test_killed_job_whose_tags_are_cancelled_leaves_the_jvm_usable(
     start: Start, jvm: SharedJvm, place: Path
 ) -> None:
     job = start(write_bundle(place / "sleeping", pipeline=_SLEEP), "out=out.slow")
-    tags = next(event["tags"] for event in job.events() if event["event"] == "started")
+    events = job.events()
+    tags = next(event["tags"] for event in events if event["event"] == "started")
     wait_until(lambda: jvm.active_jobs() > 0)
+    progress = next(event for event in events if event["event"] == "progress")
+    assert (progress["stages_done"], progress["stages"]) == (0, 1)
+    assert progress["tasks_done"] == 0 < progress["tasks"]
     job.kill()
     assert job.wait(0) == -signal.SIGKILL
     assert jvm.active_jobs() > 0
@@ -259,6 +281,16 @@ def test_killed_job_whose_tags_are_cancelled_leaves_the_jvm_usable(
     # Both cores were asleep: this one ends only if they are free again.
     bundle = write_bundle(place / "after", pipeline=_MAKE_NUMBERS)
     assert finished(start(bundle, "numbers=raw.numbers"))["exit"]["code"] == 0
+
+
+def test_spark_job_that_begins_after_its_tags_were_cancelled_is_ended_too(
+    start: Start, jvm: SharedJvm, place: Path
+) -> None:
+    job = start(write_bundle(place / "late", pipeline=_SLEEP_IN_A_THREAD), "out=out.slow")
+    tags = next(event["tags"] for event in job.events() if event["event"] == "started")
+    jvm.cancel(tags)
+    assert jvm.active_jobs() == 0
+    assert "came to an end" in finished(job)["failed"]["message"]
 
 
 _PARENT = """

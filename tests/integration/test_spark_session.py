@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from headgate.errors import InvalidStatement, StatementFailed, UnknownInStatement
 from headgate.spark.conf import named_catalog
 from headgate.spark.session import LocalSpark, bind, bind_catalog
 from headgate.spark.sql import run_sql
@@ -118,3 +119,15 @@ def test_run_sql_of_a_statement_without_answer_has_no_rows(
     session = bind_catalog(local_spark.session, hadoop_catalog(tmp_path))
     result = run_sql(session, "create namespace sales")
     assert (result.columns, result.rows) == ((), [])
+
+
+def test_run_sql_of_what_spark_refuses_says_so_once(
+    local_spark: LocalSpark, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UnknownInStatement, match="TABLE_OR_VIEW_NOT_FOUND"):
+        run_sql(local_spark.session, "select * from nowhere.here")
+    with pytest.raises(InvalidStatement, match="Syntax error at or near 'selec'"):
+        run_sql(local_spark.session, "selec 1")
+    with pytest.raises(StatementFailed, match="DIVIDE_BY_ZERO"):
+        run_sql(local_spark.session, "select 1 / 0")
+    assert capfd.readouterr() == ("", "")

@@ -19,6 +19,10 @@ _VARIABLES = (
 )
 
 
+# For what a client cannot do: act in another name than the token's, or be no admin.
+EMBEDDED_ONLY = pytest.mark.parametrize("cli", ["embedded"], indirect=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Said:
     code: int

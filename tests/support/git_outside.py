@@ -42,6 +42,10 @@ class GitRefs:
     def undo(self, target: Mapping[str, str], *, effect: str, back_to: str) -> bool:
         return self.move(target["ref"], back_to, old=effect)
 
+    def find_mark(self, target: Mapping[str, str]) -> str | None:
+        """Commits here bear none."""
+        return None
+
     def move(self, ref: str, new: str, *, old: str) -> bool:
         """The ref's own compare-and-swap."""
         return self._git("update-ref", ref, new, old, check=False).returncode == 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import httpx
+import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.catalog.log import list_publications
@@ -20,9 +21,9 @@ from headgate.model.access import Role
 from headgate.model.contexts import Context
 from headgate.model.nouns import Transaction
 from headgate.server.authorizing import ServedTokens
-from headgate.spark.workplace import read_local_file
+from headgate.storage.outside import read_outside
 from headgate.store import Store
-from tests.support.metadata import two_columns
+from tests.support.metadata import LOCATION, two_columns
 
 TABLES = "namespaces/db/tables"
 
@@ -55,7 +56,7 @@ class Served:
             catalog=self.catalog,
             versions=store.tables,
             authorize=self._authorize,
-            read_outside=read_local_file,
+            read_outside=partial(read_outside, options={}),
         )
         self.app = create_app(self.service)
         self.token = self.tokens.issue("ana")
@@ -101,7 +102,9 @@ class RestClient:
     def __init__(self, url: str, context: str, *, token: str) -> None:
         headers = {"authorization": f"Bearer {token}"}
         # Nothing here speaks TLS; reading the machine's certificates is slower than most tests.
-        self.http = httpx.Client(base_url=url, headers=headers, verify=False)
+        self.http = httpx.Client(base_url=url, headers=headers, verify=False, timeout=60)
+        self._context = context
+        self._locations: dict[str, str] = {}
         config = self.http.get("/v1/config", params={"warehouse": context})
         self.config: Any = config.json()
         self.prefix = self.config.get("overrides", {}).get("prefix", "")
@@ -113,9 +116,34 @@ class RestClient:
         self.http.close()
 
     def call(self, method: str, path: str, json: Any = None, **more: Any) -> httpx.Response:
-        """One request below `/v1/{prefix}/`; the path goes out as it is written."""
+        """One request below `/v1/{prefix}/`; the path goes out as it is written.
+
+        Files that a builder named without knowing the table are named below its location.
+        """
         url = f"/v1/{self.prefix}/{path}"
-        return self.http.request(method, url, json=json, **more)
+        return self.http.request(method, url, json=self._placed(path, json), **more)
+
+    def _placed(self, path: str, body: Any) -> Any:
+        if not isinstance(body, dict) or LOCATION not in str(body):
+            return body
+        if isinstance(changes := body.get("table-changes"), list):
+            placed = [self._placed(f"{TABLES}/{_named(one)}", one) for one in changes]
+            return {**body, "table-changes": placed}
+        text = orjson.dumps(body).decode()
+        return orjson.loads(text.replace(LOCATION, self._location(path, body)))
+
+    def _location(self, path: str, body: Any) -> str:
+        staged = [u["location"] for u in body["updates"] if u["action"] == "set-location"]
+        if staged or path in self._locations:
+            return str(staged[0]) if staged else self._locations[path]
+        # Asked as another client: what this one was served is part of what tests are about.
+        config = self.http.get("/v1/config", params={"warehouse": self._context}).json()
+        prefix = config.get("overrides", {}).get("prefix", "")
+        found = self.http.get(f"/v1/{prefix}/{path}")
+        if not found.is_success:
+            return LOCATION
+        self._locations[path] = str(found.json()["metadata"]["location"])
+        return self._locations[path]
 
 
 def create(client: RestClient, name: str = "t", **more: Any) -> Any:
@@ -156,6 +184,10 @@ def table_change(name: str, *updates: Any, requirements: Any = ()) -> dict[str, 
         "requirements": list(requirements),
         "updates": list(updates),
     }
+
+
+def _named(change: Any) -> str:
+    return str(change["identifier"]["name"])
 
 
 def rename(source: str, target: str) -> dict[str, Any]:

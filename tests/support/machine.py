@@ -123,7 +123,8 @@ class DoubledMachine(RuleBasedStateMachine):
             select(p.c.number, p.c.kind, d.c.name, m.c.branch_name, m.c.from_id, m.c.to_id)
             .join(m, m.c.publication == p.c.number)
             .join(d, d.c.id == m.c.dataset_id)
-            .where(p.c.number > self.first)
+            # Recovery settles what stories before this one left in the store, too.
+            .where(p.c.number > self.first, d.c.namespace == self.space)
             .order_by(p.c.number)
         ).all()
         return [

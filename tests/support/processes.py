@@ -14,6 +14,7 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from headgate.catalog.database import Connection, Database
 from headgate.model.failpoints import Failpoint
 from headgate.testing.failpoints import go_file, reached_file
 
@@ -22,6 +23,8 @@ _PATIENCE_SECONDS = 180.0
 # Forked from a server that has imported the heavy modules once and holds no connection.
 _context = multiprocessing.get_context("forkserver")
 _WARM = ["pytest", "psycopg", "headgate.store", "headgate.catalog.outside"]
+# Slow to import, and optional.
+_WARM += ["headgate.mutations.mutate", "headgate.mutations.load"]
 _context.set_forkserver_preload(_WARM)
 
 
@@ -91,3 +94,29 @@ def wait_until_at(point: Failpoint, flags: Path) -> None:
 def let_go(point: Failpoint, flags: Path) -> None:
     """Whoever pauses at the failpoint goes on."""
     go_file(flags, point).touch()
+
+
+def stop_between_writes(pid: int, database: Database) -> None:
+    """Lets a process stand still, at a moment when it is not writing to an embedded catalog.
+
+    In the midst of a write it would keep SQLite locked for everybody, until it goes on.
+    """
+
+    def stop(_: Connection) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        while _state_of(pid) not in {"T", "Z", "X"}:
+            time.sleep(0.001)
+
+    database.write(stop)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs: one that only waits to be buried does not."""
+    return _state_of(pid) not in {"Z", "X"}
+
+
+def _state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "X"

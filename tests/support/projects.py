@@ -84,7 +84,7 @@ class Project:
         )
 
 
-def new_project(catalog_url: str, root: Path, jvm: SharedJvm) -> Project:
+def new_project(catalog_url: str, root: Path, jvm: SharedJvm | None) -> Project:
     settings = spark_settings(catalog_url, root / "store")
     work = new_repository(root / "repository")
     return Project(work=work, store=Store(settings, jvm=jvm))
@@ -99,7 +99,7 @@ def spark_sql(store: Store, jvm: SharedJvm, context: str, text: str) -> list[Any
     """Rows of Spark SQL on a context, as lists, asked by a process of its own in that JVM."""
     with TemporaryDirectory() as directory:
         answer = Path(directory) / "answer.json"
-        endpoint = EmbeddedEndpoint(store.database, store.tables)
+        endpoint = EmbeddedEndpoint(store.database, store.tables, store.settings.environ)
         try:
             token = endpoint.tokens.issue(store.settings.actor)
             conf = catalog_conf(uri=endpoint.url, warehouse=context, token=token)

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that can cut a connection at its COMMIT."""
+"""A TCP proxy before a server that can cut a connection at the request that matters."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _CHUNK = 65536
-_COMMIT = b"COMMIT"
 _POLL_SECONDS = 0.05
 _LATE_SECONDS = 0.7
 
 
 class Cut(enum.Enum):
-    """What happens to the next COMMIT that a client sends."""
+    """What happens to the next such request that a client sends."""
 
     NEVER = enum.auto()
     # The server never hears of it.
     BEFORE = enum.auto()
-    # The server commits and answers; the answer never arrives.
+    # The server does it and answers; the answer never arrives.
     AFTER = enum.auto()
-    # The client is cut off at once; the server hears of it a while later, and commits.
+    # The server answers; only the first part of the answer arrives.
+    MIDWAY = enum.auto()
+    # The client is cut off at once; the server hears of it a while later, and does it.
     LATE = enum.auto()
 
 
 class Proxy:
     """Passes bytes between clients and one server, until it is told to cut or to refuse."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, matters: Callable[[bytes], bool]) -> None:
         self.cut = Cut.NEVER
+        self._matters = matters
         # Nobody gets through any more: the network is gone.
         self.refusing = False
         self._server_port = port
@@ -73,7 +75,7 @@ class Proxy:
                     data = source.recv(_CHUNK)
                     if not data:
                         return
-                    if source is client and self.cut is not Cut.NEVER and _COMMIT in data:
+                    if source is client and self._matters(data) and self.cut is not Cut.NEVER:
                         self._cut_off(client, server, data)
                         return
                     (server if source is client else client).sendall(data)
@@ -86,12 +88,35 @@ class Proxy:
             time.sleep(_LATE_SECONDS)
         if cut is not Cut.BEFORE:
             server.sendall(data)
+        if cut is Cut.LATE:
             server.recv(_CHUNK)
+        elif cut is Cut.AFTER:
+            _await_answer(client, server)
+        elif cut is Cut.MIDWAY:
+            arrived = 0
+            while arrived < _CHUNK:
+                part = _await_answer(client, server)
+                client.sendall(part)
+                arrived += len(part)
+
+
+def _await_answer(client: socket.socket, server: socket.socket) -> bytes:
+    """Passes on the rest of the request, until the server begins to answer."""
+    while True:
+        ready = select.select([client, server], [], [])[0]
+        if server in ready:
+            return server.recv(_CHUNK)
+        server.sendall(client.recv(_CHUNK))
+
+
+def _is_commit(data: bytes) -> bool:
+    """What a client of PostgreSQL says at the end of its transaction."""
+    return b"COMMIT" in data
 
 
 @contextmanager
-def proxy_before(port: int) -> Iterator[Proxy]:
-    proxy = Proxy(port)
+def proxy_before(port: int, matters: Callable[[bytes], bool] = _is_commit) -> Iterator[Proxy]:
+    proxy = Proxy(port, matters)
     try:
         yield proxy
     finally:

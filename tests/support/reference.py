@@ -48,6 +48,8 @@ class Branch:
     head: Txn | None
     view: Txn | None
     taken_off: list[Txn] = field(default_factory=list)
+    # The unit that made it, as a root, to write on it.
+    made_for: Unit | None = None
 
     def __repr__(self) -> str:
         return f"{self.dataset}@{self.name}"
@@ -120,10 +122,7 @@ class Reference:
 
     def delete(self, dataset: str, name: str) -> None:
         gone = self.find(dataset, name)
-        del self.branches[dataset][name]
-        for other in self.branches[dataset].values():
-            if other.parent is gone:
-                other.parent = gone.parent
+        self._take_out(gone)
         if gone.is_open and gone.head and not self._with_head(gone.head):
             self._end(gone.head)
         self._publish("delete", [(gone, gone.view, None)])
@@ -186,14 +185,15 @@ class Reference:
 
     def commit(self, txn: Txn, *, by: tuple[str, int] | None = None) -> None:
         _refuse_if(txn.unit is not None, "Invalid")
+        self._fence(by)
         _refuse_if(txn.state != "OPEN", "TransactionNotOpen")
         if not txn.staged:
             self._fence(by)
             _refuse_if(txn.owner != by, "AttemptSuperseded")
             txn.staged, txn.expired = True, False
         _refuse_if(_violates(txn), "TransactionTypeViolated")
-        self._fence(by)
-        _refuse_if(txn.owner != by, "AttemptSuperseded")
+        # What belongs to no attempt, anybody commits.
+        _refuse_if(txn.owner not in (None, by), "AttemptSuperseded")
         self._publish("commit", self._close([txn]))
 
     def abort(self, txn: Txn) -> None:
@@ -207,6 +207,7 @@ class Reference:
         for txn in gone:
             if txn.state == "OPEN":
                 self._end(txn)
+        self._drop_roots_of([unit for unit in self.units if unit.state == "ABORTED"])
         return gone
 
     # --- writes of their own ----------------------------------------------------------------------
@@ -216,7 +217,8 @@ class Reference:
     ) -> Txn:
         """Opens and commits in one step, if everything still shows what was seen."""
         branch = seen.branch
-        _refuse_if(self._exists(branch) and branch.is_open, "OpenTransactionAlreadyExists")
+        if self._exists(branch):
+            self._make_free(branch)
         _refuse_if(not all(self._still(look) for look in [seen, *reads]), "ViewConflict")
         txn = Txn(branch.dataset, branch.view, type, dict(files), state="COMMITTED")
         before, branch.head, branch.view = branch.view, txn, txn
@@ -238,6 +240,7 @@ class Reference:
             return unit.members[dataset]
         if unit.branch not in self.branches[dataset]:
             self.create_root(dataset, unit.branch)
+            self.find(dataset, unit.branch).made_for = unit
         txn = self.open(dataset, unit.branch, "UPDATE")
         txn.unit = unit
         unit.members[dataset] = txn
@@ -255,6 +258,7 @@ class Reference:
     def abort_unit(self, unit: Unit) -> None:
         _refuse_if(unit.state != "OPEN", "TransactionNotOpen")
         self._lose(unit)
+        self._drop_roots_of([unit])
 
     def dispatch(self, key: str, *, carry: bool) -> tuple[str, int]:
         self.epochs[key] = self.epochs.get(key, 0) + 1
@@ -317,6 +321,20 @@ class Reference:
                 moves.append((branch, branch.view, txn))
                 branch.view = txn
         return moves
+
+    def _take_out(self, gone: Branch) -> None:
+        del self.branches[gone.dataset][gone.name]
+        for other in self.branches[gone.dataset].values():
+            if other.parent is gone:
+                other.parent = gone.parent
+
+    def _drop_roots_of(self, units: list[Unit]) -> None:
+        """What an aborted unit made and nobody wrote on is gone with it."""
+        empty = [b for b in self.all_branches() if b.made_for in units and b.head is None]
+        for branch in empty:
+            self._take_out(branch)
+        if empty:
+            self._publish("delete", [(branch, None, None) for branch in empty])
 
     def _with_head(self, txn: Txn) -> list[Branch]:
         return [b for b in self.all_branches() if b.head is txn]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import httpx
 
-_START_SECONDS = 30
+_PROGRAM = Path(__file__).with_name("s3_server.py")
+_START_SECONDS = 120
 _STOP_SECONDS = 10
 _TRIES = 3
 
@@ -43,7 +44,7 @@ class S3Server:
         """Makes a new, empty bucket and returns its name."""
         name = f"bucket-{uuid.uuid4().hex[:12]}"
         # Unsigned on purpose: the server checks no signature, and no client library is needed.
-        httpx.put(f"{self.endpoint}/{name}", trust_env=False).raise_for_status()
+        httpx.put(f"{self.endpoint}/{name}", trust_env=False, timeout=60).raise_for_status()
         return name
 
     def stop(self) -> None:
@@ -69,7 +70,7 @@ def _start_on_some_port(log: Path) -> S3Server:
     for _ in range(_TRIES):
         # Somebody may take the port before the server does, hence more than one try.
         port = _free_port()
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        command = [sys.executable, str(_PROGRAM), str(port)]
         with log.open("ab") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         server = S3Server(process=process, port=port)
@@ -83,7 +84,7 @@ def _answers(endpoint: str, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            return httpx.get(f"{endpoint}/moto-api/", trust_env=False).is_success
+            return httpx.get(f"{endpoint}/moto-api/", trust_env=False, timeout=60).is_success
         except httpx.TransportError:
             time.sleep(0.05)
     return False

@@ -51,4 +51,14 @@ def _launch(directory: Path) -> Launch:
     )
 
 
+class BorrowedSpark:
+    """The process's Spark in the hands of a store, which may end its use but not the JVM."""
+
+    def __init__(self, local: LocalSpark) -> None:
+        self.session = local.session
+
+    def stop(self) -> None:
+        """Leaves it running for the next test."""
+
+
 SHARED_SPARK = SharedSpark()

@@ -17,7 +17,7 @@ from headgate.tables.arrow import file_properties
 @contextmanager
 def iceberg_client(store: Store, context: str) -> Iterator[RestCatalog]:
     """A PyIceberg catalog that is one context of the store."""
-    endpoint = EmbeddedEndpoint(store.database, store.tables)
+    endpoint = EmbeddedEndpoint(store.database, store.tables, store.settings.environ)
     try:
         yield RestCatalog(
             "headgate",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
+import orjson
 from sqlalchemy import BigInteger, select, update
 
 from headgate.catalog.database import Connection
@@ -50,7 +51,21 @@ def let_days_pass(store: Store, days: float) -> None:
     for path in Path(store.settings.warehouse).rglob("*"):
         if path.is_file():
             before = path.stat().st_mtime - days * DAY_SECONDS
+            if path.name.endswith(".metadata.json"):
+                path.write_bytes(_aged(path.read_bytes(), days))
             os.utime(path, (before, before))
+    # What it has in memory is of another time.
+    for part in ("tables", "contents", "rows"):
+        store.__dict__.pop(part, None)
+
+
+def _aged(content: bytes, days: float) -> bytes:
+    """Table metadata whose snapshots are older by so many days."""
+    metadata = orjson.loads(content)
+    for name in ("snapshots", "snapshot-log"):
+        for item in metadata.get(name) or []:
+            item["timestamp-ms"] -= round(days * DAY_SECONDS * 1000)
+    return orjson.dumps(metadata)
 
 
 def tidy(store: Store, *, dry_run: bool = False, older_than_days: float = 7) -> Cleaned:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import RoleDenied
-from headgate.model.access import Grant, Right, Role, require
+from headgate.model.access import Grant, Right, Role, allow, allow_handing_out, require
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,44 @@ def test_require_write_is_bound_by_branch_patterns(branch: str, allowed: bool) -
     else:
         with pytest.raises(RoleDenied, match=branch):
             require(grant, Right.WRITE, written=[branch])
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "allowed"),
+    [
+        ("*", "*", True),
+        ("*", "a[bc]", True),
+        ("feature/*", "feature/*", True),
+        ("feature/*", "feature/ana-*", True),
+        ("feature/*", "feature/x", True),
+        ("feature/*", "*", False),
+        ("feature/*", "feat*", False),
+        ("feature/?", "feature/*", False),
+        ("feature/?", "feature/?", True),
+        ("feature/[!a]", "feature/?", False),
+        ("feature/[!a]", "feature/[!a]", True),
+    ],
+)
+def test_token_is_handed_out_only_for_branches_that_its_giver_has(
+    own: str, given: str, allowed: bool
+) -> None:
+    grant = Grant(actor="ada", role=Role.ADMIN, branches=(own,))
+    if allowed:
+        allow_handing_out(grant, [given])
+    else:
+        with pytest.raises(RoleDenied, match="give away"):
+            allow_handing_out(grant, [own, given])
+
+
+def test_operation_without_a_rule_lets_nobody_through() -> None:
+    with pytest.raises(LookupError):
+        allow(Grant(actor="ana", role=Role.ADMIN), "invent_an_operation")
+
+
+def test_operation_that_writes_branches_must_name_them() -> None:
+    admin = Grant(actor="ana", role=Role.ADMIN)
+    with pytest.raises(LookupError, match="did not say which"):
+        allow(admin, "put_file")
+    allow(admin, "put_file", written=["master"])
+    with pytest.raises(RoleDenied, match="walt/"):
+        allow(Grant(actor="w", role=Role.WRITER, branches=("walt/*",)), "put_file", written=["m"])

@@ -191,3 +191,13 @@ def test_ancestors_never_include_the_branch_itself(found: dict[str, BranchRecord
         above = ancestors_of(name, found)
         assert name not in above
         assert len(above) == len(set(above))
+
+
+def test_chain_in_the_wrong_order_is_not_to_be_mended_by_a_parent_below() -> None:
+    with pytest.raises(AncestryViolated, match="'feature' is below 'master'") as refused:
+        require_compatible(
+            parse_dataset_name("sales.c"),
+            ("master", "feature"),
+            branches("feature<master", "master"),
+        )
+    assert "reparent" not in refused.value.message

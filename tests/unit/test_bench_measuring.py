@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,29 @@ def test_targets_of_a_result_are_missed_only_beyond_the_noise(
     assert result.misses == missed
 
 
+@pytest.mark.parametrize(("second", "missed"), [(4.1, []), (4.4, ["ratio"])])
+def test_target_of_a_ratio_is_missed_by_the_median_whatever_the_noise(
+    second: float, missed: list[str]
+) -> None:
+    result = replace(_result(4.0, second, noise=0.5), flat=False, target_ratio=1.05)
+    assert result.misses == missed
+    assert document([result])["results"][0]["target_ratio"] == 1.05
+
+
+@pytest.mark.parametrize(("second", "missed"), [(6.0, []), (6.2, ["floor"])])
+def test_target_in_times_of_the_floor_is_missed_where_one_subject_misses_it(
+    second: float, missed: list[str]
+) -> None:
+    floor = {name: Sample(times_ms=[4.0], cpu_ms=[2.0]) for name in "01"}
+    samples = {
+        "0": Sample(times_ms=[4.0], cpu_ms=[2.0]),
+        "1": Sample(times_ms=[second], cpu_ms=[3.0]),
+    }
+    result = replace(_result(4.0), flat=False, samples=samples, floor=floor, target_floor=1.5)
+    assert result.misses == missed
+    assert result.times_floor_cpu("0") == 1.0 and table_of([result]).row_count == 1
+
+
 def test_bench_runs_only_chosen_cases_in_turns_beside_the_floor() -> None:
     seen: list[str] = []
 
@@ -66,6 +90,19 @@ def test_bench_runs_only_chosen_cases_in_turns_beside_the_floor() -> None:
     assert seen == ["s", "l", "s", "l", "l", "s", "l", "s", "s", "l", "s", "l"]
     assert [len(sample.times_ms) for sample in results[1].samples.values()] == [2, 2]
     assert results[1].times_floor("small") is not None
+
+
+def test_bench_that_counts_no_sql_runs_each_repetition_once() -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def subjects(scale: Scale, tell: Tell) -> Iterator[Mapping[str, str]]:
+        yield {"one": "o"}
+
+    bench = Bench("b", subjects, quick_repetitions=2, warm_ups=1, counts_sql=False)
+    bench.case("c")(lambda subject: lambda: seen.append(subject))
+    [result] = run_bench(bench, Scale(quick=True), lambda line: None)
+    assert (len(seen), result.samples["one"].statements) == (3, 0)
 
 
 def test_report_of_a_result_has_its_figures() -> None:

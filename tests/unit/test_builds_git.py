@@ -27,8 +27,9 @@ def test_repository_is_found_from_a_directory_inside_it(work: Work) -> None:
 def test_directory_outside_any_repository_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(GitUnusable, match=r"not in a Git working tree.*git init"):
         find_repository(tmp_path)
-    with pytest.raises(GitUnusable, match=r"no such directory\. Name the repository with --repo"):
-        find_repository(tmp_path / "nowhere")
+    for name in ("nowhere", "n" * 5_000):
+        with pytest.raises(GitUnusable, match=r"no such directory\. Name the repository with"):
+            find_repository(tmp_path / name)
 
 
 def test_repository_without_commits_says_so(tmp_path: Path) -> None:

@@ -167,6 +167,19 @@ def test_import_cycle_ends(tmp_path: Path) -> None:
     assert Project(root).reached_from("jobs.late") == Project(root).reached_from("jobs.daily")
 
 
+def test_reading_the_files_of_an_input_is_no_suspicion(tmp_path: Path) -> None:
+    rules = """
+        def clean(spark, files, other):
+            home = files.filesystem().hadoop_path
+            parts = [f"{home}/{n}.csv" for n in "ab"]
+            spark.read.csv(parts)
+            spark.read.parquet(files.filesystem().hadoop_path + "/c")
+            spark.read.parquet(other)
+        """
+    found = Project(project(tmp_path, lib_rules=rules)).suspicions({"jobs.daily"})
+    assert [s.line for s in found] == [7]
+
+
 def test_lines_that_depend_on_time_chance_or_paths_are_listed(tmp_path: Path) -> None:
     rules = """
         from pyspark.sql import functions as F
@@ -176,6 +189,8 @@ def test_lines_that_depend_on_time_chance_or_paths_are_listed(tmp_path: Path) ->
             spark.read.option("a", 1).parquet("/data")
             df.write.format("csv")
             df.withColumn("at", F.current_timestamp()).withColumn("id", F.expr("uuid()"))
+            random.seed(7), random.randint(1, 6), np.random.default_rng(7).normal()
+            pd.read_csv("/data/a.csv"), pd.read_csv(raw.filesystem().open("a.csv"))
             return df.withColumn("r", F.rand()).join(df.read_me.load_all())
         """
     found = Project(project(tmp_path, lib_rules=rules)).suspicions({"jobs.daily"})
@@ -184,5 +199,7 @@ def test_lines_that_depend_on_time_chance_or_paths_are_listed(tmp_path: Path) ->
         ("lib/rules.py", 6, "read.parquet() reads what no Input declares"),
         ("lib/rules.py", 8, "current_timestamp() depends on the time"),
         ("lib/rules.py", 8, "uuid() in SQL"),
-        ("lib/rules.py", 9, "rand() depends on chance"),
+        ("lib/rules.py", 9, "randint() depends on chance"),
+        ("lib/rules.py", 10, "read_csv() reads what no Input declares"),
+        ("lib/rules.py", 11, "rand() depends on chance"),
     ]

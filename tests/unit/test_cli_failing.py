@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 import typer
 
 from headgate import errors
 from headgate.cli.failing import EXIT_CODES, exit_code, tell, tell_bug, tell_usage
+from headgate.cli.main import is_worth_showing
 from headgate.errors import HeadgateError
 
 FAMILIES = {
@@ -76,3 +78,11 @@ def test_tell_bug_keeps_the_traceback_off_stdout(capsys: pytest.CaptureFixture[s
     captured = capsys.readouterr()
     assert json.loads(captured.out)["code"] == "defect"
     assert "KeyError" in captured.err
+
+
+def test_interrupt_is_told_by_the_command_and_not_by_what_it_interrupted() -> None:
+    told = [
+        logging.LogRecord("root", logging.ERROR, "x.py", 1, text, None, None)
+        for text in ("KeyboardInterrupt while sending command.", "disk full")
+    ]
+    assert [is_worth_showing(record) for record in told] == [False, True]

@@ -20,6 +20,7 @@ from headgate.cli.formatting import (
     size_text,
     transaction_line,
 )
+from headgate.handles.nouns import transaction_json
 from headgate.model.ids import BranchId, Instant, OperationId, PublicationNumber, TransactionId
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import MoveRecord, Publication, PublicationKind, TransactionState
@@ -104,7 +105,7 @@ def test_moves_text_where_a_side_is_missing(
 def test_log_rows_are_publications_and_events_by_time_newest_first() -> None:
     older, newer = a_publication(1, SECOND), a_publication(2, 3 * SECOND, a_move("m", None, "t-1"))
     event = {
-        "at": 2 * SECOND,
+        "at": "1970-01-01T00:00:02.000000Z",
         "kind": "abandoned",
         "actor": "headgate:recovery",
         "dataset": "raw.scans",
@@ -131,11 +132,11 @@ def test_history_rows_show_when_it_closed_or_else_opened() -> None:
 
 
 def test_transaction_line_of_an_open_one_has_no_closing_time() -> None:
-    line = transaction_line(a_transaction("t-1", actor="[red]ana")).plain
+    line = transaction_line(transaction_json(a_transaction("t-1", actor="[red]ana"))).plain
     assert "sales.orders@master" in line and "by [red]ana" in line
     assert "closed" not in line
     aborted = a_transaction("t-1", state=TransactionState.ABORTED)
-    assert "ABORTED" in transaction_line(aborted).plain
+    assert "ABORTED" in transaction_line(transaction_json(aborted)).plain
 
 
 @pytest.mark.parametrize(

@@ -2,87 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from headgate.errors import InputNotFound
-from headgate.model.freshness import (
-    Candidate,
-    Decided,
-    Decision,
-    Facts,
-    Fingerprint,
-    Pin,
-    Reason,
-    View,
-    decide,
-    digest,
-    fingerprint,
-    fingerprint_from_json,
-)
-from headgate.model.ids import ContentId, Instant, TransactionId
-from headgate.model.jobspecs import IncrementalSpec, JobSpec, ParameterSpec
-from headgate.model.names import DatasetName
+from headgate.model.fingerprints import digest, fingerprint_from_json
+from headgate.model.freshness import Decided, Facts, Pin, Reason, View, decide
+from headgate.model.jobspecs import IncrementalSpec, ParameterSpec
 from headgate.model.planning import compile_graph
 from tests.support.jobspecs import name, published, spec
-
-NOW = Instant(10_000_000_000)
-CHAIN = ("feature", "master")
-
-
-def made_from(made: JobSpec, base: Mapping[str, str] | None = None, **inputs: str) -> Fingerprint:
-    return fingerprint(
-        made,
-        parameters={},
-        environment="spark-4",
-        inputs={key: ContentId(value) for key, value in inputs.items()},
-        base={name(key): ContentId(value) for key, value in (base or {}).items()},
-    )
-
-
-def view(
-    dataset: str,
-    content: str | None,
-    made: Fingerprint | None = None,
-    *,
-    branch: str = "master",
-    seconds_ago: int = 0,
-) -> View:
-    return View(
-        dataset=name(dataset),
-        branch=branch,
-        transaction=TransactionId(f"t-{dataset}"),
-        content=None if content is None else ContentId(content),
-        committed_at=Instant(NOW - seconds_ago * 1_000_000),
-        made_from=made,
-    )
-
-
-def candidate(content: str, *outputs: str, seconds_ago: int = 0) -> Candidate:
-    return Candidate(
-        branch="elsewhere",
-        transactions={name(o): TransactionId(f"adopt-{o}") for o in outputs},
-        contents={name(o): ContentId(content) for o in outputs},
-        committed_at=Instant(NOW - seconds_ago * 1_000_000),
-    )
-
-
-def facts(*views: View, **more: Any) -> Facts:
-    settings = {"chain": CHAIN, "environment": "spark-4", "now": NOW, **more}
-    return Facts(views={found.dataset: found for found in views}, **settings)
-
-
-def decided(specs: list[JobSpec], given: Facts) -> dict[str, Decision]:
-    targets: list[DatasetName] = [output.dataset for s in specs for output in s.outputs]
-    jobs = compile_graph(targets, CHAIN, published(master=[*specs]), upstream=True)
-    return {str(found.job.outputs[0]): found for found in decide(jobs, given)}
-
-
-def only(made: JobSpec, given: Facts) -> Decision:
-    return decided([made], given)[str(made.outputs[0].dataset)]
-
+from tests.support.planning import CHAIN, candidate, decided, facts, made_from, only, view
 
 B = spec("s.b", "s.a")
 
@@ -220,18 +148,6 @@ def test_whole_chain_is_adopted_after_a_merge() -> None:
         },
     )
     assert {d.state for d in decided([B, c], given).values()} == {Decided.ADOPTED}
-
-
-def test_incremental_is_fresh_by_its_inputs_and_adopted_only_on_the_same_base() -> None:
-    made = spec("s.b", "s.a", incremental=IncrementalSpec())
-    before = made_from(made, {"s.b": "b0"}, s_a="a1")
-    fresh = facts(view("s.a", "a1"), view("s.b", "b1", before))
-    assert only(made, fresh).reason is Reason.FRESH
-    candidates = {before.build_key: candidate("b1", "s.b")}
-    same_base = facts(view("s.a", "a1"), view("s.b", "b0"), candidates=candidates)
-    other_base = facts(view("s.a", "a1"), view("s.b", "bX"), candidates=candidates)
-    assert only(made, same_base).state is Decided.ADOPTED
-    assert only(made, other_base).state is Decided.STALE
 
 
 def test_forced_jobs_all_run() -> None:

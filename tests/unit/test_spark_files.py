@@ -22,6 +22,24 @@ def test_ls_of_a_tree_is_sorted_and_leaves_hidden_files_out(tmp_path: Path) -> N
     assert [file.path for file in files.ls(regex="_.*", show_hidden=True)] == ["_marker"]
 
 
+@pytest.mark.parametrize(
+    ("glob", "found"),
+    [
+        ("**/*.csv", ["a.csv", "b/c/three.csv", "b/two.csv"]),
+        ("b/**/*.csv", ["b/c/three.csv", "b/two.csv"]),
+        ("b/*.csv", ["b/c/three.csv", "b/two.csv"]),
+        ("a.csv", ["a.csv"]),
+    ],
+)
+def test_ls_with_a_glob_over_folders_includes_the_top_one(
+    tmp_path: Path, glob: str, found: list[str]
+) -> None:
+    for name in ("a.csv", "b/two.csv", "b/c/three.csv", "b/c/note.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [file.path for file in DirectoryFiles(tmp_path).ls(glob=glob)] == found
+
+
 def test_open_for_writing_makes_folders_and_tells_of_it(tmp_path: Path) -> None:
     told: list[bool] = []
     files = DirectoryFiles(tmp_path, lambda: told.append(True))

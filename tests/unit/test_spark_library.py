@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import MissingExtra, SparkUnavailable
+from headgate.spark.connect import connect_remote
 from headgate.spark.gateway import Launch
 from headgate.spark.jvm import SharedJvm
-from headgate.spark.session import connect_remote, start
+from headgate.spark.session import start
 
 
 def test_spark_without_pyspark_names_the_extra(
@@ -27,7 +28,7 @@ def test_connect_remote_without_its_client_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(SparkUnavailable, match=r"pyspark\[connect\]"):
+    with pytest.raises(SparkUnavailable, match=r"headgate\[connect\]"):
         connect_remote("sc://localhost", {})
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from headgate.errors import Invalid
+from headgate.settings import Settings, load_settings, split_endpoint
 from headgate.spark.conf import catalog_conf, jvm_conf
 from headgate.spark.gateway import Launch, properties_text, spark_environ
 from headgate.spark.jars import ICEBERG, ICEBERG_S3, coordinates_for
@@ -66,3 +70,47 @@ def test_spark_environ_of_a_local_master_listens_on_loopback_only() -> None:
 def test_coordinates_for_a_warehouse_on_s3_include_its_client() -> None:
     assert coordinates_for("s3://bucket/w") == (ICEBERG, ICEBERG_S3)
     assert coordinates_for("/data/w") == (ICEBERG,)
+
+
+def _settings(root: Path, text: str, **variables: str) -> Settings:
+    (root / "headgate.toml").write_text(text)
+    return load_settings(root, {"HOME": str(root), **variables})
+
+
+def test_settings_with_master_and_remote_are_refused_but_a_variable_decides(tmp_path: Path) -> None:
+    text = '[spark]\nmaster = "spark://h:7077"\n'
+    with pytest.raises(Invalid, match=r"spark\.master and spark\.remote"):
+        _settings(tmp_path, f'{text}remote = "sc://h"\n')
+    spark = _settings(tmp_path, text, HEADGATE_SPARK_REMOTE="sc://h").spark
+    assert (spark.remote, spark.master) == ("sc://h", "local[*]")
+
+
+@pytest.mark.parametrize("endpoint", ["host:8181", "ftp://host", "http://", "http://h:x"])
+def test_settings_with_an_endpoint_that_is_no_url_are_refused(
+    tmp_path: Path, endpoint: str
+) -> None:
+    with pytest.raises(Invalid, match=r"spark\.endpoint"):
+        _settings(tmp_path, f'[spark]\nendpoint = "{endpoint}"\n')
+
+
+def test_endpoint_of_port_0_asks_for_a_free_one() -> None:
+    assert split_endpoint("http://10.0.0.5:0") == ("10.0.0.5", 0)
+    assert split_endpoint("https://host/iceberg") == ("host", None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("HEADGATE_STORE_CATALOGUE", "HEADGATE_STORE_CATALOG"),
+        ("HEADGATE_STOR_CATALOG", "HEADGATE_STORE_CATALOG"),
+        ("HEADGATE_BUILDS_FALLBACKS", "HEADGATE_BUILDS_FALLBACK"),
+        ("HEADGATE_SPARK_CONF", "HEADGATE_SPARK_REMOTE"),
+    ],
+)
+def test_settings_with_a_variable_that_would_be_ignored_name_the_nearest(
+    tmp_path: Path, variable: str, nearest: str
+) -> None:
+    with pytest.raises(Invalid, match=f"{variable} is unknown") as refused:
+        _settings(tmp_path, "", **{variable: "x"})
+    assert refused.value.facts["nearest"] == nearest
+    _settings(tmp_path, "", HEADGATE_LAKEFS_ACCESS_KEY_ID="x", HEADGATE_TEST_ROUNDS="1")

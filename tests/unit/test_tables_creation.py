@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import ImpossibleTableChange, MalformedRequest
-from headgate.tables.creation import create_metadata
+from headgate.tables.creation import FIRST_PROPERTIES, create_metadata
 from tests.support.metadata import LOCATION, NOW, column, schema
 
 
@@ -69,7 +69,14 @@ def test_format_version_is_taken_from_the_properties_and_not_kept_there() -> Non
         schema=schema(column(1, "v", "variant")), properties={"format-version": "3", "a": "b"}
     )
     assert (made["format-version"], made["next-row-id"]) == (3, 0)
-    assert made["properties"] == {"a": "b"}
+    assert made["properties"] == {**FIRST_PROPERTIES, "a": "b"}
+
+
+def test_compression_is_written_down_unless_the_request_names_one() -> None:
+    codec = "write.parquet.compression-codec"
+    one = schema(column(1, "id"))
+    assert create(schema=one)["properties"] == {codec: "zstd"}
+    assert create(schema=one, properties={codec: "snappy"})["properties"] == {codec: "snappy"}
     assert create(schema=schema())["format-version"] == 2
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from headgate.errors import ImpossibleTableChange, Invalid, MalformedRequest, NotFound
 from headgate.storage.local import LocalStore
+from headgate.tables.creation import FIRST_PROPERTIES
 from headgate.tables.reading import columns_of
 from headgate.tables.registering import (
     names_metadata_file,
@@ -74,7 +75,7 @@ def test_table_taken_in_keeps_its_past_and_writes_to_our_place() -> None:
     places = {"write.data.path": "s3://theirs", "write.object-storage.path": "x", "a": "b"}
     theirs = change(table(properties=places), *commit(1))
     ours = take(theirs)
-    assert (ours["location"], ours["properties"]) == (OURS, {"a": "b"})
+    assert (ours["location"], ours["properties"]) == (OURS, {**FIRST_PROPERTIES, "a": "b"})
     assert ours["metadata-log"][-1]["metadata-file"] == THEIRS
     kept = ("snapshots", "refs", "table-uuid", "schemas", "partition-specs")
     assert {name: ours[name] for name in kept} == {name: theirs[name] for name in kept}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import ImpossibleTableChange, MalformedRequest
+from headgate.tables.creation import FIRST_PROPERTIES
 from headgate.tables.updates import UPDATES, apply_create, apply_updates
 from tests.support.metadata import LOCATION, NOW, change, column, commit, schema, table, two_columns
 
@@ -147,7 +148,7 @@ def test_properties_are_set_and_removed_and_never_hold_the_format_version() -> N
     first = change(table(), {"action": "set-properties", "updates": {"a": "1", "b": "2"}})
     second = change(first, {"action": "remove-properties", "removals": ["a", "zz"]})
     third = change(second, {"action": "set-properties", "updates": {"format-version": "3"}})
-    assert third["properties"] == {"b": "2"}
+    assert third["properties"] == {**FIRST_PROPERTIES, "b": "2"}
     assert (third["format-version"], third["next-row-id"]) == (3, 0)
 
 

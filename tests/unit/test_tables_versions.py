@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from headgate.errors import StorageUnavailable
-from headgate.model.ids import DatasetId
+from headgate.model.ids import DatasetId, Instant
 from headgate.tables.cache import WeighedCache
 from headgate.tables.versions import TableVersions
-from tests.support.metadata import table
+from tests.support.metadata import NOW, commit, table
 
 
 class CountingStore:
@@ -55,6 +56,28 @@ def test_version_too_large_for_the_cache_is_fetched_each_time() -> None:
     location = versions.write(DATASET, table()).location
     assert versions.read(location) == versions.read(location)
     assert store.reads == 2
+
+
+def test_snapshots_that_are_forgotten_meanwhile_are_listed_no_longer() -> None:
+    store, since = CountingStore(), [Instant(0)]
+    versions = TableVersions(store, remembered=lambda: since[0])
+    written = versions.write(DATASET, table(*commit(1), *commit(2, parent=1)))
+    location = written.location
+    assert len(versions.read(location).metadata["snapshots"]) == 2
+    since[0] = Instant((NOW + 100) * 1000)
+    left = versions.read(location)
+    assert [snapshot["snapshot-id"] for snapshot in left.metadata["snapshots"]] == [2]
+    assert (left.content, store.reads) == (written.content, 0)
+    assert len(orjson.loads(orjson.dumps(left.to_encode()))["snapshots"]) == 1
+    assert versions.read(location) is left
+
+
+def test_version_is_encoded_alike_whether_written_here_or_read() -> None:
+    store = CountingStore()
+    written = TableVersions(store).write(DATASET, table(*commit(1), *commit(2, parent=1)))
+    read = TableVersions(store).read(written.location)
+    assert written.snapshots is not None
+    assert orjson.dumps(written.to_encode()) == orjson.dumps(read.to_encode()) == read.content
 
 
 def test_table_location_is_by_dataset_and_tells_it_back() -> None:

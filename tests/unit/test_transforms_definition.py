@@ -21,6 +21,7 @@ from headgate.transforms import (
     Input,
     IntegerParam,
     Output,
+    Pipeline,
     StringParam,
     Transform,
     configure,
@@ -102,9 +103,19 @@ def test_declaration_survives_json() -> None:
         ("@transform_df(Output('s.o'))\ndef f(b): ...", 3, "'b' of f is not declared"),
         ("@transform_df(Output('s.o'), a=Input('s.o'))\ndef f(a): ...", 3, "its own output s.o"),
         ("@transform(a=Output('s.o'), b=Output('s.o'))\ndef f(a, b): ...", 3, "s.o twice"),
+        (
+            "@transform_df(Output('s.o'), a=Input('s.a'), b=Input('s.a', 'old'))\ndef f(a, b): ...",
+            3,
+            "reads s.a at two places",
+        ),
+        ("transform_pandas(Input('s.a'))", 3, "transform_pandas needs an Output first"),
+        ("Pipeline(3)", 3, "made of transforms"),
         ("@transform(ctx=Output('s.o'))\ndef f(ctx): ...", 3, "'ctx' is the context"),
         ("@transform_df(Output('s.o'))\n@incremental()\ndef f(): ...", 4, "put @incremental above"),
         ("@transform_df(Output('s.o'))\n@configure()\ndef f(): ...", 4, "put @configure above"),
+        ("incremental(2)", 3, "require_incremental is True or False, not 2"),
+        ("incremental(print)", 3, "with its parentheses"),
+        ("incremental(semantic_version='2')", 3, "semantic_version is a whole number"),
         ("configure(fresh='always')", 3, "'inputs', 'never'"),
         ("configure(bundle_data='rules.csv')", 3, r"write \['rules.csv'\]"),
         ("configure(bundle_data=['../x'])", 3, "must lie in the project"),
@@ -198,3 +209,26 @@ def test_place_of_this_file_is_known() -> None:
     with pytest.raises(InvalidDefinition) as caught:
         Input("nonamespace")
     assert Path(caught.value.facts["file"]).name == Path(__file__).name
+
+
+def test_pipeline_offers_its_transforms_and_refuses_two_makers() -> None:
+    module = defined(
+        """
+        @transform_df(Output("s.a"))
+        def a(): ...
+
+        @transform_df(Output("s.a"))
+        def again(): ...
+
+        def hidden():
+            return transform_df(Output("s.b"))(lambda: None)
+
+        pipeline = Pipeline(hidden())
+        """
+    )
+    assert len(transforms_of(module)) == 3
+    pipeline = Pipeline()
+    pipeline.add_transforms(module.a, module.a)
+    assert pipeline.transforms == (module.a,)
+    with pytest.raises(InvalidDefinition, match=r"a and again both write s\.a"):
+        pipeline.discover_transforms(module)

@@ -74,6 +74,8 @@ def test_operand_comes_back_as_the_value_it_was() -> None:
         (E.group_by("k").count().lte(5), "count(*) by k lte 5"),
         (E.col("t").lte(E.now()), "t lte now"),
         (E.col("t").gt(E.now(-datetime.timedelta(days=1))), "t gt now-86400s"),
+        (E.schema().contains({"date": "date"}), "schema_contains (date date)"),
+        (E.schema().equals({"a": "int", "b": "string"}), "schema_equals (a int, b string)"),
         (E.all(E.primary_key("a", "b"), E.col("c").non_null()), None),
     ],
 )

@@ -17,8 +17,10 @@ from headgate.transforms import (
     TransformInput,
     TransformOutput,
     configure,
+    incremental,
     transform,
     transform_df,
+    transform_pandas,
 )
 from headgate.transforms.job import ReadMode, WriteMode, WriteOptions
 from headgate.transforms.running import Outcome, run_transform
@@ -31,6 +33,12 @@ class Frame:
     rows: list[int]
     schema: str = "rows int"
     sparkSession: str = "the session"  # noqa: N815  (Spark's own spelling)
+
+    def limit(self, count: int) -> Frame:
+        return Frame(self.rows[:count])
+
+    def unionByName(self, other: Frame) -> Frame:  # noqa: N802  (Spark's own spelling)
+        return Frame([*self.rows, *other.rows])
 
 
 @dataclass
@@ -75,7 +83,7 @@ def run(
 
 def test_transform_df_writes_what_the_function_returns() -> None:
     outcome, written, _ = run(add, Frame([1, 2]), n=5)
-    assert outcome == Outcome(written=("output",), aborted=False)
+    assert outcome == Outcome(written=("output",), replaced=("output",), aborted=False)
     ((frame, options),) = written["output"].frames
     assert (frame.rows, frame.sparkSession) == ([6, 7], "job session")
     assert options == WriteOptions(partition_cols=("day",))
@@ -89,13 +97,14 @@ def test_transform_writes_each_output_itself() -> None:
 
 
 def test_output_left_unwritten_fails_and_names_the_dataset() -> None:
-    with pytest.raises(NothingWritten, match=r"without writing s\.big"):
+    with pytest.raises(NothingWritten, match=r"without writing s\.big") as failed:
         run(split, Frame([1]))
+    assert failed.value.facts["line"] == split.place.line
 
 
 def test_output_left_unwritten_is_allowed_when_declared() -> None:
     outcome, _, _ = run(configure(allow_empty=True)(split), Frame([1]))
-    assert outcome == Outcome(written=("small",), aborted=False)
+    assert outcome == Outcome(written=("small",), replaced=("small",), aborted=False)
 
 
 def test_aborted_job_publishes_nothing_and_is_no_error() -> None:
@@ -162,3 +171,65 @@ def test_table_has_no_files_and_says_what_to_do() -> None:
         TransformOutput("out", lambda _df, _options: None).filesystem()
     with pytest.raises(Invalid, match=r"read it with src\.dataframe"):
         TransformInput("src", lambda _mode: None).filesystem()
+
+
+@dataclass
+class PandasFrame:
+    rows: list[int]
+    iloc: str = "by position"
+
+
+@transform_pandas(Output("s.out"), src=Input("s.src"))
+def doubled(src: Any) -> Any:
+    return PandasFrame([row * 2 for row in src.rows]) if src.rows else src.rows
+
+
+def run_pandas(rows: list[int]) -> list[Any]:
+    """What reached the output, having gone to pandas and back."""
+    frame = Frame(rows)
+    frame.toPandas = lambda: PandasFrame(rows)  # type: ignore[attr-defined]
+    written = Written()
+    run_transform(
+        doubled,
+        {"src": TransformInput("src", lambda _mode: frame)},
+        {
+            "output": TransformOutput(
+                "output", written.write, from_pandas=lambda made: Frame(made.rows)
+            )
+        },
+        TransformContext(),
+    )
+    return [frame.rows for frame, _ in written.frames]
+
+
+def test_transform_pandas_gets_and_returns_pandas() -> None:
+    assert run_pandas([1, 2]) == [[2, 4]]
+    assert doubled(PandasFrame([3])) == PandasFrame([6])
+    with pytest.raises(UserCodeFailed, match="returned list; it must return a pandas DataFrame"):
+        run_pandas([])
+
+
+@incremental()
+@transform(src=Input("s.src"), out=Output("s.out"))
+def seen(ctx: Any, src: Any, out: Any) -> None:
+    known = src.dataframe("previous").rows
+    held = out.dataframe("previous").rows if ctx.is_incremental else []
+    out.write_dataframe(Frame([len(known), len(held), *src.dataframe().rows]))
+    out.write_dataframe(src.dataframe("current"))
+
+
+def test_call_with_added_rows_is_an_incremental_one() -> None:
+    given = {"added": Frame([3]), "previous": Frame([1, 2])}
+    assert seen(src=given, out=Frame([9])) == {"out": Frame([2, 1, 3, 1, 2, 3])}
+    assert add(src={"added": Frame([3])}).rows == [4]
+
+
+def test_call_with_one_frame_is_a_full_one_and_later_writes_replace() -> None:
+    assert seen(src=Frame([1, 2])) == {"out": Frame([1, 2])}
+
+
+def test_call_with_an_unknown_mode_or_an_output_that_held_nothing_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"give \{'added': …\}"):
+        seen(src={"new": Frame([1])}, out=Frame([]))
+    with pytest.raises(Invalid, match="out holds nothing"):
+        seen(src={"added": Frame([1])})

@@ -90,10 +90,15 @@ def test_object_is_decided_by_need_and_age(
     assert found is fate
 
 
-@pytest.mark.parametrize(("kind", "fate"), [(Kind.TABLE, Fate.TABLE), (Kind.UNKNOWN, Fate.FOREIGN)])
-def test_what_is_not_ours_to_sweep_is_left_alone_whatever_its_age(kind: Kind, fate: Fate) -> None:
+@pytest.mark.parametrize(
+    ("kind", "needed", "fate"),
+    [(Kind.TABLE, None, Fate.UNSURE), (Kind.UNKNOWN, False, Fate.FOREIGN)],
+)
+def test_what_is_not_ours_or_in_doubt_is_left_alone_whatever_its_age(
+    kind: Kind, needed: bool | None, fate: Fate
+) -> None:
     found = decide(
-        kind, needed=False, modified_at=Instant(0), condemned_at=Instant(0), limits=_LIMITS
+        kind, needed=needed, modified_at=Instant(0), condemned_at=Instant(0), limits=_LIMITS
     )
     assert found is fate
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from headgate.catalog.attempts import check_newest
@@ -19,6 +19,7 @@ from headgate.model.changes import (
     OperationKey,
     Provenance,
     PublishRequest,
+    ReadView,
     Receipt,
 )
 from headgate.model.ids import TransactionId
@@ -50,6 +51,10 @@ class CommitOptions:
     operation: OperationKey | None = None
     may_write_protected: bool = False
     provenance: Mapping[TransactionId, Provenance] | None = None
+    # What validation looked at without writing it.
+    reads: tuple[ReadView, ...] = ()
+    # Those that get the type of what they turned out to do.
+    natural: Collection[TransactionId] = ()
 
 
 def commit_transactions(
@@ -69,7 +74,8 @@ def commit_transactions(
         PublishRequest(
             actor=options.actor,
             kind=PublicationKind.COMMIT,
-            changes=(*together_with, *_checked(database, contents, ids, options)),
+            changes=(*together_with, *checked_commits(database, contents, ids, options)),
+            reads=options.reads,
             attempt=options.attempt,
             operation=options.operation,
             may_write_protected=options.may_write_protected,
@@ -77,7 +83,7 @@ def commit_transactions(
     )
 
 
-def _checked(
+def checked_commits(
     database: Database, contents: Contents, ids: Sequence[TransactionId], options: CommitOptions
 ) -> list[CommitTransaction]:
     """Each with the working version that was looked at, and a type that its content keeps to."""
@@ -88,7 +94,8 @@ def _checked(
         base = bases.get(transaction.parent) if transaction.parent else None
         before = base.version if base else None
         settled = _complete(database, transaction, kinds[transaction.id], options.attempt)
-        type = _checked_type(contents, settled, before, kinds[transaction.id])
+        named = transaction.unit is None and id not in options.natural
+        type = _checked_type(contents, settled, before, kinds[transaction.id], named=named)
         known = (options.provenance or {}).get(id)
         changes.append(
             CommitTransaction(transaction=id, version=settled.version, type=type, provenance=known)
@@ -137,10 +144,14 @@ def _complete(
 
 
 def _checked_type(
-    contents: Contents, transaction: Transaction, before: Version | None, kind: DatasetKind
+    contents: Contents,
+    transaction: Transaction,
+    before: Version | None,
+    kind: DatasetKind,
+    *,
+    named: bool,
 ) -> TransactionType:
-    """The transaction's type if its content keeps to it; in a unit nobody named one."""
-    named = transaction.unit is None
+    """The transaction's type if its content keeps to it, or the natural one if nobody named it."""
     if kind is DatasetKind.FILES:
         return _files_type(contents.trees, transaction, before, named=named)
     if transaction.version is None:

@@ -19,8 +19,9 @@ def publish_staged(ledger: Ledger) -> None:
         CommitOptions(
             actor=ledger.actor,
             attempt=opened.attempt,
-            may_write_protected=all(d.job.spec.source.clean for d in opened.plan.decisions),
+            may_write_protected=opened.may_write_protected,
             provenance=ledger.staged,
+            natural=ledger.natural,
         ),
         together_with=opened.adoptions,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from headgate.errors import ObjectCorrupted
+from headgate.errors import Invalid, ObjectCorrupted
 from headgate.model.names import check_file_path
 from headgate.transforms.finding import SOURCE_LAYOUT
 
@@ -43,6 +43,19 @@ def make_bundle(tree: Path, data_files: Iterable[str] = ()) -> Bundle:
             archive.writestr(entry, (tree / name).read_bytes())
     data = buffer.getvalue()
     return Bundle(data=data, digest=hashlib.sha256(data).hexdigest())
+
+
+def check_bundle(data: bytes) -> None:
+    """Refuses what is no zip, or would write outside the directory that it is unpacked to."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for name in archive.namelist():
+                check_file_path(name)
+            broken = archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise Invalid(f"the bundle is no zip: {error}.") from error
+    if broken is not None:
+        raise Invalid(f"the bundle's file {broken!r} is damaged.", path=broken)
 
 
 def unpack_bundle(data: bytes, digest: str, parent: Path) -> Path:

@@ -67,7 +67,7 @@ def discover(
         branch=branch or repository.branch(),
         clean=not changes,
     )
-    treeish = repository.tree_of_changes() if changes else commit
+    treeish = repository.project_tree(repository.tree_of_changes() if changes else commit)
     with tempfile.TemporaryDirectory(prefix="headgate-publish-") as directory:
         tree = Path(directory).resolve()
         repository.export(treeish, tree)
@@ -111,7 +111,7 @@ def _discover_in(
     named = {file: module_name(file, source_layout=source_layout) for file in files}
     modules = sorted({name for name in named.values() if name is not None})
     declarations = extract_declarations(tree, modules, timeout_seconds=timeout_seconds)
-    _require_one_maker(declarations)
+    require_one_maker(declarations)
     project = Project(tree)
     data_files = {f for declared in declarations for f in project.data_files(declared)}
     bundle = make_bundle(tree, data_files)
@@ -133,7 +133,8 @@ def _discover_in(
     )
 
 
-def _require_one_maker(declarations: Sequence[Declaration]) -> None:
+def require_one_maker(declarations: Sequence[Declaration]) -> None:
+    """Refuses two transforms that write the same dataset."""
     makers: dict[DatasetName, Declaration] = {}
     for declared in declarations:
         for output in declared.outputs:

@@ -26,14 +26,18 @@ _BOUND_TO_A_REPOSITORY = (
     "GIT_WORK_TREE",
 )
 _COMMAND_NOT_FOUND = 127
+# What makes a directory of a larger repository a project of its own.
+_PROJECT_MARKS = ("headgate.toml", "pyproject.toml")
 _NAMES_TRANSFORMS = r"headgate\.transforms|from[[:space:]]+headgate[[:space:]]+import"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """A Git repository by the root of its working tree."""
+    """A Git repository by the root of its working tree, or one project in it."""
 
     root: Path
+    # The project's directory, relative to the root; empty where it is the whole repository.
+    project: str = ""
 
     def head(self) -> str:
         """The checked-out commit."""
@@ -65,8 +69,9 @@ class Repository:
         return unborn if unborn in {"main", "master"} else None
 
     def changes(self) -> tuple[str, ...]:
-        """Tracked files that differ from HEAD, and untracked Python files; sorted."""
-        listed = self._ask("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames")
+        """Of the project: tracked files that differ from HEAD, untracked Python files; sorted."""
+        words = ("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames")
+        listed = self._ask(*words, "--", self.project or ".")
         changed = []
         for entry in filter(None, listed.split("\0")):
             state, path = entry[:2], entry[3:]
@@ -75,11 +80,22 @@ class Repository:
         return tuple(sorted(changed))
 
     def identity(self) -> str:
-        """A name that clones of one repository share: where origin is, else the first commit."""
+        """A name that clones share: where origin is, else the first commit; then the project."""
         url = self._try("config", "--get", "remote.origin.url")
         if url:
-            return without_credentials(url)
-        return self._ask("rev-list", "--max-parents=0", "HEAD").split()[-1]
+            name = without_credentials(url)
+        else:
+            name = self._ask("rev-list", "--max-parents=0", "HEAD").split()[-1]
+        return f"{name}//{self.project}" if self.project else name
+
+    def project_tree(self, treeish: str) -> str:
+        """The tree of the project in a commit or tree."""
+        found = self._try("rev-parse", "--verify", "--quiet", f"{treeish}:{self.project}")
+        if found is None:
+            raise self._unusable(
+                f"the directory {self.project!r} is not in the commit", "Commit the project first."
+            )
+        return found
 
     def tree_of_changes(self) -> str:
         """A tree of the working copy: tracked files as they are now, and new Python files."""
@@ -133,7 +149,7 @@ class Repository:
 
 def find_repository(directory: Path) -> Repository:
     """The repository that a directory is in."""
-    if not directory.is_dir():
+    if not _is_directory(directory):
         raise GitUnusable(
             directory=str(directory),
             reason="there is no such directory",
@@ -147,6 +163,26 @@ def find_repository(directory: Path) -> Repository:
             remedy="Run `git init` and commit the pipeline, or name its repository with --repo.",
         )
     return Repository(root=Path(os.fsdecode(answer.stdout.rstrip(b"\n"))))
+
+
+def _is_directory(path: Path) -> bool:
+    """Also of a name that is too long to be one."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def find_project(directory: Path) -> Repository:
+    """The project that a directory is in: the nearest one with a mark, else the repository."""
+    repository = find_repository(directory)
+    here = directory.resolve()
+    while here != repository.root and here.is_relative_to(repository.root):
+        if any((here / mark).is_file() for mark in _PROJECT_MARKS):
+            project = here.relative_to(repository.root).as_posix()
+            return Repository(root=repository.root, project=project)
+        here = here.parent
+    return repository
 
 
 def _safe(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo | None:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headgate.builds.attempting import Attempt
 from headgate.builds.opening import LEASE_SECONDS, OpenedBuild, job_key
+from headgate.builds.outcome import ShownJob
 from headgate.builds.parts import Parts
-from headgate.builds.report import JobReport, JobState, job_record, planned_reports
+from headgate.builds.report import JobState, job_record, planned_reports
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.builds import record_jobs
 from headgate.catalog.endings import find_attempt_state, give_up
 from headgate.catalog.find import load_transactions
+from headgate.errors import HeadgateError
 from headgate.model.changes import Provenance
 from headgate.model.ids import PublicationNumber, TransactionId
 from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, AttemptState, Transaction
 
-Watch = Callable[[list[JobReport]], None]
+Watch = Callable[[Sequence[ShownJob]], None]
+
+# Spark reports twice a second; who looks from elsewhere is content with less.
+_TELL_SECONDS = 1.0
 
 
 class Ledger:
@@ -37,12 +44,16 @@ class Ledger:
         self.publications: list[PublicationNumber] = list(opened.publications)
         # Of an atomic build: what its transactions will say of themselves once they are committed.
         self.staged: dict[TransactionId, Provenance] = {}
+        # Of those, the ones whose type follows from what they hold.
+        self.natural: set[TransactionId] = set()
         # Why no further work may begin, and whether it was decided outside of this process.
         self.stopped: str | None = None
         self.ended_by: AttemptState | None = None
         self._watch = watch
         self._lock = threading.Lock()
         self._running: dict[int, Attempt] = {}
+        # When each job's progress was last written down.
+        self._told: dict[int, float] = {}
         self._current: dict[int, AttemptRef] = dict(opened.attempts)
         adopted = parts.database.read(lambda c: load_transactions(c, opened.adopted.values()))
         self._made = {name: adopted[id] for name, id in opened.adopted.items()}
@@ -62,10 +73,13 @@ class Ledger:
             if publication is not None:
                 self.publications.append(publication)
 
-    def note_staged(self, made: Mapping[TransactionId, Provenance]) -> None:
+    def note_staged(
+        self, made: Mapping[TransactionId, Provenance], natural: Collection[TransactionId]
+    ) -> None:
         """These wait for the end of an atomic build."""
         with self._lock:
             self.staged |= made
+            self.natural |= set(natural)
 
     # --- attempts ---------------------------------------------------------------------------
 
@@ -152,8 +166,17 @@ class Ledger:
     # --- telling ----------------------------------------------------------------------------
 
     def noticed(self, position: int, event: Mapping[str, Any]) -> None:
-        """Something that a job's process reported."""
+        """Something that a job's process reported; others read of it in the catalog soon after."""
         self.reports[position].notice(event)
+        now = time.monotonic()
+        with self._lock:
+            told_lately = now - self._told.get(position, -_TELL_SECONDS) < _TELL_SECONDS
+            if not told_lately:
+                self._told[position] = now
+        if not told_lately:
+            # Progress is worth no failure: a catalog that does not answer is told the next time.
+            with contextlib.suppress(HeadgateError):
+                self._record([position])
         self._watch(self.reports)
 
     def set(self, position: int, state: JobState) -> None:
@@ -162,6 +185,9 @@ class Ledger:
 
     def _tell(self, positions: list[int]) -> None:
         """Writes down how these jobs are doing, and shows it."""
+        self._record(positions)
+        self._watch(self.reports)
+
+    def _record(self, positions: list[int]) -> None:
         found = [job_record(position, self.reports[position]) for position in positions]
         record_jobs(self.parts.database, self.opened.id, found)
-        self._watch(self.reports)

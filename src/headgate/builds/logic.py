@@ -13,7 +13,7 @@ from typing import Any
 from headgate.builds.bundle import module_name, python_files
 from headgate.builds.tokens import normal_form, parsed
 from headgate.errors import InvalidDefinition
-from headgate.model.freshness import digest
+from headgate.model.fingerprints import digest
 from headgate.model.jobspecs import Declaration
 from headgate.transforms.finding import SOURCE_LAYOUT, import_roots
 
@@ -21,7 +21,19 @@ _LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.tom
 _LOCK_PATTERNS = ("requirements*.txt",)
 _TIME = {"current_timestamp", "current_date", "localtimestamp", "now", "today", "utcnow"}
 _CHANCE = {"rand", "randn", "uuid", "uuid1", "uuid4", "monotonically_increasing_id"}
+# Of Python's and NumPy's `random`: what makes the rest repeatable.
+_SEEDED = {"seed", "Random", "default_rng", "RandomState"}
+_PANDAS_READERS = {
+    "read_csv",
+    "read_excel",
+    "read_feather",
+    "read_json",
+    "read_orc",
+    "read_parquet",
+}
 _READERS = {"csv", "jdbc", "json", "load", "orc", "parquet", "table", "text", "textFile", "xml"}
+# Where an input's files are for Spark to read.
+_INPUT_PATH = "hadoop_path"
 _IN_SQL = re.compile(
     r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid)\s*\(", re.IGNORECASE
 )
@@ -177,6 +189,7 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
 
 
 def _suspicious(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    declared = _names_of_inputs(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if found := _IN_SQL.search(node.value):
@@ -185,19 +198,60 @@ def _suspicious(tree: ast.Module) -> Iterator[tuple[int, str]]:
             name = _last_name(node.func)
             if name in _TIME:
                 yield node.lineno, f"{name}() depends on the time"
-            elif name in _CHANCE:
+            elif name in _CHANCE or (name not in _SEEDED and _draws(node.func)):
                 yield node.lineno, f"{name}() depends on chance"
-            elif name in _READERS and _reads_path(node.func):
+            elif name in _READERS and _reads_path(node.func) and not _mentions(node, declared):
                 yield node.lineno, f"read.{name}() reads what no Input declares"
+            elif name in _PANDAS_READERS and _names_a_path(node):
+                yield node.lineno, f"{name}() reads what no Input declares"
 
 
 def _reads_path(function: ast.expr) -> bool:
-    """Whether a call hangs on `….read` or `….readStream`, through calls such as `.format(…)`."""
+    return _hangs_on(function, {"read", "readStream"})
+
+
+def _draws(function: ast.expr) -> bool:
+    """Whether it draws of Python's or NumPy's `random`, and of no generator with a seed."""
+    return _hangs_on(function, {"random"}) and not _hangs_on(function, _SEEDED)
+
+
+def _names_a_path(call: ast.Call) -> bool:
+    """Whether it is handed a text; a file of an input is handed over open."""
+    return any(
+        isinstance(first, ast.JoinedStr)
+        or (isinstance(first, ast.Constant) and isinstance(first.value, str))
+        for first in call.args[:1]
+    )
+
+
+def _hangs_on(function: ast.expr, names: Collection[str]) -> bool:
+    """Whether a call hangs on one of these, as in `….read`, through calls such as `.format(…)`."""
     while isinstance(function, ast.Attribute | ast.Call):
-        if isinstance(function, ast.Attribute) and function.attr in {"read", "readStream"}:
-            return True
         function = function.value if isinstance(function, ast.Attribute) else function.func
+        if _last_name(function) in names:
+            return True
     return False
+
+
+def _names_of_inputs(tree: ast.Module) -> set[str]:
+    """Names that hold a path of a declared input, or what was made of one."""
+    names: set[str] = set()
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    # A name may be made of one that is assigned further up only.
+    for node in sorted(assigned, key=lambda node: node.lineno):
+        if _mentions(node.value, names):
+            targets = (each for target in node.targets for each in ast.walk(target))
+            names.update(each.id for each in targets if isinstance(each, ast.Name))
+    return names
+
+
+def _mentions(code: ast.expr, names: set[str]) -> bool:
+    """Whether the code uses `hadoop_path`, or one of the names."""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == _INPUT_PATH)
+        or (isinstance(node, ast.Name) and node.id in names)
+        for node in ast.walk(code)
+    )
 
 
 def _last_name(function: ast.expr) -> str:

@@ -28,7 +28,7 @@ from headgate.model.changes import (
     PublishRequest,
 )
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.freshness import Decided
+from headgate.model.freshness import Decided, Decision
 from headgate.model.ids import (
     BranchId,
     BuildId,
@@ -38,12 +38,14 @@ from headgate.model.ids import (
     mint_operation,
     mint_transaction,
 )
+from headgate.model.incrementality import Extent
 from headgate.model.names import DatasetName
 from headgate.model.nouns import (
     AttemptRef,
     PublicationKind,
     Transaction,
     TransactionType,
+    Version,
 )
 
 LEASE_SECONDS = 60
@@ -59,6 +61,8 @@ class OpeningRequest:
     actor: str
     atomic: bool
     may_write_protected: bool
+    # Who says that the jobs are done by their code, where that is only said.
+    on_word_of: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +81,8 @@ class OpenedBuild:
     publications: tuple[PublicationNumber, ...]
     # Where it writes; those that a build made go again if nothing is committed on them.
     branches: tuple[BranchId, ...]
+    may_write_protected: bool
+    on_word_of: str | None
 
 
 def open_build(database: Database, request: OpeningRequest) -> OpenedBuild:
@@ -99,8 +105,9 @@ class _Opening:
 
     def all_or_none(self) -> OpenedBuild:
         lock_attempt(self._connection, self._request.attempt)
-        if not make_plan(self._connection, self._plan.request).same_as(self._plan):
-            raise PlanChanged(reason="branches, pins or JobSpecs moved since it was made")
+        # With nothing to write there is nothing to be late for: all was fresh when it was read.
+        if self._plan.places:
+            self._check_unchanged()
         places = self._make_branches()
         adopted, adoptions = self._adopt(places)
         attempts, transactions = self._open_stale(places)
@@ -115,7 +122,19 @@ class _Opening:
             adoptions=adoptions,
             publications=tuple(self._publications),
             branches=tuple(place.branch for place in places.values() if place.branch),
+            may_write_protected=self._request.may_write_protected,
+            on_word_of=self._request.on_word_of,
         )
+
+    def _check_unchanged(self) -> None:
+        again = make_plan(
+            self._connection,
+            self._plan.request,
+            answers=self._plan.answers,
+            jobspecs=self._plan.jobspecs,
+        )
+        if not again.same_as(self._plan):
+            raise PlanChanged(reason="branches, pins or JobSpecs moved since it was made")
 
     def _make_branches(self) -> dict[DatasetName, Place]:
         places = dict(self._plan.places)
@@ -151,7 +170,7 @@ class _Opening:
             head=parent.view if parent else None,
             view=parent.view if parent else None,
             remembered_chain=place.remembered_chain,
-            build=self._request.id,
+            made_for=self._request.id,
         )
 
     def _adopt(
@@ -166,7 +185,11 @@ class _Opening:
         }
         originals = load_transactions(self._connection, [id for _, id in wanted.values()])
         if self._request.atomic:
-            opened = self._open([places[name] for name in wanted], self._request.attempt)
+            # Of the original's type from the start: jobs of this build may judge by it.
+            opened = self._open(
+                [_opening(places[name], originals[id].type) for name, (_, id) in wanted.items()],
+                self._request.attempt,
+            )
             new = {transaction.dataset: transaction.id for transaction in opened}
         else:
             new = {name: mint_transaction() for name in wanted}
@@ -185,18 +208,19 @@ class _Opening:
             for name, (decision, id) in wanted.items()
         ]
         if self._request.atomic:
-            return new, tuple(self._stage(adoption) for adoption in found)
+            bases = {transaction.dataset: transaction.version for transaction in opened}
+            return new, tuple(self._stage(adoption, bases[adoption.name]) for adoption in found)
         self._publish(PublicationKind.ADOPT, [a.added_on(places[a.name]) for a in found])
         return new, ()
 
-    def _stage(self, adoption: _Adoption) -> CommitTransaction:
+    def _stage(self, adoption: _Adoption, base: Version | None) -> CommitTransaction:
         version = adoption.original.version
         assert version is not None, f"{adoption.original.id} has nothing to adopt"
         stage_in(
             self._connection,
             adoption.id,
             version,
-            expected=None,
+            expected=base.id if base is not None else None,
             attempt=self._request.attempt,
         )
         return CommitTransaction(
@@ -221,15 +245,18 @@ class _Opening:
                 lease_seconds=LEASE_SECONDS,
                 parent=self._request.attempt,
             ).ref
-            opened = self._open([places[name] for name in decision.job.outputs], attempt)
+            type = opening_type(decision)
+            opened = self._open(
+                [_opening(places[name], type) for name in decision.job.outputs], attempt
+            )
             attempts[position] = attempt
             transactions[position] = {t.dataset: t.id for t in opened}
         return attempts, transactions
 
-    def _open(self, places: Sequence[Place], attempt: AttemptRef) -> list[Transaction]:
+    def _open(self, openings: Sequence[Opening], attempt: AttemptRef) -> list[Transaction]:
         return open_in(
             self._connection,
-            [_opening(place) for place in places],
+            openings,
             Opener(
                 actor=self._request.actor,
                 lease_seconds=LEASE_SECONDS,
@@ -247,7 +274,14 @@ class _Opening:
             branch=asked.branch,
             actor=self._request.actor,
             attempt=self._request.attempt,
-            body={"targets": list(asked.targets), "fallback": list(asked.fallback)},
+            # Enough to ask for the same again.
+            body={
+                "targets": list(asked.targets),
+                "fallback": list(asked.fallback),
+                "upstream": asked.upstream,
+                "atomic": self._request.atomic,
+                "parameters": dict(asked.parameters),
+            },
             planned=[job_record(position, report) for position, report in enumerate(reports)],
         )
 
@@ -299,11 +333,24 @@ def job_key(build: BuildId, position: int) -> str:
     return f"{build}/{position}"
 
 
-def _opening(place: Place) -> Opening:
+def job_position(key: str) -> int:
+    """Which job of its build such a key is of."""
+    return int(key.rpartition("/")[2])
+
+
+def opening_type(decision: Decision) -> TransactionType:
+    """A job that adds starts from what its outputs hold; any other from nothing."""
+    extent, spec = decision.incremental, decision.job.spec.declaration.incremental
+    if extent is None or spec is None or extent.extent is not Extent.INCREMENTAL:
+        return TransactionType.SNAPSHOT
+    return TransactionType.APPEND if spec.strict_append else TransactionType.UPDATE
+
+
+def _opening(place: Place, type: TransactionType) -> Opening:
     assert place.branch is not None
     return Opening(
         branch=place.branch,
-        type=TransactionType.SNAPSHOT,
+        type=type,
         planned_view=place.view,
         planned=True,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.attempts.committing import Contents
+from headgate.builds.happening import Listen, nobody
 from headgate.catalog.database import Database
 from headgate.model.ports import ObjectStore
 from headgate.settings import Settings
@@ -22,3 +23,4 @@ class Parts:
     objects: ObjectStore
     contents: Contents
     workplace: Workplace
+    listen: Listen = nobody

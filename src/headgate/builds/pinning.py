@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headgate.builds.attempting import JobWork, Pinned
+from headgate.builds.extents import settle_extent
 from headgate.builds.ledger import Ledger
 from headgate.builds.plan import first_view
 from headgate.catalog.find import find_datasets
 from headgate.errors import InputNotFound
-from headgate.model.freshness import PlannedInput, fingerprint
+from headgate.model.fingerprints import fingerprint
+from headgate.model.freshness import PlannedInput
 from headgate.model.ids import ContentId, TransactionId
 
 
@@ -40,13 +42,17 @@ def prepare_work(ledger: Ledger, position: int) -> JobWork:
         parameters=request.parameters,
         environment=request.environment,
         inputs=contents,
-        base={},
     )
+    settled, snapshots = settle_extent(
+        ledger, position, replace(decision, made_from=made_from), pins
+    )
+    ledger.reports[position].decision = settled
     attempt = ledger.attempt(position)
     return JobWork(
-        decision=replace(decision, made_from=made_from),
+        decision=settled,
         attempt=attempt,
         inputs=pins,
+        snapshots=snapshots,
         outputs=ledger.opened.transactions[position],
         branch=request.branch,
         fallback=request.fallback,

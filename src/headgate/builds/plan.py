@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
+from headgate.builds.past import CatalogPast, find_maker
+from headgate.builds.provenance import ON_WORD_OF
+from headgate.catalog.branches import list_protected
 from headgate.catalog.builds import find_adoptable_by_key
 from headgate.catalog.database import Connection, now
 from headgate.catalog.find import (
@@ -15,8 +20,9 @@ from headgate.catalog.find import (
     find_transaction,
     load_transactions,
 )
-from headgate.catalog.jobspecs import load_chain
+from headgate.catalog.jobspecs import Pointer, find_pointers
 from headgate.model.ancestry import OutputPlace, make_chain, output_place, require_compatible
+from headgate.model.fingerprints import fingerprint_from_json
 from headgate.model.freshness import (
     Candidate,
     Decided,
@@ -25,13 +31,14 @@ from headgate.model.freshness import (
     Pin,
     View,
     decide,
-    fingerprint_from_json,
 )
-from headgate.model.ids import BranchId, DatasetId, TransactionId
-from headgate.model.jobspecs import InputSpec, jobspec_from_json
+from headgate.model.ids import BranchId, DatasetId, JobSpecId, TransactionId
+from headgate.model.jobspecs import InputSpec, JobSpec, jobspec_from_json
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Branch, Dataset, Transaction, TransactionState
-from headgate.model.planning import Published, Removed, compile_graph
+from headgate.model.parameters import check_parameters
+from headgate.model.past import Answer, Answers, Question
+from headgate.model.planning import Removed, compile_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,8 @@ class PlanRequest:
     fallback: tuple[str, ...] = ()
     upstream: bool = False
     force: bool = False
+    # Incremental jobs run, and read everything.
+    full: bool = False
     # any, chain or off: from where results may be adopted.
     adopt: str = "any"
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -72,55 +81,99 @@ class Plan:
     request: PlanRequest
     decisions: tuple[Decision, ...]
     places: Mapping[DatasetName, Place]
+    # What looks at content found, which is not looked at again when the build is opened.
+    answers: Answers = field(default_factory=dict[Question, Answer])
+    # What was read for it, to be used again when the plan is checked.
+    jobspecs: Mapping[JobSpecId, JobSpec] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What only content can tell about incremental jobs, and nobody has looked at yet."""
+        extents = (d.incremental for d in self.decisions if d.incremental is not None)
+        return tuple(question for extent in extents for question in extent.questions)
 
     def same_as(self, other: Plan) -> bool:
         """Whether both would read, write and decide the same."""
         return self.decisions == other.decisions and self.places == other.places
 
 
-def make_plan(connection: Connection, request: PlanRequest) -> Plan:
+def make_plan(
+    connection: Connection,
+    request: PlanRequest,
+    *,
+    answers: Answers = MappingProxyType({}),
+    jobspecs: Mapping[JobSpecId, JobSpec] = MappingProxyType({}),
+) -> Plan:
     """Resolves targets, JobSpecs, inputs and outputs; every error names what and how to mend it."""
     chain = request.chain
     targets = [parse_dataset_name(target) for target in request.targets]
-    jobs = compile_graph(targets, chain, _published(connection, chain), upstream=request.upstream)
+    published = _Published(connection, chain, jobspecs)
+    jobs = compile_graph(targets, chain, published, upstream=request.upstream)
+    check_parameters((job.spec for job in jobs), request.parameters)
     outputs = {name for job in jobs for name in job.outputs}
     given = [spec for job in jobs for spec in job.spec.inputs]
     unpinned = {spec.dataset for spec in given if not spec.pinned}
     datasets = find_datasets(connection, outputs | {spec.dataset for spec in given})
     branches = _branches_by_dataset(connection, datasets)
-    for name in sorted(outputs | unpinned):
+    seen = sorted(outputs | unpinned, key=str)
+    for name in seen:
         require_compatible(name, chain, branches.get(name, {}))
     facts = Facts(
         chain=chain,
-        views=_views(connection, chain, sorted(outputs | unpinned), branches),
+        views=_views(connection, chain, seen, branches, outputs),
         pinned=_pinned(connection, given, branches),
         candidates=_Candidates(connection, request),
+        past=CatalogPast(connection, lambda name: _base_of(chain, branches.get(name, {}))),
+        answers=answers,
         parameters=request.parameters,
         environment=request.environment,
         now=now(connection),
         force=request.force,
+        full=request.full,
     )
     decisions = decide(jobs, facts)
     return Plan(
         request=request,
         decisions=decisions,
         places=_places(chain, decisions, datasets, branches),
+        answers=dict(answers),
+        jobspecs=published.read,
     )
 
 
-def _published(connection: Connection, chain: Sequence[str]) -> Published:
-    found: dict[DatasetName, dict[str, Any]] = {}
-    specs: dict[str, Any] = {}
-    for branch, by_dataset in load_chain(connection, chain).items():
-        for text, published in by_dataset.items():
-            if published.id not in specs:
-                specs[published.id] = (
-                    Removed.MARK
-                    if published.removed
-                    else jobspec_from_json(published.body["jobspec"])
-                )
-            found.setdefault(parse_dataset_name(text), {})[branch] = specs[published.id]
-    return found
+class _Published(Mapping[DatasetName, Mapping[str, JobSpec | Removed]]):
+    """What a chain has published; a JobSpec is read only when a graph comes to it."""
+
+    def __init__(
+        self, connection: Connection, chain: Sequence[str], known: Mapping[JobSpecId, JobSpec]
+    ) -> None:
+        # A JobSpec never changes, so those of an earlier plan are as good as new.
+        self.read = dict(known)
+        self._pointers: dict[DatasetName, dict[str, Pointer]] = {}
+        # A graph asks for each dataset several times.
+        self._found: dict[DatasetName, dict[str, JobSpec | Removed]] = {}
+        for pointer in find_pointers(connection, chain):
+            name = parse_dataset_name(pointer.dataset)
+            self._pointers.setdefault(name, {})[pointer.branch] = pointer
+
+    def __getitem__(self, name: DatasetName) -> dict[str, JobSpec | Removed]:
+        if name not in self._found:
+            pointers = self._pointers[name].items()
+            self._found[name] = {branch: self._resolved(pointer) for branch, pointer in pointers}
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[DatasetName]:
+        return iter(self._pointers)
+
+    def __len__(self) -> int:
+        return len(self._pointers)
+
+    def _resolved(self, pointer: Pointer) -> JobSpec | Removed:
+        if pointer.removed:
+            return Removed.MARK
+        if pointer.jobspec not in self.read:
+            self.read[pointer.jobspec] = jobspec_from_json(pointer.body()["jobspec"])
+        return self.read[pointer.jobspec]
 
 
 def _branches_by_dataset(
@@ -137,8 +190,12 @@ def _views(
     chain: Sequence[str],
     names: Iterable[DatasetName],
     branches: Mapping[DatasetName, Mapping[str, Branch]],
+    outputs: Collection[DatasetName] = (),
 ) -> dict[DatasetName, View]:
-    """Of each dataset, the first branch of the chain with a COMMITTED transaction."""
+    """Of each dataset, the first branch of the chain with a COMMITTED transaction.
+
+    What an output was made from is asked of whoever made it: compaction makes nothing stale.
+    """
     first: dict[DatasetName, tuple[str, TransactionId]] = {}
     for name in names:
         known = branches.get(name, {})
@@ -148,7 +205,15 @@ def _views(
                 first[name] = (branch, view)
                 break
     loaded = load_transactions(connection, [id for _, id in first.values()])
-    return {name: _view(name, branch, loaded[id]) for name, (branch, id) in first.items()}
+    return {
+        name: _view(
+            name,
+            branch,
+            loaded[id],
+            find_maker(connection, loaded[id]) if name in outputs else loaded[id],
+        )
+        for name, (branch, id) in first.items()
+    }
 
 
 def first_view(connection: Connection, name: DatasetName, chain: Sequence[str]) -> View | None:
@@ -158,14 +223,14 @@ def first_view(connection: Connection, name: DatasetName, chain: Sequence[str]) 
     return _views(connection, chain, [name], {name: {b.name: b for b in named}}).get(name)
 
 
-def _view(name: DatasetName, branch: str, transaction: Transaction) -> View:
-    made_from = transaction.provenance.get("fingerprint")
+def _view(name: DatasetName, branch: str, transaction: Transaction, maker: Transaction) -> View:
+    made_from = maker.provenance.get("fingerprint")
     return View(
         dataset=name,
         branch=branch,
         transaction=transaction.id,
         content=transaction.version.content_id if transaction.version else None,
-        committed_at=transaction.closed_at or transaction.opened_at,
+        committed_at=maker.closed_at or maker.opened_at,
         made_from=fingerprint_from_json(made_from) if made_from else None,
     )
 
@@ -187,7 +252,8 @@ def _pinned(
         if transaction.dataset != spec.dataset:
             continue
         pin = Pin(dataset=spec.dataset, branch=spec.branch, transaction=spec.transaction)
-        found[pin] = _view(spec.dataset, spec.branch or transaction.branch, transaction)
+        on_branch = spec.branch or transaction.branch
+        found[pin] = _view(spec.dataset, on_branch, transaction, transaction)
     return found
 
 
@@ -198,11 +264,18 @@ class _Candidates:
         self._connection = connection
         self._request = request
 
+    @cached_property
+    def _is_protected(self) -> bool:
+        return self._request.branch in list_protected(self._connection)
+
     def get(self, build_key: str, /) -> Candidate | None:
         if self._request.adopt == "off":
             return None
         groups: dict[int, list[Transaction]] = {}
         for transaction in find_adoptable_by_key(self._connection, build_key):
+            if ON_WORD_OF in transaction.provenance and self._is_protected:
+                # What a client says that it computed may not become what others rely on.
+                continue
             on_chain = transaction.branch in self._request.chain
             if on_chain or self._request.adopt == "any":
                 groups.setdefault(transaction.publication or 0, []).append(transaction)
@@ -213,8 +286,16 @@ class _Candidates:
             branch=newest[0].branch,
             transactions={t.dataset: t.id for t in newest},
             contents={t.dataset: t.version.content_id if t.version else None for t in newest},
+            types={t.dataset: t.type for t in newest},
             committed_at=newest[0].closed_at or newest[0].opened_at,
         )
+
+
+def _base_of(chain: Sequence[str], known: Mapping[str, Branch]) -> TransactionId | None:
+    """The view that an output's next transaction is going to stand on."""
+    place = output_place(chain, known)
+    on = known.get(chain[0]) or (known[place.parent] if place.parent is not None else None)
+    return on.view if on is not None else None
 
 
 def _places(

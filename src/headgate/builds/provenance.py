@@ -11,6 +11,9 @@ from headgate.model.ids import BuildId, TransactionId
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Transaction
 
+# Who says that the code was what computed it. Where the store's own side did, nobody has to.
+ON_WORD_OF = "on_word_of"
+
 
 def provenance_of(
     build: BuildId,
@@ -19,6 +22,8 @@ def provenance_of(
     *,
     adopted_from: Transaction | None = None,
     checks: Sequence[Mapping[str, Any]] = (),
+    snapshots: Mapping[str, int] | None = None,
+    on_word_of: str | None = None,
 ) -> Provenance:
     """What a built transaction says of itself; freshness and adoption compare its keys."""
     made_from = decision.made_from
@@ -37,6 +42,14 @@ def provenance_of(
         facts["adopted_from"] = {
             "transaction": adopted_from.id,
             "branch": adopted_from.branch,
+        }
+        on_word_of = adopted_from.provenance.get(ON_WORD_OF)
+    if on_word_of is not None:
+        facts[ON_WORD_OF] = on_word_of
+    if decision.incremental is not None:
+        facts["incremental"] = {
+            **decision.incremental.to_json(),
+            "snapshots": dict(snapshots or {}),
         }
     if checks:
         facts["checks"] = list(checks)

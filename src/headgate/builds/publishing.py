@@ -1,12 +1,10 @@
-"""`headgate jobspecs publish`: every transform of a commit, on the Git branch's name."""
+"""Publishing what a commit declares: its code first, then its JobSpecs on a branch's name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from headgate.builds.discovery import discover
-from headgate.builds.git import find_repository
+from headgate.builds.discovery import Discovery
 from headgate.builds.logic import Suspicion
 from headgate.catalog.database import Database
 from headgate.catalog.jobspecs import PublishedJobSpec, publish_jobspecs
@@ -32,17 +30,10 @@ def bundle_key(digest: str) -> str:
     return f"bundles/{digest}.zip"
 
 
-def publish_repository(
-    database: Database,
-    objects: ObjectStore,
-    directory: Path,
-    *,
-    branch: str | None = None,
-    allow_dirty: bool = False,
-    actor: str,
+def publish_discovery(
+    database: Database, objects: ObjectStore, found: Discovery, *, actor: str
 ) -> Publishing:
-    """Publishes what the repository declares; what it no longer declares gets a removed mark."""
-    found = discover(find_repository(directory), branch=branch, allow_dirty=allow_dirty)
+    """Publishes what a project declares; what it no longer declares gets a removed mark."""
     check_branch_name(found.source.branch)
     # A sweep must not take the bundle between its storing and its first mention.
     with sweeping_alone(database):

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headgate.builds.plan import Plan
 from headgate.catalog.builds import JobRecord
-from headgate.model.freshness import Decided, Decision
+from headgate.model.freshness import Decided, Decision, Reason
 from headgate.model.ids import TransactionId
+from headgate.model.job_states import BuildState as BuildState
+from headgate.model.job_states import JobState as JobState
 from headgate.model.names import DatasetName
-
-
-class JobState(enum.StrEnum):
-    WAITING = "waiting"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    ABORTED = "aborted"
-    SKIPPED = "skipped"
-    ADOPTED = "adopted"
-
-
-class BuildState(enum.StrEnum):
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELED = "canceled"
-
 
 # What a job is before anything ran.
 PLANNED_STATES = {
@@ -38,6 +21,16 @@ PLANNED_STATES = {
     Decided.ADOPTED: JobState.ADOPTED,
     Decided.STALE: JobState.WAITING,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """Of the Spark jobs that run now: their stages, and the tasks of the stages at work."""
+
+    done: int
+    all: int
+    tasks_done: int
+    tasks: int
 
 
 @dataclass(kw_only=True)
@@ -54,15 +47,14 @@ class JobReport:
     checks: Sequence[Mapping[str, Any]] = ()
     error: Mapping[str, Any] | None = None
     log: str | None = None
-    # Of the Spark stages that run now: tasks done, tasks in all.
-    tasks: tuple[int, int] | None = None
+    stages: Stages | None = None
     # By the monotonic clock, for those who watch.
     began: float | None = None
     ended: float | None = None
 
     def enter(self, state: JobState) -> None:
         """The job is in this state from now on."""
-        self.state, self.tasks = state, None
+        self.state, self.stages = state, None
         if state is JobState.RUNNING:
             self.began = self.began or time.monotonic()
         elif self.began is not None:
@@ -73,7 +65,12 @@ class JobReport:
         if event["event"] == "written":
             self.rows += int(event.get("rows") or 0)
         elif event["event"] == "progress":
-            self.tasks = (int(event["tasks_done"]), int(event["tasks"]))
+            self.stages = Stages(
+                done=int(event["stages_done"]),
+                all=int(event["stages"]),
+                tasks_done=int(event["tasks_done"]),
+                tasks=int(event["tasks"]),
+            )
 
     @property
     def seconds(self) -> float | None:
@@ -84,13 +81,21 @@ class JobReport:
 
     @property
     def title(self) -> str:
-        return ", ".join(str(name) for name in self.decision.job.outputs)
+        return ", ".join(self.outputs)
+
+    @property
+    def outputs(self) -> list[str]:
+        return [str(name) for name in self.decision.job.outputs]
+
+    @property
+    def reason(self) -> Reason:
+        return self.decision.reason
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {
-            "outputs": [str(name) for name in self.decision.job.outputs],
+            "outputs": self.outputs,
             "state": self.state.value,
-            "reason": self.decision.reason.value,
+            "reason": self.reason.value,
             "jobspec_branch": self.decision.job.jobspec_branch,
             "inputs": self.inputs,
             "attempts": self.attempts,
@@ -104,12 +109,24 @@ class JobReport:
                     str(name): id for name, id in self.decision.candidate.transactions.items()
                 },
             }
+        if self.decision.incremental is not None:
+            data["incremental"] = self.decision.incremental.to_json()
         if self.checks:
             data["checks"] = list(self.checks)
         if self.error is not None:
             data["error"] = dict(self.error)
             data["log"] = self.log
         return data
+
+    def to_live_json(self) -> dict[str, Any]:
+        """The same with what only those who watch want to know."""
+        return self.to_json() | {
+            "rows": self.rows,
+            "stages": asdict(self.stages) if self.stages else None,
+            "seconds": self.seconds,
+            # Of use only to tell which of two ended first.
+            "ended": self.ended,
+        }
 
 
 def planned_reports(
@@ -142,24 +159,14 @@ def job_record(position: int, report: JobReport) -> JobRecord:
         state=report.state.value,
         reason=report.decision.reason.value,
         attempts=report.attempts,
-        body=report.to_json(),
+        body=report.to_json() | _progress(report),
     )
 
 
-def to_json(
-    plan: Plan,
-    reports: Sequence[JobReport],
-    *,
-    build: str | None = None,
-    state: BuildState | None = None,
-    publications: Sequence[int] = (),
-) -> dict[str, Any]:
-    """The document of `headgate plan` (no build, no state) and of `headgate build`."""
-    return {
-        "build": build,
-        "branch": plan.request.branch,
-        "fallback": list(plan.request.fallback),
-        "state": state.value if state else None,
-        "jobs": [report.to_json() for report in reports],
-        "publications": list(publications),
-    }
+def _progress(report: JobReport) -> dict[str, Any]:
+    """For those who look from elsewhere: rows and time so far, and the stages at work."""
+    if report.seconds is None:
+        return {}
+    stages = asdict(report.stages) if report.stages else None
+    told = {"rows": report.rows, "seconds": round(report.seconds, 1), "stages": stages}
+    return {"progress": told, "log": report.log}

@@ -5,25 +5,27 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
+from headgate.builds.answering import plan_build
 from headgate.builds.atomic import publish_staged
 from headgate.builds.attempting import Jobs
-from headgate.builds.heartbeat import Heartbeat
+from headgate.builds.happening import Happened, tell_adopted, tell_staged
+from headgate.builds.heartbeat import beating
 from headgate.builds.job import SparkJobs
 from headgate.builds.ledger import Ledger, Watch
 from headgate.builds.opening import LEASE_SECONDS, OpenedBuild, OpeningRequest, open_build
+from headgate.builds.outcome import BuildInterrupted as BuildInterrupted
+from headgate.builds.outcome import BuildOutcome as BuildOutcome
 from headgate.builds.parts import Parts
-from headgate.builds.plan import Plan, PlanRequest, make_plan
-from headgate.builds.report import BuildState, JobReport, JobState, to_json
+from headgate.builds.plan import PlanRequest
+from headgate.builds.report import BuildState, JobState
 from headgate.builds.schedule import Schedule
 from headgate.catalog.attempts import check_newest, dispatch_attempt
 from headgate.catalog.endings import give_up
 from headgate.catalog.leftovers import close_build, drop_unused_branches, settle_builds
 from headgate.errors import AttemptSuperseded, OpenTransactionAlreadyExists, PlanChanged
-from headgate.model.ids import BuildId, PublicationNumber, mint_build
+from headgate.model.ids import BuildId, mint_build
 from headgate.model.nouns import AttemptRef, AttemptState
 
 # How often a plan that changed under the opening is made again without being asked to wait.
@@ -40,32 +42,10 @@ class BuildRequest:
     abort_on_failure: bool = False
     wait_seconds: float = 0
     task_key: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildOutcome:
-    id: BuildId
-    plan: Plan
-    state: BuildState
-    jobs: list[JobReport]
-    publications: tuple[PublicationNumber, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return to_json(
-            self.plan,
-            self.jobs,
-            build=self.id,
-            state=self.state,
-            publications=self.publications,
-        )
-
-
-class BuildInterrupted(KeyboardInterrupt):
-    """Ctrl-C came while a build ran: all that it had not committed is aborted by now."""
-
-    def __init__(self, outcome: BuildOutcome) -> None:
-        super().__init__(f"build {outcome.id} was interrupted")
-        self.outcome = outcome
+    # Given by whoever has to know it before the build is open.
+    id: BuildId | None = None
+    # Who says that the code was what computed it, where that is only said.
+    on_word_of: str | None = None
 
 
 def run_build(
@@ -77,7 +57,7 @@ def run_build(
     jobs: Jobs | None = None,
 ) -> BuildOutcome:
     """Plans, opens and runs; whatever fails is aborted, whatever committed stays."""
-    id = mint_build()
+    id = request.id or mint_build()
     key = request.task_key or id
     attempt = dispatch_attempt(
         parts.database, key, actor=request.actor, lease_seconds=LEASE_SECONDS
@@ -99,14 +79,16 @@ def _open(parts: Parts, request: BuildRequest, id: BuildId, attempt: AttemptRef)
     deadline = time.monotonic() + request.wait_seconds
     plans = 0
     while True:
-        plan = parts.database.read(partial(make_plan, request=request.plan))
+        plan = plan_build(parts.database, parts.contents, request.plan)
         opening = OpeningRequest(
             id=id,
             plan=plan,
             attempt=attempt,
             actor=request.actor,
             atomic=request.atomic,
-            may_write_protected=all(d.job.spec.source.clean for d in plan.decisions),
+            may_write_protected=request.on_word_of is None
+            and all(d.job.spec.source.clean for d in plan.decisions),
+            on_word_of=request.on_word_of,
         )
         try:
             return open_build(parts.database, opening)
@@ -132,7 +114,9 @@ class _Build:
     def to_the_end(self) -> BuildOutcome:
         self._ledger.directory.mkdir(parents=True, exist_ok=True)
         try:
-            with Heartbeat(self._ledger):
+            if not self._request.atomic:
+                tell_adopted(self._ledger)
+            with beating(self._ledger):
                 self._schedule().run()
                 state = self._verdict()
                 if state is BuildState.SUCCEEDED and self._request.atomic:
@@ -172,6 +156,8 @@ class _Build:
         except AttemptSuperseded:
             self._ledger.look_outside()
             return BuildState.CANCELED
+        tell_staged(self._ledger, Happened.COMPLETE)
+        tell_adopted(self._ledger)
         return BuildState.SUCCEEDED
 
     def _close(self, state: BuildState) -> BuildOutcome:
@@ -179,6 +165,8 @@ class _Build:
         if state is not BuildState.SUCCEEDED:
             ended = AttemptState.CANCELED if state is BuildState.CANCELED else AttemptState.FAILED
             give_up(self._database, self._ledger.opened.attempt, ended, actor=self._ledger.actor)
+            if self._request.atomic:
+                tell_staged(self._ledger, Happened.ABORT)
             self._ledger.withdraw(atomic=self._request.atomic)
         opened = self._ledger.opened
         drop_unused_branches(self._database, opened.branches, actor=self._ledger.actor)
@@ -187,7 +175,8 @@ class _Build:
             shutil.rmtree(self._ledger.directory, ignore_errors=True)
         return BuildOutcome(
             id=opened.id,
-            plan=opened.plan,
+            branch=opened.plan.request.branch,
+            fallback=opened.plan.request.fallback,
             state=state,
             jobs=self._ledger.reports,
             publications=tuple(self._ledger.publications),

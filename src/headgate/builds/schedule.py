@@ -49,9 +49,10 @@ class Schedule:
         if self.ledger.stopped is not None:
             self._abort(self._waiting)
         for position in sorted(p for p in self._waiting if self._is_ready(p)):
+            # This one too: it has not taken its process yet, and must not take the next one's.
+            self.jobs.expect(len(self._waiting))
             self._waiting.discard(position)
             self._futures[pool.submit(self._run_job, position)] = position
-            self.jobs.expect(len(self._waiting))
         done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
         for future in done:
             position = self._futures.pop(future)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
@@ -18,6 +19,17 @@ from headgate.catalog.transactions import abort_in
 from headgate.errors import AttemptSuperseded
 from headgate.model.ids import Epoch, Instant, TransactionId
 from headgate.model.nouns import Attempt, AttemptRef, AttemptState, TransactionState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The newest attempt of a key, which the next one is going to supersede."""
+
+    attempt: Attempt
+    # That it was going to write, where this is known.
+    branch: str | None
+    # Of a build, which alone dispatches its jobs.
+    is_job: bool
 
 
 def dispatch_attempt(
@@ -84,7 +96,56 @@ def dispatch_in(
     for older in superseded:
         carry = carry_transactions and older == key
         _settle_older(connection, older, epoch, actor=actor, carry=carry, at=moment)
-    return _load(connection, AttemptRef(key=key, epoch=epoch))
+    return load_attempt(connection, AttemptRef(key=key, epoch=epoch))
+
+
+def dispatch_once(
+    database: Database,
+    key: str,
+    *,
+    actor: str,
+    lease_seconds: int,
+    token: str,
+    scope: Mapping[str, Any],
+    check_holder: Callable[[Holder], None],
+) -> Attempt:
+    """The attempt that this token stands for, dispatched now unless that was done before.
+
+    `check_holder` is asked first whether the key may be taken from whoever has it.
+    """
+
+    def work(connection: Connection) -> Attempt:
+        _lock_key(connection, key)
+        known = find_attempt_by_token(connection, token)
+        if known is not None:
+            return known[0]
+        holder = _find_holder(connection, key)
+        if holder is not None:
+            check_holder(holder)
+        return dispatch_in(
+            connection, key, actor=actor, lease_seconds=lease_seconds, token=token, scope=scope
+        )
+
+    return database.write(work)
+
+
+def _lock_key(connection: Connection, key: str) -> None:
+    """One request at a time from here on, also of a key that nobody has used before."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    connection.execute(dialect.insert(task_keys).values(key=key, epoch=0).on_conflict_do_nothing())
+    connection.execute(select(task_keys.c.epoch).where(task_keys.c.key == key).with_for_update())
+
+
+def _find_holder(connection: Connection, key: str) -> Holder | None:
+    query = select(attempts).where(attempts.c.key == key).order_by(attempts.c.epoch.desc()).limit(1)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        return None
+    return Holder(
+        attempt=_to_attempt(row),
+        branch=load(row["scope"]).get("branch"),
+        is_job=row["parent_key"] is not None,
+    )
 
 
 def _supersede(connection: Connection, key: str, at: Instant) -> list[str]:
@@ -247,7 +308,8 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _load(connection: Connection, ref: AttemptRef) -> Attempt:
+def load_attempt(connection: Connection, ref: AttemptRef) -> Attempt:
+    """An attempt that is known to have been dispatched."""
     row = (
         connection.execute(
             select(attempts).where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
@@ -279,3 +341,9 @@ def _to_attempt(row: RowMapping) -> Attempt:
         lease_until=Instant(row["lease_until"]),
         lease_seconds=row["lease_seconds"],
     )
+
+
+def list_attempts(connection: Connection, key: str) -> list[Attempt]:
+    """Every attempt of a task key, the newest first."""
+    query = select(attempts).where(attempts.c.key == key).order_by(attempts.c.epoch.desc())
+    return [_to_attempt(row) for row in connection.execute(query).mappings()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -16,7 +17,7 @@ from headgate.catalog.find import (
     load_transaction,
 )
 from headgate.catalog.locks import lock_branches
-from headgate.catalog.publish import publish
+from headgate.catalog.publish import publish, publish_prepared
 from headgate.catalog.schema import branches, datasets, moves, protected_branches, publications
 from headgate.catalog.writes import record_event
 from headgate.errors import (
@@ -26,6 +27,7 @@ from headgate.errors import (
     NotInHistory,
     TransactionNotCommitted,
     VersionExpired,
+    ViewConflict,
 )
 from headgate.model.changes import (
     CreateBranch,
@@ -45,6 +47,10 @@ from headgate.model.nouns import (
     Transaction,
     TransactionState,
 )
+from headgate.model.waiting import wait_seconds
+
+# How often a child is placed again where its parent moved meanwhile.
+_TRIES = 20
 
 
 def create_branch(
@@ -55,19 +61,31 @@ def create_branch(
     parent: str | None,
     at: str | None = None,
     actor: str,
+    may_write_protected: bool = False,
     operation: OperationKey | None = None,
 ) -> Branch:
     """A root without a parent; else a child where the parent is, or was at a transaction."""
     check_branch_name(name)
-    change = database.read(
-        lambda connection: _creation(connection, dataset, name, parent=parent, at=at)
-    )
-    publish(
-        database,
-        PublishRequest(
-            actor=actor, kind=PublicationKind.CREATE, changes=(change,), operation=operation
-        ),
-    )
+
+    def request(connection: Connection) -> PublishRequest:
+        change = _creation(connection, dataset, name, parent=parent, at=at)
+        return PublishRequest(
+            actor=actor,
+            kind=PublicationKind.CREATE,
+            changes=(change,),
+            may_write_protected=may_write_protected,
+            operation=operation,
+        )
+
+    for losses in range(_TRIES):
+        try:
+            publish_prepared(database, request)
+            break
+        except ViewConflict:
+            # The parent moved between reading and locking: the child starts where it is now.
+            if losses == _TRIES - 1:
+                raise
+            time.sleep(wait_seconds(losses))
     return database.read(lambda connection: load_branch(connection, dataset, name))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.find import load_transactions
@@ -104,8 +104,16 @@ def load_build(connection: Connection, id: str) -> BuildRecord:
     return _to_build(row, found)
 
 
-def list_builds(connection: Connection, *, limit: int = 50) -> list[BuildRecord]:
+def list_builds(
+    connection: Connection, *, limit: int = 50, after: str | None = None
+) -> list[BuildRecord]:
+    """Newest first; those that began before another one, where that is given."""
     query = select(builds).order_by(builds.c.started_at.desc(), builds.c.id.desc()).limit(limit)
+    if after is not None:
+        last = load_build(connection, after)
+        earlier = builds.c.started_at < last.started_at
+        tied = and_(builds.c.started_at == last.started_at, builds.c.id < last.id)
+        query = query.where(or_(earlier, tied))
     return [_to_build(row, ()) for row in connection.execute(query).mappings()]
 
 

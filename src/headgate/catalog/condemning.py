@@ -37,7 +37,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class VersionMark:
-    """What a mark found out about the versions of files datasets."""
+    """What a mark found out about all versions."""
 
     condemn: tuple[VersionId, ...]
     # Condemned, and needed again.
@@ -52,6 +52,8 @@ class ObjectMark:
 
     # The trees of all versions that are not condemned.
     roots: frozenset[str]
+    # The metadata files of all versions of tables that are not condemned.
+    tables: frozenset[str]
     # Named by intents: locations, and digests that may be trees of versions to come.
     named: frozenset[str]
     # Locations that OPEN transactions have put to use.
@@ -67,11 +69,8 @@ class ObjectMark:
 
 def mark_versions(connection: Connection, keeping: Keeping, older_than: Instant) -> VersionMark:
     """Sorts all versions: to condemn are those that nothing keeps and that are old enough."""
-    query = (
-        select(versions.c.id, versions.c.created_at, versions.c.condemned_at)
-        .join(datasets, datasets.c.id == versions.c.dataset_id)
-        .where(datasets.c.kind == DatasetKind.FILES)
-        .execution_options(yield_per=PAGE_ROWS)
+    query = select(versions.c.id, versions.c.created_at, versions.c.condemned_at).execution_options(
+        yield_per=PAGE_ROWS
     )
     condemn: list[VersionId] = []
     spare: list[VersionId] = []
@@ -121,11 +120,21 @@ def spare_versions(database: Database, ids: Collection[VersionId]) -> None:
         _do(database, update(versions).where(versions.c.id.in_(part)).values(condemned_at=None))
 
 
-def locations_of(connection: Connection, ids: Collection[VersionId]) -> dict[VersionId, str]:
-    found: dict[VersionId, str] = {}
+def locations_of(
+    connection: Connection, ids: Collection[VersionId]
+) -> dict[VersionId, tuple[DatasetKind, str]]:
+    """Of each version its kind, and the root of its content."""
+    found: dict[VersionId, tuple[DatasetKind, str]] = {}
     for part in in_chunks(ids):
-        query = select(versions.c.id, versions.c.location).where(versions.c.id.in_(part))
-        found |= {VersionId(id): location for id, location in connection.execute(query)}
+        query = (
+            select(versions.c.id, datasets.c.kind, versions.c.location)
+            .join(datasets, datasets.c.id == versions.c.dataset_id)
+            .where(versions.c.id.in_(part))
+        )
+        found |= {
+            VersionId(id): (DatasetKind(kind), location)
+            for id, kind, location in connection.execute(query)
+        }
     return found
 
 
@@ -169,20 +178,39 @@ _UNSEEN = "no branch has shown it within the time to retain, and nothing else ne
 def mark_objects(connection: Connection, without: Collection[VersionId] = ()) -> ObjectMark:
     """What must not be swept; versions that are about to be condemned are left out."""
     alive = (
-        select(versions.c.id, versions.c.location)
+        select(versions.c.id, versions.c.location, datasets.c.kind)
         .join(datasets, datasets.c.id == versions.c.dataset_id)
-        .where(datasets.c.kind == DatasetKind.FILES, versions.c.condemned_at.is_(None))
+        .where(versions.c.condemned_at.is_(None))
         .execution_options(yield_per=PAGE_ROWS)
     )
     left_out = set(without)
+    roots: dict[str, set[str]] = {kind: set() for kind in DatasetKind}
+    for id, location, kind in connection.execute(alive):
+        if id not in left_out:
+            roots[kind].add(location)
     condemned = select(condemned_objects.c.location, condemned_objects.c.condemned_at)
     return ObjectMark(
-        roots=frozenset(root for id, root in connection.execute(alive) if id not in left_out),
+        roots=frozenset(roots[DatasetKind.FILES]),
+        tables=frozenset(roots[DatasetKind.TABLE]),
         named=frozenset(words_of(intent_texts(connection))),
         working=frozenset(connection.execute(select(working_objects.c.location)).scalars()),
         bundles=bundles_named(connection),
         condemned={place: Instant(at) for place, at in connection.execute(condemned)},
     )
+
+
+def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
+    """The metadata files of the table versions that were published or staged since a moment."""
+    query = (
+        select(versions.c.location)
+        .join(datasets, datasets.c.id == versions.c.dataset_id)
+        .where(
+            datasets.c.kind == DatasetKind.TABLE,
+            versions.c.created_at >= since,
+            versions.c.condemned_at.is_(None),
+        )
+    )
+    return frozenset(connection.execute(query).scalars())
 
 
 def bundles_named(connection: Connection) -> frozenset[str]:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError as UrlError
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.pool import QueuePool
 
 from headgate.catalog.filesystem import check_catalog_path
+from headgate.catalog.line import Line
 from headgate.errors import (
     CatalogBroken,
     CatalogUnavailable,
@@ -28,11 +30,26 @@ from headgate.errors import (
     MissingExtra,
 )
 from headgate.model.ids import Instant
+from headgate.model.names import no_text
+from headgate.model.waiting import wait_seconds
 
 T = TypeVar("T")
 
 _BUSY_TIMEOUT_MS = 30_000
 _TRIES = 8
+_KEPT_CONNECTIONS = 4
+_MOST_CONNECTIONS = 32
+# A paused process, or one whose machine is gone, must not hold its locks for ever: the server
+# ends its session, which undoes an unfinished unit of work, and the others go on.
+_POSTGRES = {
+    "connect_timeout": 10,
+    "prepare_threshold": 2,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+    "options": (f"-c lock_timeout={_BUSY_TIMEOUT_MS} -c idle_in_transaction_session_timeout=60000"),
+}
 _NOW = {
     # SQLite's clock is the machine's, to the millisecond; 'now' is one value per statement.
     "sqlite": text(
@@ -65,7 +82,10 @@ class Database:
         self.where = self.url.render_as_string(hide_password=True)
         # Settles what crashed owners left; set by whoever knows the systems outside.
         self.recover: Callable[[], object] | None = None
+        # Told of every unit of work: whether it wrote, how many seconds, what it was refused for.
+        self.observe: Callable[[bool, float, HeadgateError | None], None] | None = None
         self._engine: Engine | None = None
+        self._line = Line()
         self._pid = 0
 
     @property
@@ -93,16 +113,32 @@ class Database:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+        if self.observe is None:
+            return self._try(work, writing=writing)
+        began, refusal = time.perf_counter(), None
+        try:
+            return self._try(work, writing=writing)
+        except HeadgateError as error:
+            refusal = error
+            raise
+        finally:
+            self.observe(writing, time.perf_counter() - began, refusal)
+
+    def _try(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         for attempt in range(_TRIES):
             try:
-                with self._translated(), self._connected().connect() as connection:
+                with (
+                    self._translated(),
+                    self._turn(writing=writing),
+                    self._connected().connect() as connection,
+                ):
                     return self._unit(connection, work, writing=writing)
             except _Again as again:
                 if attempt == _TRIES - 1:
                     raise CatalogUnavailable(
                         where=self.where, reason=f"too much contention ({again.__cause__})"
                     ) from again
-                time.sleep(0.005 * 2**attempt)
+                time.sleep(wait_seconds(attempt))
         raise AssertionError("unreachable")
 
     def _unit(self, connection: Connection, work: Callable[[Connection], T], *, writing: bool) -> T:
@@ -126,13 +162,20 @@ class Database:
             raise
         return result
 
+    def _turn(self, *, writing: bool) -> AbstractContextManager[None]:
+        if not writing or self.dialect != "sqlite":
+            return nullcontext()
+        self._connected()
+        return self._line.turn(patience_seconds=_BUSY_TIMEOUT_MS / 1000)
+
     def _connected(self) -> Engine:
-        # A connection must never cross a fork: the child makes its own.
+        # A connection must never cross a fork, nor a place in the line: the child has its own.
         if self._engine is not None and self._pid != os.getpid():
             self._engine.dispose(close=False)
             self._engine = None
         if self._engine is None:
             self._pid = os.getpid()
+            self._line = Line()
             self._engine = self._make_engine()
         return self._engine
 
@@ -142,8 +185,8 @@ class Database:
             engine = create_engine(
                 self.url,
                 poolclass=QueuePool,
-                pool_size=4,
-                max_overflow=28,
+                pool_size=_KEPT_CONNECTIONS,
+                max_overflow=_MOST_CONNECTIONS - _KEPT_CONNECTIONS,
                 connect_args={"check_same_thread": False, "isolation_level": None},
             )
             event.listen(engine, "connect", _prepare_sqlite)
@@ -152,11 +195,12 @@ class Database:
         try:
             return create_engine(
                 self.url,
-                pool_size=4,
-                max_overflow=28,
+                pool_size=_KEPT_CONNECTIONS,
+                max_overflow=_MOST_CONNECTIONS - _KEPT_CONNECTIONS,
                 pool_pre_ping=True,
                 isolation_level="READ COMMITTED",
-                connect_args={"connect_timeout": 10, "prepare_threshold": 2},
+                # What the URL says itself is what its author wants.
+                connect_args={k: v for k, v in _POSTGRES.items() if k not in self.url.query},
             )
         except (NoSuchModuleError, ModuleNotFoundError) as error:
             raise MissingExtra(feature="a PostgreSQL catalog", extra="postgres") from error
@@ -170,22 +214,37 @@ class Database:
         except IntegrityError as error:
             # Two units inserted the same key at once: the later one looks again.
             raise _Again from error
+        except OverflowError as error:
+            raise _too_large() from error
+        except UnicodeEncodeError as error:
+            raise no_text(error.object) from error
+        except NoConnectionFree as error:
+            reason = f"all {_MOST_CONNECTIONS} connections of this process are in use"
+            raise CatalogUnavailable(where=self.where, reason=reason) from error
         except DBAPIError as error:
             if _contended(error):
                 raise _Again from error
             raise self._explain(error) from error
 
     def _explain(self, error: DBAPIError) -> HeadgateError:
+        if getattr(error.orig, "sqlstate", None) == "22003":
+            return _too_large()
         reason = _reason(error)
+        if "NUL (0x00)" in reason:
+            return no_text("\0")
         lowered = reason.lower()
         for sign, remedy in _REMEDIES.items():
             if sign in lowered:
                 return CatalogBroken(where=self.where, reason=reason, remedy=remedy)
-        if isinstance(error, OperationalError):
+        if isinstance(error, OperationalError) or _session_ended(error):
             return CatalogUnavailable(where=self.where, reason=reason)
         return CatalogBroken(
             where=self.where, reason=reason, remedy="`headgate doctor` looks at the whole store."
         )
+
+
+def _too_large() -> Invalid:
+    return Invalid("a number in the request is too large: the catalog counts to 2 ** 63 - 1.")
 
 
 class _Again(Exception):
@@ -231,10 +290,15 @@ def _contended(error: DBAPIError) -> bool:
 
 
 def _lost(error: DBAPIError) -> bool:
-    if error.connection_invalidated:
+    if error.connection_invalidated or _session_ended(error):
         return True
     state = getattr(error.orig, "sqlstate", None) or ""
     return isinstance(error, OperationalError) and (state == "" or state.startswith(("08", "57P")))
+
+
+def _session_ended(error: DBAPIError) -> bool:
+    """The server gave up on a session that did nothing while it held its locks."""
+    return getattr(error.orig, "sqlstate", None) == "25P03"
 
 
 def _reason(error: DBAPIError) -> str:

@@ -12,6 +12,7 @@ from headgate.catalog.rows import (
     BRANCHES,
     DATASETS,
     TRANSACTIONS,
+    dataset_name,
     namespace_key,
     to_branch,
     to_dataset,
@@ -29,6 +30,7 @@ from headgate.model.nouns import Branch, Dataset, Transaction
 _DATASET = DATASETS.where(
     datasets.c.namespace == bindparam("the_namespace"), datasets.c.name == bindparam("the_name")
 )
+_DATASET_BY_ID = DATASETS.where(datasets.c.id == bindparam("the_id"))
 _BRANCH = BRANCHES.where(
     branches.c.dataset_id == bindparam("the_dataset"), branches.c.name == bindparam("the_name")
 )
@@ -46,7 +48,7 @@ def find_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
 
 
 def find_dataset_by_id(connection: Connection, id: DatasetId) -> Dataset | None:
-    row = connection.execute(DATASETS.where(datasets.c.id == id)).mappings().one_or_none()
+    row = connection.execute(_DATASET_BY_ID, {"the_id": id}).mappings().one_or_none()
     return to_dataset(row) if row else None
 
 
@@ -75,9 +77,8 @@ def find_datasets(
     for spaces in in_chunks(namespace_key(name.namespace) for name in wanted):
         query = DATASETS.where(datasets.c.namespace.in_(spaces))
         for row in connection.execute(query).mappings():
-            dataset = to_dataset(row)
-            if dataset.name in wanted:
-                found[dataset.name] = dataset
+            if (name := dataset_name(row)) in wanted:
+                found[name] = to_dataset(row)
     return found
 
 

@@ -89,9 +89,10 @@ def record_intent(
             created_at=moment,
         )
     )
-    connection.execute(
-        insert(intent_branches), [{"intent_id": ref.id, "branch_id": b} for b in branches]
-    )
+    if branches:
+        connection.execute(
+            insert(intent_branches), [{"intent_id": ref.id, "branch_id": b} for b in branches]
+        )
     return ref
 
 

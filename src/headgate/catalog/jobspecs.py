@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.rows import dump, load, namespace_key
@@ -16,6 +16,8 @@ from headgate.model.ids import Instant, JobSpecId, mint_jobspec
 from headgate.model.names import parse_dataset_name
 
 _CHUNK = 400
+# Any fixed number: it names the publishing of JobSpecs among PostgreSQL's advisory locks.
+_POSTGRES_LOCK = 4_817_220_266
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ def publish_jobspecs(
     """
 
     def work(connection: Connection) -> tuple[list[PublishedJobSpec], list[str]]:
+        _one_at_a_time(connection)
         moment = now(connection)
         outputs = {str(name) for spec in specs for name in spec["outputs"]}
         _check_owner(connection, outputs, repository)
@@ -78,6 +81,12 @@ def publish_jobspecs(
         return [s for s in published if s.repository == repository and not s.removed], gone
 
     return database.write(work)
+
+
+def _one_at_a_time(connection: Connection) -> None:
+    """Two repositories that publish at once must not both find that a dataset is nobody's."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _POSTGRES_LOCK})
 
 
 def _write(
@@ -156,22 +165,49 @@ def load_jobspecs(
     return [_to_jobspec(row) for row in connection.execute(query).mappings()]
 
 
-def load_chain(
-    connection: Connection, chain: Sequence[str]
-) -> dict[str, dict[str, PublishedJobSpec]]:
-    """Per branch of a chain, the published JobSpec or mark of each dataset."""
+def datasets_with_jobspec(connection: Connection, branch: str) -> set[str]:
+    """Every dataset that a JobSpec published on this branch name makes now; marks do not count."""
     query = (
-        select(jobspec_outputs.c.dataset, jobspec_outputs.c.branch.label("on_branch"), jobspecs)
+        select(jobspec_outputs.c.dataset)
+        .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
+        .where(jobspec_outputs.c.branch == branch, jobspecs.c.removed == 0)
+    )
+    return set(connection.execute(query).scalars())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pointer:
+    """Which JobSpec a branch name has for a dataset; one that is a mark has no logic."""
+
+    dataset: str
+    branch: str
+    jobspec: JobSpecId
+    removed: bool
+    # What was published, as it is stored: a graph comes to few of all there are.
+    text: str
+
+    def body(self) -> dict[str, Any]:
+        found: dict[str, Any] = load(self.text)
+        return found
+
+
+def find_pointers(connection: Connection, chain: Sequence[str]) -> list[Pointer]:
+    """What each branch of a chain has published."""
+    query = (
+        select(
+            jobspec_outputs.c.dataset,
+            jobspec_outputs.c.branch,
+            jobspecs.c.id,
+            jobspecs.c.removed,
+            jobspecs.c.body,
+        )
         .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
         .where(jobspec_outputs.c.branch.in_(list(chain)))
     )
-    found: dict[str, dict[str, PublishedJobSpec]] = {branch: {} for branch in chain}
-    known: dict[str, PublishedJobSpec] = {}
-    for row in connection.execute(query).mappings():
-        if row["id"] not in known:
-            known[row["id"]] = _to_jobspec(row)
-        found[row["on_branch"]][row["dataset"]] = known[row["id"]]
-    return found
+    return [
+        Pointer(dataset=dataset, branch=branch, jobspec=id, removed=bool(removed), text=body)
+        for dataset, branch, id, removed, body in connection.execute(query)
+    ]
 
 
 def _to_jobspec(row: RowMapping) -> PublishedJobSpec:

@@ -1,7 +1,4 @@
-"""What cleanup keeps: every version that a branch, a tag, an owner or an intent may still need.
-
-Only versions of files datasets are looked at: those of tables are kept whatever their age.
-"""
+"""What cleanup keeps: every version that a branch, a tag, an owner or an intent may still need."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from headgate.catalog.schema import (
     attempts,
     branches,
     builds,
-    datasets,
     intents,
     jobs,
     log_counter,
@@ -26,9 +22,10 @@ from headgate.catalog.schema import (
     publications,
     tags,
     transactions,
+    units,
 )
 from headgate.model.ids import Instant, TransactionId, VersionId
-from headgate.model.nouns import AttemptState, DatasetKind, TransactionState
+from headgate.model.nouns import AttemptState, TransactionState
 
 CHUNK = 500
 PAGE_ROWS = 10_000
@@ -87,13 +84,13 @@ def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant
     horizon = Instant(max(0, moment - retain_seconds * 1_000_000))
     number = connection.execute(select(log_counter.c.number)).scalar_one()
     young, held = _young(connection, horizon)
-    views = set(_ids(connection, _of_files(branches.c.view_id, branches.c.dataset_id)))
+    views = set(_ids(connection, _known(branches.c.view_id)))
     histories = kept_histories(views, young)
     kept: dict[TransactionId, Reason] = dict.fromkeys(views, Reason.VIEW)
     for reason, found in (
         (Reason.HISTORY, histories),
         (Reason.HISTORY, _left_behind(connection, horizon)),
-        (Reason.TAG, _ids(connection, _of_files(tags.c.transaction_id, tags.c.dataset_id))),
+        (Reason.TAG, _ids(connection, _known(tags.c.transaction_id))),
         (Reason.OPEN, _open_and_bases(connection)),
         (Reason.INTENT, words_of(intent_texts(connection))),
         (Reason.JOB, words_of(_live_job_texts(connection, moment))),
@@ -135,12 +132,14 @@ def needed_since(
 
 
 def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
-    """Since when the oldest live attempt or OPEN transaction has been at work."""
-    opened = select(func.min(transactions.c.opened_at)).where(
-        transactions.c.state == TransactionState.OPEN
-    )
+    """Since when the oldest live attempt, OPEN transaction or OPEN unit has been at work."""
+    opened = [
+        select(func.min(table.c.opened_at)).where(table.c.state == TransactionState.OPEN)
+        # A unit has uploaded files before its first transaction opens.
+        for table in (transactions, units)
+    ]
     started = select(func.min(attempts.c.started_at)).where(_is_live(moment))
-    found = [connection.execute(query).scalar_one() for query in (opened, started)]
+    found = [connection.execute(query).scalar_one() for query in (*opened, started)]
     return min((Instant(at) for at in found if at is not None), default=None)
 
 
@@ -160,9 +159,7 @@ def _young(
     """Parents and versions of what was committed within the time to retain."""
     query = (
         select(transactions.c.id, transactions.c.parent_id, transactions.c.version_id)
-        .join(datasets, datasets.c.id == transactions.c.dataset_id)
         .where(
-            datasets.c.kind == DatasetKind.FILES,
             transactions.c.state == TransactionState.COMMITTED,
             transactions.c.closed_at >= horizon,
         )
@@ -183,11 +180,9 @@ def _left_behind(connection: Connection, horizon: Instant) -> Iterator[Transacti
     query = (
         select(moves.c.from_id)
         .join(branches, branches.c.id == moves.c.branch_id)
-        .join(datasets, datasets.c.id == branches.c.dataset_id)
         .where(
             moves.c.publication >= first.scalar_subquery(),
             moves.c.from_id.is_not(None),
-            datasets.c.kind == DatasetKind.FILES,
         )
         .distinct()
     )
@@ -224,13 +219,8 @@ def _is_live(moment: Instant) -> ColumnElement[bool]:
     )
 
 
-def _of_files(column: Any, dataset_id: Any) -> Select[Any]:
-    """A column of transaction ids, of files datasets only."""
-    return (
-        select(column)
-        .join(datasets, datasets.c.id == dataset_id)
-        .where(datasets.c.kind == DatasetKind.FILES, column.is_not(None))
-    )
+def _known(column: Any) -> Select[Any]:
+    return select(column).where(column.is_not(None))
 
 
 def _ids(connection: Connection, query: Select[Any]) -> Iterator[TransactionId]:

@@ -1,4 +1,4 @@
-"""Builds that ended from outside, or died: closed in the books, their unused branches dropped."""
+"""What builds and units that ended left: closed in the books, their unused branches dropped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headgate.catalog.chunks import in_chunks
 from headgate.catalog.database import Database, now
 from headgate.catalog.endings import find_attempt_state, give_up_in
 from headgate.catalog.rows import BRANCHES, dump, load, to_branch
-from headgate.catalog.schema import attempts, branches, builds, jobs, transactions
+from headgate.catalog.schema import attempts, branches, builds, jobs, transactions, units
 from headgate.errors import BuildNotRunning, Conflict
-from headgate.model.ids import BranchId, BuildId, Epoch
+from headgate.model.ids import BranchId, BuildId, Epoch, UnitId
 from headgate.model.nouns import AttemptRef, AttemptState, Branch, TransactionState
 
 # As for transactions: a build whose lease ran out this many leases ago has no process any more.
@@ -71,7 +71,7 @@ def settle_builds(database: Database, *, actor: str, key: str | None = None) -> 
 def drop_unused_branches(
     database: Database, candidates: Iterable[BranchId], *, actor: str
 ) -> list[Branch]:
-    """Deletes those that a build made and nobody committed on: they would only hide others."""
+    """Deletes those made for work that nobody committed: they would only hide others."""
     wanted = list(candidates)
     for _ in range(_TRIES):
         unused = database.read(partial(_unused, ids=wanted))
@@ -86,9 +86,14 @@ def drop_unused_branches(
     return []
 
 
+def settle_units(database: Database, *, actor: str, unit: UnitId | None = None) -> None:
+    """Deletes the roots that units made before they were aborted, by themselves or by others."""
+    drop_unused_branches(database, database.read(partial(_left_by_units, unit=unit)), actor=actor)
+
+
 def _finish(database: Database, id: BuildId, *, actor: str) -> None:
     """The record is closed last: whoever dies before that leaves it to recovery."""
-    drop_unused_branches(database, database.read(partial(_made_by, build=id)), actor=actor)
+    drop_unused_branches(database, database.read(partial(_made_for, build=id)), actor=actor)
     database.write(partial(_close, id=id))
 
 
@@ -143,8 +148,24 @@ def _attempt_of(connection: Connection, id: BuildId) -> AttemptRef:
     return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch))
 
 
-def _made_by(connection: Connection, build: str) -> list[BranchId]:
-    query = select(branches.c.id).where(branches.c.build_id == build)
+def _made_for(connection: Connection, build: BuildId) -> list[BranchId]:
+    query = select(branches.c.id).where(branches.c.made_for == build)
+    return [BranchId(id) for id in connection.execute(query).scalars()]
+
+
+def _left_by_units(connection: Connection, unit: UnitId | None) -> list[BranchId]:
+    # A root that shows nothing has no head, by which the few of them are found quickly.
+    query = (
+        select(branches.c.id)
+        .join(units, units.c.id == branches.c.made_for)
+        .where(
+            branches.c.head_id.is_(None),
+            branches.c.made_for.is_not(None),
+            units.c.state == TransactionState.ABORTED,
+        )
+    )
+    if unit is not None:
+        query = query.where(branches.c.made_for == unit)
     return [BranchId(id) for id in connection.execute(query).scalars()]
 
 
@@ -157,7 +178,7 @@ def _unused(connection: Connection, ids: Iterable[BranchId]) -> list[Branch]:
     for part in in_chunks(ids):
         query = BRANCHES.where(
             branches.c.id.in_(part),
-            branches.c.build_id.is_not(None),
+            branches.c.made_for.is_not(None),
             branches.c.head_id.is_not_distinct_from(branches.c.view_id),
             ~committed,
         )

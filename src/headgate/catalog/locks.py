@@ -66,7 +66,6 @@ class BranchState:
     parent_id: BranchId | None
     head: TransactionId | None
     view: TransactionId | None
-    build: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +135,6 @@ def lock_branches(connection: Connection, ids: Iterable[BranchId]) -> dict[Branc
                 parent_id=row["parent_id"],
                 head=row["head_id"],
                 view=row["view_id"],
-                build=row["build_id"],
             )
     return found
 

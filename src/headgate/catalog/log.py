@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, Select, bindparam, literal, select
 
 from headgate.catalog.find import load_transactions
 from headgate.catalog.rows import (
@@ -17,6 +17,7 @@ from headgate.catalog.rows import (
 from headgate.catalog.schema import (
     datasets,
     events,
+    log_counter,
     moves,
     publications,
     recoveries,
@@ -38,16 +39,40 @@ from headgate.model.nouns import (
     Transaction,
 )
 
+# Most readers stop after a few steps; those who go on are given more at a time.
+_FIRST_PAGE = 16
 _PAGE = 256
+
+
+def _ancestors() -> Select[str]:
+    """A transaction and those before it, newest first, so many steps back."""
+    here = (
+        select(transactions.c.id, transactions.c.parent_id, literal(1).label("step"))
+        .where(transactions.c.id == bindparam("newest"))
+        .cte("here", recursive=True)
+    )
+    before = (
+        select(transactions.c.id, transactions.c.parent_id, here.c.step + 1)
+        .join(here, here.c.parent_id == transactions.c.id)
+        .where(here.c.step < bindparam("steps"))
+    )
+    walked = here.union_all(before)
+    return select(walked.c.id).order_by(walked.c.step)
+
+
+_ANCESTORS = _ancestors()
 
 
 def walk_history(connection: Connection, branch: Branch) -> Iterator[Transaction]:
     """The transactions of a branch, newest first: its head, then each one's parent."""
-    here = branch.head
+    here, page = branch.head, _FIRST_PAGE
     while here is not None:
-        transaction = load_transactions(connection, [here])[here]
-        yield transaction
-        here = transaction.parent
+        walked = connection.execute(_ANCESTORS, {"newest": here, "steps": page}).scalars()
+        ids = [TransactionId(id) for id in walked]
+        found = load_transactions(connection, ids)
+        yield from (found[id] for id in ids)
+        here = found[ids[-1]].parent
+        page = min(page * 4, _PAGE)
 
 
 def list_history(
@@ -76,23 +101,36 @@ def list_publications(
     branch: str | None = None,
     kind: PublicationKind | None = None,
     limit: int = 50,
+    before: int | None = None,
 ) -> list[Publication]:
-    """Publications, newest first."""
+    """Publications, newest first; those before a number, where one is given."""
     query = select(publications).order_by(publications.c.number.desc()).limit(limit)
+    if before is not None:
+        query = query.where(publications.c.number < before)
+    if dataset is not None or branch is not None:
+        involved = _publications_that_moved(dataset, branch)
+        if before is not None:
+            involved = involved.where(moves.c.publication < before)
+        if actor is None and kind is None:
+            # From the newest end of an index, so that only what is shown is read.
+            involved = involved.order_by(moves.c.publication.desc()).limit(limit)
+        query = query.where(publications.c.number.in_(involved))
     if actor is not None:
         query = query.where(publications.c.actor == actor)
     if kind is not None:
         query = query.where(publications.c.kind == kind)
-    if dataset is not None or branch is not None:
-        involved = select(moves.c.publication)
-        if dataset is not None:
-            involved = involved.where(moves.c.dataset_id == dataset)
-        if branch is not None:
-            involved = involved.where(moves.c.branch_name == branch)
-        query = query.where(publications.c.number.in_(involved))
     rows = list(connection.execute(query).mappings())
     found = _moves_of(connection, [row["number"] for row in rows])
     return [_to_publication(row, found.get(row["number"], ())) for row in rows]
+
+
+def _publications_that_moved(dataset: DatasetId | None, branch: str | None) -> Select[int]:
+    involved = select(moves.c.publication).distinct()
+    if dataset is not None:
+        involved = involved.where(moves.c.dataset_id == dataset)
+    if branch is not None:
+        involved = involved.where(moves.c.branch_name == branch)
+    return involved
 
 
 def load_publication(connection: Connection, number: int) -> Publication | None:
@@ -123,6 +161,10 @@ def view_at(
     return TransactionId(row.to_id) if row is not None and row.to_id is not None else None
 
 
+def newest_publication(connection: Connection) -> PublicationNumber:
+    return PublicationNumber(connection.execute(select(log_counter.c.number)).scalar_one())
+
+
 def publication_at(connection: Connection, moment: Instant) -> PublicationNumber:
     """The newest publication at or before a moment; 0 where there was none."""
     number = connection.execute(
@@ -142,6 +184,7 @@ def list_events(
     branch: str | None = None,
     kind: str | None = None,
     limit: int = 50,
+    skip: int = 0,
 ) -> list[dict[str, Any]]:
     """What was recorded and is no publication, newest first."""
     query = (
@@ -149,6 +192,7 @@ def list_events(
         .outerjoin(datasets, datasets.c.id == events.c.dataset_id)
         .order_by(events.c.at.desc(), events.c.id.desc())
         .limit(limit)
+        .offset(skip)
     )
     if actor is not None:
         query = query.where(events.c.actor == actor)

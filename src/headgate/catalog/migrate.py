@@ -13,10 +13,18 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
+from headgate.catalog import tickets as tickets  # its table is part of the schema
 from headgate.catalog.database import Database
 from headgate.errors import CatalogBroken, HeadgateError, StoreTooNew, StoreTooOld
 
-_MODULES = ("m0001_first_schema", "m0002_tokens")
+_MODULES = (
+    "m0001_first_schema",
+    "m0002_tokens",
+    "m0003_log_filters",
+    "m0004_tickets",
+    "m0005_workspace_publications",
+    "m0006_branches_made_for_work",
+)
 NEWEST = len(_MODULES)
 # Any fixed number: it names Headgate's migration lock among PostgreSQL's advisory locks.
 _POSTGRES_LOCK = 4_817_220_264

@@ -5,18 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.rows import dump, load
 from headgate.catalog.schema import moves, operations, publications
 from headgate.errors import HeadgateError, IdempotencyKeyReused
+from headgate.model.asking import is_same_request
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.ids import Instant, OperationId, PublicationNumber
 
 T = TypeVar("T")
 
 _KEPT_US = 30 * 24 * 3600 * 1_000_000
+# Who works on a key gives a sign of life four times as often.
+_SILENT_US = 60 * 1_000_000
+# Built once: making a statement costs more than running it.
+_BY_KEY = select(operations).where(
+    operations.c.principal == bindparam("the_principal"),
+    operations.c.kind == bindparam("the_kind"),
+    operations.c.branch == bindparam("the_branch"),
+    operations.c.key == bindparam("the_key"),
+)
+_OUTCOME = (
+    update(operations)
+    .where(operations.c.id == bindparam("the_id"))
+    .values(
+        publication=bindparam("the_publication"),
+        at=bindparam("the_time"),
+        receipt=bindparam("the_receipt"),
+    )
+)
 
 
 def do_once(database: Database, key: OperationKey | None, act: Callable[[], T]) -> T | Receipt:
@@ -47,52 +75,37 @@ def claim_operation(
 
     A second request with the same key waits here for the first one to end.
     """
-    recorded = find_by_key(connection, key)
-    if recorded is not None:
+    row = _find_row(connection, key)
+    if recorded := _recorded(row, key):
         return recorded
-    unfinished = connection.execute(_by_key(key)).mappings().one_or_none()
-    if unfinished is not None:
-        connection.execute(delete(operations).where(operations.c.id == unfinished["id"]))
-    connection.execute(
-        insert(operations).values(
-            id=operation,
-            principal=key.principal,
-            kind=key.kind,
-            branch=key.branch,
-            key=key.key,
-            request_hash=key.request_hash,
-            state="done",
-            at=now(connection),
-        )
-    )
+    if row is not None:
+        connection.execute(delete(operations).where(operations.c.id == row["id"]))
+    _add(connection, operation, key, state="done")
     return None
 
 
 def find_by_key(connection: Connection, key: OperationKey) -> Receipt | None:
     """The receipt recorded under a key; a different request under it is refused."""
-    row = connection.execute(_by_key(key)).mappings().one_or_none()
-    if row is None or row["state"] != "done":
-        return None
-    if row["request_hash"] != key.request_hash:
-        raise IdempotencyKeyReused(key=key.key)
-    return _receipt(row)
+    return _recorded(_find_row(connection, key), key)
 
 
 def begin_operation(connection: Connection, operation: OperationId, key: OperationKey) -> None:
     """Notes that work on a key is under way, for those who ask; it reserves nothing."""
-    if connection.execute(_by_key(key)).one_or_none() is None:
-        connection.execute(
-            insert(operations).values(
-                id=operation,
-                principal=key.principal,
-                kind=key.kind,
-                branch=key.branch,
-                key=key.key,
-                request_hash=key.request_hash,
-                state="in_progress",
-                at=now(connection),
-            )
-        )
+    if _find_row(connection, key) is not None:
+        renew_operation(connection, key)
+    else:
+        _add(connection, operation, key, state="in_progress")
+
+
+def renew_operation(connection: Connection, key: OperationKey) -> None:
+    """A sign of life of who works on a key: without one, nobody is taken to work on it."""
+    renewed = update(operations).where(*_unfinished(key)).values(at=now(connection))
+    connection.execute(renewed)
+
+
+def forget_operation(connection: Connection, key: OperationKey) -> None:
+    """Work on a key ended without an outcome: nobody who asks need wait for one."""
+    connection.execute(delete(operations).where(*_unfinished(key)))
 
 
 def record_outcome(
@@ -103,9 +116,13 @@ def record_outcome(
     moved: Mapping[str, str | None],
 ) -> None:
     connection.execute(
-        update(operations)
-        .where(operations.c.id == operation)
-        .values(publication=publication, at=at, receipt=dump(dict(moved)))
+        _OUTCOME,
+        {
+            "the_id": operation,
+            "the_publication": publication,
+            "the_time": at,
+            "the_receipt": dump(dict(moved)),
+        },
     )
 
 
@@ -113,6 +130,14 @@ def find_operations(
     connection: Connection, key: str, *, branch: str | None = None, kind: str | None = None
 ) -> list[dict[str, Any]]:
     """Every operation known under a key: `{"operation", "state", "publication", …}`."""
+    silent_since = now(connection) - _SILENT_US
+
+    def state(row: RowMapping) -> str:
+        if row["state"] == "done":
+            return "committed"
+        # Whoever began it is gone, or was stopped; should it wake up, the door still decides.
+        return "in_progress" if row["at"] >= silent_since else "not_committed"
+
     query = select(operations).where(operations.c.key == key).order_by(operations.c.at)
     if branch is not None:
         query = query.where(operations.c.branch == branch)
@@ -121,7 +146,7 @@ def find_operations(
     return [
         {
             "operation": row["id"],
-            "state": "committed" if row["state"] == "done" else "in_progress",
+            "state": state(row),
             "publication": row["publication"],
             "kind": row["kind"],
             "branch": row["branch"],
@@ -158,12 +183,46 @@ def forget_old_operations(connection: Connection) -> int:
     return result.rowcount
 
 
-def _by_key(key: OperationKey) -> Any:
-    return select(operations).where(
+def _add(connection: Connection, operation: OperationId, key: OperationKey, *, state: str) -> None:
+    connection.execute(
+        insert(operations).values(
+            id=operation,
+            principal=key.principal,
+            kind=key.kind,
+            branch=key.branch,
+            key=key.key,
+            request_hash=key.request_hash,
+            state=state,
+            at=now(connection),
+        )
+    )
+
+
+def _find_row(connection: Connection, key: OperationKey) -> RowMapping | None:
+    wanted = {
+        "the_principal": key.principal,
+        "the_kind": key.kind,
+        "the_branch": key.branch,
+        "the_key": key.key,
+    }
+    return connection.execute(_BY_KEY, wanted).mappings().one_or_none()
+
+
+def _recorded(row: RowMapping | None, key: OperationKey) -> Receipt | None:
+    if row is None or row["state"] != "done":
+        return None
+    if not is_same_request(row["request_hash"], key.request_hash):
+        raise IdempotencyKeyReused(key=key.key)
+    return _receipt(row)
+
+
+def _unfinished(key: OperationKey) -> tuple[ColumnElement[bool], ...]:
+    return (
         operations.c.principal == key.principal,
         operations.c.kind == key.kind,
         operations.c.branch == key.branch,
         operations.c.key == key.key,
+        operations.c.state == "in_progress",
     )
 
 

@@ -13,6 +13,7 @@ from headgate.catalog.find import Steps
 from headgate.catalog.locks import BranchState
 from headgate.errors import (
     AttemptSuperseded,
+    HolderExpired,
     Mismatch,
     OpenTransactionAlreadyExists,
     TransactionNotCommitted,
@@ -162,6 +163,7 @@ def _commit(picture: Picture, change: CommitTransaction) -> None:
 
 
 def _add(picture: Picture, change: AddTransaction) -> None:
+    _check_holder(picture, change.branch)
     branch = _expected(picture, change.branch, change.expected_head, change.expected_view)
     if branch is None:
         return
@@ -221,7 +223,6 @@ def _create(picture: Picture, change: CreateBranch) -> None:
         parent_id=change.parent,
         head=change.head,
         view=change.view,
-        build=change.build,
     )
     picture.branches[branch.id] = branch
     picture.created.append(change)
@@ -275,6 +276,17 @@ def _expected(
         picture.mismatch(branch, "head", head, branch.head)
         return None
     return branch
+
+
+def _check_holder(picture: Picture, id: BranchId) -> None:
+    """Who adds a transaction opens one: where a holder's lease is over, it may be taken over."""
+    branch = picture.branches.get(id)
+    if branch is None or branch.head is None or branch.head == branch.view:
+        return
+    holder = picture.transactions.get(branch.head)
+    if holder is not None and (holder.lease_until or picture.now) < picture.now:
+        refusal = already_open(holder, branch, picture.now)
+        raise HolderExpired(refusal, wanted_by=picture.request.actor)
 
 
 def _past(picture: Picture, dataset: DatasetId, id: TransactionId) -> Transaction:

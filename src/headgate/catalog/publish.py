@@ -36,6 +36,7 @@ from headgate.catalog.schema import (
     working_objects,
 )
 from headgate.catalog.taking_off import take_off
+from headgate.catalog.transactions import end_expired
 from headgate.catalog.writes import (
     close_aborted,
     hand_down_ancestry,
@@ -47,6 +48,7 @@ from headgate.errors import (
     CatalogUnavailable,
     CommitInterrupted,
     HeadgateError,
+    HolderExpired,
     OutcomeUnknown,
     VersionExpired,
     ViewConflict,
@@ -134,6 +136,9 @@ def _through(
             return database.write(lambda c: publish_in(c, prepare(c), id))
         except _BranchesChanged:
             continue
+        except HolderExpired as refused:
+            holder = TransactionId(refused.facts["transaction"])
+            end_expired(database, holder, actor=refused.wanted_by)
         except CommitInterrupted as interrupted:
             return _look_up(database, id, interrupted)
 
@@ -326,7 +331,7 @@ def _created_rows(picture: Picture, at: Instant) -> list[dict[str, object]]:
             "remembered_chain": (
                 dump(list(change.remembered_chain)) if change.remembered_chain else None
             ),
-            "build_id": change.build,
+            "made_for": change.made_for,
             "created_at": at,
         }
         for change in picture.created

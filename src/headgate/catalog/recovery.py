@@ -22,13 +22,15 @@ from headgate.catalog.intents import (
     renew_intent,
     take_over_intent,
 )
-from headgate.catalog.leftovers import settle_builds
+from headgate.catalog.leftovers import settle_builds, settle_units
 from headgate.catalog.locks import branches_with_head, lock_branches, lock_transactions
 from headgate.catalog.operations import find_receipt
 from headgate.catalog.publish import publish
 from headgate.catalog.rows import dump
 from headgate.catalog.schema import recoveries, transactions
 from headgate.catalog.transactions import abort_in
+from headgate.catalog.workspace_recovery import record_landing
+from headgate.catalog.workspaces import WORKSPACE
 from headgate.catalog.writes import record_event
 from headgate.errors import HeadgateError, IntentTakenOver, Invalid, Unavailable
 from headgate.model.changes import PublishRequest
@@ -40,6 +42,7 @@ from headgate.model.recovery import (
     RECOVERY_ACTOR,
     Classification,
     Decision,
+    Landing,
     OutsideState,
     classify,
     decide,
@@ -47,6 +50,9 @@ from headgate.model.recovery import (
 
 # An OPEN transaction whose lease ran out this many leases ago has no owner any more.
 ABANDONED_LEASES = 5
+
+# Why an intent is left alone that needs nobody: its owner is still at work on it.
+OWNER_ALIVE = "its owner is alive"
 
 
 @dataclass(kw_only=True)
@@ -72,7 +78,7 @@ def recover(
     pending, moment = database.read(lambda c: (list_intents(c), now(c)))
     for intent in pending:
         if intent.lease_until >= moment:
-            _keep(done, intent, "its owner is alive")
+            _keep(done, intent, OWNER_ALIVE)
             continue
         try:
             _settle(database, intent, systems, done, forward_only=forward_only, dry_run=dry_run)
@@ -87,6 +93,7 @@ def recover(
             done.aborted_transactions.append(id)
     if not dry_run:
         settle_builds(database, actor=RECOVERY_ACTOR)
+        settle_units(database, actor=RECOVERY_ACTOR)
     return done
 
 
@@ -118,6 +125,8 @@ def _settle(
     outside = systems.get(intent.kind)
     if outside is None:
         return _keep(done, intent, f"nothing here knows {intent.kind!r}")
+    if intent.kind == WORKSPACE:
+        return _settle_workspace(database, intent, outside, done, dry_run=dry_run)
     try:
         finding = _look(database, intent, outside)
     except Invalid:
@@ -140,6 +149,19 @@ def _settle(
     if why is not None:
         database.write(lambda c: release_intent(c, mine.ref))
         _keep(done, mine, why)
+    return None
+
+
+def _settle_workspace(
+    database: Database, intent: Intent, outside: Outside, done: Recovered, *, dry_run: bool
+) -> None:
+    if dry_run:
+        return _keep(done, intent, "where its workspace landed would be recorded")
+    landing = record_landing(database, intent, outside)
+    if landing is Landing.LANDED:
+        done.rolled_forward.append(intent.operation)
+    elif landing is Landing.NOT_LANDED:
+        done.rolled_back.append(intent.operation)
     return None
 
 

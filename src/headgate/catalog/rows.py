@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -55,7 +56,13 @@ def namespace_parts(key: str) -> tuple[str, ...]:
 
 
 def dataset_name(row: RowMapping | Mapping[str, Any]) -> DatasetName:
-    return DatasetName(namespace=namespace_parts(row["namespace"]), name=row["dataset_name"])
+    return _dataset_name(row["namespace"], row["dataset_name"])
+
+
+# The same few thousand names come with every branch and every transaction of a plan.
+@lru_cache(maxsize=32_768)
+def _dataset_name(namespace: str, name: str) -> DatasetName:
+    return DatasetName(namespace=namespace_parts(namespace), name=name)
 
 
 DATASETS = select(datasets, datasets.c.name.label("dataset_name"))

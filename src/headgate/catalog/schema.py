@@ -21,6 +21,12 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
+
+def _index_where(name: str, column: str, rows: str) -> Index:
+    """An index of some rows only, in the words of both databases."""
+    return Index(name, column, sqlite_where=text(rows), postgresql_where=text(rows))
+
+
 store = Table(
     "store",
     metadata,
@@ -67,12 +73,13 @@ branches = Table(
     Column("head_id", Text),
     Column("view_id", Text),
     Column("remembered_chain", Text),
-    Column("build_id", Text),
+    Column("made_for", Text),
     Column("created_at", BigInteger, nullable=False),
     UniqueConstraint("dataset_id", "name", name="branches_by_name"),
     Index("branches_by_parent", "parent_id"),
     Index("branches_by_head", "head_id"),
     Index("branches_by_view", "view_id"),
+    _index_where("branches_unused", "made_for", "head_id IS NULL AND made_for IS NOT NULL"),
 )
 
 versions = Table(
@@ -117,30 +124,10 @@ transactions = Table(
     Column("provenance", Text, nullable=False),
     Index("transactions_by_branch", "branch_id", "opened_at"),
     Index("transactions_by_version", "version_id"),
-    Index(
-        "transactions_by_unit",
-        "unit_id",
-        sqlite_where=text("unit_id IS NOT NULL"),
-        postgresql_where=text("unit_id IS NOT NULL"),
-    ),
-    Index(
-        "transactions_open",
-        "lease_until",
-        sqlite_where=text("state = 'OPEN'"),
-        postgresql_where=text("state = 'OPEN'"),
-    ),
-    Index(
-        "transactions_by_attempt",
-        "attempt_key",
-        sqlite_where=text("state = 'OPEN'"),
-        postgresql_where=text("state = 'OPEN'"),
-    ),
-    Index(
-        "transactions_by_build_key",
-        "build_key",
-        sqlite_where=text("adoptable = 1"),
-        postgresql_where=text("adoptable = 1"),
-    ),
+    _index_where("transactions_by_unit", "unit_id", "unit_id IS NOT NULL"),
+    _index_where("transactions_open", "lease_until", "state = 'OPEN'"),
+    _index_where("transactions_by_attempt", "attempt_key", "state = 'OPEN'"),
+    _index_where("transactions_by_build_key", "build_key", "adoptable = 1"),
 )
 
 # Objects that an OPEN transaction re-uses from the store; the door refuses condemned ones.
@@ -170,6 +157,7 @@ publications = Table(
     Index("publications_by_actor", "actor", "number"),
     Index("publications_by_operation", "operation_id"),
     Index("publications_by_time", "at"),
+    Index("publications_by_kind", "kind", "number"),
 )
 
 moves = Table(
@@ -186,6 +174,8 @@ moves = Table(
     Column("change", Text, nullable=False),
     Index("moves_by_branch_name", "dataset_id", "branch_name", "publication"),
     Index("moves_by_branch", "branch_id", "publication"),
+    Index("moves_by_dataset", "dataset_id", "publication"),
+    Index("moves_by_name", "branch_name", "publication"),
 )
 
 tags = Table(
@@ -243,18 +233,8 @@ attempts = Table(
     Column("parent_key", Text),
     Column("parent_epoch", BigInteger),
     Column("scope", Text, nullable=False),
-    Index(
-        "attempts_by_parent",
-        "parent_key",
-        sqlite_where=text("parent_key IS NOT NULL"),
-        postgresql_where=text("parent_key IS NOT NULL"),
-    ),
-    Index(
-        "attempts_by_token",
-        "token_digest",
-        sqlite_where=text("token_digest IS NOT NULL"),
-        postgresql_where=text("token_digest IS NOT NULL"),
-    ),
+    _index_where("attempts_by_parent", "parent_key", "parent_key IS NOT NULL"),
+    _index_where("attempts_by_token", "token_digest", "token_digest IS NOT NULL"),
 )
 
 operations = Table(

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from headgate.catalog.find import branches_named, find_transaction, load_transaction
-from headgate.catalog.log import publication_at, view_at
+from headgate.catalog.log import newest_publication, publication_at, view_at
 from headgate.catalog.units import Unit, find_unit
-from headgate.errors import InvalidContext, TransactionNotOpen, VersionExpired
+from headgate.errors import (
+    BranchNotFound,
+    InvalidContext,
+    NotFound,
+    TransactionNotOpen,
+    VersionExpired,
+)
 from headgate.model.contexts import (
     BranchContext,
     Context,
@@ -17,7 +23,7 @@ from headgate.model.contexts import (
     MomentContext,
     UnitContext,
 )
-from headgate.model.ids import TransactionId
+from headgate.model.ids import Instant, PublicationNumber, TransactionId
 from headgate.model.nouns import Dataset, Transaction, TransactionState
 
 
@@ -38,6 +44,30 @@ def find_shown(connection: Connection, context: Context, dataset: Dataset) -> Tr
     return shown
 
 
+def load_shown(connection: Connection, context: Context, dataset: Dataset) -> Transaction | None:
+    """The same where somebody named the context: a branch that is not there is a mistake."""
+    shown = find_shown(connection, context, dataset)
+    if shown is not None or not isinstance(context, BranchContext | MomentContext):
+        return shown
+    if not branches_named(connection, context.chain, [dataset.id]):
+        raise BranchNotFound(dataset=str(dataset.name), branch=">".join(context.chain))
+    return None
+
+
+def publication_of(connection: Connection, context: MomentContext) -> PublicationNumber:
+    """The publication that a moment names; one to come would show something else by then."""
+    if context.at is None:
+        return publication_at(connection, context.at_time or Instant(0))
+    newest = newest_publication(connection)
+    if context.at > newest:
+        raise NotFound(
+            f"there is no publication {context.at} yet: the newest is {newest}.",
+            publication=context.at,
+            newest=newest,
+        )
+    return context.at
+
+
 def _view_on_chain(
     connection: Connection, dataset: Dataset, chain: Sequence[str]
 ) -> TransactionId | None:
@@ -48,10 +78,8 @@ def _view_on_chain(
 def _view_at_moment(
     connection: Connection, dataset: Dataset, context: MomentContext
 ) -> TransactionId | None:
-    at = context.at
-    if at is None and context.at_time is not None:
-        at = publication_at(connection, context.at_time)
-    views = (view_at(connection, dataset.id, branch, at or 0) for branch in context.chain)
+    at = publication_of(connection, context)
+    views = (view_at(connection, dataset.id, branch, at) for branch in context.chain)
     return next((view for view in views if view is not None), None)
 
 

@@ -56,7 +56,9 @@ def create_token(
                 branches=dump(list(branches)),
                 created_by=created_by,
                 created_at=moment,
-                expires_at=moment + lifetime_seconds * 1_000_000 if lifetime_seconds else None,
+                expires_at=(
+                    None if lifetime_seconds is None else moment + lifetime_seconds * 1_000_000
+                ),
             )
         )
         return _load(connection, id)
@@ -64,20 +66,39 @@ def create_token(
     return secret, database.write(work)
 
 
-def find_grant(connection: Connection, secret: str) -> Grant | None:
-    """What a token grants now; None where it is unknown, refused where it is no longer good."""
+def find_token(connection: Connection, secret: str) -> TokenRecord | None:
+    """What is known of a token, good or not; None where it is unknown."""
     row = (
         connection.execute(select(tokens).where(tokens.c.digest == token_digest(secret)))
         .mappings()
         .one_or_none()
     )
+    return _to_record(row) if row is not None else None
+
+
+def find_good(connection: Connection, secret: str) -> TokenRecord | None:
+    """As `find_token`, but refused where it is no longer good."""
+    record = find_token(connection, secret)
+    if record is not None:
+        check_good(record, now(connection))
+    return record
+
+
+def load_grant(connection: Connection, id: str) -> Grant:
+    """What the token with this id grants now; refused where it is gone or no longer good."""
+    row = connection.execute(select(tokens).where(tokens.c.id == id)).mappings().one_or_none()
     if row is None:
-        return None
-    if row["revoked_at"] is not None:
+        raise TokenRefused(reason="it is not known")
+    return check_good(_to_record(row), now(connection))
+
+
+def check_good(record: TokenRecord, moment: Instant) -> Grant:
+    """What a token grants at a moment by the database; refused where it is no longer good."""
+    if record.revoked_at is not None:
         raise TokenRefused(reason="it was revoked")
-    if row["expires_at"] is not None and row["expires_at"] <= now(connection):
+    if record.expires_at is not None and record.expires_at <= moment:
         raise TokenRefused(reason="it has expired")
-    return _to_record(row).grant
+    return record.grant
 
 
 def list_tokens(connection: Connection) -> list[TokenRecord]:

@@ -208,6 +208,21 @@ def abort_transactions(
     reach(Failpoint.ABORT_APPLIED)
 
 
+def end_expired(database: Database, id: TransactionId, *, actor: str) -> None:
+    """Aborts an OPEN transaction whose lease is over; one that was renewed since is left alone."""
+
+    def work(connection: Connection) -> None:
+        lock_branches(connection, branches_with_head(connection, [id]))
+        holder = lock_transactions(connection, [id]).get(id)
+        moment = now(connection)
+        if holder is None or holder.state is not TransactionState.OPEN:
+            return
+        if holder.lease_until is not None and holder.lease_until < moment:
+            _abort(connection, holder, actor=actor, kind="taken_over", at=moment)
+
+    database.write(work)
+
+
 def abort_in(
     connection: Connection,
     ids: Sequence[TransactionId],

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.find import find_branch, load_transactions
+from headgate.catalog.leftovers import settle_units
 from headgate.catalog.locks import lock_open_unit
 from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import transactions, units
-from headgate.catalog.transactions import Opener, Opening, open_in, open_transactions_of
+from headgate.catalog.transactions import (
+    Opener,
+    Opening,
+    abort_in,
+    open_in,
+    open_transactions_of,
+)
 from headgate.errors import NotFound, TransactionNotOpen
 from headgate.model.changes import CreateBranch, PublishRequest
 from headgate.model.ids import (
@@ -102,7 +110,9 @@ def list_unit_transactions(connection: Connection, id: UnitId) -> list[Transacti
     return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)
 
 
-def open_in_unit(connection: Connection, unit: Unit, dataset: Dataset) -> Transaction:
+def open_in_unit(
+    connection: Connection, unit: Unit, dataset: Dataset, *, may_write_protected: bool = False
+) -> Transaction:
     """The unit's transaction on a dataset, opened at its first use; its branch made if missing."""
     lock_open_unit(connection, unit.id)
     # Read again: before the lock was ours another writer of the unit may have opened it.
@@ -112,11 +122,22 @@ def open_in_unit(connection: Connection, unit: Unit, dataset: Dataset) -> Transa
         return known
     branch = find_branch(connection, dataset.id, unit.branch)
     if branch is None:
-        root = CreateBranch(id=mint_branch(), dataset=dataset.id, name=unit.branch, parent=None)
+        root = CreateBranch(
+            id=mint_branch(),
+            dataset=dataset.id,
+            name=unit.branch,
+            parent=None,
+            made_for=unit.id,
+        )
         request = PublishRequest(actor=unit.actor, kind=PublicationKind.CREATE, changes=(root,))
         publish_in(connection, request, mint_operation())
     id = branch.id if branch else root.id
-    opener = Opener(actor=unit.actor, lease_seconds=unit.lease_seconds, unit=unit.id)
+    opener = Opener(
+        actor=unit.actor,
+        lease_seconds=unit.lease_seconds,
+        unit=unit.id,
+        may_write_protected=may_write_protected,
+    )
     [opened] = open_in(connection, [Opening(branch=id, type=TransactionType.UPDATE)], opener)
     return opened
 
@@ -139,9 +160,33 @@ def renew_unit_in(connection: Connection, id: UnitId) -> None:
         )
 
 
-def close_unit(database: Database, id: UnitId, state: TransactionState) -> None:
-    database.write(
-        lambda connection: connection.execute(
-            update(units).where(units.c.id == id).values(state=state)
-        )
-    )
+def close_empty_unit(database: Database, id: UnitId) -> None:
+    """COMMITTED with nothing in it; the door closes a unit with its transactions."""
+    database.write(lambda connection: _close(connection, id, TransactionState.COMMITTED))
+
+
+def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[TransactionId]:
+    """Aborts all of its transactions; branches that it made, and nobody used, go with it."""
+
+    def work(connection: Connection) -> list[TransactionId]:
+        lock_open_unit(connection, id)
+        ids = [t.id for t in open_transactions_of(connection, unit=id)]
+        abort_in(connection, ids, actor=actor)
+        _close(connection, id, TransactionState.ABORTED)
+        return ids
+
+    ended = database.write(work)
+    settle_units(database, actor=actor, unit=id)
+    return ended
+
+
+def abort_unit_if_open(database: Database, id: UnitId, *, actor: str) -> None:
+    """For whoever is done with a unit, however it ended."""
+    if database.read(lambda connection: load_unit(connection, id)).state is TransactionState.OPEN:
+        # Somebody may take it over just now.
+        with suppress(TransactionNotOpen):
+            abort_unit(database, id, actor=actor)
+
+
+def _close(connection: Connection, id: UnitId, state: TransactionState) -> None:
+    connection.execute(update(units).where(units.c.id == id).values(state=state))

@@ -6,17 +6,14 @@ from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.catalog.branches import delete_branches, list_protected, protect_branch
-from headgate.catalog.find import list_branches
-from headgate.catalog.operations import do_once
+from headgate import opening
 from headgate.cli.formatting import branch_trees
-from headgate.cli.idempotency import operation_key
-from headgate.cli.nouns import branch_json
 from headgate.cli.output import ActorOption, JsonOption, KeyOption, console, note, show_json
 from headgate.cli.published import show_receipt
-from headgate.errors import Invalid, NotFound
+from headgate.errors import Invalid
 from headgate.handles import BranchHandle
+from headgate.handles.idempotency import operation_key
+from headgate.handles.nouns import branch_json
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import Branch, PublicationKind
@@ -51,7 +48,7 @@ def create(
     """
     if root and (parent or at):
         raise Invalid("a root has no parent: give either --root, or --from with or without --at.")
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         above = None if root else parent or hg.settings.builds.branch
         branch = hg.dataset(dataset).branch(name)
         branch.create(
@@ -74,9 +71,8 @@ def list_(
 
     Example: headgate branch list sales.orders
     """
-    with store.open() as hg:
-        wanted = hg.dataset(dataset).load().id if dataset is not None else None
-        found, guarded = hg.database.read(lambda c: (list_branches(c, wanted), list_protected(c)))
+    with opening.open() as hg:
+        found, guarded = hg.branches(dataset), hg.protected()
     if json:
         show_json([branch_json(branch) for branch in found])
         return
@@ -105,7 +101,7 @@ def delete(
     """
     if len(names) != (1 if all_datasets else 2):
         raise Invalid("name DATASET and NAME, or NAME alone with --all-datasets.")
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         if all_datasets:
             receipt = _delete_everywhere(hg, check_branch_name(names[0]), key)
         else:
@@ -127,7 +123,7 @@ def reset(
 
     Example: headgate branch reset sales.orders master --to t-01m7f8gggmxzttp51zc67s
     """
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         branch = hg.dataset(dataset).branch(name)
         receipt = branch.reset(to=to, operation=_operation(hg, key, "branch-reset", branch, to=to))
         show_receipt(hg, receipt, kind=PublicationKind.RESET, json=json)
@@ -145,7 +141,7 @@ def reparent(
 
     Example: headgate branch reparent sales.orders feature --under master
     """
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         mended = hg.dataset(dataset).branch(name).reparent(under=under)
     _show_branch(mended, json=json)
 
@@ -161,8 +157,8 @@ def protect(
 
     Example: headgate branch protect master
     """
-    with store.open(actor=actor) as hg:
-        protect_branch(hg.database, name, actor=hg.settings.actor, protected=not off)
+    with opening.open(actor=actor) as hg:
+        hg.protect(name, protected=not off)
     if json:
         show_json({"name": name, "protected": not off})
     else:
@@ -185,14 +181,7 @@ def _delete_everywhere(hg: Store, name: str, key: str | None) -> Receipt:
     operation = operation_key(
         key, actor=hg.settings.actor, kind="branch-delete", branch=name, request={"dataset": None}
     )
-
-    def act() -> Receipt:
-        found = [b for b in hg.database.read(list_branches) if b.name == name]
-        if not found:
-            raise NotFound(f"no dataset has a branch {name!r}.", branch=name)
-        return delete_branches(hg.database, found, actor=hg.settings.actor, operation=operation)
-
-    return do_once(hg.database, operation, act)
+    return hg.delete_everywhere(name, operation=operation)
 
 
 def _show_branch(branch: Branch, *, json: bool) -> None:

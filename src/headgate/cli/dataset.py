@@ -6,14 +6,11 @@ from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.catalog.find import list_branches, list_datasets
-from headgate.catalog.showing import find_shown
-from headgate.cli.content import look_inside, show_content
+from headgate import opening
+from headgate.cli.content import show_content
 from headgate.cli.formatting import branch_trees, transaction_line
-from headgate.cli.idempotency import operation_key, request_hash
-from headgate.cli.nouns import dataset_json, transaction_json
 from headgate.cli.output import (
+    MOST,
     ActorOption,
     BranchOption,
     JsonOption,
@@ -24,8 +21,8 @@ from headgate.cli.output import (
     show_table,
 )
 from headgate.endpoint.ports import Idempotency
-from headgate.handles.registering import register_table
-from headgate.model.contexts import parse_context
+from headgate.handles.idempotency import operation_key, request_hash
+from headgate.handles.nouns import dataset_json
 from headgate.model.nouns import DatasetKind
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show and register datasets.")
@@ -37,7 +34,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="As in sales.orders.")
 def create(
     name: Name,
     kind: Annotated[
-        DatasetKind, typer.Option("--kind", help="A table, or a tree of files.")
+        DatasetKind,
+        typer.Option("--kind", case_sensitive=False, help="A table, or a tree of files."),
     ] = DatasetKind.TABLE,
     branch: BranchOption = None,
     actor: ActorOption = None,
@@ -48,7 +46,7 @@ def create(
 
     Example: headgate dataset create raw.scans --kind files
     """
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         dataset, root = hg.dataset(name), branch or hg.settings.builds.branch
         operation = operation_key(
             key,
@@ -71,8 +69,8 @@ def list_(json: JsonOption = False) -> None:
 
     Example: headgate dataset list
     """
-    with store.open() as hg:
-        found, branches = hg.database.read(lambda c: (list_datasets(c), list_branches(c)))
+    with opening.open() as hg:
+        found, branches = hg.datasets(), hg.branches()
     nouns = [dataset_json(dataset, branches) for dataset in found]
     if json:
         show_json(nouns)
@@ -93,7 +91,9 @@ def show(
     ] = None,
     rows: Annotated[
         int,
-        typer.Option("--rows", min=0, help="Also rows of a table, without Spark, or file paths."),
+        typer.Option(
+            "--rows", min=0, max=MOST, help="Also rows of a table, without Spark, or file paths."
+        ),
     ] = 0,
     json: JsonOption = False,
 ) -> None:
@@ -105,27 +105,19 @@ def show(
 
     Example: headgate dataset show sales.orders -b "feature>master" --rows 5
     """
-    with store.open() as hg:
-        dataset = hg.dataset(name)
-        where = parse_context(context or hg.settings.builds.branch)
-        found, branches = dataset.load(), dataset.branches()
-        shown = hg.database.read(lambda c: find_shown(c, where, found))
-        content = look_inside(hg, found, shown, rows=rows)
+    with opening.open() as hg:
+        document = hg.dataset(name).show(context, rows=rows)
+        branches = hg.dataset(name).branches()
     if json:
-        noun = dataset_json(found, branches) | {"context": str(where)}
-        noun |= {
-            "transaction": shown.id if shown else None,
-            "shown": transaction_json(shown) if shown else None,
-        }
-        show_json(noun | content)
+        show_json(document)
         return
     for tree in branch_trees(branches):
         console().print(tree)
-    if shown is None:
-        note(f"nothing is committed on {where} yet.")
+    if document["shown"] is None:
+        note(f"nothing is committed on {document['context']} yet.")
         return
-    console().print(transaction_line(shown))
-    show_content(content, rows=rows)
+    console().print(transaction_line(document["shown"]))
+    show_content(document, rows=rows)
 
 
 @app.command()
@@ -150,13 +142,11 @@ def register(
 
     Example: headgate dataset register sales.orders --metadata-location s3://lake/sales/orders
     """
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         dataset, target = hg.dataset(name), branch or hg.settings.builds.branch
         request = {"dataset": str(dataset.name), "metadata-location": location}
         hashed = request_hash("dataset-register", request)
-        register_table(
-            hg,
-            dataset.name,
+        dataset.register(
             location,
             branch=target,
             idempotency=Idempotency(key=key, request_hash=hashed) if key else None,

@@ -12,23 +12,25 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
-from headgate import store
 from headgate.builds.report import BuildState
 from headgate.builds.run import BuildOutcome
-from headgate.catalog.attempts import dispatch_attempt
-from headgate.catalog.find import list_branches, load_branch, load_dataset
-from headgate.catalog.publish import publish
+from headgate.catalog.find import list_branches, load_dataset, views_on
+from headgate.cli.build_progress import BuildProgress
 from headgate.cli.demo_project import CHANGED_REGIONS, FILES, TARGET
+from headgate.cli.demo_zombie import Zombie
 from headgate.cli.init import CATALOG, WAREHOUSE, make_store
 from headgate.cli.jobs_view import job_tree
 from headgate.cli.output import JsonOption, show_json
-from headgate.errors import AttemptSuperseded, WorkFailed
-from headgate.model.changes import AddTransaction, PublishRequest
+from headgate.errors import WorkFailed
+from headgate.model.graph.text import to_tree
 from headgate.model.names import parse_dataset_name
-from headgate.model.nouns import PublicationKind, TransactionType
-from headgate.settings import FILE_NAME
+from headgate.settings import FILE_NAME, load_settings, with_actor
+from headgate.spark.jvm import SharedJvm
 from headgate.spark.sql import run_sql
+from headgate.spark.workplace import launch_request
 from headgate.store import Store
 
 app = typer.Typer()
@@ -66,16 +68,18 @@ class _Demo:
 
     def play(self) -> dict[str, Any]:
         self._make_project()
-        with store.open(self._directory, actor="ana") as hg:
+        with self._start_spark() as jvm, self._open(jvm) as hg:
             first = self._build_master(hg)
             before = self._views(hg)
             feature = self._build_feature(hg)
+            difference = self._show_difference(hg)
             isolated = self._show_isolation(hg, before)
             promoted = self._promote(hg)
             refused = self._show_zombie(hg)
         return {
             "master": first.to_json(),
             "feature": feature.to_json(),
+            "difference": difference,
             "isolated": isolated,
             "promoted": promoted.to_json(),
             "zombie_refused": refused,
@@ -98,6 +102,18 @@ class _Demo:
         )
         self._did("git init && headgate init", "no server: one SQLite file and a directory")
 
+    def _start_spark(self) -> SharedJvm:
+        """One JVM for all builds and sessions, so that a watcher waits for it only once."""
+        settings = load_settings(self._directory)
+        log = self._directory / ".headgate" / "spark.log"
+        with self._console.status("  Spark is starting"):
+            jvm = SharedJvm.start(launch_request(settings, log))
+        self._say("a local Spark has started, with Iceberg on board")
+        return jvm
+
+    def _open(self, jvm: SharedJvm) -> Store:
+        return Store(with_actor(load_settings(self._directory), "ana"), jvm=jvm)
+
     def _build_master(self, hg: Store) -> BuildOutcome:
         self._title("master: publish the logic, build A, B and C")
         self._publish(hg)
@@ -110,7 +126,29 @@ class _Demo:
         self._git("commit", "--quiet", "--all", "--message=count refunds as negative")
         self._did("git checkout -b feature; edit pipeline/regions.py; git commit", "")
         self._publish(hg)
+        self._show_plan(hg)
         return self._build(hg, "feature", ("master",))
+
+    def _show_plan(self, hg: Store) -> None:
+        plan = hg.decide([TARGET], branch="feature", fallback=["master"], upstream=True)
+        self._did(f"headgate plan {TARGET} --upstream -b feature --graph tree", "")
+        for line in to_tree(hg.graph(plan)).splitlines():
+            self._console.print(Text(f"    {line}"))
+
+    def _show_difference(self, hg: Store) -> dict[str, Any]:
+        self._title("review: what the change does to the data, before anybody else sees it")
+        found = hg.differences("master", "feature>master", dataset=TARGET, rows=3, key=("region",))
+        assert isinstance(found, dict)
+        counts = found["counts"]
+        self._did(
+            f'headgate diff {TARGET} --from master --to "feature>master" --key region',
+            f"{counts['changed']} rows changed, {counts['added']} added, "
+            f"{counts['removed']} removed",
+        )
+        for row in found["samples"]["changed"]:
+            [region], [before], [after] = (row[side].values() for side in ("key", "from", "to"))
+            self._say(f"{region:<6} total {before:>6} → {after:>6}")
+        return found
 
     def _show_isolation(self, hg: Store, before: dict[str, str]) -> bool:
         self._title("both branches at once: master still shows what it showed")
@@ -135,36 +173,22 @@ class _Demo:
         outcome = self._build(hg, "master", ())
         jobs = sum(job.spark_jobs for job in outcome.jobs)
         self._say(f"[bold]{jobs} Spark jobs[/]: master now shows the very versions of feature")
+        same = self._versions(hg, "master") == self._versions(hg, "feature")
+        self._say(f"the same Iceberg metadata files on both branches: [bold]{same}[/]")
         return outcome
 
     def _show_zombie(self, hg: Store) -> bool:
-        self._title("a zombie: an attempt was superseded, wakes up and tries to publish")
-        name = parse_dataset_name(TARGET)
-        old = dispatch_attempt(hg.database, "nightly", actor="old driver", lease_seconds=60).ref
-        dispatch_attempt(hg.database, "nightly", actor="new driver", lease_seconds=60)
-        branch = hg.database.read(lambda c: load_branch(c, load_dataset(c, name), "master"))
-        late = AddTransaction(
-            branch=branch.id,
-            expected_head=branch.head,
-            expected_view=branch.view,
-            parent=branch.view,
-            type=TransactionType.DELETE,
-            version=None,
-        )
-        try:
-            publish(
-                hg.database,
-                PublishRequest(
-                    actor="old driver",
-                    kind=PublicationKind.COMMIT,
-                    changes=(late,),
-                    attempt=old,
-                ),
-            )
-        except AttemptSuperseded as refusal:
-            self._say(f"[green]refused[/]: {refusal.message}")
-            return True
-        raise WorkFailed("the zombie was let in; that must never happen.")
+        self._title("a zombie: a nightly job's driver was given up, wakes up and goes on writing")
+        zombie = Zombie(hg, TARGET)
+        self._say("the first attempt writes a row; master's readers do not see it yet")
+        zombie.write("east", 1)
+        zombie.supersede()
+        self._say("the scheduler takes it for dead and starts a second attempt")
+        for what, refusal in zombie.go_on():
+            self._say(f"{what} [green]refused[/]: {refusal}")
+        rows = run_sql(hg.spark("master"), f"select count(*) as n from {TARGET}").rows
+        self._say(f"master has {rows[0]['n']} rows, as before")
+        return bool(rows[0]["n"] == 3)
 
     # --- small things -----------------------------------------------------------------------
 
@@ -174,9 +198,18 @@ class _Demo:
         self._did("headgate jobspecs publish", f"on {found.source.branch}: {names}")
 
     def _build(self, hg: Store, branch: str, fallback: Sequence[str]) -> BuildOutcome:
-        outcome = hg.build([TARGET], branch=branch, fallback=fallback, upstream=True)
+        chain = " > ".join((branch, *fallback))
         self._did(f"headgate build {TARGET} --upstream -b {branch}", "")
-        self._console.print(job_tree(" > ".join((branch, *fallback)), outcome.jobs))
+        with BuildProgress(chain, self._console) as progress:
+            outcome = hg.build(
+                [TARGET],
+                branch=branch,
+                fallback=fallback,
+                upstream=True,
+                # Into a pipe the tree at the end says it all.
+                watch=progress.show if self._console.is_terminal else lambda jobs: None,
+            )
+        self._console.print(Padding(job_tree(chain, outcome.live_jobs()), (0, 0, 0, 4)))
         if outcome.state is not BuildState.SUCCEEDED:
             raise WorkFailed(f"the demo's build on {branch} {outcome.state}.")
         return outcome
@@ -184,6 +217,12 @@ class _Demo:
     def _views(self, hg: Store) -> dict[str, str]:
         branches = hg.database.read(list_branches)
         return {str(b.dataset): str((b.head, b.view)) for b in branches if b.name == "master"}
+
+    def _versions(self, hg: Store, branch: str) -> dict[str, str | None]:
+        """Of B and C, the metadata file that a branch shows."""
+        names = [parse_dataset_name(text) for text in ("shop.regions", TARGET)]
+        views = hg.database.read(lambda c: views_on(c, names, branch))
+        return {str(n): t.version.location if t.version else None for n, t in views.items()}
 
     def _git(self, *words: str) -> None:
         who = ("-c", "user.name=Ana", "-c", "user.email=ana@example.org")
@@ -198,4 +237,4 @@ class _Demo:
             self._say(result)
 
     def _say(self, text: str) -> None:
-        self._console.print(f"    {text}")
+        self._console.print(Padding(text, (0, 0, 0, 4)))

@@ -6,14 +6,9 @@ from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.cli.differences import difference_json, show_difference, summary_row
-from headgate.cli.output import JsonOption, note, show_json, show_table
-from headgate.handles.comparing import compare_sides
-from headgate.handles.reading import find_dataset_of, list_differing, load_sides
-from headgate.model.names import parse_dataset_name
-from headgate.store import Store
-from headgate.tables.comparing import Comparing
+from headgate import opening
+from headgate.cli.differences import show_difference, summary_row
+from headgate.cli.output import MOST, JsonOption, note, show_json, show_table
 
 app = typer.Typer()
 
@@ -28,7 +23,9 @@ def diff(
         str | None,
         typer.Argument(metavar="DATASET", help="As in sales.orders; without it all that differ."),
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", min=0, help="How many samples of each.")] = 5,
+    rows: Annotated[
+        int, typer.Option("--rows", min=0, max=MOST, help="How many samples of each.")
+    ] = 5,
     key: Annotated[
         str | None,
         typer.Option("--key", help="Columns `a,b` that tell rows apart; else the table's own."),
@@ -48,31 +45,20 @@ def diff(
     Example: headgate diff sales.orders --from master --to feature --key id --rows 3
     """
     columns = tuple(name.strip() for name in (key or "").split(",") if name.strip())
-    with store.open() as hg:
-        name = parse_dataset_name(dataset) if dataset else find_dataset_of(hg, (before, after))
-        if name is None:
-            _diff_all(hg, before, after, json=json)
-            return
-        sides = load_sides(hg, name, before, after)
-        how = Comparing(options=hg.settings.environ, key=columns, samples=rows, on_large=_say_large)
-        found = compare_sides(hg, sides, how)
+    with opening.open() as hg:
+        found = hg.differences(
+            before, after, dataset=dataset, rows=rows, key=columns, on_large=_say_large
+        )
     if json:
-        show_json(difference_json(sides, found))
+        show_json(found)
+    elif isinstance(found, list):
+        show_table(
+            ("DATASET", "KIND", "FROM", "TO", "CHANGES"),
+            (summary_row(one) for one in found),
+            empty=f"nothing differs between {before} and {after}.",
+        )
     else:
-        show_difference(sides, found)
-
-
-def _diff_all(hg: Store, before: str, after: str, *, json: bool) -> None:
-    how = Comparing(options=hg.settings.environ, samples=0, reads_files=False)
-    pairs = [(sides, compare_sides(hg, sides, how)) for sides in list_differing(hg, before, after)]
-    if json:
-        show_json([difference_json(sides, found) for sides, found in pairs])
-        return
-    show_table(
-        ("DATASET", "KIND", "FROM", "TO", "CHANGES"),
-        (summary_row(sides, found) for sides, found in pairs),
-        empty=f"nothing differs between {before} and {after}.",
-    )
+        show_difference(found)
 
 
 def _say_large(rows: int, parts: int) -> None:

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from headgate import opening
 from headgate.cli.output import JsonOption, note, show_json, show_line
 from headgate.errors import Invalid
+from headgate.handles.nouns import Json
 from headgate.settings import load_settings
 from headgate.upkeep.doctor import examine
-from headgate.upkeep.examined import Check, Examined, from_error, make_check
+from headgate.upkeep.examined import Examined, from_error, make_check
 
 app = typer.Typer()
 
@@ -30,35 +32,40 @@ def doctor(
     """
     examined = _examine(deep=deep)
     if json:
-        show_json(examined.to_json())
+        show_json(examined)
     else:
         _show(examined)
-    if not examined.ok:
+    if not examined["ok"]:
         raise typer.Exit(1)
 
 
-def _examine(*, deep: bool) -> Examined:
+def _examine(*, deep: bool) -> Json:
     try:
         settings = load_settings()
     except Invalid as error:
-        return Examined(checks=[make_check("settings", [from_error(error, where="settings")])])
-    return examine(settings, deep=deep)
+        bad = make_check("settings", [from_error(error, where="settings")])
+        return Examined(checks=[bad]).to_json()
+    if settings.server_url:
+        with opening.open() as hg:
+            return hg.examine(deep=deep)
+    # Without opening it: what is wrong may be that it cannot be opened.
+    return examine(settings, deep=deep).to_json()
 
 
-def _show(examined: Examined) -> None:
-    for check in examined.checks:
-        show_line(f"{'ok  ' if check.ok else 'BAD '} {check.name}")
+def _show(examined: Json) -> None:
+    for check in examined["checks"]:
+        show_line(f"{'ok  ' if check['ok'] else 'BAD '} {check['check']}")
         for line in details(check):
             show_line(f"       {line}")
-    bad = sum(len(check.findings) for check in examined.checks)
-    note("nothing is wrong." if examined.ok else f"findings: {bad}")
+    bad = sum(len(check["findings"]) for check in examined["checks"])
+    note("nothing is wrong." if examined["ok"] else f"findings: {bad}")
 
 
-def details(check: Check) -> list[str]:
+def details(check: Json) -> list[str]:
     """Each finding with where it is and what to do about it, then what is good to know."""
     told = [
         line
-        for finding in check.findings
-        for line in (f"{finding.where}: {finding.what}", f"  → {finding.remedy}")
+        for finding in check["findings"]
+        for line in (f"{finding['where']}: {finding['what']}", f"  → {finding['remedy']}")
     ]
-    return [*told, *(f"({remark})" for remark in check.notes)]
+    return [*told, *(f"({remark})" for remark in check["notes"])]

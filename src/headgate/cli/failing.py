@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,6 +19,7 @@ from headgate.errors import (
     HeadgateError,
     Invalid,
     NotFound,
+    StorageUnavailable,
     Unavailable,
     WorkFailed,
 )
@@ -38,6 +41,18 @@ def exit_code(error: HeadgateError) -> int:
         if isinstance(error, family):
             return code
     return 1
+
+
+@contextmanager
+def told_of(local: Path) -> Iterator[None]:
+    """Around the use of a file or directory of this machine: what fails there names it."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageUnavailable(where=str(local), reason=reason) from error
 
 
 def tell(error: HeadgateError, *, as_json: bool) -> int:

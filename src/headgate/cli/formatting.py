@@ -71,10 +71,15 @@ def log_rows(
     publications: Iterable[Publication], events: Iterable[Mapping[str, Any]] = ()
 ) -> list[tuple[str, ...]]:
     """Publications and events together, newest first."""
-    rows = [(p.at, str(p.number), p.kind.value, p.actor, moves_text(p.moves)) for p in publications]
+    rows = [
+        (instant_text(p.at), str(p.number), p.kind.value, p.actor, moves_text(p.moves))
+        for p in publications
+    ]
     rows += [(e["at"], "", e["kind"], e["actor"], event_text(e)) for e in events]
     rows.sort(key=lambda row: row[0], reverse=True)
-    return [(number, moment_text(at), kind, actor, what) for at, number, kind, actor, what in rows]
+    return [
+        (number, to_the_second(at), kind, actor, what) for at, number, kind, actor, what in rows
+    ]
 
 
 def moves_text(moves: Sequence[MoveRecord]) -> str:
@@ -100,20 +105,26 @@ def event_text(event: Mapping[str, Any]) -> str:
     return " ".join(str(part) for part in parts if part)
 
 
-def transaction_line(transaction: Transaction) -> Text:
-    t = transaction
+def transaction_line(noun: Mapping[str, Any]) -> Text:
+    """A transaction's noun in one line."""
+    closed = noun["closed_at"]
     return Text.assemble(
-        (t.id, "bold"),
-        f"  {t.dataset}@{t.branch}  {t.type}  ",
-        (t.state.value, _STATE_STYLES[t.state]),
-        f"  by {t.actor}, opened {moment_text(t.opened_at)}",
-        f", closed {moment_text(t.closed_at)}" if t.closed_at is not None else "",
+        (noun["transaction"], "bold"),
+        f"  {noun['dataset']}@{noun['branch']}  {noun['type']}  ",
+        (noun["state"], _STATE_STYLES[TransactionState(noun["state"])]),
+        f"  by {noun['actor']}, opened {to_the_second(noun['opened_at'])}",
+        f", closed {to_the_second(closed)}" if closed is not None else "",
     )
 
 
 def moment_text(instant: Instant) -> str:
     """To the second, which is what a person compares."""
-    return instant_text(instant)[:19].replace("T", " ")
+    return to_the_second(instant_text(instant))
+
+
+def to_the_second(text: str) -> str:
+    """The same of a moment that is text already."""
+    return text[:19].replace("T", " ")
 
 
 def size_text(size: int) -> str:
@@ -126,4 +137,4 @@ def size_text(size: int) -> str:
 
 def count_text(count: int, one: str) -> str:
     """`1 file`, `2 files`."""
-    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+    return f"{count} {one}" if count == 1 else f"{count:,} {one}s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_text
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from headgate.errors import Exists, GitUnusable, Invalid, StorageUnavailable
 from headgate.model.names import check_branch_name
 from headgate.settings import FILE_NAME, Settings, load_settings
 from headgate.storage.opening import open_store
+from headgate.upkeep.probing import probe
 
 EMBEDDED = ".headgate"
 CATALOG = f"{EMBEDDED}/catalog.db"
@@ -116,19 +118,30 @@ def make_store(file: Path, *, catalog: str, warehouse: str, branch: str) -> Sett
         raise Exists(
             f"{file} exists already: this is a store. Nothing was changed.", file=str(file)
         )
+    made_here = not file.parent.exists()
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{FILE_NAME}.{secrets.token_hex(8)}")
     draft.write_text(settings_text(catalog=catalog, warehouse=warehouse, branch=branch))
     try:
         settings = load_settings(draft)
-        open_store(settings.warehouse, settings.environ)
+        objects = open_store(settings.warehouse, settings.environ)
+        if objects.url.startswith("s3:"):
+            # A bucket that is not there, or not ours, is told now and not at the first write.
+            probe(objects)
         _make_catalog(Database(settings.catalog))
         os.link(draft, file)
     except FileExistsError as error:
         raise Exists(f"{file} was just made by somebody else.", file=str(file)) from error
     finally:
         draft.unlink()
+        if made_here and not file.exists():
+            _remove_if_empty(file.parent)
     return settings
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def _make_catalog(database: Database) -> None:

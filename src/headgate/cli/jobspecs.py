@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.catalog.jobspecs import PublishedJobSpec, load_jobspecs
+from headgate import opening
 from headgate.cli.output import ActorOption, BranchOption, JsonOption, say, show_json, show_table
 from headgate.errors import JobSpecNotFound
-from headgate.model.instants import instant_text
+from headgate.handles.documents import jobspec_json
 
 app = typer.Typer(no_args_is_help=True, help="Publish transforms from Git; list and show them.")
 
@@ -28,15 +27,18 @@ def publish(
 ) -> None:
     """Publish every transform of the checked-out commit on the Git branch's name.
 
+    In a repository of several projects: those of the nearest directory with a headgate.toml or a
+    pyproject.toml.
+
     Example: headgate jobspecs publish
     """
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         found = hg.publish_jobspecs(repo, branch=branch, allow_dirty=allow_dirty)
     if json:
         show_json(
             {
                 **found.source.to_json(),
-                "published": [_to_json(spec) for spec in found.published],
+                "published": [jobspec_json(spec) for spec in found.published],
                 "removed": list(found.removed),
                 "warnings": [
                     {"file": s.file, "line": s.line, "what": s.what} for s in found.suspicions
@@ -62,22 +64,22 @@ def list_(branch: BranchOption = None, json: JsonOption = False) -> None:
 
     Example: headgate jobspecs list -b feature
     """
-    with store.open() as hg:
-        found = hg.database.read(lambda c: load_jobspecs(c, branch=branch))
+    with opening.open() as hg:
+        found = hg.jobspecs(branch=branch)
     if json:
-        show_json([_to_json(spec) for spec in found])
+        show_json(found)
         return
     show_table(
         ("BRANCH", "OUTPUTS", "ENTRY", "COMMIT", "PUBLISHED"),
         (
             (
-                spec.branch,
-                ", ".join(spec.body["outputs"]),
-                "(removed)" if spec.removed else _entry(spec),
-                spec.commit[:10] + ("" if spec.clean else " +changes"),
-                instant_text(spec.published_at),
+                spec["branch"],
+                ", ".join(spec["outputs"]),
+                "(removed)" if spec["removed"] else spec["entry"],
+                spec["commit"][:10] + ("" if spec["clean"] else " +changes"),
+                spec["published_at"],
             )
-            for spec in sorted(found, key=lambda s: (s.branch, s.body["outputs"]))
+            for spec in sorted(found, key=lambda s: (s["branch"], s["outputs"]))
         ),
         empty="nothing is published yet; `headgate jobspecs publish` does it.",
     )
@@ -89,45 +91,16 @@ def show(dataset: str, branch: BranchOption = None, json: JsonOption = False) ->
 
     Example: headgate jobspecs show sales.daily
     """
-    with store.open() as hg:
-        found = hg.database.read(lambda c: load_jobspecs(c, branch=branch, dataset=dataset))
+    with opening.open() as hg:
+        found = hg.jobspecs(branch=branch, dataset=dataset)
     if not found:
         raise JobSpecNotFound(dataset=dataset, chain=[branch or "(any)"], removed_on=None)
     if json:
-        show_json([_to_json(spec) for spec in found])
+        show_json(found)
         return
     for spec in found:
-        say(f"[bold]{spec.branch}[/]: " + ("removed" if spec.removed else _entry(spec)))
-        if not spec.removed:
-            declared = spec.body["jobspec"]["declaration"]
-            say(f"  reads   {', '.join(i['dataset'] for i in declared['inputs']) or 'nothing'}")
-            say(f"  writes  {', '.join(o['dataset'] for o in declared['outputs'])}")
-            say(f"  logic   {spec.body['jobspec']['logic_hash'][:16]}, commit {spec.commit[:10]}")
-
-
-def _entry(spec: PublishedJobSpec) -> str:
-    declared = spec.body["jobspec"]["declaration"]
-    return f"{declared['module']}.{declared['function']}"
-
-
-def _to_json(spec: PublishedJobSpec) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "jobspec": spec.id,
-        "branch": spec.branch,
-        "outputs": spec.body["outputs"],
-        "removed": spec.removed,
-        "repository": spec.repository,
-        "commit": spec.commit,
-        "clean": spec.clean,
-        "actor": spec.actor,
-        "published_at": instant_text(spec.published_at),
-    }
-    if not spec.removed:
-        body = spec.body["jobspec"]
-        data |= {
-            "inputs": [i["dataset"] for i in body["declaration"]["inputs"]],
-            "entry": _entry(spec),
-            "bundle": body["bundle"],
-            "logic_hash": body["logic_hash"],
-        }
-    return data
+        say(f"[bold]{spec['branch']}[/]: " + ("removed" if spec["removed"] else spec["entry"]))
+        if not spec["removed"]:
+            say(f"  reads   {', '.join(spec['inputs']) or 'nothing'}")
+            say(f"  writes  {', '.join(spec['outputs'])}")
+            say(f"  logic   {spec['logic_hash'][:16]}, commit {spec['commit'][:10]}")

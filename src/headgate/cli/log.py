@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.catalog.log import list_events, list_publications
+from headgate import opening
 from headgate.cli.formatting import log_rows
-from headgate.cli.nouns import event_json, publication_json
-from headgate.cli.output import BranchOption, JsonOption, show_json, show_table
-from headgate.errors import Invalid
+from headgate.cli.output import MOST, BranchOption, JsonOption, show_json, show_table
+from headgate.handles.nouns import publication_json
 from headgate.model.nouns import PublicationKind
+from headgate.model.options import member
 from headgate.model.recovery import RECOVERY_ACTOR
 
 app = typer.Typer()
@@ -29,7 +28,7 @@ def log(
     kind: Annotated[
         str | None, typer.Option("--kind", help=f"One of {', '.join(PublicationKind)}.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="How many at most.")] = 50,
     json: JsonOption = False,
 ) -> None:
     """Publications, newest first: everything that changed what a branch shows.
@@ -40,28 +39,21 @@ def log(
     """
     of_recovery = actor == RECOVERY_ACTOR
     published = _check_kind(kind, of_recovery=of_recovery)
-    with store.open() as hg:
-        wanted = hg.dataset(dataset).load().id if dataset is not None else None
+    with opening.open() as hg:
         found = (
-            hg.database.read(
-                lambda c: list_publications(
-                    c, actor=actor, dataset=wanted, branch=branch, kind=published, limit=limit
-                )
+            hg.publications(
+                actor=actor, dataset=dataset, branch=branch, kind=published, limit=limit
             )
             if kind is None or published is not None
             else []
         )
         settled = (
-            hg.database.read(
-                lambda c: list_events(
-                    c, actor=actor, dataset=wanted, branch=branch, kind=kind, limit=limit
-                )
-            )
+            hg.events(actor=actor, dataset=dataset, branch=branch, kind=kind, limit=limit)
             if of_recovery
             else []
         )
     if json:
-        nouns = [*map(publication_json, found), *map(event_json, settled)]
+        nouns = [*map(publication_json, found), *settled]
         show_json(sorted(nouns, key=lambda noun: noun["at"], reverse=True)[:limit])
         return
     show_table(
@@ -75,7 +67,4 @@ def _check_kind(kind: str | None, *, of_recovery: bool) -> PublicationKind | Non
     """The kind of publication that is meant; None for all, or for one that only recovery has."""
     if kind is None or (of_recovery and kind in _RECOVERY_KINDS):
         return None
-    if kind not in set(PublicationKind):
-        known = ", ".join(PublicationKind)
-        raise Invalid(f"{kind!r} is no kind of publication: it is one of {known}.", kind=kind)
-    return PublicationKind(kind)
+    return member(PublicationKind, kind, what="kind of publication")

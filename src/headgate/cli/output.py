@@ -12,23 +12,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.errors import Invalid
+from headgate.model.names import check_label
 
-_LABEL_LIMIT = 200
+# More than anybody counts to, and less than what databases and loops take.
+MOST = 2**31 - 1
 # Wide enough that nothing is folded where no person reads it.
 _UNFOLDED = 10_000
 
 
 def _check_label(value: str | None) -> str | None:
-    """What others will read in the log: short, and nothing that a terminal would obey."""
-    if value is not None and not (0 < len(value) <= _LABEL_LIMIT and value.isprintable()):
-        shown = value[:_LABEL_LIMIT]
-        raise Invalid(
-            f"{shown!r} cannot be an actor or a key: give 1 to {_LABEL_LIMIT} printable "
-            "characters.",
-            value=shown,
-        )
-    return value
+    return check_label(value) if value is not None else None
+
+
+def bare_id(value: str | None) -> str | None:
+    """A transaction or unit, also where it is written as the context that it is: `txn:ID`."""
+    return value.removeprefix("txn:") if value is not None else None
 
 
 # The options that many commands share.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from headgate.catalog.log import load_publication
 from headgate.cli.formatting import moves_text
-from headgate.cli.nouns import publication_json, unpublished_json
 from headgate.cli.output import note, show_json
-from headgate.errors import NotFound
+from headgate.handles.nouns import publication_json, unpublished_json
 from headgate.model.changes import Receipt
 from headgate.model.nouns import Publication, PublicationKind
 from headgate.store import Store
@@ -37,7 +35,4 @@ def _find(store: Store, receipt: Receipt) -> Publication | None:
     number = receipt.publication
     if number is None:
         return None
-    found = store.database.read(lambda connection: load_publication(connection, number))
-    if found is None:
-        raise NotFound(f"there is no publication {number}.", publication=number)
-    return found
+    return store.publication(number)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from headgate import opening
+from headgate.catalog.recovery import OWNER_ALIVE, Recovered
 from headgate.cli.formatting import count_text
-from headgate.cli.nouns import recovery_json
 from headgate.cli.output import JsonOption, note, show_json
-from headgate.settings import load_settings
-from headgate.store import Store
+from headgate.handles.nouns import recovery_json
 
 app = typer.Typer()
 
@@ -24,15 +24,22 @@ def recover(
 ) -> None:
     """Settle unfinished operations and abort transactions whose owners are long gone.
 
-    Every other command does this first; a second recovery changes nothing.
+    Every other command does this first; a second recovery changes nothing. Leaves with 4 where
+    an operation is kept that only a person can settle.
 
     Example: headgate recover --dry-run
     """
-    with Store(load_settings(), recover_first=False) as hg:
+    with opening.open(recover_first=False) as hg:
         done = hg.recover(dry_run=dry_run)
     if json:
         show_json(recovery_json(done))
-        return
+    else:
+        _tell(done, dry_run=dry_run)
+    if any(kept["why"] != OWNER_ALIVE for kept in done.kept):
+        raise typer.Exit(4)
+
+
+def _tell(done: Recovered, *, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     for operation in done.rolled_forward:
         note(f"operation {operation} {would}rolled forward")

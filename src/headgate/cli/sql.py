@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headgate import store
+from headgate import opening
 from headgate.cli.output import ActorOption, JsonOption, say, show_json, show_table
 from headgate.spark.sql import run_sql
 
@@ -27,7 +27,7 @@ def sql(
 
     Example: headgate sql -b "feature>master" "select * from sales.daily limit 5"
     """
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         result = run_sql(hg.spark(context or hg.settings.builds.branch), text)
     if json:
         show_json(result.rows)

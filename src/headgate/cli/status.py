@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.catalog.operations import find_operations
+from headgate import opening
 from headgate.cli.output import BranchOption, JsonOption, note, show_json
-from headgate.errors import Invalid, NotFound
 
 app = typer.Typer()
 
@@ -27,21 +25,8 @@ def status(
 
     Example: headgate status nightly-2026-11-15 --branch master
     """
-    with store.open() as hg:
-        found = hg.database.read(lambda c: find_operations(c, key, branch=branch, kind=kind))
-    if not found:
-        raise NotFound(
-            f"no operation is known under the key {key!r}: it never began, was refused, or is "
-            "over 30 days old.",
-            key=key,
-        )
-    if len(found) > 1:
-        raise Invalid(
-            f"{len(found)} operations have the key {key!r}: say which with --branch and --kind.",
-            key=key,
-            operations=found,
-        )
-    [operation] = found
+    with opening.open() as hg:
+        operation = hg.status(key, branch=branch, kind=kind)
     if json:
         show_json(operation)
         return

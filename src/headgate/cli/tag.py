@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.catalog.datasets import create_tag, delete_tag, list_tags
-from headgate.cli.nouns import tag_json
+from headgate import opening
 from headgate.cli.output import ActorOption, JsonOption, note, show_json, show_table
+from headgate.handles.nouns import tag_json
 
 app = typer.Typer(no_args_is_help=True, help="Pin a transaction under a name; cleanup keeps it.")
 
@@ -29,10 +28,8 @@ def create(
 
     Example: headgate tag create sales.orders 2026-q3 --at t-01m7f8gggmxzttp51zc67s
     """
-    with store.open(actor=actor) as hg:
-        pinned = create_tag(
-            hg.database, hg.dataset(dataset).load(), name, at=at, actor=hg.settings.actor
-        )
+    with opening.open(actor=actor) as hg:
+        pinned = hg.dataset(dataset).tag(name, at=at)
     if json:
         show_json(tag_json(pinned))
     else:
@@ -50,9 +47,8 @@ def list_(
 
     Example: headgate tag list sales.orders
     """
-    with store.open() as hg:
-        wanted = hg.dataset(dataset).load() if dataset is not None else None
-        found = [tag_json(tag) for tag in hg.database.read(lambda c: list_tags(c, wanted))]
+    with opening.open() as hg:
+        found = [tag_json(tag) for tag in hg.tags(dataset)]
     if json:
         show_json(found)
         return
@@ -69,9 +65,9 @@ def delete(dataset: DatasetArgument, name: NameArgument, json: JsonOption = Fals
 
     Example: headgate tag delete sales.orders 2026-q3
     """
-    with store.open() as hg:
-        found = hg.dataset(dataset).load()
-        delete_tag(hg.database, found, name)
+    with opening.open() as hg:
+        found = hg.dataset(dataset)
+        found.untag(name)
     if json:
         show_json({"dataset": str(found.name), "name": name, "transaction": None})
     else:

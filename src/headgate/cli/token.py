@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.catalog.tokens import TokenRecord, create_token, list_tokens, revoke_token
+from headgate import opening
 from headgate.cli.output import JsonOption, note, show_json, show_table
 from headgate.model.access import Role
-from headgate.model.instants import instant_text
 from headgate.settings import parse_duration_seconds
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke bearer tokens.")
@@ -30,22 +28,14 @@ def create(
 
     Example: headgate token create --actor ana --role writer --branches "ana/*" --expires 30d
     """
-    patterns = tuple(part.strip() for part in branches.split(",") if part.strip()) or ("*",)
     lifetime = None if expires == "never" else parse_duration_seconds(expires, what="--expires")
-    with store.open() as hg:
-        secret, record = create_token(
-            hg.database,
-            actor=actor,
-            role=role,
-            branches=patterns,
-            lifetime_seconds=lifetime,
-            created_by=hg.settings.actor,
-        )
+    with opening.open() as hg:
+        made = hg.create_token(actor=actor, role=role, branches=branches, lifetime_seconds=lifetime)
     if json:
-        show_json({"token": secret, **_to_json(record)})
+        show_json(made)
         return
-    note(f"token {record.id} for {actor}, a {role}; it is shown only now:")
-    typer.echo(secret)
+    note(f"token {made['id']} for {actor}, a {role}; it is shown only now:")
+    typer.echo(made["token"])
 
 
 @app.command("list")
@@ -54,21 +44,21 @@ def list_(json: JsonOption = False) -> None:
 
     Example: headgate token list
     """
-    with store.open() as hg:
-        found = hg.database.read(list_tokens)
+    with opening.open() as hg:
+        found = hg.tokens()
     if json:
-        show_json([_to_json(record) for record in found])
+        show_json(found)
         return
     show_table(
         ("ID", "ACTOR", "ROLE", "BRANCHES", "EXPIRES", "REVOKED"),
         (
             (
-                record.id,
-                record.grant.actor,
-                record.grant.role,
-                ", ".join(record.grant.branches),
-                instant_text(record.expires_at) if record.expires_at else "never",
-                instant_text(record.revoked_at) if record.revoked_at else "",
+                record["id"],
+                record["actor"],
+                record["role"],
+                ", ".join(record["branches"]),
+                record["expires_at"] or "never",
+                record["revoked_at"] or "",
             )
             for record in found
         ),
@@ -85,22 +75,9 @@ def revoke(
 
     Example: headgate token revoke tok-01m7f8gggmxzttp51zc67s
     """
-    with store.open() as hg:
-        record = revoke_token(hg.database, token)
+    with opening.open() as hg:
+        record = hg.revoke_token(token)
     if json:
-        show_json(_to_json(record))
+        show_json(record)
     else:
-        note(f"token {record.id} of {record.grant.actor} is revoked.")
-
-
-def _to_json(record: TokenRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "actor": record.grant.actor,
-        "role": record.grant.role,
-        "branches": list(record.grant.branches),
-        "created_by": record.created_by,
-        "created_at": instant_text(record.created_at),
-        "expires_at": instant_text(record.expires_at) if record.expires_at else None,
-        "revoked_at": instant_text(record.revoked_at) if record.revoked_at else None,
-    }
+        note(f"token {record['id']} of {record['actor']} is revoked.")

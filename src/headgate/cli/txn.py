@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from headgate import store
-from headgate.catalog.units import find_unit, list_unit_transactions, load_unit
+from headgate import opening
 from headgate.cli.formatting import count_text, transaction_line
-from headgate.cli.idempotency import operation_key
-from headgate.cli.nouns import Json, transaction_json, unit_json
 from headgate.cli.output import (
     ActorOption,
     JsonOption,
     KeyOption,
+    bare_id,
     console,
     note,
     show_json,
@@ -23,13 +21,17 @@ from headgate.cli.output import (
 from headgate.cli.published import show_moves
 from headgate.errors import Invalid
 from headgate.handles import TransactionHandle, UnitHandle
+from headgate.handles.idempotency import operation_key
 from headgate.model.changes import OperationKey
+from headgate.model.durations import LONGEST_LEASE_SECONDS
 from headgate.model.nouns import TransactionType
 from headgate.store import Store
 
 app = typer.Typer(no_args_is_help=True, help="Open, commit, abort and show transactions.")
 
-IdArgument = Annotated[str, typer.Argument(metavar="TXN", help="A transaction or a unit.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="TXN", callback=bare_id, help="A transaction or a unit.")
+]
 
 
 @app.command("open")
@@ -39,10 +41,19 @@ def open_(
         str | None, typer.Argument(metavar="DATASET", help="A unit of many unless named.")
     ] = None,
     type: Annotated[
-        TransactionType | None, typer.Option("--type", help="What it may do; UPDATE unless named.")
+        TransactionType | None,
+        typer.Option(
+            "--type",
+            case_sensitive=False,
+            metavar="SNAPSHOT|APPEND|UPDATE|DELETE",
+            help="What it may do; UPDATE unless named.",
+        ),
     ] = None,
     lease: Annotated[
-        int, typer.Option("--lease", min=1, help="Seconds until others may take over.")
+        int,
+        typer.Option(
+            "--lease", min=1, max=LONGEST_LEASE_SECONDS, help="Seconds until others may take over."
+        ),
     ] = 900,
     actor: ActorOption = None,
     json: JsonOption = False,
@@ -56,7 +67,7 @@ def open_(
             "in a unit each transaction has the type of what it does: leave out --type, "
             "or name a dataset."
         )
-    with store.open(actor=actor) as hg:
+    with opening.open(actor=actor) as hg:
         opened: TransactionHandle | UnitHandle
         if dataset is None:
             opened = hg.transaction(branch=branch, lease_seconds=lease)
@@ -66,7 +77,7 @@ def open_(
                 .branch(branch)
                 .transaction(type or TransactionType.UPDATE, lease_seconds=lease)
             )
-        noun = _noun(hg, opened)
+        noun = opened.noun()
     if json:
         show_json(noun)
         return
@@ -83,11 +94,11 @@ def commit(
 
     Example: headgate txn commit t-01m7f8gggmxzttp51zc67s
     """
-    with store.open(actor=actor) as hg:
-        opened = load_opened(hg, txn)
+    with opening.open(actor=actor) as hg:
+        opened = hg.opened(txn)
         receipt = opened.commit(operation=_operation(hg, key, opened))
         if json:
-            show_json(_noun(hg, opened) | {"publication": receipt.publication})
+            show_json(opened.noun() | {"publication": receipt.publication})
         else:
             show_moves(hg, receipt)
 
@@ -98,10 +109,10 @@ def abort(txn: IdArgument, actor: ActorOption = None, json: JsonOption = False) 
 
     Example: headgate txn abort t-01m7f8gggmxzttp51zc67s
     """
-    with store.open(actor=actor) as hg:
-        opened = load_opened(hg, txn)
+    with opening.open(actor=actor) as hg:
+        opened = hg.opened(txn)
         opened.abort()
-        noun = _noun(hg, opened)
+        noun = opened.noun()
     if json:
         show_json(noun)
     else:
@@ -114,37 +125,22 @@ def show(txn: IdArgument, json: JsonOption = False) -> None:
 
     Example: headgate txn show t-01m7f8gggmxzttp51zc67s
     """
-    with store.open() as hg:
-        found = load_opened(hg, txn)
+    with opening.open() as hg:
+        found = hg.opened(txn)
         if json:
-            show_json(_noun(hg, found))
+            show_json(found.noun())
             return
-        if isinstance(found, TransactionHandle):
-            console().print(transaction_line(found.transaction))
-            return
-        unit, members = hg.database.read(
-            lambda c: (load_unit(c, found.id), list_unit_transactions(c, found.id))
-        )
-    held = count_text(len(members), "transaction")
-    note(f"unit {unit.id} on branch {unit.branch} by {unit.actor} is {unit.state}, {held}")
-    for member in members:
-        console().print(transaction_line(member))
-
-
-def load_opened(hg: Store, id: str) -> TransactionHandle | UnitHandle:
-    """What an id stands for, in any state: a unit, or a transaction."""
-    if hg.database.read(lambda c: find_unit(c, id)) is not None:
-        return UnitHandle.load(hg, id)
-    return TransactionHandle.load(hg, id)
-
-
-def _noun(hg: Store, opened: TransactionHandle | UnitHandle) -> Json:
-    """As the catalog has it now."""
-    if isinstance(opened, TransactionHandle):
-        return transaction_json(TransactionHandle.load(hg, opened.id).transaction)
-    return hg.database.read(
-        lambda c: unit_json(load_unit(c, opened.id), list_unit_transactions(c, opened.id))
+        noun = found.noun()
+    if "unit" not in noun:
+        console().print(transaction_line(noun))
+        return
+    held = count_text(len(noun["transactions"]), "transaction")
+    note(
+        f"unit {noun['unit']} on branch {noun['branch']} by {noun['actor']} is {noun['state']}, "
+        f"{held}"
     )
+    for member in noun["transactions"]:
+        console().print(transaction_line(member))
 
 
 def _operation(

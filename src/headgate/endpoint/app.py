@@ -22,7 +22,7 @@ from headgate.endpoint.replies import Reply, error_reply, problem
 from headgate.endpoint.requests import Request
 from headgate.endpoint.routes import Route, find_route
 from headgate.endpoint.service import Service
-from headgate.errors import ContextReadOnly, Denied, HeadgateError
+from headgate.errors import ContextReadOnly, Denied, HeadgateError, TokenRefused
 from headgate.model.contexts import decode_prefix, is_writable
 
 _log = logging.getLogger("headgate.endpoint")
@@ -66,9 +66,7 @@ class _Endpoint:
         try:
             return self._route(method, path, query, headers, body, token)
         except HeadgateError as error:
-            # Whoever shows no token at all is told to show one.
-            unknown = isinstance(error, Denied) and token is None
-            return error_reply(error, authenticated=not unknown)
+            return error_reply(error, authenticated=not _from_stranger(error, token))
         except Exception:
             _log.exception("%s %s failed", method, path)
             kind = "CommitStateUnknownException" if method == "POST" else "InternalServerError"
@@ -112,7 +110,7 @@ class _Endpoint:
         """Runs a handler once for each idempotency key."""
         idempotency = request.idempotency if route.replay else None
         if route.replay is None or idempotency is None:
-            return route.handler(self._service, request)
+            return self._handle(route, request)
         if refusal := self._refusals.find(request.principal.actor, idempotency):
             return refusal
         recall = partial(
@@ -121,7 +119,7 @@ class _Endpoint:
         if (made := recall()) is not None:
             return route.replay(self._service, request, made)
         try:
-            return route.handler(self._service, request)
+            return self._handle(route, request)
         except HeadgateError as error:
             reply = error_reply(error)
             if reply.status >= 500:
@@ -131,6 +129,13 @@ class _Endpoint:
                 return route.replay(self._service, request, made)
             self._refusals.keep(request.principal.actor, idempotency, reply)
             return reply
+
+    def _handle(self, route: Route, request: Request) -> Reply:
+        try:
+            return route.handler(self._service, request)
+        except Denied as refusal:
+            self._service.refused(request.principal, route.action, refusal)
+            raise
 
 
 async def _read_body(http: HttpRequest) -> bytes | None:
@@ -152,6 +157,13 @@ def _raw_path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     text = raw.decode("latin-1").partition("?")[0]
     return text.removeprefix(scope.get("root_path", ""))
+
+
+def _from_stranger(error: HeadgateError, token: str | None) -> bool:
+    """Whether whoever is denied showed no good token at all, and is told to show one."""
+    if token is None:
+        return isinstance(error, Denied)
+    return isinstance(error, TokenRefused) and not error.is_good
 
 
 def _bearer(headers: Mapping[str, str]) -> str | None:

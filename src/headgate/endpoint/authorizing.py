@@ -28,9 +28,16 @@ class EmbeddedTokens:
         if token is None:
             raise TokenRefused(reason="the request has none")
         actor = self._sessions.get(token)
-        if actor is not None and not isinstance(context, JobContext):
-            return Principal(actor=actor)
-        return self._database.read(lambda c: job_principal(c, token, context))
+        if actor is None:
+            return self._database.read(lambda c: job_principal(c, token, context))
+        refuse_job(context)
+        return Principal(actor=actor)
+
+
+def refuse_job(context: Context) -> None:
+    """A job's context is open to that job's own attempt, to nobody else whatever their role."""
+    if isinstance(context, JobContext):
+        raise TokenRefused(reason=f"{context} is open to its own attempt only", is_good=True)
 
 
 def job_principal(connection: Connection, token: str, context: Context) -> Principal:
@@ -42,7 +49,7 @@ def job_principal(connection: Connection, token: str, context: Context) -> Princ
     if not isinstance(context, JobContext) or context.id != job_id(
         attempt.ref.key, attempt.ref.epoch
     ):
-        raise TokenRefused(reason=f"it is for another context than {context}")
+        raise TokenRefused(reason=f"it is for another context than {context}", is_good=True)
     check_newest(connection, attempt.ref)
     return Principal(actor=attempt.actor, attempt=attempt.ref)
 

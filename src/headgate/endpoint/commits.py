@@ -22,11 +22,13 @@ from headgate.errors import (
     RequirementFailed,
     TableExists,
     TableNotFound,
+    TablePlaceRefused,
     TransactionNotOpen,
 )
 from headgate.model.ids import DatasetId, mint_content
 from headgate.model.names import DatasetName
 from headgate.tables.classify import effect_between
+from headgate.tables.places import check_places
 from headgate.tables.requirements import find_unmet
 from headgate.tables.shape import Json, Metadata, read_int, read_object, read_objects
 from headgate.tables.updates import apply_create, apply_updates, check_known
@@ -154,10 +156,10 @@ def _prepare(service: Service, request: Request, commit: TableCommit) -> TableCh
     )
     if metadata is held.metadata:
         return base
-    if metadata["location"] != held.metadata["location"]:
-        raise ImpossibleTableChange(
-            change="set-location", reason="a table's place below the warehouse is fixed"
-        )
+    place = held.metadata["location"]
+    if metadata["location"] != place:
+        raise TablePlaceRefused(setting="LOCATION", value=metadata["location"], location=place)
+    check_places(metadata, held.metadata)
     refuse_stale_replacement(service, request, base, held, metadata)
     return _change(service, base.dataset_id, base, held, metadata, commit.name)
 
@@ -175,6 +177,7 @@ def _prepare_create(service: Service, request: Request, commit: TableCommit) -> 
             change=f"location {metadata['location']!r}",
             reason="tables lie below the warehouse, by dataset; leave LOCATION out",
         )
+    check_places(metadata)
     known = service.catalog.find_dataset_id(commit.name)
     if known is not None and known != dataset:
         # Somebody made a dataset of that name on another branch after this one was staged.

@@ -15,12 +15,7 @@ from headgate.model.nouns import Dataset, DatasetKind
 def find_table_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
     """The dataset of that name, which must then be one of tables."""
     found = find_dataset(connection, name)
-    if found is not None and found.kind is not DatasetKind.TABLE:
-        raise Invalid(
-            f"dataset {name} is a tree of files, not a table. Give the table another name.",
-            dataset=str(name),
-        )
-    return found
+    return _of_tables(found) if found is not None else None
 
 
 def find_or_create(connection: Connection, principal: Principal, change: TableChange) -> Dataset:
@@ -31,6 +26,8 @@ def find_or_create(connection: Connection, principal: Principal, change: TableCh
             change=f"table {change.name}",
             reason=f"its location is that of {taken.name}; leave LOCATION out",
         )
+    if taken is not None:
+        return _of_tables(taken)
     found = find_or_make(
         connection, principal, change.name, id=change.dataset_id, owned=change.owned
     )
@@ -65,3 +62,12 @@ def find_or_make(
     except DatasetExists:
         # Somebody made it between looking and making.
         return find_or_make(connection, principal, name)
+
+
+def _of_tables(dataset: Dataset) -> Dataset:
+    if dataset.kind is not DatasetKind.TABLE:
+        raise Invalid(
+            f"dataset {dataset.name} is a tree of files, not a table. Give the table another name.",
+            dataset=str(dataset.name),
+        )
+    return dataset

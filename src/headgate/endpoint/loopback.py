@@ -15,12 +15,15 @@ _POLL_SECONDS = 0.005
 
 
 class LoopbackEndpoint:
-    """Serves an application on a free port of 127.0.0.1, from a daemon thread.
+    """Serves an application on a free port, of 127.0.0.1 unless told, from a daemon thread.
 
     Off the main thread uvicorn leaves the process's signals alone.
     """
 
-    def __init__(self, app: ASGIApp, *, start_seconds: float = 10.0) -> None:
+    def __init__(
+        self, app: ASGIApp, *, host: str = "127.0.0.1", start_seconds: float = 10.0
+    ) -> None:
+        self._host = host
         self._start_seconds = start_seconds
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -39,7 +42,7 @@ class LoopbackEndpoint:
 
     def start(self) -> str:
         """Starts serving and returns the URL, once requests are answered."""
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = self._listen()
         # Accepted connections inherit it; else a reply's second packet waits 40 ms for the first.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listening.getsockname()[1]
@@ -55,9 +58,9 @@ class LoopbackEndpoint:
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 self.stop()
-                raise EndpointNotStarted(port=port)
+                raise EndpointNotStarted(where=f"{self._host}:{port}", reason="the log says why")
             time.sleep(_POLL_SECONDS)
-        return f"http://127.0.0.1:{port}"
+        return f"http://{self._host}:{port}"
 
     def stop(self) -> None:
         """Stops serving and waits for the thread; safe to call twice."""
@@ -66,3 +69,9 @@ class LoopbackEndpoint:
             self._thread.join(timeout=10)
         if self._socket is not None:
             self._socket.close()
+
+    def _listen(self) -> socket.socket:
+        try:
+            return socket.create_server((self._host, 0))
+        except OSError as error:
+            raise EndpointNotStarted(where=self._host, reason=str(error)) from error

@@ -17,7 +17,7 @@ _ALL, _REFS = "all", "refs"
 
 
 class RenderedTables:
-    """Response bodies by version; a version never changes, so neither does its body."""
+    """Response bodies by version; a version never changes, but it may forget snapshots."""
 
     def __init__(self, *, cache_bytes: int = 64 * 1024 * 1024) -> None:
         self._bodies: WeighedCache[bytes] = WeighedCache(limit=cache_bytes)
@@ -26,12 +26,13 @@ class RenderedTables:
         self, version: StoredVersion, *, snapshots: str = _ALL, known_etag: str | None = None
     ) -> Reply:
         """The version as a load or commit result; 304 where the client has it already."""
-        etag = etag_of(version.location, snapshots)
+        listed = len(version.metadata.get("snapshots") or [])
+        etag = etag_of(version.location, f"{snapshots} {listed}")
         if known_etag == etag:
             return Reply(status=304, headers={"etag": etag})
         body = self._bodies.find(etag)
         if body is None:
-            metadata = version.metadata if snapshots == _ALL else _only_refs(version.metadata)
+            metadata = version.to_encode() if snapshots == _ALL else _only_refs(version.metadata)
             body = orjson.dumps(table_result(metadata, version.location))
             self._bodies.put(etag, body, weight=len(body))
         return Reply(

@@ -13,6 +13,7 @@ from headgate.endpoint.service import Service
 from headgate.errors import NotFound, StaleReplacement
 from headgate.model.contexts import JobContext
 from headgate.tables.classify import effect_between
+from headgate.tables.places import unseen
 from headgate.tables.shape import Json, Metadata
 from headgate.tables.versions import StoredVersion
 
@@ -30,7 +31,7 @@ def refuse_stale_replacement(
         return
     if not is_replacing(held.metadata, metadata):
         return
-    added = frozenset(item["snapshot-id"] for item in _added(held.metadata, metadata))
+    added = frozenset(item["snapshot-id"] for item in unseen(held.metadata, metadata))
     read = service.served.find(request.prefix, base.name)
     if read is None:
         return
@@ -50,7 +51,7 @@ def is_replacing(base: Metadata, new: Metadata) -> bool:
     effect = effect_between(base, new)
     if effect.replaces:
         return True
-    return any(_overwrites(snapshot) for snapshot in _added(base, new))
+    return any(_overwrites(snapshot) for snapshot in unseen(base, new))
 
 
 def _overwrites(snapshot: Json) -> bool:
@@ -58,11 +59,6 @@ def _overwrites(snapshot: Json) -> bool:
     summary = snapshot.get("summary") or {}
     removed = str(summary.get("deleted-data-files", "0"))
     return summary.get("operation") == "overwrite" and removed.isdecimal() and int(removed) > 0
-
-
-def _added(base: Metadata, new: Metadata) -> list[Json]:
-    known = {item["snapshot-id"] for item in base.get("snapshots") or []}
-    return [item for item in new.get("snapshots") or [] if item["snapshot-id"] not in known]
 
 
 def _rows_differ(service: Service, read_location: str, held: StoredVersion) -> bool:

@@ -14,7 +14,8 @@ from headgate.catalog.find import (
     list_datasets,
     load_transactions,
 )
-from headgate.catalog.log import publication_at, view_at
+from headgate.catalog.log import view_at
+from headgate.catalog.showing import publication_of
 from headgate.catalog.units import Unit, find_unit
 from headgate.endpoint.ports import ServedTable
 from headgate.errors import JobReadDenied, NotFound, TransactionNotOpen, VersionExpired
@@ -138,11 +139,9 @@ def _listed_on_chain(
 def _at_moment(
     connection: Connection, dataset: Dataset, context: MomentContext
 ) -> tuple[str, Transaction | None]:
-    at = context.at
-    if at is None and context.at_time is not None:
-        at = publication_at(connection, context.at_time)
+    at = publication_of(connection, context)
     for branch in context.chain:
-        view = view_at(connection, dataset.id, branch, at or 0)
+        view = view_at(connection, dataset.id, branch, at)
         if view is not None:
             return branch, find_transaction(connection, view)
     return context.chain[0], None

@@ -14,19 +14,22 @@ from headgate.endpoint.requests import Request, checked_name, page, read_identif
 from headgate.endpoint.service import Service
 from headgate.errors import (
     ClientCleanupRefused,
-    ImpossibleTableChange,
+    InvalidName,
     MalformedRequest,
     OutcomeUnknown,
     RequirementFailed,
     TableExists,
     TableNotFound,
+    TablePlaceRefused,
     Unavailable,
     ViewConflict,
 )
 from headgate.model.ids import DatasetId, mint_content, mint_dataset
 from headgate.model.names import DatasetName
 from headgate.model.nouns import TransactionType
+from headgate.storage.places import canonical
 from headgate.tables.creation import create_metadata
+from headgate.tables.places import check_places
 from headgate.tables.shape import Metadata, read_str
 
 
@@ -44,7 +47,7 @@ def load_table(service: Service, request: Request) -> Reply:
     snapshots = request.query.get("snapshots", "all").lower()
     if snapshots not in {"all", "refs"}:
         raise MalformedRequest(what="the parameter 'snapshots'", reason="it is 'all' or 'refs'")
-    table = resolve(service, request, request.table)
+    table = resolve(service, request, _asked_for(request))
     service.served.note_load(
         request.prefix, table.name, table.location, marked="snapshots" in request.query
     )
@@ -57,8 +60,19 @@ def load_table(service: Service, request: Request) -> Reply:
 
 def table_exists(service: Service, request: Request) -> Reply:
     """204 where the context shows such a table."""
-    resolve(service, request, request.table)
+    resolve(service, request, _asked_for(request))
     return NO_CONTENT
+
+
+def _asked_for(request: Request) -> DatasetName:
+    """The table in the path; a name that none can have is that of none.
+
+    Spark asks so for the path in "select … from parquet.`/some/files`", and reads the files then.
+    """
+    try:
+        return request.table
+    except InvalidName as error:
+        raise TableNotFound(table=error.facts["name"], context=str(request.context)) from error
 
 
 def create_table(service: Service, request: Request) -> Reply:
@@ -80,6 +94,7 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
     location = service.versions.table_location(dataset)
     _check_location(body.get("location"), location)
     metadata = create_metadata(_without_overlay(body), location=location, now_ms=service.now_ms())
+    check_places(metadata)
     if body.get("stage-create") is True:
         return json_reply(table_result(metadata, None))
     return _publish_new(service, request, name, dataset, metadata)
@@ -187,12 +202,8 @@ def reply_applied(service: Service, table: ServedTable) -> Reply:
 
 
 def _check_location(asked: Any, location: str) -> None:
-    if asked is None or str(asked).rstrip("/") == location:
-        return
-    raise ImpossibleTableChange(
-        change=f"location {asked!r}",
-        reason="tables lie below the warehouse, by dataset; leave LOCATION out",
-    )
+    if asked is not None and canonical(str(asked).rstrip("/")) != canonical(location):
+        raise TablePlaceRefused(setting="LOCATION", value=str(asked), location=location)
 
 
 def _without_overlay(body: dict[str, Any]) -> dict[str, Any]:

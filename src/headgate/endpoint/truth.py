@@ -79,7 +79,7 @@ class SqlTableCatalog:
             version = Version(
                 id=mint_version(), location=table.location, content_id=table.content_id
             )
-            return _tombstone(connection, branch, table) + writing.add_on_branch(
+            return _tombstone(connection, branch, table) + writing.add_to_table(
                 connection,
                 branch,
                 target,
@@ -149,7 +149,7 @@ class SqlTableCatalog:
 
 
 def _tombstone(connection: Connection, context: BranchContext, table: ServedTable) -> list[Change]:
-    return writing.add_on_branch(
+    return writing.add_to_table(
         connection,
         context,
         load_dataset(connection, table.name),

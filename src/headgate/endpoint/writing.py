@@ -19,16 +19,15 @@ from headgate.errors import (
     OutcomeUnknown,
     ViewConflict,
 )
+from headgate.model.adding import add_on_branch
 from headgate.model.changes import (
-    AddTransaction,
     Change,
-    CreateBranch,
     OperationKey,
     PublishRequest,
     Receipt,
 )
 from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
-from headgate.model.ids import TransactionId, mint_branch, mint_version
+from headgate.model.ids import TransactionId, mint_version
 from headgate.model.nouns import (
     Branch,
     Dataset,
@@ -56,6 +55,10 @@ def commit(
             receipt = publish_once(
                 database, principal, key, lambda c: _steps(c, principal, context, changes)
             )
+            if len(changes) == 1 and len(receipt.transactions) == 1 and not receipt.replayed:
+                # One table on one branch: the receipt says all, and nothing need be read again.
+                (id,) = receipt.transactions.values()
+                return [_published(context, changes[0], TransactionId(id) if id else None)]
         case UnitContext() | JobContext():
             receipt = write_once(
                 database, key, lambda c: stage_changes(c, principal, context, changes)
@@ -124,7 +127,7 @@ def publish_once(
     return do_once(database, key, act_again)
 
 
-def add_on_branch(
+def add_to_table(
     connection: Connection,
     context: BranchContext,
     dataset: Dataset,
@@ -138,28 +141,14 @@ def add_on_branch(
     known = {b.name: b for b in branches_named(connection, context.chain, [dataset.id])}
     source = first_with_view(context.chain, known)
     _check_base(connection, context, dataset, source, base)
-    branch = known.get(context.branch)
-    steps: list[Change] = []
-    if branch is None:
-        created = _new_branch(context, dataset, source)
-        steps.append(created)
-        id, view = created.id, created.view
-    else:
-        id, view = branch.id, branch.view
-        if view is None and version is not None:
-            # The branch was passed over: all that it is given is new on it.
-            type = TransactionType.SNAPSHOT
-    steps.append(
-        AddTransaction(
-            branch=id,
-            expected_head=view,
-            expected_view=view,
-            parent=view,
-            type=type,
-            version=version,
-        )
+    return add_on_branch(
+        context.branch,
+        dataset.id,
+        branch=known.get(context.branch),
+        source=source,
+        type=type,
+        version=version,
     )
-    return steps
 
 
 def _steps(
@@ -170,7 +159,7 @@ def _steps(
 ) -> list[Change]:
     steps: list[Change] = []
     for change in changes:
-        steps += add_on_branch(
+        steps += add_to_table(
             connection,
             context,
             find_or_create(connection, principal, change),
@@ -183,20 +172,6 @@ def _steps(
     return steps
 
 
-def _new_branch(context: BranchContext, dataset: Dataset, parent: Branch | None) -> CreateBranch:
-    return CreateBranch(
-        id=mint_branch(),
-        dataset=dataset.id,
-        name=context.branch,
-        parent=parent.id if parent else None,
-        expected_head=parent.head if parent else None,
-        expected_view=parent.view if parent else None,
-        # At the view: nobody who only writes shares a transaction that is OPEN on the parent.
-        head=parent.view if parent else None,
-        view=parent.view if parent else None,
-    )
-
-
 def _check_base(
     connection: Connection,
     context: BranchContext,
@@ -205,6 +180,9 @@ def _check_base(
     base: ServedTable | None,
 ) -> None:
     """The context must still show what the change started from."""
+    if base is not None and source is not None and source.view == base.transaction:
+        # A committed transaction shows one version for ever: it is the same one.
+        return
     view = find_transaction(connection, source.view) if source and source.view else None
     shown = view.version.location if view and view.version else None
     if shown == (base.location if base else None):
@@ -217,6 +195,19 @@ def _check_base(
         actual=source.view if source else None,
     )
     raise ViewConflict([mismatch])
+
+
+def _published(
+    context: BranchContext, change: TableChange, made: TransactionId | None
+) -> ServedTable:
+    return ServedTable(
+        name=change.name,
+        dataset_id=change.dataset_id,
+        branch=context.branch,
+        transaction=made,
+        location=change.location,
+        content_id=change.content_id,
+    )
 
 
 def _made(

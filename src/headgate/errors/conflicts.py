@@ -45,6 +45,8 @@ class ViewConflict(Conflict):
 
 
 class OpenTransactionAlreadyExists(Conflict):
+    """The branch has an OPEN transaction of somebody whose lease still runs."""
+
     code = "open_transaction_exists"
 
     def __init__(
@@ -66,7 +68,17 @@ class OpenTransactionAlreadyExists(Conflict):
         )
 
 
+class HolderExpired(OpenTransactionAlreadyExists):
+    """The same refusal, where whoever adds a transaction may take over and do it again."""
+
+    def __init__(self, refusal: OpenTransactionAlreadyExists, *, wanted_by: str) -> None:
+        super().__init__(**refusal.facts)
+        self.wanted_by = wanted_by
+
+
 class TransactionNotOpen(Conflict):
+    """The transaction was committed or aborted already."""
+
     code = "transaction_not_open"
 
     def __init__(self, *, transaction: str, state: str) -> None:
@@ -123,6 +135,8 @@ class AttemptSuperseded(Conflict):
 
 
 class BuildNotRunning(Conflict):
+    """The build has ended already."""
+
     code = "build_not_running"
 
     def __init__(self, *, build: str, state: str) -> None:
@@ -133,7 +147,23 @@ class BuildNotRunning(Conflict):
         )
 
 
+class BuildNotKept(Conflict):
+    """A client asks for work of a build that this server does not keep, or not any more."""
+
+    code = "build_not_kept"
+
+    def __init__(self, *, build: str) -> None:
+        super().__init__(
+            f"build {build} is not kept here for its client to work on: it was started elsewhere, "
+            f"or the server was started again since. `headgate builds cancel {build}` frees what "
+            "it holds; then build again.",
+            build=build,
+        )
+
+
 class PlanChanged(Conflict):
+    """What the build would read or write moved while it was opened."""
+
     code = "plan_changed"
     retryable = True
 
@@ -145,6 +175,8 @@ class PlanChanged(Conflict):
 
 
 class IntentPending(Conflict):
+    """An earlier operation on the branch has not been settled yet."""
+
     code = "intent_pending"
 
     def __init__(self, *, operation: str, branch: str, remedy: str) -> None:
@@ -219,6 +251,8 @@ class StaleReplacement(Conflict):
 
 
 class NamespaceNotEmpty(Conflict):
+    """A namespace that has tables is not dropped."""
+
     code = "namespace_not_empty"
 
     def __init__(self, *, namespace: str) -> None:
@@ -254,4 +288,39 @@ class FileChanged(Conflict):
             f"file {path!r} changed while it was being read; nothing of it was stored. Upload it "
             "again once nobody writes to it.",
             path=path,
+        )
+
+
+class StaleAttempt(Conflict):
+    """The orchestrator no longer waits for this attempt; nothing was published."""
+
+    code = "stale_attempt"
+
+    def __init__(self, *, task: str, field: str, expected: str, actual: str) -> None:
+        super().__init__(
+            f"the orchestrator no longer waits for task {task}: its {field} is {actual}, expected "
+            f"{expected}. Nothing was published; the attempt that it waits for does the work.",
+            task=task,
+            field=field,
+            expected=expected,
+            actual=actual,
+        )
+
+
+class PublishFenceRefused(Conflict):
+    """The target branch is where this attempt may not move it."""
+
+    code = "publish_fence"
+
+    def __init__(
+        self, *, repository: str, branch: str, input_ref: str, head: str | None, why: str
+    ) -> None:
+        super().__init__(
+            f"branch {branch!r} of {repository!r} is at {head or 'nothing'}, not at the input "
+            f"{input_ref}, and {why}. Nothing was published; start again from what the branch "
+            "shows now.",
+            repository=repository,
+            branch=branch,
+            input_ref=input_ref,
+            head=head,
         )

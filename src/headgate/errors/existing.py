@@ -6,6 +6,8 @@ from headgate.errors.families import Exists
 
 
 class DatasetExists(Exists):
+    """There is a dataset of that name."""
+
     code = "dataset_exists"
 
     def __init__(self, *, dataset: str) -> None:
@@ -13,6 +15,8 @@ class DatasetExists(Exists):
 
 
 class BranchExists(Exists):
+    """The dataset has a branch of that name."""
+
     code = "branch_exists"
 
     def __init__(self, *, dataset: str, branch: str) -> None:
@@ -22,6 +26,8 @@ class BranchExists(Exists):
 
 
 class NamespaceExists(Exists):
+    """There is a namespace of that name."""
+
     code = "namespace_exists"
 
     def __init__(self, *, namespace: str) -> None:
@@ -29,6 +35,8 @@ class NamespaceExists(Exists):
 
 
 class TableExists(Exists):
+    """The context shows a table of that name."""
+
     code = "table_exists"
 
     def __init__(self, *, table: str, context: str) -> None:

@@ -8,6 +8,8 @@ from headgate.errors.families import NotFound
 
 
 class DatasetNotFound(NotFound):
+    """There is no dataset of that name."""
+
     code = "dataset_not_found"
 
     def __init__(self, *, dataset: str) -> None:
@@ -18,6 +20,8 @@ class DatasetNotFound(NotFound):
 
 
 class BranchNotFound(NotFound):
+    """The dataset has no branch of that name."""
+
     code = "branch_not_found"
 
     def __init__(self, *, dataset: str, branch: str) -> None:
@@ -29,14 +33,40 @@ class BranchNotFound(NotFound):
         )
 
 
+class BranchNowhere(NotFound):
+    """A branch that is asked for by name alone, and that no dataset has."""
+
+    code = "no_such_branch"
+
+    def __init__(self, *, branch: str, remedy: str) -> None:
+        super().__init__(
+            f"no dataset has a branch {branch!r}. `headgate branch list` shows those there are. "
+            f"{remedy}",
+            branch=branch,
+        )
+
+
 class TransactionNotFound(NotFound):
+    """No transaction or unit has that id."""
+
     code = "transaction_not_found"
 
     def __init__(self, *, transaction: str) -> None:
         super().__init__(f"there is no transaction {transaction!r}.", transaction=transaction)
 
 
+class AttemptNotFound(NotFound):
+    """No attempt has that id."""
+
+    code = "attempt_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("there is no attempt with this secret. Dispatch one first.")
+
+
 class NotInHistory(NotFound):
+    """The transaction is no part of the branch's history."""
+
     code = "not_in_history"
 
     def __init__(self, *, dataset: str, branch: str, transaction: str) -> None:
@@ -50,6 +80,8 @@ class NotInHistory(NotFound):
 
 
 class FileNotInView(NotFound):
+    """What the branch or transaction shows has no such file."""
+
     code = "file_not_found"
 
     def __init__(self, *, dataset: str, path: str, where: str) -> None:
@@ -59,6 +91,8 @@ class FileNotInView(NotFound):
 
 
 class VersionExpired(NotFound):
+    """It was once shown, and cleanup has taken its files away since."""
+
     code = "expired"
 
     def __init__(self, *, what: str) -> None:
@@ -70,6 +104,8 @@ class VersionExpired(NotFound):
 
 
 class NamespaceNotFound(NotFound):
+    """There is no namespace of that name."""
+
     code = "namespace_not_found"
 
     def __init__(self, *, namespace: str) -> None:
@@ -84,16 +120,20 @@ class TableNotFound(NotFound):
 
     code = "table_not_found"
 
-    def __init__(self, *, table: str, context: str) -> None:
+    def __init__(self, *, table: str, context: str, near: Sequence[str] = ()) -> None:
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         super().__init__(
             f"there is no table {table!r} in {context!r}: none of its branches has a committed "
-            "version of that name.",
+            f"version of that name.{hint}",
             table=table,
             context=context,
+            near=list(near),
         )
 
 
 class JobSpecNotFound(NotFound):
+    """Nobody has published a transform that makes the dataset on the chain."""
+
     code = "jobspec_not_found"
 
     def __init__(self, *, dataset: str, chain: Sequence[str], removed_on: str | None) -> None:
@@ -126,6 +166,8 @@ class InputNotFound(NotFound):
 
 
 class ObjectNotFound(NotFound):
+    """A content that should be stored is not there."""
+
     code = "object_not_found"
 
     def __init__(self, *, location: str) -> None:
@@ -134,3 +176,12 @@ class ObjectNotFound(NotFound):
             "version needs it, restore it from a backup; `headgate doctor` lists what is missing.",
             location=location,
         )
+
+
+class UnknownInStatement(NotFound):
+    """A statement names a table or namespace that its context does not show."""
+
+    code = "unknown_in_statement"
+
+    def __init__(self, *, reason: str, details: str) -> None:
+        super().__init__(f"Spark cannot find it: {reason}", reason=reason, details=details)

@@ -6,6 +6,8 @@ from headgate.errors.families import Unavailable
 
 
 class CatalogUnavailable(Unavailable):
+    """The catalog's database does not answer, or stays locked."""
+
     code = "catalog_unavailable"
 
     def __init__(self, *, where: str, reason: str) -> None:
@@ -13,6 +15,8 @@ class CatalogUnavailable(Unavailable):
 
 
 class CatalogBroken(Unavailable):
+    """The catalog's file or database is there and cannot be used as it is."""
+
     code = "catalog_broken"
     retryable = False
 
@@ -51,13 +55,27 @@ class OutcomeUnknown(Unavailable):
 
 
 class StorageUnavailable(Unavailable):
+    """The warehouse cannot be reached, read or written."""
+
     code = "storage_unavailable"
 
     def __init__(self, *, where: str, reason: str) -> None:
         super().__init__(f"storage {where} failed: {reason}. Nothing was published.", where=where)
 
 
+class BucketMissing(StorageUnavailable):
+    """The storage answers, and has no bucket of that name."""
+
+    code = "bucket_missing"
+    retryable = False
+
+    def __init__(self, *, where: str) -> None:
+        super().__init__(where=where, reason="the bucket does not exist")
+
+
 class ObjectCorrupted(Unavailable):
+    """A stored content is not what its digest says."""
+
     code = "object_corrupted"
     retryable = False
 
@@ -72,17 +90,20 @@ class ObjectCorrupted(Unavailable):
 
 
 class EndpointNotStarted(Unavailable):
+    """The Iceberg endpoint of this process could not be started."""
+
     code = "endpoint_not_started"
 
-    def __init__(self, *, port: int) -> None:
+    def __init__(self, *, where: str, reason: str) -> None:
         super().__init__(
-            f"the Iceberg endpoint on port {port} of this machine did not start. "
-            "The log says why; nothing was changed.",
-            port=port,
+            f"the Iceberg endpoint on {where} did not start: {reason}. Nothing was changed.",
+            where=where,
         )
 
 
 class MissingExtra(Unavailable):
+    """A part of Headgate is not installed; the message has the line that installs it."""
+
     code = "missing_extra"
     retryable = False
 
@@ -115,5 +136,50 @@ class NeedsSpark(Unavailable):
             f"the table version at {where} cannot be read without Spark: {reason}. "
             'Use headgate sql, as in `headgate sql -b BRANCH "select * from NAMESPACE.NAME"`.',
             where=where,
+            reason=reason,
+        )
+
+
+class NeedsSparkToWrite(Unavailable):
+    """A table can be read without Spark, but not written."""
+
+    code = "needs_spark_to_write"
+    retryable = False
+
+    def __init__(self, *, where: str, format_version: int, newest: int) -> None:
+        super().__init__(
+            f"the table version at {where} has Iceberg format version {format_version}; without "
+            f"Spark, {newest} is the newest that can be written. Nothing was changed. Use "
+            "`headgate load --engine spark`, `headgate optimize --engine spark`, or a statement "
+            'of Spark\'s: `headgate sql -b BRANCH "update NAMESPACE.NAME set …"`.',
+            where=where,
+            format_version=format_version,
+        )
+
+
+class OrchestratorUnavailable(Unavailable):
+    """The orchestrator of tasks does not answer."""
+
+    code = "orchestrator_unavailable"
+
+    def __init__(self, *, url: str, reason: str) -> None:
+        super().__init__(
+            f"the orchestrator at {url} does not answer as it should: {reason}. Nothing was "
+            "decided on its behalf; look at the server, then try again.",
+            url=url,
+            reason=reason,
+        )
+
+
+class LakeFSUnavailable(Unavailable):
+    """lakeFS does not answer."""
+
+    code = "lakefs_unavailable"
+
+    def __init__(self, *, doing: str, reason: str) -> None:
+        super().__init__(
+            f"lakeFS did not do this: {doing} ({reason}). What became of it is looked up before "
+            "anything is tried again.",
+            doing=doing,
             reason=reason,
         )

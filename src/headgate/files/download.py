@@ -9,11 +9,13 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from headgate.errors import StorageUnavailable, UnsafePath
+from headgate.files.batches import BATCHES_AHEAD, batched
 from headgate.files.entries import Entry
-from headgate.files.objects import Objects
+from headgate.files.objects import Digest, Objects
 from headgate.files.parallel import in_parallel
 from headgate.files.progress import Progress, counted
 from headgate.model.names import check_file_path
@@ -24,7 +26,7 @@ _PART = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 def download(
-    objects: Objects, entries: Iterable[Entry], target: Path, progress: Progress | None = None
+    contents: Objects, entries: Iterable[Entry], target: Path, progress: Progress | None = None
 ) -> list[Entry]:
     """Writes each entry at its path below the target, which may have other files already.
 
@@ -33,37 +35,57 @@ def download(
     """
     with _reported(target):
         target.mkdir(parents=True, exist_ok=True)
+    together = contents.travel_together
     written = in_parallel(
-        lambda entry: _write_one(objects, entry, target), entries, ahead=_FILES_AHEAD
+        lambda batch: _write_batch(contents, batch, target),
+        batched(entries, lambda entry: entry.size, together=together),
+        ahead=BATCHES_AHEAD if together else _FILES_AHEAD,
     )
-    return counted(written, progress)
+    return counted(chain.from_iterable(written), progress)
 
 
 def relative_to(entries: Iterable[Entry], prefix: str) -> Iterator[Entry]:
     """The entries as seen from a directory; an entry of that very path keeps its last name."""
+    if not prefix:
+        yield from entries
+        return
     for entry in entries:
-        below = entry.path.removeprefix(f"{prefix}/") if prefix else entry.path
+        below = entry.path.removeprefix(f"{prefix}/")
         yield replace(entry, path=below if entry.path != prefix else prefix.rpartition("/")[2])
 
 
-def _write_one(objects: Objects, entry: Entry, target: Path) -> Entry:
+def _write_batch(contents: Objects, batch: list[Entry], target: Path) -> list[Entry]:
+    """Each as it comes; what did not come with the others is asked for by itself."""
+    waiting: dict[Digest, list[Entry]] = {}
+    for entry in batch:
+        waiting.setdefault(entry.digest, []).append(entry)
+    if len(waiting) > 1:
+        wanted = [digest for digest, [entry, *_] in waiting.items() if not entry.is_directory]
+        for digest, data in contents.get_many(wanted):
+            for entry in waiting.pop(digest):
+                _write_one(iter((data,)), entry, target)
+    for entry in chain.from_iterable(waiting.values()):
+        _write_one(contents.stream(entry.digest), entry, target)
+    return batch
+
+
+def _write_one(chunks: Iterator[bytes], entry: Entry, target: Path) -> None:
     # Whatever the manifest says: a tree that was tampered with must not reach outside either.
     check_file_path(entry.path)
     *directories, name = entry.path.split("/")
     with _reported(target / entry.path):
         if entry.is_directory:
             with _opened(target, [*directories, name]):
-                return entry
+                return
         with _opened(target, directories) as directory:
-            _write_file(objects, entry, name, directory)
-    return entry
+            _write_file(chunks, entry, name, directory)
 
 
-def _write_file(objects: Objects, entry: Entry, name: str, directory: int) -> None:
+def _write_file(chunks: Iterator[bytes], entry: Entry, name: str, directory: int) -> None:
     part = f".headgate-{secrets.token_hex(8)}.part"
     try:
         with os.fdopen(os.open(part, _PART, 0o600, dir_fd=directory), "wb") as file:
-            for chunk in objects.stream(entry.digest):
+            for chunk in chunks:
                 file.write(chunk)
             os.fchmod(file.fileno(), entry.mode.value)
         os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NewType
 
-from headgate.errors import Invalid, ObjectCorrupted
+from headgate.errors import Invalid, ObjectCorrupted, ObjectNotFound
 from headgate.files.parallel import in_parallel
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ports import ObjectStore
+from headgate.model.ports import ObjectStore, Parcels
+from headgate.storage.reading import read_checked
 
 # The SHA-256 of some bytes as 64 hexadecimal digits.
 Digest = NewType("Digest", str)
 
+_FOLDER = "objects/sha256"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
-def digest_of(data: bytes) -> Digest:
+def digest_of(data: bytes | bytearray) -> Digest:
     return Digest(hashlib.sha256(data).hexdigest())
 
 
@@ -27,7 +29,7 @@ def key_of(digest: str) -> str:
     """Where the object with this digest lies in every store."""
     if not _DIGEST.match(digest):
         raise Invalid(f"{digest[:80]!r} is not a SHA-256 digest.", digest=digest[:80])
-    return f"objects/sha256/{digest[:2]}/{digest[2:]}"
+    return f"{_FOLDER}/{digest[:2]}/{digest[2:]}"
 
 
 class Objects:
@@ -35,9 +37,30 @@ class Objects:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._local = store.local_path(_FOLDER)
+        self._parcels = store if isinstance(store, Parcels) else None
 
     def location(self, digest: str) -> str:
         return f"{self._store.url}/{key_of(digest)}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every content lies as a file of this machine."""
+        return self._local is not None
+
+    @property
+    def travel_together(self) -> bool:
+        """Whether small contents come and go many at once."""
+        return self._parcels is not None
+
+    def local_path(self, digest: Digest) -> str | None:
+        """Where the content lies as a file of this machine, to be read only; else None."""
+        if self._local is None:
+            return None
+        if not _DIGEST.match(digest):
+            key_of(digest)
+        # By hand: joining paths takes longer than copying a small file.
+        return f"{self._local}/{digest[:2]}/{digest[2:]}"
 
     def put(self, data: bytes) -> Digest:
         digest = digest_of(data)
@@ -47,16 +70,85 @@ class Objects:
 
     def put_all(self, contents: Mapping[Digest, bytes]) -> None:
         """Stores each content under the digest that the caller computed for it."""
-        for _ in in_parallel(
-            lambda digest: self._store.put(key_of(digest), contents[digest]), contents
-        ):
-            pass
+        if self._parcels is not None:
+            self._parcels.put_many({key_of(digest): data for digest, data in contents.items()})
+            return
+        self.put_each(contents.items())
+
+    def put_each(self, contents: Iterable[tuple[Digest, bytes]]) -> int:
+        """The same as they come, so many are not in memory at once; how many they were."""
+        stored = in_parallel(lambda one: self._store.put(key_of(one[0]), one[1]), contents)
+        return sum(1 for _ in stored)
+
+    def put_files(self, files: Mapping[Digest, Path]) -> None:
+        """As `put_file`; of several small ones, those that the store lacks travel together."""
+        if self._parcels is None or len(files) <= 1:
+            for digest, source in files.items():
+                self.put_file(digest, source)
+            return
+        keys = {key_of(digest): digest for digest in files}
+        lacking = self._parcels.find_missing(list(keys))
+        self._parcels.put_many(
+            {key: b"".join(read_checked(files[keys[key]], keys[key])) for key in lacking}
+        )
+        reach(Failpoint.FILES_OBJECT_STORED)
 
     def put_file(self, digest: Digest, source: Path) -> bool:
         """Stores the file, which must still have this digest; False if it was there already."""
         stored = self._store.put_file(key_of(digest), source, sha256=digest)
         reach(Failpoint.FILES_OBJECT_STORED)
         return stored
+
+    def put_unhashed(self, source: Path) -> tuple[Digest, int]:
+        """Stores a file whose digest is found out on the way; that, and its size."""
+        digest, size = self._store.put_hashed(source, key_of)
+        reach(Failpoint.FILES_OBJECT_STORED)
+        return Digest(digest), size
+
+    def find_size(self, digest: str) -> int | None:
+        """How many bytes the content has; None where it is not stored."""
+        found = self._store.find(key_of(digest))
+        return found.size if found is not None else None
+
+    def find_missing(self, digests: Sequence[Digest]) -> list[Digest]:
+        """Which of these contents are not stored."""
+        sizes = (
+            map(self.find_size, digests) if self.is_local else in_parallel(self.find_size, digests)
+        )
+        return [digest for digest, size in zip(digests, sizes, strict=True) if size is None]
+
+    def get_many(self, digests: Sequence[Digest]) -> Iterator[tuple[Digest, bytes]]:
+        """Those that come together, verified; who needs the others asks for each by itself."""
+        if self._parcels is None:
+            return
+        keys = {key_of(digest): digest for digest in digests}
+        for key, data in self._parcels.get_many(list(keys)):
+            yield keys[key], data
+
+    def get_small(
+        self, digests: Sequence[Digest], *, most_bytes: int
+    ) -> Iterator[tuple[Digest, bytes]]:
+        """Those that are there, whole, and no larger than that, verified."""
+
+        def read(digest: Digest) -> bytes | None:
+            return self._find_small(digest, most_bytes)
+
+        # A disk answers before another thread is awake.
+        found = map(read, digests) if self.is_local else in_parallel(read, digests)
+        for digest, data in zip(digests, found, strict=True):
+            if data is not None:
+                yield digest, data
+
+    def _find_small(self, digest: Digest, most_bytes: int) -> bytes | None:
+        data = bytearray()
+        try:
+            for chunk in self._store.stream(key_of(digest)):
+                data += chunk
+                if len(data) > most_bytes:
+                    return None
+        except ObjectNotFound:
+            return None
+        return bytes(data) if digest_of(data) == digest else None
 
     def get(self, digest: Digest) -> bytes:
         data = self._store.get(key_of(digest))

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 from headgate.files.entries import Entry
 
-# Called with the files and the bytes done so far, always from the thread that began the work.
+# Called with the files and the bytes done so far, by one thread at a time.
 Progress = Callable[[int, int], None]
+
+
+class Tally:
+    """Adds up what several threads have done, and tells whoever wants to know."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._files = self._bytes = 0
+
+    def add(self, *, files: int = 0, bytes: int = 0) -> None:
+        if self._progress is None:
+            return
+        with self._lock:
+            self._files += files
+            self._bytes += bytes
+            self._progress(self._files, self._bytes)
 
 
 def counted(entries: Iterable[Entry], progress: Progress | None) -> list[Entry]:

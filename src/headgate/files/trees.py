@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.files import tree
+from headgate.files.cache import ContentCache, LocalContents
 from headgate.files.difference import Change, difference
 from headgate.files.download import download, relative_to
 from headgate.files.editing import Edited, edit
@@ -57,7 +58,50 @@ class FileTrees:
 
     def stream(self, entry: Entry) -> Iterator[bytes]:
         """The content of a file in chunks; ends in `ObjectCorrupted` if it is damaged."""
-        return self._objects.stream(entry.digest)
+        return self.stream_content(entry.digest)
+
+    def find_size(self, digest: str) -> int | None:
+        """How many bytes a stored content has; None where there is none of that digest."""
+        return self._objects.find_size(digest)
+
+    def store_file(self, digest: Digest, source: Path) -> bool:
+        """Stores a file's content, which must have this digest; False if it was there already."""
+        return self._objects.put_file(digest, source)
+
+    def store_files(self, files: Mapping[Digest, Path]) -> None:
+        """As `store_file` of each, together where small contents travel so."""
+        self._objects.put_files(files)
+
+    def store_each(self, contents: Iterable[tuple[Digest, bytes]]) -> int:
+        """Stores contents whose digests were verified, as they come; how many they were."""
+        return self._objects.put_each(contents)
+
+    @property
+    def travel_together(self) -> bool:
+        """Whether small contents come from this store, and go to it, many at once."""
+        return self._objects.travel_together
+
+    def find_missing(self, digests: Sequence[Digest]) -> list[Digest]:
+        """Which of these contents are not stored."""
+        return self._objects.find_missing(digests)
+
+    def read_small(
+        self, digests: Sequence[Digest], *, most_bytes: int
+    ) -> Iterator[tuple[Digest, bytes]]:
+        """Of these contents those that are there, whole, and no larger than that."""
+        return self._objects.get_small(digests, most_bytes=most_bytes)
+
+    def store_unhashed(self, source: Path) -> tuple[Digest, int]:
+        """Stores a file's content as it is now; its digest and size."""
+        return self._objects.put_unhashed(source)
+
+    def stream_content(self, digest: Digest) -> Iterator[bytes]:
+        """A stored content in chunks; ends in `ObjectCorrupted` if it is damaged."""
+        return self._objects.stream(digest)
+
+    def contents(self, cache: ContentCache) -> LocalContents:
+        """The contents as local files: the store's own, or fetched once into this cache."""
+        return LocalContents(self._objects, cache)
 
     def store(self, data: bytes) -> Digest:
         """Stores one content, for an entry that is to name it."""
@@ -90,6 +134,10 @@ class FileTrees:
         """
         chosen = relative_to(self.walk(root, prefix), prefix.rstrip("/"))
         return download(self._objects, chosen, target, progress)
+
+    def download_entries(self, entries: Iterable[Entry], target: Path) -> list[Entry]:
+        """Writes these files into the target directory, verified."""
+        return download(self._objects, entries, target)
 
     def difference(self, before: Digest, after: Digest) -> Iterator[Change]:
         """The changes that lead from one tree to the other, in the order of their paths."""

@@ -8,9 +8,11 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from headgate.errors import FileChanged, NotFound, StorageUnavailable, UnsafePath
+from headgate.files.batches import BATCHES_AHEAD, batched
 from headgate.files.entries import Entry, Mode, empty_directory
 from headgate.files.objects import Digest, Objects
 from headgate.files.parallel import in_parallel
@@ -51,11 +53,16 @@ def scan(source: Path, under: str = "") -> list[LocalFile]:
 
 
 def upload(
-    objects: Objects, files: Iterable[LocalFile], progress: Progress | None = None
+    contents: Objects, files: Iterable[LocalFile], progress: Progress | None = None
 ) -> list[Entry]:
     """Stores the contents that the store has not, and returns the entries to put in a tree."""
-    stored = in_parallel(lambda file: _upload_one(objects, file), files, ahead=_FILES_AHEAD)
-    return counted(stored, progress)
+    together = contents.travel_together
+    stored = in_parallel(
+        lambda batch: _upload_batch(contents, batch),
+        batched(files, lambda file: file.size, together=together),
+        ahead=BATCHES_AHEAD if together else _FILES_AHEAD,
+    )
+    return counted(chain.from_iterable(stored), progress)
 
 
 def _scan(source: Path, path: str) -> Iterator[LocalFile]:
@@ -93,15 +100,21 @@ def _what_it_is(mode: int) -> str:
     return "it is neither a file nor a directory (a socket, pipe or device)"
 
 
-def _upload_one(objects: Objects, file: LocalFile) -> Entry:
+def _upload_batch(contents: Objects, batch: list[LocalFile]) -> list[Entry]:
+    entries = [_hashed(file) for file in batch]
+    pairs = zip(entries, batch, strict=True)
+    contents.put_files({e.digest: file.source for e, file in pairs if not e.is_directory})
+    return entries
+
+
+def _hashed(file: LocalFile) -> Entry:
     if file.mode is Mode.DIRECTORY:
         return empty_directory(file.path)
-    digest, size = _hash(file.source)
-    objects.put_file(digest, file.source)
+    digest, size = hash_file(file.source)
     return Entry(path=file.path, mode=file.mode, size=size, digest=digest)
 
 
-def _hash(source: Path) -> tuple[Digest, int]:
+def hash_file(source: Path) -> tuple[Digest, int]:
     """Digest and size of the bytes as they are now; never those behind a link put there since."""
     try:
         with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb", 0) as file:

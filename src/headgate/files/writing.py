@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,9 +28,11 @@ from headgate.files.editing import Edited
 from headgate.files.entries import EMPTY, Entry
 from headgate.files.objects import Digest
 from headgate.files.trees import FileTrees
+from headgate.files.turns import Turns
 from headgate.model.changes import AddTransaction, OperationKey, PublishRequest, Receipt
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import ContentId, mint_version
+from headgate.model.names import DatasetName
 from headgate.model.nouns import (
     AttemptRef,
     Branch,
@@ -41,11 +44,15 @@ from headgate.model.nouns import (
     TransactionType,
     Version,
 )
+from headgate.model.waiting import wait_seconds
 
 T = TypeVar("T")
 
 # How often a write of its own is prepared again on a branch that others move.
 _TRIES = 20
+# Of a server's many threads that publish on one branch, one prepares while the others wait.
+_TURN_SECONDS = 10.0
+_TURNS = Turns()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +89,12 @@ def stage_edit(
     attempt: AttemptRef | None = None,
 ) -> Transaction:
     """Changes the working tree of an OPEN transaction; several writers of it take turns."""
-    for _ in range(_TRIES):
+    for losses in range(_TRIES):
         if transaction.state is not TransactionState.OPEN:
             raise TransactionNotOpen(transaction=transaction.id, state=transaction.state)
-        apply = partial(_apply, trees, root_of(transaction.version), edit, transaction)
+        apply = partial(
+            _apply, trees, root_of(transaction.version), edit, transaction.dataset, transaction
+        )
         edited = apply()
         try:
             return stage_version(
@@ -94,12 +103,13 @@ def stage_edit(
                 tree_version(edited.root),
                 expected=transaction.version.id if transaction.version else None,
                 attempt=attempt,
-                objects=_locations(trees, edited),
+                objects=locations_in(trees, edited),
             )
         except ViewConflict:
+            time.sleep(wait_seconds(losses))
             transaction = database.read(partial(load_transaction, id=transaction.id))
         except VersionExpired:
-            _take_back(database, trees, edit, apply)
+            take_back(database, trees, edit, apply)
     raise Invalid(f"transaction {transaction.id} is being changed by too many writers at once.")
 
 
@@ -116,29 +126,31 @@ def publish_edit(
 ) -> Receipt:
     """One transaction and publication of its own; prepared again where others were first."""
     check_is_files(dataset)
-    for remaining in range(_TRIES, 0, -1):
-        here = database.read(partial(load_branch, dataset=dataset, name=branch))
-        base = database.read(partial(find_transaction, id=here.view)) if here.view else None
-        before = root_of(base.version if base else None)
-        apply = partial(_apply, trees, before, edit, base)
-        try:
-            change = _addition(trees, here, before, apply())
-            request = PublishRequest(
-                actor=actor,
-                kind=PublicationKind.COMMIT,
-                changes=(change,) if change else (),
-                operation=operation,
-                may_write_protected=may_write_protected,
-            )
-            return publish(database, request)
-        except (ViewConflict, ObjectNotFound):
-            # Somebody moved the branch; or a part of the new tree was old and swept just now.
-            if remaining == 1:
-                raise
-        except VersionExpired:
-            if remaining == 1:
-                raise
-            _take_back(database, trees, edit, apply)
+    with _TURNS.taken((dataset.id, branch), patience_seconds=_TURN_SECONDS):
+        for losses in range(_TRIES):
+            here = database.read(partial(load_branch, dataset=dataset, name=branch))
+            base = database.read(partial(find_transaction, id=here.view)) if here.view else None
+            before = root_of(base.version if base else None)
+            apply = partial(_apply, trees, before, edit, dataset.name, base)
+            try:
+                change = _addition(trees, here, before, apply())
+                request = PublishRequest(
+                    actor=actor,
+                    kind=PublicationKind.COMMIT,
+                    changes=(change,) if change else (),
+                    operation=operation,
+                    may_write_protected=may_write_protected,
+                )
+                return publish(database, request)
+            except (ViewConflict, ObjectNotFound):
+                # Somebody moved the branch; or a part of the new tree was old and swept just now.
+                if losses == _TRIES - 1:
+                    raise
+                time.sleep(wait_seconds(losses))
+            except VersionExpired:
+                if losses == _TRIES - 1:
+                    raise
+                take_back(database, trees, edit, apply)
     raise AssertionError("unreachable")
 
 
@@ -150,12 +162,13 @@ def _addition(
         return None
     return AddTransaction(
         branch=here.id,
-        expected_head=here.head,
+        # An OPEN transaction refuses this at the door, unless its holder's lease is over.
+        expected_head=here.view,
         expected_view=here.view,
         parent=here.view,
         type=natural_type(trees.difference(before, edited.root)),
         version=tree_version(edited.root),
-        objects=frozenset(_locations(trees, edited)),
+        objects=frozenset(locations_in(trees, edited)),
     )
 
 
@@ -168,11 +181,17 @@ def check_is_files(dataset: Dataset) -> None:
         )
 
 
-def _apply(trees: FileTrees, root: Digest, edit: FileEdit, where: Transaction | None) -> Edited:
+def _apply(
+    trees: FileTrees,
+    root: Digest,
+    edit: FileEdit,
+    dataset: DatasetName,
+    where: Transaction | None,
+) -> Edited:
     for path in edit.remove:
         if next(trees.walk(root, path), None) is None:
             raise FileNotInView(
-                dataset=str(where.dataset) if where else "?",
+                dataset=str(dataset),
                 path=path,
                 where=where.id if where else "an empty branch",
             )
@@ -182,7 +201,7 @@ def _apply(trees: FileTrees, root: Digest, edit: FileEdit, where: Transaction | 
     return edited
 
 
-def _take_back(
+def take_back(
     database: Database, trees: FileTrees, edit: FileEdit, apply: Callable[[], Edited]
 ) -> None:
     """What cleanup has condemned is needed again: its bytes are made sure of, then it is spared.
@@ -190,7 +209,7 @@ def _take_back(
     In this order, and while nobody sweeps: another writer may rely on it as soon as it is spared.
     """
     with sweeping_alone(database):
-        locations = _locations(trees, apply())
+        locations = locations_in(trees, apply())
         condemned = database.read(partial(find_condemned, locations=locations))
         for entry in edit.put:
             if not entry.is_directory and trees.location(entry.digest) in condemned:
@@ -205,7 +224,7 @@ def _check_stored(trees: FileTrees, entry: Entry) -> None:
         raise ContentSwept(path=entry.path) from error
 
 
-def _locations(trees: FileTrees, edited: Edited) -> Iterable[str]:
+def locations_in(trees: FileTrees, edited: Edited) -> Iterable[str]:
     return [trees.location(digest) for digest in edited.digests]
 
 

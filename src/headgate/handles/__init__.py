@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from headgate.handles.datasets import BranchHandle, DatasetHandle
-from headgate.handles.files import read_file, store_bytes, view_files
+from headgate.handles.files import ShownFiles, store_bytes, view_files
 from headgate.handles.transactions import TransactionHandle, UnitHandle
 
 __all__ = [
     "BranchHandle",
     "DatasetHandle",
+    "ShownFiles",
     "TransactionHandle",
     "UnitHandle",
-    "read_file",
     "store_bytes",
     "view_files",
 ]

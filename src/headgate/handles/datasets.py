@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 from headgate.catalog import branches as branch_verbs
 from headgate.catalog import datasets as dataset_verbs
@@ -18,28 +18,43 @@ from headgate.catalog.find import (
 )
 from headgate.catalog.log import list_history
 from headgate.catalog.operations import do_once
+from headgate.catalog.showing import find_shown
 from headgate.catalog.transactions import Opener, Opening, open_transactions
-from headgate.errors import Invalid, NotInHistory, TransactionNotCommitted, VersionExpired
+from headgate.endpoint.ports import Idempotency
+from headgate.errors import (
+    Invalid,
+    NotFound,
+    NotInHistory,
+    TransactionNotCommitted,
+    VersionExpired,
+)
 from headgate.files.entries import Entry
 from headgate.files.progress import Progress
+from headgate.files.upload import LocalFile
 from headgate.files.writing import FileEdit, check_is_files, publish_edit, write_uploaded
-from headgate.handles.files import read_file, view_files
+from headgate.handles.beginning import begin
+from headgate.handles.content import show_dataset
+from headgate.handles.files import ShownFiles, view_files
+from headgate.handles.nouns import Json
 from headgate.handles.parts import StoreParts
-from headgate.handles.transactions import TransactionHandle
+from headgate.handles.registering import register_table
+from headgate.handles.transactions import TransactionHandle, UnitHandle, load_opened
 from headgate.model.changes import OperationKey, Receipt
+from headgate.model.contexts import UnitContext
+from headgate.model.durations import check_lease_seconds
 from headgate.model.names import DatasetName
 from headgate.model.nouns import (
     Branch,
     Dataset,
     DatasetKind,
+    Tag,
     Transaction,
     TransactionState,
     TransactionType,
 )
+from headgate.model.options import check_limit, member
 
 LEASE_SECONDS = 900
-
-E = TypeVar("E", bound=enum.StrEnum)
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,8 @@ class DatasetHandle:
 
     def create(
         self,
-        *,
         kind: str = "table",
+        *,
         branch: str | None = None,
         operation: OperationKey | None = None,
     ) -> Self:
@@ -69,7 +84,7 @@ class DatasetHandle:
             lambda: dataset_verbs.create_dataset(
                 self.store.database,
                 self.name,
-                kind=_member(DatasetKind, kind, what="kind of dataset"),
+                kind=member(DatasetKind, kind, what="kind of dataset"),
                 branch=branch or self.store.settings.builds.branch,
                 actor=self.store.settings.actor,
                 operation=operation,
@@ -82,6 +97,68 @@ class DatasetHandle:
 
     def branches(self) -> list[Branch]:
         return self.store.database.read(lambda c: list_branches(c, load_dataset(c, self.name).id))
+
+    def show(self, context: str | None = None, *, rows: int = 0) -> Json:
+        """The dataset and what it holds in a context, the primary branch unless named.
+
+        The document of `headgate dataset show`.
+        """
+        return show_dataset(self.store, self.name, context=context, rows=rows)
+
+    def register(
+        self, location: str, *, branch: str, idempotency: Idempotency | None = None
+    ) -> None:
+        """Shows an existing Iceberg table as this dataset, without copying it."""
+        register_table(self.store, self.name, location, branch=branch, idempotency=idempotency)
+
+    def tag(self, name: str, *, at: str) -> Tag:
+        """Pins a COMMITTED transaction; cleanup keeps it."""
+        actor = self.store.settings.actor
+        return dataset_verbs.create_tag(self.store.database, self.load(), name, at=at, actor=actor)
+
+    def untag(self, name: str) -> None:
+        dataset_verbs.delete_tag(self.store.database, self.load(), name)
+
+    def upload(
+        self, files: Sequence[LocalFile], *, progress: Progress | None = None
+    ) -> list[Entry]:
+        """Stores the contents of local files: entries for an edit of this dataset."""
+        check_is_files(self.load())
+        return self.store.trees.upload_files(files, progress=progress)
+
+    def shown(
+        self, *, branch: str | None = None, txn: str | None = None, at: str | None = None
+    ) -> ShownFiles:
+        """The files on a branch, the primary one unless named; at a transaction; or in one."""
+        found = self.load()
+        check_is_files(found)
+        if txn is None:
+            chosen = self.branch(branch or self.store.settings.builds.branch)
+            return ShownFiles(store=self.store, dataset=self.name, transaction=chosen.view(at=at))
+        if branch is not None or at is not None:
+            raise Invalid("a transaction says it all: leave out the branch and the moment.")
+        # Looking at it opens nothing, but is a use of it.
+        load_opened(self.store, txn).renew()
+        shown = self.store.database.read(lambda c: find_shown(c, UnitContext(id=txn), found))
+        return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
+
+    def writing(
+        self, *, branch: str | None = None, txn: str | None = None
+    ) -> BranchHandle | TransactionHandle:
+        """Where files are written: a branch that exists, or a transaction or unit that is open."""
+        check_is_files(self.load())
+        if branch is not None and txn is None:
+            target = self.branch(branch)
+            target.load()
+            return target
+        if txn is None or branch is not None:
+            raise Invalid("say where: name either a branch or a transaction.")
+        opened = load_opened(self.store, txn)
+        if isinstance(opened, UnitHandle):
+            return opened.dataset(str(self.name))
+        if opened.transaction.dataset != self.name:
+            raise NotInHistory(dataset=str(self.name), branch=opened.branch, transaction=txn)
+        return opened
 
 
 @dataclass(frozen=True)
@@ -100,10 +177,17 @@ class BranchHandle:
             lambda c: load_branch(c, load_dataset(c, self.dataset.name), self.name)
         )
 
+    def exists(self) -> bool:
+        try:
+            self.load()
+        except NotFound:
+            return False
+        return True
+
     def create(
         self,
-        *,
         parent: str | None = None,
+        *,
         at: str | None = None,
         operation: OperationKey | None = None,
     ) -> Self:
@@ -118,6 +202,7 @@ class BranchHandle:
                 parent=parent,
                 at=at,
                 actor=self.store.settings.actor,
+                may_write_protected=self.store.may_write_protected,
                 operation=operation,
             ),
         )
@@ -132,11 +217,12 @@ class BranchHandle:
                 self.store.database,
                 [self.load()],
                 actor=self.store.settings.actor,
+                may_write_protected=self.store.may_write_protected,
                 operation=operation,
             ),
         )
 
-    def reset(self, *, to: str, operation: OperationKey | None = None) -> Receipt:
+    def reset(self, to: str, *, operation: OperationKey | None = None) -> Receipt:
         """Moves the branch to a transaction of its history, or back to one a reset took off."""
         return do_once(
             self.store.database,
@@ -147,11 +233,12 @@ class BranchHandle:
                 self.name,
                 to=to,
                 actor=self.store.settings.actor,
+                may_write_protected=self.store.may_write_protected,
                 operation=operation,
             ),
         )
 
-    def reparent(self, *, under: str | None) -> Branch:
+    def reparent(self, under: str | None) -> Branch:
         """Mends the ancestry record; None makes it a root."""
         return branch_verbs.reparent_branch(
             self.store.database,
@@ -162,6 +249,7 @@ class BranchHandle:
         )
 
     def history(self, *, aborted: bool = False, limit: int | None = None) -> list[Transaction]:
+        check_limit(limit)
         return self.store.database.read(
             lambda c: list_history(
                 c,
@@ -175,13 +263,24 @@ class BranchHandle:
         self, type: str = "UPDATE", *, lease_seconds: int = LEASE_SECONDS
     ) -> TransactionHandle:
         """Opens a transaction: a context manager that commits, or aborts on an exception."""
+        check_lease_seconds(lease_seconds)
         branch = self.load()
         [opened] = open_transactions(
             self.store.database,
-            [Opening(branch=branch.id, type=_member(TransactionType, type, what="type"))],
-            Opener(actor=self.store.settings.actor, lease_seconds=lease_seconds),
+            [Opening(branch=branch.id, type=member(TransactionType, type, what="type"))],
+            Opener(
+                actor=self.store.settings.actor,
+                lease_seconds=lease_seconds,
+                may_write_protected=self.store.may_write_protected,
+            ),
         )
-        return TransactionHandle(self.store, opened)
+        handle = TransactionHandle(self.store, opened)
+        try:
+            handle.transaction = begin(self.store, opened)
+        except BaseException:
+            handle.abort()
+            raise
+        return handle
 
     def put(
         self,
@@ -215,6 +314,7 @@ class BranchHandle:
                 edit,
                 actor=self.store.settings.actor,
                 operation=operation,
+                may_write_protected=self.store.may_write_protected,
             ),
         )
 
@@ -223,8 +323,8 @@ class BranchHandle:
         return list(view_files(self.store, self.view(at=at), prefix))
 
     def read(self, path: str, *, at: str | None = None) -> bytes:
-        check_is_files(self.dataset.load())
-        return read_file(self.store, self.view(at=at), path)
+        shown = self.dataset.shown(branch=self.name, at=at)
+        return self.store.trees.read(shown.find(path))
 
     def view(self, *, at: str | None = None) -> Transaction | None:
         """What the branch shows, or a COMMITTED transaction of the dataset's past."""
@@ -232,7 +332,11 @@ class BranchHandle:
         id = at or branch.view
         if id is None:
             return None
-        shown = self.store.database.read(lambda c: load_transaction(c, id))
+        return self._checked(branch, self.store.database.read(lambda c: load_transaction(c, id)))
+
+    def _checked(self, branch: Branch, shown: Transaction) -> Transaction:
+        """A transaction that this branch's dataset shows, or once showed."""
+        id = shown.id
         if shown.dataset_id != branch.dataset_id:
             raise NotInHistory(dataset=str(branch.dataset), branch=self.name, transaction=id)
         if shown.state is not TransactionState.COMMITTED:
@@ -240,11 +344,3 @@ class BranchHandle:
         if shown.condemned:
             raise VersionExpired(what=f"transaction {id}")
         return shown
-
-
-def _member(kinds: type[E], text: str, *, what: str) -> E:
-    """The member of a closed set that a caller named, or an error that lists them."""
-    if text not in set(kinds):
-        known = ", ".join(kinds)
-        raise Invalid(f"{text!r} is no {what}: it is one of {known}.", given=text)
-    return kinds(text)

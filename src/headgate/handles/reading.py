@@ -10,11 +10,10 @@ from headgate.catalog.find import (
     branches_named,
     find_transaction,
     list_datasets,
-    load_branch,
     load_dataset,
     load_transactions,
 )
-from headgate.catalog.showing import find_shown
+from headgate.catalog.showing import find_shown, load_shown
 from headgate.errors import NotFound, NotInHistory, TransactionNotCommitted, VersionExpired
 from headgate.handles.parts import StoreParts
 from headgate.model.contexts import BranchContext, Context, parse_context
@@ -88,12 +87,7 @@ def _load_side(connection: Connection, dataset: Dataset, text: str) -> Transacti
     transaction = find_transaction(connection, text)
     if transaction is not None:
         return _checked(transaction, dataset)
-    context = parse_context(text)
-    if isinstance(context, BranchContext):
-        known = branches_named(connection, context.chain, [dataset.id])
-        # A word that means nothing here is a mistake rather than an empty branch.
-        load_branch(connection, dataset, known[0].name if known else context.branch)
-    return find_shown(connection, context, dataset)
+    return load_shown(connection, parse_context(text), dataset)
 
 
 def _checked(transaction: Transaction, dataset: Dataset) -> Transaction:
@@ -111,9 +105,7 @@ def _checked(transaction: Transaction, dataset: Dataset) -> Transaction:
 def _with_fallback(store: StoreParts, context: Context) -> Context:
     if not isinstance(context, BranchContext) or context.fallbacks:
         return context
-    builds = store.settings.builds
-    fallback = builds.fallback if builds.fallback is not None else (builds.branch,)
-    others = tuple(name for name in fallback if name != context.branch)
+    others = store.settings.builds.fallback_of(context.branch)
     return BranchContext(chain=(context.branch, *others))
 
 

@@ -12,6 +12,7 @@ from headgate.endpoint.ports import Idempotency, Principal
 from headgate.endpoint.registering import register
 from headgate.endpoint.truth import SqlTableCatalog
 from headgate.endpoint.writing import operation_key
+from headgate.errors import BucketMissing, ObjectNotFound
 from headgate.handles.parts import StoreParts
 from headgate.model.contexts import BranchContext
 from headgate.model.names import DatasetName, check_branch_name
@@ -29,23 +30,27 @@ def register_table(
 ) -> None:
     """Shows the table at an address on a branch; a directory means its newest metadata file."""
     options = store.settings.environ
-    principal = Principal(actor=store.settings.actor)
+    principal = Principal(actor=store.settings.actor, may_write_protected=store.may_write_protected)
     context = BranchContext(chain=(check_branch_name(branch),))
-    do_once(
-        store.database,
-        operation_key(principal, context, idempotency),
-        lambda: register(
-            SqlTableCatalog(store.database),
-            store.contents.tables,
-            partial(read_outside, options=options),
-            principal=principal,
-            context=context,
-            name=name,
-            metadata_location=_metadata_file(location, options),
-            now_ms=time.time_ns() // 1_000_000,
-            idempotency=idempotency,
-        ),
-    )
+    try:
+        do_once(
+            store.database,
+            operation_key(principal, context, idempotency),
+            lambda: register(
+                SqlTableCatalog(store.database),
+                store.contents.tables,
+                partial(read_outside, options=options),
+                principal=principal,
+                context=context,
+                name=name,
+                metadata_location=_metadata_file(location, options),
+                now_ms=time.time_ns() // 1_000_000,
+                idempotency=idempotency,
+            ),
+        )
+    except BucketMissing as error:
+        # Not ours: whoever named it has to name another one.
+        raise ObjectNotFound(location=location) from error
 
 
 def _metadata_file(location: str, options: Mapping[str, str]) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from headgate.attempts.committing import CommitOptions, commit_transactions
-from headgate.catalog.find import find_transaction, load_dataset, load_transaction
+from headgate.catalog.find import load_dataset, load_transaction
 from headgate.catalog.operations import do_once
 from headgate.catalog.transactions import abort_transactions, renew_transactions
 from headgate.catalog.units import (
-    close_unit,
+    abort_unit,
+    close_empty_unit,
+    find_unit,
+    list_unit_transactions,
     load_open_unit,
     load_unit,
     open_in_unit,
@@ -24,16 +26,19 @@ from headgate.errors import Invalid
 from headgate.files.entries import Entry
 from headgate.files.progress import Progress
 from headgate.files.writing import FileEdit, check_is_files, stage_edit, write_uploaded
+from headgate.handles.ending import EndsWithItsBlock
 from headgate.handles.files import store_bytes, view_files
+from headgate.handles.nouns import Json, transaction_json, unit_json
 from headgate.handles.parts import StoreParts
 from headgate.model.changes import OperationKey, Receipt
+from headgate.model.durations import check_lease_seconds
 from headgate.model.ids import UnitId
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import Transaction, TransactionState
 
 
 @dataclass
-class TransactionHandle:
+class TransactionHandle(EndsWithItsBlock):
     """An OPEN transaction in somebody's hands."""
 
     store: StoreParts
@@ -72,6 +77,10 @@ class TransactionHandle:
         self._check_is_files()
         return list(view_files(self.store, self.transaction, prefix))
 
+    def noun(self) -> Json:
+        """As the catalog has it now."""
+        return transaction_json(TransactionHandle.load(self.store, self.id).transaction)
+
     def renew(self) -> None:
         """Any use renews the lease."""
         renew_transactions(self.store.database, [self.transaction.id])
@@ -80,11 +89,12 @@ class TransactionHandle:
         """One publication of its own."""
         return do_once(self.store.database, operation, lambda: self._commit(operation))
 
-    def abort(self) -> None:
+    def _abort(self) -> Sequence[str]:
         self._check_stands_alone()
         abort_transactions(
             self.store.database, [self.transaction.id], actor=self.store.settings.actor
         )
+        return [self.id]
 
     def _commit(self, operation: OperationKey | None) -> Receipt:
         self._check_stands_alone()
@@ -92,8 +102,18 @@ class TransactionHandle:
             self.store.database,
             self.store.contents,
             [self.transaction.id],
-            CommitOptions(actor=self.store.settings.actor, operation=operation),
+            CommitOptions(
+                actor=self.store.settings.actor,
+                operation=operation,
+                may_write_protected=self.store.may_write_protected,
+            ),
         )
+
+    def _state(self) -> TransactionState:
+        return self.store.database.read(lambda c: load_transaction(c, self.id)).state
+
+    def _ends_with_another(self) -> bool:
+        return self.transaction.unit is not None
 
     def _check_is_files(self) -> None:
         check_is_files(
@@ -110,27 +130,9 @@ class TransactionHandle:
                 unit=unit,
             )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        found = self.store.database.read(lambda c: find_transaction(c, self.id))
-        # One that belongs to a unit ends with the unit.
-        if found is None or found.state is not TransactionState.OPEN or found.unit is not None:
-            return
-        if error is None:
-            self.commit()
-        else:
-            self.abort()
-
 
 @dataclass
-class UnitHandle:
+class UnitHandle(EndsWithItsBlock):
     """A unit of transactions in somebody's hands."""
 
     store: StoreParts
@@ -140,6 +142,7 @@ class UnitHandle:
 
     @classmethod
     def open(cls, store: StoreParts, branch: str, *, lease_seconds: int, actor: str) -> Self:
+        check_lease_seconds(lease_seconds)
         unit = open_unit(store.database, branch, actor=actor, lease_seconds=lease_seconds)
         return cls(store, unit.id, unit.branch, actor)
 
@@ -161,8 +164,19 @@ class UnitHandle:
         return TransactionHandle(
             self.store,
             self.store.database.write(
-                lambda c: open_in_unit(c, load_unit(c, self.id), load_dataset(c, parsed))
+                lambda c: open_in_unit(
+                    c,
+                    load_unit(c, self.id),
+                    load_dataset(c, parsed),
+                    may_write_protected=self.store.may_write_protected,
+                )
             ),
+        )
+
+    def noun(self) -> Json:
+        """As the catalog has it now, with all of its transactions."""
+        return self.store.database.read(
+            lambda c: unit_json(load_unit(c, self.id), list_unit_transactions(c, self.id))
         )
 
     def renew(self) -> None:
@@ -179,35 +193,25 @@ class UnitHandle:
             self.store.database,
             self.store.contents,
             [t.id for t in unit.transactions],
-            CommitOptions(actor=self.actor, operation=operation),
+            CommitOptions(
+                actor=self.actor,
+                operation=operation,
+                may_write_protected=self.store.may_write_protected,
+            ),
         )
         if not unit.transactions:
-            # The door closes a unit with its transactions; there was none to close it with.
-            close_unit(self.store.database, self.id, TransactionState.COMMITTED)
+            close_empty_unit(self.store.database, self.id)
         return receipt
 
-    def abort(self) -> Sequence[str]:
-        """Aborts all of its transactions and says which they were."""
-        unit = self.store.database.read(lambda c: load_open_unit(c, self.id))
-        ids = [t.id for t in unit.transactions]
-        if ids:
-            abort_transactions(self.store.database, ids, actor=self.actor)
-        close_unit(self.store.database, unit.id, TransactionState.ABORTED)
-        return ids
+    def _state(self) -> TransactionState:
+        return self.store.database.read(lambda c: load_unit(c, self.id)).state
 
-    def __enter__(self) -> Self:
-        return self
+    def _abort(self) -> Sequence[str]:
+        return abort_unit(self.store.database, self.id, actor=self.actor)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        unit = self.store.database.read(lambda c: load_unit(c, self.id))
-        if unit.state is not TransactionState.OPEN:
-            return
-        if error is None:
-            self.commit()
-        else:
-            self.abort()
+
+def load_opened(store: StoreParts, id: str) -> TransactionHandle | UnitHandle:
+    """What an id stands for, in any state: a unit, or a transaction."""
+    if store.database.read(lambda c: find_unit(c, id)) is not None:
+        return UnitHandle.load(store, id)
+    return TransactionHandle.load(store, id)

@@ -93,7 +93,13 @@ def require_compatible(
     pair = first_bad_pair(chain, branches)
     if pair is not None:
         ancestry = [pair[0], *ancestors_of(pair[0], branches)]
-        raise AncestryViolated(dataset=str(dataset), chain=chain, ancestry=ancestry, pair=pair)
+        raise AncestryViolated(
+            dataset=str(dataset),
+            chain=chain,
+            ancestry=ancestry,
+            pair=pair,
+            below=pair[0] in ancestors_of(pair[1], branches),
+        )
 
 
 def output_place(chain: Sequence[str], branches: Mapping[str, BranchRecord]) -> OutputPlace:

@@ -88,7 +88,8 @@ class CreateBranch:
     head: TransactionId | None = None
     view: TransactionId | None = None
     remembered_chain: tuple[str, ...] = ()
-    build: str | None = None
+    # The build or unit that needs it: it goes again where nothing is committed on it.
+    made_for: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,26 +1,29 @@
-"""Whether a job is fresh, adopted or stale, and why; pure.
-
-A job's fingerprint is all that decides what its outputs hold. Its inputs key says whether the
-views that are there were made from the same; its build key finds transactions that can be adopted.
-"""
+"""Whether a job is fresh, adopted or stale, and why; pure."""
 
 from __future__ import annotations
 
 import enum
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from headgate.errors import InputNotFound
+from headgate.model.fingerprints import (
+    Fingerprint,
+    digest,
+    fingerprint,
+    on_top_of,
+)
 from headgate.model.ids import ContentId, Instant, TransactionId
+from headgate.model.incrementality import Extent, Incrementality, decide_incremental
 from headgate.model.jobspecs import FRESH_NEVER, InputSpec, JobSpec
 from headgate.model.names import DatasetName
+from headgate.model.nouns import TransactionType
+from headgate.model.parameters import effective_parameters
+from headgate.model.past import Answer, Answers, Base, Change, Histories, Place, Question
 from headgate.model.planning import Job
 
 _MICROSECONDS = 1_000_000
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 class Reason(enum.StrEnum):
@@ -42,80 +45,6 @@ class Decided(enum.StrEnum):
     STALE = "stale"
     FRESH = "fresh"
     ADOPTED = "adopted"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fingerprint:
-    """All that decides what a job's outputs hold; a built transaction carries it."""
-
-    logic: str
-    parameters: str
-    environment: str
-    # (input name, content id), by name.
-    inputs: tuple[tuple[str, str], ...]
-    # Of an incremental job: what each output held before, by dataset; else None.
-    base: tuple[tuple[str, str | None], ...] | None = None
-
-    @property
-    def inputs_key(self) -> str:
-        return digest(
-            ["inputs-1", self.logic, self.parameters, self.environment, list(self.inputs)]
-        )
-
-    @property
-    def build_key(self) -> str:
-        return digest(["build-1", self.inputs_key, None if self.base is None else list(self.base)])
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "logic": self.logic,
-            "parameters": self.parameters,
-            "environment": self.environment,
-            "inputs": [list(pair) for pair in self.inputs],
-            "base": None if self.base is None else [list(pair) for pair in self.base],
-        }
-
-
-def fingerprint_from_json(data: Mapping[str, Any]) -> Fingerprint:
-    base = data["base"]
-    return Fingerprint(
-        logic=data["logic"],
-        parameters=data["parameters"],
-        environment=data["environment"],
-        inputs=tuple((name, content) for name, content in data["inputs"]),
-        base=None if base is None else tuple((name, content) for name, content in base),
-    )
-
-
-def fingerprint(
-    spec: JobSpec,
-    *,
-    parameters: Mapping[str, Any],
-    environment: str,
-    inputs: Mapping[str, ContentId],
-    base: Mapping[DatasetName, ContentId | None],
-) -> Fingerprint:
-    """The fingerprint of one run of a JobSpec; `base` counts only where it is incremental."""
-    return Fingerprint(
-        logic=spec.logic_hash,
-        parameters=digest(effective_parameters(spec, parameters)),
-        environment=environment,
-        inputs=tuple(sorted(inputs.items())),
-        base=None
-        if spec.declaration.incremental is None
-        else tuple(sorted((str(name), content) for name, content in base.items())),
-    )
-
-
-def effective_parameters(spec: JobSpec, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared defaults, with what this build gives in their place."""
-    declared = spec.declaration.parameters
-    return {parameter.name: given.get(parameter.name, parameter.default) for parameter in declared}
-
-
-def digest(value: Any) -> str:
-    """The sha256 of a JSON value, the same on every machine and Python."""
-    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()
 
 
 # --- facts that a plan is made from ---------------------------------------------------------
@@ -143,6 +72,7 @@ class Candidate:
     # By output dataset.
     transactions: Mapping[DatasetName, TransactionId]
     contents: Mapping[DatasetName, ContentId | None]
+    types: Mapping[DatasetName, TransactionType]
     committed_at: Instant
 
 
@@ -150,6 +80,24 @@ class Candidates(Protocol):
     """Finds what is eligible by build key; a dict does."""
 
     def get(self, build_key: str, /) -> Candidate | None: ...
+
+
+class Past(Histories, Protocol):
+    """What was built before; asked only for incremental jobs that are not fresh."""
+
+    def base(self, output: DatasetName, /) -> Base:
+        """What an output holds where the build is going to write it."""
+        ...
+
+
+class NoPast:
+    """Nothing was ever built."""
+
+    def base(self, _output: DatasetName, /) -> Base:
+        return Base()
+
+    def since(self, _last: TransactionId, _head: TransactionId, /) -> tuple[Change, ...] | None:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +118,15 @@ class Facts:
     views: Mapping[DatasetName, View]
     pinned: Mapping[Pin, View] = field(default_factory=dict)
     candidates: Candidates = field(default_factory=dict[str, Candidate])
+    past: Past = field(default_factory=NoPast)
+    # What looks at content have found so far.
+    answers: Answers = field(default_factory=dict[Question, Answer])
     parameters: Mapping[str, Any] = field(default_factory=dict)
     environment: str = ""
     now: Instant
     force: bool = False
+    # Incremental jobs run, and read everything.
+    full: bool = False
 
 
 # --- the decision ---------------------------------------------------------------------------
@@ -202,6 +155,8 @@ class Decision:
     inputs: tuple[PlannedInput, ...]
     made_from: Fingerprint | None
     candidate: Candidate | None = None
+    # Of a job that is declared incremental and is not fresh.
+    incremental: Incrementality | None = None
 
 
 def decide(jobs: Sequence[Job], facts: Facts) -> tuple[Decision, ...]:
@@ -209,7 +164,7 @@ def decide(jobs: Sequence[Job], facts: Facts) -> tuple[Decision, ...]:
     decisions: list[Decision] = []
     for job in jobs:
         inputs = tuple(_planned(given, job, decisions, facts) for given in job.spec.inputs)
-        decisions.append(_decided(job, inputs, facts))
+        decisions.append(_decided(job, inputs, decisions, facts))
     return tuple(decisions)
 
 
@@ -249,35 +204,53 @@ def _view(given: InputSpec, job: Job, facts: Facts) -> View:
     return view
 
 
-def _decided(job: Job, inputs: tuple[PlannedInput, ...], facts: Facts) -> Decision:
+def _decided(
+    job: Job, inputs: tuple[PlannedInput, ...], above: Sequence[Decision], facts: Facts
+) -> Decision:
     views = [facts.views.get(name) for name in job.outputs]
     made_from = _fingerprint(job, inputs, facts)
-    reason = _own_reason(job.spec, views, made_from, facts)
-    if reason is Reason.FRESH:
-        return _decision(job, Decided.FRESH, reason, inputs, made_from)
-    candidate = None
-    if made_from is not None and reason not in {Reason.FORCED, Reason.NEVER_FRESH}:
-        candidate = _adoptable(job, made_from, facts)
-    if candidate is None:
-        return _decision(job, Decided.STALE, reason, inputs, made_from)
-    return Decision(
+    decision = Decision(
         job=job,
-        state=Decided.ADOPTED,
-        reason=Reason.ADOPTED,
+        state=Decided.STALE,
+        reason=_own_reason(job.spec, views, made_from, facts),
         inputs=inputs,
         made_from=made_from,
-        candidate=candidate,
     )
+    if decision.reason is Reason.FRESH:
+        return replace(decision, state=Decided.FRESH)
+    if job.spec.declaration.incremental is not None:
+        decision = _with_extent(decision, above, facts)
+    candidate = _adoptable(decision, facts)
+    if candidate is None:
+        return decision
+    return replace(decision, state=Decided.ADOPTED, reason=Reason.ADOPTED, candidate=candidate)
 
 
-def _decision(
-    job: Job,
-    state: Decided,
-    reason: Reason,
-    inputs: tuple[PlannedInput, ...],
-    made_from: Fingerprint | None,
-) -> Decision:
-    return Decision(job=job, state=state, reason=reason, inputs=inputs, made_from=made_from)
+def _with_extent(decision: Decision, above: Sequence[Decision], facts: Facts) -> Decision:
+    """How much the job reads; where it adds to its outputs, what they hold is part of its key."""
+    spec = decision.job.spec.declaration.incremental
+    assert spec is not None
+    bases = {name: facts.past.base(name) for name in decision.job.outputs}
+    places = [_place(given, above, facts) for given in decision.inputs]
+    found = decide_incremental(spec, places, bases, facts.past, facts.answers, full=facts.full)
+    made_from = decision.made_from
+    if made_from is not None and found.extent is Extent.INCREMENTAL:
+        made_from = on_top_of(made_from, bases)
+    return replace(decision, incremental=found, made_from=made_from)
+
+
+def _place(given: PlannedInput, above: Sequence[Decision], facts: Facts) -> Place:
+    candidate = above[given.made_by].candidate if given.made_by is not None else None
+    if candidate is None:
+        return Place(name=given.name, dataset=given.dataset, head=given.transaction)
+    base = facts.past.base(given.dataset)
+    adopted = Change(
+        transaction=candidate.transactions[given.dataset],
+        number=base.number + 1,
+        type=candidate.types[given.dataset],
+        changes_content=candidate.contents[given.dataset] != base.content,
+    )
+    return Place(name=given.name, dataset=given.dataset, head=base.transaction, adopted=adopted)
 
 
 def _fingerprint(job: Job, inputs: tuple[PlannedInput, ...], facts: Facts) -> Fingerprint | None:
@@ -285,13 +258,8 @@ def _fingerprint(job: Job, inputs: tuple[PlannedInput, ...], facts: Facts) -> Fi
     contents = {given.name: given.content for given in inputs if given.content is not None}
     if len(contents) < len(inputs):
         return None
-    views = {name: facts.views.get(name) for name in job.outputs}
     return fingerprint(
-        job.spec,
-        parameters=facts.parameters,
-        environment=facts.environment,
-        inputs=contents,
-        base={name: view.content if view else None for name, view in views.items()},
+        job.spec, parameters=facts.parameters, environment=facts.environment, inputs=contents
     )
 
 
@@ -299,7 +267,7 @@ def _own_reason(
     spec: JobSpec, views: Sequence[View | None], made_from: Fingerprint | None, facts: Facts
 ) -> Reason:
     """The first reason that holds: the job's own before those that it has from its inputs."""
-    if facts.force:
+    if facts.force or (facts.full and spec.declaration.incremental is not None):
         return Reason.FORCED
     if any(view is None for view in views):
         return Reason.NEVER_BUILT
@@ -330,12 +298,17 @@ def _changed_logic(spec: JobSpec, carried: Fingerprint, facts: Facts) -> Reason 
     return None
 
 
-def _adoptable(job: Job, made_from: Fingerprint, facts: Facts) -> Candidate | None:
+def _adoptable(decision: Decision, facts: Facts) -> Candidate | None:
     """What carries this build key, if it covers every output and is not too old."""
-    found = facts.candidates.get(made_from.build_key)
-    if found is None or not _young(found.committed_at, job.spec, facts):
+    made_from, extent = decision.made_from, decision.incremental
+    if made_from is None or decision.reason in {Reason.FORCED, Reason.NEVER_FRESH}:
         return None
-    return found if set(found.transactions) == set(job.outputs) else None
+    if extent is not None and (extent.refused or extent.extent is Extent.UNDECIDED):
+        return None
+    found = facts.candidates.get(made_from.build_key)
+    if found is None or not _young(found.committed_at, decision.job.spec, facts):
+        return None
+    return found if set(found.transactions) == set(decision.job.outputs) else None
 
 
 def _young(committed_at: Instant, spec: JobSpec, facts: Facts) -> bool:

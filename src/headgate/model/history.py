@@ -62,3 +62,18 @@ def is_in_history(candidate: Step, newest: Step | None, lookup: Lookup) -> bool:
         return False
     found = ancestor_at_depth(newest, candidate.depth, lookup)
     return found is not None and found.id == candidate.id
+
+
+def common_ancestor(one: Step, other: Step, lookup: Lookup) -> Step | None:
+    """The newest transaction that is in both histories; None where they never met."""
+    depth = min(one.depth, other.depth)
+    left = ancestor_at_depth(one, depth, lookup)
+    right = ancestor_at_depth(other, depth, lookup)
+    while left is not None and right is not None and left.id != right.id:
+        # At equal depths skip pointers lead to equal depths, so both sides stay level.
+        if left.jump is not None and left.jump != right.jump and right.jump is not None:
+            left, right = lookup(left.jump), lookup(right.jump)
+        else:
+            left = lookup(left.parent) if left.parent is not None else None
+            right = lookup(right.parent) if right.parent is not None else None
+    return left if left is not None and right is not None else None

@@ -122,7 +122,7 @@ class Declaration:
 
     module: str
     function: str
-    # Relative to the repository's root, for people; never part of a hash.
+    # Relative to the project's root, for people; never part of a hash.
     file: str
     line: int
     inputs: tuple[InputSpec, ...]

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
-from headgate.errors import InvalidName, UnsafePath
+from headgate.errors import Invalid, InvalidName, UnsafePath
 
 _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}\Z")
 _PLAIN_PART = re.compile(r"[A-Za-z0-9_-]+\Z")
 _PART_LIMIT = 200
+# Between commas; one in backticks is part of a name.
+_LISTED = re.compile(r"(?:`[^`]*`|[^,`])+")
+# Nothing in such a path can be refused but its length; most are such, and there are many.
+_PLAIN_PATH = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}(?:/(?!\Z)|\Z))+")
 _PATH_LIMIT_BYTES = 1024
+LABEL_LIMIT = 200
 _COMPONENT_LIMIT_BYTES = 255
 
 
@@ -23,9 +30,19 @@ class DatasetName:
     name: str
 
     def __str__(self) -> str:
+        return self._text
+
+    def __hash__(self) -> int:
+        # The name alone, whose hash Python remembers: a plan asks for hundreds of thousands.
+        return hash(self.name)
+
+    @cached_property
+    def _text(self) -> str:
         return ".".join(_quote(part) for part in (*self.namespace, self.name))
 
 
+# A plan reads the same few thousand names again and again; what is refused is not kept.
+@lru_cache(maxsize=32_768)
 def parse_dataset_name(text: str) -> DatasetName:
     """Reads `ns.name`, `a.b.name` or a part in backticks; refuses what could deceive a reader."""
     parts = _split(text)
@@ -83,6 +100,8 @@ def check_branch_name(name: str, *, what: str = "branch") -> str:
 
 def check_file_path(path: str) -> str:
     """A relative, forward-slashed path that means the same on every machine, or an error."""
+    if len(path) <= _PATH_LIMIT_BYTES and _PLAIN_PATH.fullmatch(path):
+        return path
     if not path:
         raise UnsafePath(path=path, reason="it is empty")
     try:
@@ -107,6 +126,25 @@ def check_file_path(path: str) -> str:
                 path=path, reason=f"a component is over {_COMPONENT_LIMIT_BYTES} bytes"
             )
     return path
+
+
+def check_label(value: str, *, what: str = "an actor or a key") -> str:
+    """What others will read in the log: short, and nothing that a terminal would obey."""
+    if not (0 < len(value) <= LABEL_LIMIT and value.isprintable()):
+        shown = value[:LABEL_LIMIT]
+        raise Invalid(
+            f"{shown!r} cannot be {what}: give 1 to {LABEL_LIMIT} printable characters.",
+            value=shown,
+        )
+    return value
+
+
+def no_text(given: str) -> Invalid:
+    """The refusal of what neither a database nor a URL can hold."""
+    return Invalid(
+        f"{given[:LABEL_LIMIT]!a} is no text: it holds half a character, as a name in another "
+        "encoding than UTF-8 does, or a zero byte."
+    )
 
 
 def _check_plain_to_see(path: str) -> None:
@@ -152,3 +190,10 @@ def _scripts(text: str) -> list[str]:
         if unicodedata.name(character, "").startswith(script)
     }
     return sorted(found)
+
+
+def listed(names: Sequence[str]) -> tuple[str, ...]:
+    """Names in a list, or in one text with commas between them, which iterates by letter."""
+    if not isinstance(names, str):
+        return tuple(names)
+    return tuple(name.strip() for name in _LISTED.findall(names) if name.strip())

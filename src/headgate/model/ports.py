@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headgate.model.ids import Instant
 
@@ -40,6 +40,13 @@ class ObjectStore(Protocol):
         """As `put`, streaming; with a digest given, only if that is what the file still holds."""
         ...
 
+    def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
+        """Stores the file under the key that its SHA-256 makes, and returns that and its size.
+
+        What is stored has this digest, whatever happens to the file meanwhile.
+        """
+        ...
+
     def replace(self, key: str, data: bytes) -> None:
         """Writes the object whether or not the key is taken; the last writer wins."""
         ...
@@ -52,6 +59,10 @@ class ObjectStore(Protocol):
         """The object in chunks, for what may not fit in memory, or `ObjectNotFound`."""
         ...
 
+    def local_path(self, key: str) -> Path | None:
+        """Where the object is, or would be, a file of this machine; None in every other store."""
+        ...
+
     def find(self, key: str) -> ObjectInfo | None:
         """What the store knows of the object, or None."""
         ...
@@ -62,6 +73,23 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes the objects; a key that is not there is no error."""
+        ...
+
+
+@runtime_checkable
+class Parcels(Protocol):
+    """An object store that every request is a journey to: many small objects travel together."""
+
+    def find_missing(self, keys: Sequence[str]) -> set[str]:
+        """Which of these objects are not there."""
+        ...
+
+    def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Those that come together, as they come; of the others `get` says what they lack."""
+        ...
+
+    def put_many(self, objects: Mapping[str, bytes]) -> None:
+        """As `put` of each."""
         ...
 
 
@@ -81,4 +109,8 @@ class Outside(Protocol):
 
     def undo(self, target: Mapping[str, str], *, effect: str, back_to: str) -> bool:
         """Moves the head back only if it still is exactly the effect; False otherwise."""
+        ...
+
+    def find_mark(self, target: Mapping[str, str]) -> str | None:
+        """Which execution the head says it was made by; None where it says nothing."""
         ...

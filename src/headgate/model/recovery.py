@@ -65,3 +65,20 @@ def decide(classes: Sequence[Classification]) -> Decision:
     if all(c in undoable for c in classes):
         return Decision.ROLL_BACK
     return Decision.STOP
+
+
+class Landing(enum.StrEnum):
+    """What became of a workspace's move: recovery only records it, and moves nothing."""
+
+    LANDED = "landed"
+    NOT_LANDED = "not landed"
+    UNKNOWN = "unknown"
+
+
+def landing_of(
+    *, expected: str, planned: str | None, execution: str, head: str | None, mark: str | None
+) -> Landing:
+    """By the head alone: it is what the move was to make, or bears its mark, or never moved."""
+    if head is not None and (head == planned or mark == execution):
+        return Landing.LANDED
+    return Landing.NOT_LANDED if head == expected else Landing.UNKNOWN

@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from headgate.settings import Settings
+
 CATALOG = "headgate"
+# Where workers on other machines have their Python; else they are given this process's path.
+PYTHON_OF_WORKERS = "spark.pyspark.python"
+DEFAULT_CATALOG = "spark.sql.defaultCatalog"
 _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+# What Java's S3 client reads from its environment.
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -27,6 +34,8 @@ def jvm_conf(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.catalogImplementation": "in-memory",
+        # As PySpark has it: else executors keep what a job ships from the sessions that need it.
+        "spark.sql.artifact.isolation.enabled": "false",
         **extra,
     }
     if master.startswith("local"):
@@ -43,6 +52,21 @@ def jvm_conf(
         if part
     )
     return conf
+
+
+def executor_credentials(settings: Settings) -> dict[str, str]:
+    """The S3 credentials of this process for the executors of a cluster, as their environment.
+
+    A local JVM has this process's environment. The names make Spark redact the values wherever it
+    shows its settings.
+    """
+    if settings.spark.master.startswith("local") or not settings.warehouse.startswith("s3:"):
+        return {}
+    return {
+        f"spark.executorEnv.{name}": settings.environ[name]
+        for name in _CREDENTIALS
+        if settings.environ.get(name)
+    }
 
 
 def catalog_conf(
@@ -75,7 +99,7 @@ def named_catalog(name: str, options: Mapping[str, str]) -> dict[str, str]:
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{key}": value for key, value in options.items()},
-        "spark.sql.defaultCatalog": name,
+        DEFAULT_CATALOG: name,
     }
 
 

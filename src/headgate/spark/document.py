@@ -15,29 +15,34 @@ class EventKind(enum.StrEnum):
     STARTED = "started"
     PROGRESS = "progress"
     WRITTEN = "written"
+    NEEDS = "needs"
     DONE = "done"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What an input stands for: a table's name, or a directory that holds a tree of files."""
+    """What an input stands for: a table's name, or directories that hold a tree of files."""
 
     dataset: str
-    files: str | None = None
+    # By read mode. One that does not exist is made by the build when it hears of the need.
+    files: Mapping[str, str] | None = None
     branch: str | None = None
     transaction: str | None = None
-    # The Iceberg snapshot that the last run read; rows of later ones are the added ones.
+    # The Iceberg snapshot that was read last; rows of later ones are the added ones.
     since_snapshot: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What an output stands for: a table's name, or a directory for its files."""
+    """What an output stands for: a table's name, or directories for its files."""
 
     dataset: str
-    files: str | None = None
+    # By read mode; what is written goes to the current one.
+    files: Mapping[str, str] | None = None
     branch: str | None = None
+    # The Iceberg snapshot that the job adds to, where it does.
+    base_snapshot: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,8 @@ class JobDocument:
     branch: str | None = None
     fallback: tuple[str, ...] = ()
     incremental: bool = False
+    # How much it reads and why, for the log.
+    extent: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     # Where a process that has been waiting goes to work, and the file that it prints to.
     directory: str | None = None

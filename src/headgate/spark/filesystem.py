@@ -32,7 +32,7 @@ class DirectoryFiles:
             name = path.relative_to(self._root).as_posix()
             if not show_hidden and path.name.startswith((".", "_")):
                 continue
-            if (glob is None or fnmatch.fnmatchcase(name, glob)) and re.fullmatch(regex, name):
+            if _matches(name, glob) and re.fullmatch(regex, name):
                 stat = path.stat()
                 yield FileStatus(
                     path=name, size=stat.st_size, modified=stat.st_mtime_ns // 1_000_000
@@ -46,3 +46,10 @@ class DirectoryFiles:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._on_write()
         return file.open(mode, **kwargs)
+
+
+def _matches(name: str, glob: str | None) -> bool:
+    """Whether a path matches; `*` crosses folders, and `**/` stands for none of them too."""
+    if glob is None:
+        return True
+    return any(fnmatch.fnmatchcase(name, form) for form in {glob, glob.replace("**/", "")})

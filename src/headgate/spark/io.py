@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headgate.errors import Invalid
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.spark.conf import CATALOG
 from headgate.spark.document import Source, Target
 from headgate.spark.filesystem import DirectoryFiles
+from headgate.spark.newest import descends, find_newest
 from headgate.transforms import FileSystem, Output, TransformInput, TransformOutput
 from headgate.transforms.job import ReadMode, WriteMode, WriteOptions
 
@@ -30,7 +32,13 @@ def table_identifier(name: DatasetName) -> str:
     return ".".join(f"`{part}`" for part in (CATALOG, *name.namespace, name.name))
 
 
-def make_input(session: Any, alias: str, source: Source, *, incremental: bool) -> TransformInput:
+# Waits until a directory is there, having asked for it.
+Fetch = Callable[[Path], Path]
+
+
+def make_input(
+    session: Any, alias: str, source: Source, *, incremental: bool, fetch: Fetch
+) -> TransformInput:
     """An input that reads its table, or the files of its directory."""
     name = parse_dataset_name(source.dataset)
     table = table_identifier(name)
@@ -38,17 +46,16 @@ def make_input(session: Any, alias: str, source: Source, *, incremental: bool) -
     def read(mode: ReadMode) -> Any:
         return read_table(session, table, mode, source.since_snapshot)
 
-    def files(_mode: ReadMode) -> FileSystem:
-        return DirectoryFiles(Path(source.files or ""))
+    def files(mode: ReadMode) -> FileSystem:
+        return DirectoryFiles(fetch(Path((source.files or {})[mode])))
 
-    added = incremental and source.since_snapshot is not None
     return TransformInput(
         alias,
         read,
         dataset=name,
         branch=source.branch,
         transaction=source.transaction,
-        default_mode=ReadMode.ADDED if added else ReadMode.CURRENT,
+        default_mode=ReadMode.ADDED if incremental else ReadMode.CURRENT,
         filesystem=files if source.files else None,
     )
 
@@ -59,6 +66,9 @@ def make_output(
     target: Target,
     declared: Output,
     on_written: Callable[[Written], None],
+    *,
+    incremental: bool,
+    fetch: Fetch,
 ) -> TransformOutput:
     """An output that writes its table, or files into its directory."""
     name = parse_dataset_name(target.dataset)
@@ -68,11 +78,14 @@ def make_output(
         write_table(session, frame, table, options)
         on_written(_look_at_write(session, table, alias, target))
 
-    def read(mode: ReadMode, _schema: Any) -> Any:
-        return read_table(session, table, mode, None)
+    def read(mode: ReadMode, schema: Any) -> Any:
+        return read_output(session, table, mode, target.base_snapshot, schema)
 
-    def files() -> FileSystem:
-        return DirectoryFiles(Path(target.files or ""), output.mark_written)
+    def files(mode: ReadMode) -> FileSystem:
+        directory = Path((target.files or {})[mode])
+        if mode is ReadMode.PREVIOUS:
+            return DirectoryFiles(fetch(directory))
+        return DirectoryFiles(directory, output.mark_written)
 
     output = TransformOutput(
         alias,
@@ -81,7 +94,11 @@ def make_output(
         branch=target.branch,
         read=read,
         filesystem=files if target.files else None,
-        options=WriteOptions(partition_cols=declared.partition_cols, sort_by=declared.sort_by),
+        options=WriteOptions(
+            mode=WriteMode.MODIFY if incremental else WriteMode.REPLACE,
+            partition_cols=declared.partition_cols,
+            sort_by=declared.sort_by,
+        ),
         from_pandas=session.createDataFrame,
     )
     return output
@@ -92,12 +109,27 @@ def read_table(session: Any, table: str, mode: ReadMode, since: int | None) -> A
     if mode is ReadMode.CURRENT or (mode is ReadMode.ADDED and since is None):
         return session.table(table)
     if mode is ReadMode.PREVIOUS and since is not None:
-        return session.read.option("snapshot-id", str(since)).table(table)
-    newest = _newest_snapshot(session, table)
-    if since is None or newest is None or newest.snapshotId() == since:
+        return session.read.option("versionAsOf", str(since)).table(table)
+    newest = find_newest(session, table)
+    if since is None or newest is None or newest.id == since:
         # Iceberg refuses a range that begins where it ends.
         return session.table(table).limit(0)
     return session.read.option("start-snapshot-id", str(since)).table(table)
+
+
+def read_output(session: Any, table: str, mode: ReadMode, base: int | None, schema: Any) -> Any:
+    """What an output holds, held before, or was given by this job; it may not be there yet."""
+    if not session.catalog.tableExists(table):
+        if schema is None:
+            raise Invalid(
+                f"{table.replace('`', '')} holds nothing yet, so that its columns are not known: "
+                "say which they are, as in dataframe('previous', schema=...)."
+            )
+        return session.createDataFrame([], schema)
+    if mode is ReadMode.ADDED and base is not None and not descends(session, table, base):
+        # All of it was replaced by this job.
+        base = None
+    return read_table(session, table, mode, base)
 
 
 def write_table(session: Any, frame: Any, table: str, options: WriteOptions) -> None:
@@ -109,6 +141,7 @@ def write_table(session: Any, frame: Any, table: str, options: WriteOptions) -> 
         # Iceberg would shuffle the rows again by partition, and undo the order.
         writer = writer.option("distribution-mode", "none")
     if options.mode is not WriteMode.REPLACE and session.catalog.tableExists(table):
+        _add_new_columns(session, frame, table)
         writer.append()
         return
     if options.partition_cols:
@@ -116,17 +149,23 @@ def write_table(session: Any, frame: Any, table: str, options: WriteOptions) -> 
     writer.createOrReplace()
 
 
+def _add_new_columns(session: Any, frame: Any, table: str) -> None:
+    """Columns that the table lacks are added to it; rows that it has show null in them."""
+    known = {field.name.lower() for field in session.table(table).schema.fields}
+    new = [field for field in frame.schema.fields if field.name.lower() not in known]
+    if new:
+        columns = ", ".join(
+            f"`{field.name.replace('`', '``')}` {field.dataType.simpleString()}" for field in new
+        )
+        session.sql(f"ALTER TABLE {table} ADD COLUMNS ({columns})")
+
+
 def _look_at_write(session: Any, table: str, alias: str, target: Target) -> Written:
-    """Reads the newest snapshot's own summary, which costs no Spark job."""
-    snapshot = _newest_snapshot(session, table)
+    """What Iceberg counted, read from the newest snapshot's own summary."""
+    snapshot = find_newest(session, table)
     return Written(
         output=alias,
         dataset=target.dataset,
-        rows=int(snapshot.summary().get("added-records") or 0) if snapshot else 0,
-        snapshot=snapshot.snapshotId() if snapshot else None,
+        rows=int(snapshot.summary.get("added-records") or 0) if snapshot else 0,
+        snapshot=snapshot.id if snapshot else None,
     )
-
-
-def _newest_snapshot(session: Any, table: str) -> Any:
-    iceberg = session._jvm.org.apache.iceberg.spark.Spark3Util
-    return iceberg.loadIcebergTable(session._jsparkSession, table).currentSnapshot()

@@ -11,8 +11,9 @@ from headgate.model.jobspecs import Declaration, InputSpec, OutputSpec
 from headgate.spark.checks import evaluate_checks, unevaluated
 from headgate.spark.document import Source, Target
 from headgate.spark.io import table_identifier
-from headgate.transforms import Transform
+from headgate.transforms import Input, Output, Transform
 from headgate.transforms.describing import describe
+from headgate.transforms.where import Place
 
 
 class JobChecks:
@@ -23,7 +24,7 @@ class JobChecks:
 
     def before(self, session: Any, transform: Transform, inputs: Mapping[str, Source]) -> None:
         """Checks the whole of each input, or raises if one that must hold does not."""
-        self._check(session, CheckStage.PRE, _declared(transform).inputs, inputs)
+        self._check(session, CheckStage.PRE, transform, _declared(transform).inputs, inputs)
 
     def after(
         self,
@@ -34,7 +35,7 @@ class JobChecks:
     ) -> None:
         """Checks the whole of each written output, or raises if one that must hold does not."""
         specs = [spec for spec in _declared(transform).outputs if spec.name in written]
-        self._check(session, CheckStage.POST, specs, outputs)
+        self._check(session, CheckStage.POST, transform, specs, outputs)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [result.to_json() for result in self.results]
@@ -43,6 +44,7 @@ class JobChecks:
         self,
         session: Any,
         stage: CheckStage,
+        transform: Transform,
         specs: Iterable[InputSpec | OutputSpec],
         places: Mapping[str, Source] | Mapping[str, Target],
     ) -> None:
@@ -52,10 +54,20 @@ class JobChecks:
                 found += _evaluated(session, stage, spec, places[spec.name].files is not None)
         self.results += found
         if stops := stopping(found):
+            place = _place_of(stops[0].name, transform)
             raise ChecksFailed(
                 before=stage is CheckStage.PRE,
                 failed=[(result.dataset, result.name, result.reason) for result in stops],
+                file=place.file,
+                line=place.line,
             )
+
+
+def _place_of(name: str, transform: Transform) -> Place:
+    """The line on which the check of that name is declared: names are unique in a transform."""
+    given: list[Input | Output] = [*transform.inputs.values(), *transform.outputs.values()]
+    checks = (check for io in given for check in io.checks)
+    return next((check.place for check in checks if check.name == name), transform.place)
 
 
 def _declared(transform: Transform) -> Declaration:

@@ -14,6 +14,7 @@ from headgate.spark.gateway import (
     launch,
     startup_failed,
 )
+from headgate.spark.late_jobs import LateJobs
 
 
 class SharedJvm:
@@ -27,6 +28,7 @@ class SharedJvm:
         self.address = address
         self._gateway = gateway
         self._context = context
+        self._late = LateJobs(self._cancel)
 
     @classmethod
     def start(cls, request: Launch) -> Self:
@@ -58,10 +60,15 @@ class SharedJvm:
 
     def cancel(self, tags: Iterable[str]) -> None:
         """Ends every Spark job under these tags for good: a tag is never used again."""
+        ended = tuple(tags)
+        for tag in ended:
+            self._cancel(tag)
+        self._late.watch(ended)
+
+    def _cancel(self, tag: str) -> None:
         try:
-            for tag in tags:
-                self._context.cancelJobGroupAndFutureJobs(tag)
-                self._context.cancelJobsWithTag(tag)
+            self._context.cancelJobGroupAndFutureJobs(tag)
+            self._context.cancelJobsWithTag(tag)
         except Exception:
             # With the JVM, all that ran in it has ended.
             if self.alive:
@@ -73,6 +80,7 @@ class SharedJvm:
 
     def stop(self) -> None:
         """Ends the JVM and all that runs in it."""
+        self._late.close()
         if self._process is None:
             self._gateway.close(keep_callback_server=True)
             return

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from headgate.spark.engines import Address
 from headgate.spark.forking import Nursery
-from headgate.spark.gateway import GatewayAddress
 from headgate.spark.processes import JobProcess
 
 
@@ -21,13 +21,13 @@ class ProcessPool:
         self._waiting: list[JobProcess] = []
         self._lock = threading.Lock()
 
-    def keep_ready(self, count: int, address: GatewayAddress | None = None) -> None:
-        """Lets so many processes wait; they join the JVM as soon as there is one."""
+    def keep_ready(self, count: int, address: Address | None = None) -> None:
+        """Lets so many processes wait; they join the engine as soon as there is one."""
         with self._lock:
             self._fill(count, address)
 
-    def take(self, address: GatewayAddress) -> JobProcess:
-        """A process that has joined this JVM, or is about to."""
+    def take(self, address: Address) -> JobProcess:
+        """A process that has joined this engine, or is about to."""
         with self._lock:
             self._fill(1, address)
             return self._waiting.pop(0)
@@ -38,8 +38,8 @@ class ProcessPool:
             if self._nursery is not None:
                 self._nursery.close()
 
-    def _fill(self, count: int, address: GatewayAddress | None) -> None:
-        # What has joined another JVM, one that is gone, is of no use.
+    def _fill(self, count: int, address: Address | None) -> None:
+        # What has joined another engine, one that is gone, is of no use.
         self._discard(lambda p: not p.alive or p.address not in {None, address})
         while len(self._waiting) < count:
             self._waiting.append(self._start())

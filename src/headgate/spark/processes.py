@@ -6,26 +6,25 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from headgate.spark.document import JobDocument
+from headgate.spark.engines import Address, write_address
 from headgate.spark.forking import Forked, Nursery
-from headgate.spark.gateway import GatewayAddress
 
 
 class JobProcess:
     """One attempt in a process of its own; it ends itself when this process is gone.
 
-    It is told two things, when they are known: the JVM that it joins, then the job that it does.
+    It is told two things, when they are known: the engine that it joins, then the job that it does.
     """
 
     def __init__(self, process: Forked, stdin_fd: int, events_fd: int) -> None:
         self._process = process
         self._stdin = os.fdopen(stdin_fd, "wb")
         self._events = os.fdopen(events_fd, "rb")
-        self.address: GatewayAddress | None = None
+        self.address: Address | None = None
 
     @classmethod
     def start(cls, nursery: Nursery, log_path: Path) -> Self:
@@ -38,10 +37,10 @@ class JobProcess:
         os.close(hear)
         return cls(forked, tell, heard)
 
-    def join(self, address: GatewayAddress) -> None:
-        """Lets the process make its session in a JVM, for a job to come."""
+    def join(self, address: Address) -> None:
+        """Lets the process make its session in an engine, for a job to come."""
         self.address = address
-        self._tell(json.dumps(asdict(address)))
+        self._tell(write_address(address))
 
     def begin(self, document: JobDocument) -> None:
         """Gives the process its job; there is no second one."""

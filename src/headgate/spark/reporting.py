@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.spark.document import EventKind
@@ -46,9 +46,9 @@ def end_with_parent() -> None:
 
 
 class ProgressWatch:
-    """Reports tasks done of tasks in all while Spark works, whenever they change."""
+    """Reports how far Spark is while it works, whenever that has changed."""
 
-    def __init__(self, measure: Callable[[], tuple[int, int] | None], reporter: Reporter) -> None:
+    def __init__(self, measure: Callable[[], Mapping[str, int] | None], reporter: Reporter) -> None:
         self._measure = measure
         self._reporter = reporter
         self._ended = threading.Event()
@@ -62,9 +62,9 @@ class ProgressWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        last: tuple[int, int] | None = None
+        last: Mapping[str, int] | None = None
         while not self._ended.wait(_PROGRESS_SECONDS):
             now = self._measure()
             if now and now != last:
-                self._reporter.say(EventKind.PROGRESS, tasks_done=now[0], tasks=now[1])
+                self._reporter.say(EventKind.PROGRESS, **now)
             last = now

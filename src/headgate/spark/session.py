@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headgate.errors import SparkUnavailable
-from headgate.spark.conf import catalog_conf
+from headgate.spark.conf import DEFAULT_CATALOG, PYTHON_OF_WORKERS, catalog_conf
 from headgate.spark.gateway import JvmProcess, Launch, connect, launch, startup_failed
 from headgate.spark.library import spark_home
 
@@ -51,7 +49,7 @@ def start(request: Launch) -> LocalSpark:
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(request.conf.items()))
         context = SparkContext(conf=conf, gateway=connect(jvm.address))
-        context.pythonExec = sys.executable
+        context.pythonExec = request.conf.get(PYTHON_OF_WORKERS, sys.executable)
         return LocalSpark(jvm, SparkSession(context))
     except BaseException as error:
         jvm.end()
@@ -74,21 +72,22 @@ def bind(
 
 def bind_catalog(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """A new session with these settings: a catalog is read at first use and never re-pointed."""
-    return configure(spark.newSession(), conf)
+    return point(spark.newSession(), conf)
 
 
-def connect_remote(url: str, conf: Mapping[str, str]) -> SparkSession:
-    """A new session of a Spark Connect server with these settings."""
-    spark_home()
-    if importlib.util.find_spec("grpc") is None:
-        raise SparkUnavailable(
-            reason=f"{url} is a Spark Connect server, and its client is not installed",
-            remedy="pip install 'pyspark[connect]'",
-        )
-    from pyspark.sql import SparkSession  # noqa: PLC0415  (optional, and slow)
+def point(session: Any, conf: Mapping[str, str]) -> SparkSession:
+    """Gives a session its settings and its catalog, which is loaded and made current at once.
 
-    session: SparkSession = SparkSession.builder.remote(url).create()
-    return configure(session, conf)
+    Some of Spark's calls read the settings of whichever session was active last in their thread:
+    a catalog that such a call loads first would be another session's, on another branch.
+    """
+    configure(session, {name: conf[name] for name in conf if name != DEFAULT_CATALOG})
+    if catalog := conf.get(DEFAULT_CATALOG):
+        # Before it is the default: USE does nothing where it believes to be there already.
+        session.sql(f"use `{catalog}`")
+        configure(session, {DEFAULT_CATALOG: catalog})
+    bound: SparkSession = session
+    return bound
 
 
 def configure(session: Any, conf: Mapping[str, str]) -> SparkSession:

@@ -5,12 +5,34 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headgate.errors import (
+    ClientCleanupRefused,
+    Exists,
+    HeadgateError,
+    InvalidStatement,
+    StatementFailed,
+    UnknownInStatement,
+)
+from headgate.errors.retelling import kinds_by_code, retold
+from headgate.spark.quiet import told_once
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# `org.apache.iceberg.exceptions.ForbiddenException: ` and the like.
+_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
+# As the endpoint words its refusals, and Iceberg's client passes them on.
+_TOLD = re.compile(r"^(?:[A-Z][a-z]+(?: [a-z]+)*: )?(?P<message>.+) \[(?P<code>[a-z_]+)\]$")
+# As Iceberg's client words it before it asks anybody.
+_KEPT_FROM_CLIENTS = "GC is disabled"
+# Spark's own words for a name that means nothing.
+_UNKNOWN = ("[TABLE_OR_VIEW_NOT_FOUND]", "[SCHEMA_NOT_FOUND]")
+_TAKEN = ("[TABLE_OR_VIEW_ALREADY_EXISTS]", "[SCHEMA_ALREADY_EXISTS]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +45,20 @@ class SqlResult:
 
 def run_sql(session: SparkSession, text: str) -> SqlResult:
     """Runs one statement; a statement that answers nothing has no columns and no rows."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (optional: PySpark brings it)
+    from pyspark.errors import (  # noqa: PLC0415  (optional, and slow)
+        AnalysisException,
+        PySparkException,
+    )
+
+    try:
+        with told_once():
+            return _run(session, text)
+    except (PySparkException, Py4JJavaError) as error:
+        raise failure_of(str(error), analysed=isinstance(error, AnalysisException)) from error
+
+
+def _run(session: SparkSession, text: str) -> SqlResult:
     frame = session.sql(text)
     columns = _distinct(frame.columns)
     types = [field.dataType for field in frame.schema.fields]
@@ -33,6 +69,34 @@ def run_sql(session: SparkSession, text: str) -> SqlResult:
             for row in frame.collect()
         ],
     )
+
+
+def failure_of(details: str, *, analysed: bool) -> HeadgateError:
+    """What went wrong: what the catalog refused, as itself; what Spark did, by whose fault it is.
+
+    `analysed`: Spark found it in the statement, before it began to work.
+    """
+    reason = _reason(details)
+    if told := _TOLD.search(reason):
+        kind = kinds_by_code().get(told["code"])
+        if kind is not None:
+            return retold(kind, told["message"], {"details": details})
+    if _KEPT_FROM_CLIENTS in reason:
+        return ClientCleanupRefused(what="what deletes a table's files or history")
+    if reason.startswith(_UNKNOWN):
+        return UnknownInStatement(reason=reason, details=details)
+    if reason.startswith(_TAKEN):
+        return Exists(f"Spark cannot do this: {reason}", reason=reason, details=details)
+    if analysed:
+        return InvalidStatement(reason=reason, details=details)
+    return StatementFailed(reason=reason, details=details)
+
+
+def _reason(details: str) -> str:
+    """The first line that says what went wrong, without the class of the error before it."""
+    lines = details.removeprefix("An error occurred while calling ").strip().splitlines()
+    spoken = next((line for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return _CLASS.sub("", spoken.removeprefix(": ")).strip()
 
 
 def plain(value: Any, kind: Any) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headgate.catalog.database import Database
 from headgate.endpoint.app import create_app
@@ -14,50 +15,87 @@ from headgate.endpoint.authorizing import EmbeddedTokens
 from headgate.endpoint.loopback import LoopbackEndpoint
 from headgate.endpoint.service import Service
 from headgate.endpoint.truth import SqlTableCatalog
-from headgate.errors import StorageUnavailable
+from headgate.errors import EndpointNotNamed
 from headgate.model.contexts import parse_context
-from headgate.settings import Settings
-from headgate.spark.conf import jvm_conf
+from headgate.settings import Settings, split_endpoint
+from headgate.spark.conf import catalog_conf, executor_credentials, jvm_conf
+from headgate.spark.connect import ConnectServer, connect_remote
+from headgate.spark.engines import Engine
 from headgate.spark.gateway import Launch
 from headgate.spark.jars import coordinates_for, ensure
 from headgate.spark.java import find_java_home
 from headgate.spark.jvm import SharedJvm
 from headgate.spark.pool import ProcessPool
 from headgate.spark.processes import JobProcess
-from headgate.spark.session import bind, start
+from headgate.spark.served import ServedEndpoint
+from headgate.spark.session import LocalSpark, bind, start
+from headgate.storage.outside import read_outside
+from headgate.tables.s3 import client_properties
 from headgate.tables.versions import TableVersions
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame as DataFrame
     from pyspark.sql import SparkSession as SparkSession
 
 # More would take the processor from the jobs that run.
 _WAITING_PROCESSES = 2
 
 
+class Endpoint(Protocol):
+    """Where jobs find the tables of the store."""
+
+    @property
+    def url(self) -> str: ...
+
+    def stop(self) -> None:
+        """Ends it, if it is ours."""
+        ...
+
+
 class EmbeddedEndpoint:
     """The store's endpoint on loopback, for the sessions and jobs of this process."""
 
-    def __init__(self, database: Database, tables: TableVersions) -> None:
+    def __init__(
+        self,
+        database: Database,
+        tables: TableVersions,
+        environ: Mapping[str, str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+    ) -> None:
+        options = environ or {}
         self.tokens = EmbeddedTokens(database)
         service = Service(
             catalog=SqlTableCatalog(database),
             versions=tables,
             authorize=self.tokens,
-            read_outside=read_local_file,
+            read_outside=partial(read_outside, options=options),
+            client_defaults=client_properties(options),
         )
-        self._endpoint = LoopbackEndpoint(create_app(service))
+        self._endpoint = LoopbackEndpoint(create_app(service), host=host)
         self.url = self._endpoint.start()
+
+    def issue(self, actor: str) -> str:
+        """A token for one session of this process."""
+        return self.tokens.issue(actor)
 
     def stop(self) -> None:
         self._endpoint.stop()
 
 
-def read_local_file(location: str) -> bytes:
-    """A metadata file that is being registered, from this machine's disk."""
-    try:
-        return Path(location.removeprefix("file://")).read_bytes()
-    except (OSError, ValueError) as error:
-        raise StorageUnavailable(where=location, reason=str(error)) from error
+def open_endpoint(
+    settings: Settings, database: Database, tables: TableVersions
+) -> EmbeddedEndpoint | ServedEndpoint:
+    """The endpoint that this store's Spark can reach: in this process, or where settings say."""
+    named = settings.spark.endpoint
+    if named is None:
+        if settings.spark.remote is not None:
+            raise EndpointNotNamed(remote=settings.spark.remote)
+        return EmbeddedEndpoint(database, tables, settings.environ)
+    host, port = split_endpoint(named)
+    if port == 0:
+        return EmbeddedEndpoint(database, tables, settings.environ, host=host)
+    return ServedEndpoint(named, database, settings.token)
 
 
 def launch_request(settings: Settings, log_path: Path) -> Launch:
@@ -71,47 +109,19 @@ def launch_request(settings: Settings, log_path: Path) -> Launch:
     )
     return Launch(
         java_home=java_home,
-        conf=jvm_conf(jars=jars, master=settings.spark.master, extra=settings.spark.conf),
+        conf={
+            **executor_credentials(settings),
+            **jvm_conf(jars=jars, master=settings.spark.master, extra=settings.spark.conf),
+        },
         environ=settings.environ,
         log_path=log_path,
     )
 
 
 class EmbeddedSpark:
-    """Spark in this process: sessions, each bound to one context of the store."""
+    """Spark in this process: sessions, each bound to one context of the store.
 
-    def __init__(
-        self, settings: Settings, database: Database, tables: TableVersions, directory: Path
-    ) -> None:
-        self._actor = settings.actor
-        directory.mkdir(parents=True, exist_ok=True)
-        self._endpoint = EmbeddedEndpoint(database, tables)
-        try:
-            log = directory / f"spark-{os.getpid()}.log"
-            self._spark = start(launch_request(settings, log))
-        except BaseException:
-            self._endpoint.stop()
-            raise
-
-    def session(self, context: str) -> SparkSession:
-        """A SparkSession whose catalog `headgate` is that context."""
-        parse_context(context)
-        return bind(
-            self._spark.session,
-            uri=self._endpoint.url,
-            context=context,
-            token=self._endpoint.tokens.issue(self._actor),
-        )
-
-    def stop(self) -> None:
-        self._spark.stop()
-        self._endpoint.stop()
-
-
-class Workplace:
-    """Where the jobs of a store's builds work: one endpoint, one JVM, processes in waiting.
-
-    Each is started when first needed and lives until `close`, so a second build finds them there.
+    A JVM that is handed in is joined, and goes on when this ends; else one is started.
     """
 
     def __init__(
@@ -122,14 +132,106 @@ class Workplace:
         directory: Path,
         jvm: SharedJvm | None = None,
     ) -> None:
+        self._actor = settings.actor
+        directory.mkdir(parents=True, exist_ok=True)
+        self._endpoint = open_endpoint(settings, database, tables)
+        self._started: LocalSpark | None = None
+        try:
+            if jvm is not None:
+                self._session = _join(jvm)
+            else:
+                log = directory / f"spark-{os.getpid()}.log"
+                self._started = start(launch_request(settings, log))
+                self._session = self._started.session
+        except BaseException:
+            self._endpoint.stop()
+            raise
+
+    def session(
+        self, context: str, token: str | None = None, *, actor: str | None = None
+    ) -> SparkSession:
+        """A SparkSession whose catalog `headgate` is that context; an attempt brings its token."""
+        parse_context(context)
+        return bind(
+            self._session,
+            uri=self._endpoint.url,
+            context=context,
+            token=token or self._endpoint.issue(actor or self._actor),
+        )
+
+    def stop(self) -> None:
+        if self._started is not None:
+            self._started.stop()
+        self._endpoint.stop()
+
+
+class RemoteSpark:
+    """Sessions of a Spark Connect server, each bound to one context of the store."""
+
+    def __init__(
+        self, url: str, settings: Settings, database: Database, tables: TableVersions
+    ) -> None:
+        self._url = url
+        self._actor = settings.actor
+        self._endpoint = open_endpoint(settings, database, tables)
+        self._sessions: list[SparkSession] = []
+
+    def session(
+        self, context: str, token: str | None = None, *, actor: str | None = None
+    ) -> SparkSession:
+        """A SparkSession whose catalog `headgate` is that context; an attempt brings its token."""
+        parse_context(context)
+        shown = token or self._endpoint.issue(actor or self._actor)
+        conf = catalog_conf(uri=self._endpoint.url, warehouse=context, token=shown)
+        session = connect_remote(self._url, conf)
+        self._sessions.append(session)
+        return session
+
+    def stop(self) -> None:
+        while self._sessions:
+            self._sessions.pop().stop()
+        self._endpoint.stop()
+
+
+def open_spark(
+    settings: Settings,
+    database: Database,
+    tables: TableVersions,
+    directory: Path,
+    jvm: SharedJvm | None = None,
+) -> EmbeddedSpark | RemoteSpark:
+    """Where a store's sessions are: in a JVM of this process, or on the server that it names."""
+    if settings.spark.remote is not None:
+        return RemoteSpark(settings.spark.remote, settings, database, tables)
+    return EmbeddedSpark(settings, database, tables, directory, jvm)
+
+
+def _join(jvm: SharedJvm) -> SparkSession:
+    from headgate.spark.attach import join  # noqa: PLC0415  (optional, and slow: PySpark)
+
+    return join(jvm.address)
+
+
+class Workplace:
+    """Where the jobs of a store's builds work: one endpoint, one engine, processes in waiting.
+
+    Each is started when first needed and lives until `close`, so a second build finds them there.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_endpoint: Callable[[], Endpoint],
+        directory: Path,
+        jvm: SharedJvm | None = None,
+    ) -> None:
         self._settings = settings
-        self._database = database
-        self._tables = tables
+        self._open_endpoint = open_endpoint
         self._directory = directory
-        self._endpoint: EmbeddedEndpoint | None = None
+        self._endpoint: Endpoint | None = None
         # One that is handed in belongs to somebody else.
         self._owned = jvm is None
-        self._jvm = jvm
+        self._engine: Engine | None = jvm
         self._processes: ProcessPool | None = None
         self._lock = threading.Lock()
 
@@ -137,41 +239,46 @@ class Workplace:
     def url(self) -> str:
         with self._lock:
             if self._endpoint is None:
-                self._endpoint = EmbeddedEndpoint(self._database, self._tables)
+                self._endpoint = self._open_endpoint()
             return self._endpoint.url
 
-    def jvm(self) -> SharedJvm:
-        """The JVM that all jobs share; another one, if that has died."""
+    def engine(self) -> Engine:
+        """What all jobs compute on; another one, if that has died."""
         with self._lock:
-            if self._jvm is None or not self._jvm.alive:
-                self._directory.mkdir(parents=True, exist_ok=True)
-                log = self._directory / f"spark-jobs-{os.getpid()}.log"
-                self._jvm = SharedJvm.start(launch_request(self._settings, log))
+            if self._engine is None or not self._engine.alive:
+                self._engine = self._start()
                 self._owned = True
-            return self._jvm
+            return self._engine
 
     def keep_ready(self, count: int) -> None:
         """Lets processes wait for jobs that will come soon, a few at a time."""
-        jvm = self._jvm
-        address = jvm.address if jvm is not None and jvm.alive else None
+        engine = self._engine
+        address = engine.address if engine is not None and engine.alive else None
         self._pool().keep_ready(min(count, _WAITING_PROCESSES), address)
 
     def process(self) -> JobProcess:
-        """A process that has joined the JVM, or is about to, and takes one job."""
-        return self._pool().take(self.jvm().address)
+        """A process that has joined the engine, or is about to, and takes one job."""
+        return self._pool().take(self.engine().address)
 
     def cancel(self, tags: Iterable[str]) -> None:
-        """Ends all that runs in the JVM under these tags."""
-        if self._jvm is not None and self._jvm.alive:
-            self._jvm.cancel(tags)
+        """Ends all that runs under these tags."""
+        if self._engine is not None and self._engine.alive:
+            self._engine.cancel(tags)
 
     def close(self) -> None:
         if self._processes is not None:
             self._processes.close()
-        if self._jvm is not None and self._owned:
-            self._jvm.stop()
+        if self._engine is not None and self._owned:
+            self._engine.stop()
         if self._endpoint is not None:
             self._endpoint.stop()
+
+    def _start(self) -> Engine:
+        if self._settings.spark.remote is not None:
+            return ConnectServer(self._settings.spark.remote)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        log = self._directory / f"spark-jobs-{os.getpid()}.log"
+        return SharedJvm.start(launch_request(self._settings, log))
 
     def _pool(self) -> ProcessPool:
         with self._lock:

@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from headgate.errors import ObjectNotFound, StorageUnavailable
 from headgate.model.ids import Instant
 from headgate.model.ports import ObjectInfo
 from headgate.storage.keys import INCOMING, check_key, check_prefix
-from headgate.storage.reading import CHUNK_BYTES, read_checked
+from headgate.storage.reading import CHUNK_BYTES, HashedFile, read_checked
 
 # A writer that was killed leaves its temporary file; one that lives writes to it now and then.
 _ABANDONED_AFTER_SECONDS = 24 * 60 * 60
@@ -42,6 +42,16 @@ class LocalStore:
     def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
         return self._create(key, read_checked(source, sha256))
 
+    def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
+        file = HashedFile(source)
+        with self._written_aside(iter(file)) as temporary:
+            target = self._path(key_of(file.sha256))
+            with _writing(target):
+                _make_directories(target.parent)
+                _link(temporary, target)
+                _sync_directory(target.parent)
+        return file.sha256, file.size
+
     def replace(self, key: str, data: bytes) -> None:
         target = self._path(key)
         with _writing(target), self._written_aside(iter((data,))) as temporary:
@@ -59,6 +69,9 @@ class LocalStore:
         with _reading(path), path.open("rb", buffering=0) as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
+
+    def local_path(self, key: str) -> Path | None:
+        return self._path(key)
 
     def find(self, key: str) -> ObjectInfo | None:
         path = self._path(key)

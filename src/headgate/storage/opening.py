@@ -12,21 +12,30 @@ from headgate.storage.local import LocalStore
 
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(?P<path>/(?!/).*)", re.DOTALL)
 _S3 = re.compile(r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,61})(?:/(?P<prefix>[^?#]*))?")
+# What stands before an @ may be a secret, which no message may repeat.
+_SECRETS = re.compile(r"[A-Za-z0-9+.-]+://[^/]*@")
 # Two letters at least, so that a drive letter is no scheme.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
     """The store at a path, `file://` or `s3://` address; `options` are AWS_* variables by name."""
+    if _SECRETS.match(url):
+        raise Invalid(
+            "a storage address has no room for credentials: they come from the AWS_* variables. "
+            "Give s3://bucket/prefix alone."
+        )
     if match := _S3.fullmatch(url):
         return _open_s3(match["bucket"], (match["prefix"] or "").strip("/"), options or {})
     match = _FILE.fullmatch(url)
     path = match["path"] if match else url
     if not path or "\0" in path or (not match and _SCHEME.match(url)):
+        # A signed address has its signature there.
+        shown = url.partition("?")[0]
         raise Invalid(
-            f"storage address {url!r} is not supported. Give a directory (warehouse), "
+            f"storage address {shown!r} is not supported. Give a directory (warehouse), "
             "file:///srv/warehouse, or s3://bucket/prefix.",
-            url=url,
+            url=shown,
         )
     return LocalStore(Path(path))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,11 +14,11 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store as Bucket
 
-from headgate.errors import Invalid, ObjectNotFound, StorageUnavailable
+from headgate.errors import BucketMissing, Invalid, ObjectNotFound, StorageUnavailable
 from headgate.model.ids import Instant
 from headgate.model.ports import ObjectInfo
 from headgate.storage.keys import check_key, check_prefix
-from headgate.storage.reading import CHUNK_BYTES, read_checked
+from headgate.storage.reading import CHUNK_BYTES, HashedFile, read_checked
 
 if TYPE_CHECKING:  # obstore has these types in its stubs only
     from obstore.store import ClientConfig, RetryConfig, S3Config
@@ -48,6 +49,7 @@ OPTIONS = frozenset(
         "AWS_DISABLE_BULK_DELETE",
     }
 )
+_SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _ONE_REQUEST_BYTES = 8 * 1024 * 1024
 _MAX_PARTS = 9_000  # S3 allows 10,000
 _PARTS_AT_ONCE = 4
@@ -61,6 +63,7 @@ class S3Store:
     def __init__(self, *, bucket: str, prefix: str, options: Mapping[str, str]) -> None:
         self._prefix = check_prefix(prefix)
         self._url = f"s3://{bucket}/{self._prefix}".rstrip("/")
+        self._secrets = [options[name] for name in _SECRETS if options.get(name)]
         self._bucket = _open_bucket(bucket, self._prefix, options, self._url)
 
     @property
@@ -99,6 +102,13 @@ class S3Store:
             )
         return True
 
+    def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
+        """As promised by `ObjectStore`; read twice, since an upload needs its key beforehand."""
+        file = HashedFile(source)
+        deque(file, maxlen=0)
+        self.put_file(key_of(file.sha256), source, sha256=file.sha256)
+        return file.sha256, file.size
+
     def replace(self, key: str, data: bytes) -> None:
         with self._calling(key):
             obstore.put(self._bucket, check_key(key), data, mode="overwrite")
@@ -111,6 +121,9 @@ class S3Store:
         with self._calling(key):
             for chunk in obstore.get(self._bucket, check_key(key)).stream(CHUNK_BYTES):
                 yield bytes(chunk)
+
+    def local_path(self, key: str) -> Path | None:
+        return None
 
     def find(self, key: str) -> ObjectInfo | None:
         try:
@@ -138,13 +151,16 @@ class S3Store:
         location = f"{self._url}/{key}"
         try:
             yield
-        except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
-                reason = "the bucket does not exist"
-                raise StorageUnavailable(where=self._url, reason=reason) from error
-            raise ObjectNotFound(location=location) from error
         except (BaseError, OSError) as error:
-            raise StorageUnavailable(where=location, reason=_first_words(error)) from error
+            if "<Code>NoSuchBucket</Code>" in str(error):
+                raise BucketMissing(where=self._url) from error
+            if isinstance(error, FileNotFoundError):
+                raise ObjectNotFound(location=location) from error
+            reason = _first_words(error)
+            for secret in self._secrets:
+                # Some servers repeat in a refusal what they were sent.
+                reason = reason.replace(secret, "***")
+            raise StorageUnavailable(where=location, reason=reason) from error
 
 
 def _open_bucket(bucket: str, prefix: str, options: Mapping[str, str], url: str) -> Bucket:

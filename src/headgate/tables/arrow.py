@@ -60,7 +60,7 @@ class ArrowTable:
 
     def __init__(self, version: StoredVersion, options: Mapping[str, str]) -> None:
         self._location = version.location
-        with _asking(self._location):
+        with asking(self._location):
             self._metadata = TableMetadataUtil.parse_obj(version.metadata)
             # Not with the table's own properties: they could name a class to be loaded.
             self._io = load_file_io(file_properties(options), location=version.location)
@@ -75,12 +75,12 @@ class ArrowTable:
 
     def files(self) -> list[DataFile]:
         """All data files, from all manifests."""
-        with _asking(self._location):
-            return [_data_file(task) for task in self._table.scan().plan_files()]
+        with asking(self._location):
+            return [to_data_file(task) for task in self._table.scan().plan_files()]
 
     def first_files(self, rows: int) -> list[DataFile]:
         """Enough files for this many rows, from as few manifests as it takes."""
-        with _asking(self._location):
+        with asking(self._location):
             snapshot = self._table.current_snapshot()
             manifests = list(snapshot.manifests(self._io)) if snapshot else []
             if any(manifest.content == ManifestContent.DELETES for manifest in manifests):
@@ -95,7 +95,7 @@ class ArrowTable:
 
     def files_added_by(self, snapshots: Iterable[int], rows: int) -> list[DataFile]:
         """Enough files for this many rows, of those that these append snapshots added."""
-        with _asking(self._location):
+        with asking(self._location):
             return _enough(self._added_by(snapshots), rows)
 
     def _added_by(self, snapshots: Iterable[int]) -> Iterator[Any]:
@@ -117,7 +117,7 @@ class ArrowTable:
         With a limit each file is read only that far.
         """
         for file in files:
-            with _asking(self._location):
+            with asking(self._location):
                 schema = self._metadata.schema()
                 scan = ArrowScan(self._metadata, self._io, schema, AlwaysTrue(), limit=limit)
                 found = [_conform(b, self.schema) for b in scan.to_record_batches([file.task])]
@@ -139,7 +139,7 @@ class ArrowTable:
         """The first rows of these files, as JSON has them."""
         found: list[Row] = []
         for batch in self.batches(files, limit) if limit else ():
-            with _asking(self._location):
+            with asking(self._location):
                 found += plain_rows(batch.slice(0, limit - len(found)))
             if len(found) >= limit:
                 break
@@ -159,14 +159,14 @@ def _enough(files: Iterable[Any], rows: int) -> list[DataFile]:
     chosen: list[DataFile] = []
     missing = rows
     for file in files:
-        chosen.append(_data_file(FileScanTask(data_file=file)))
+        chosen.append(to_data_file(FileScanTask(data_file=file)))
         missing -= file.record_count
         if missing <= 0:
             break
     return chosen
 
 
-def _data_file(task: Any) -> DataFile:
+def to_data_file(task: Any) -> DataFile:
     return DataFile(
         path=task.file.file_path,
         deletes=frozenset(file.file_path for file in task.delete_files),
@@ -182,7 +182,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @contextmanager
-def _asking(location: str) -> Iterator[None]:
+def asking(location: str) -> Iterator[None]:
     """The door to the library, whose errors have no common root."""
     try:
         yield

@@ -62,7 +62,7 @@ def _continued(base: Metadata, new: Metadata, operations: frozenset[str]) -> Eff
 def _rebuilt(base: Metadata, new: Metadata) -> Effect:
     """A rollback shows older snapshots again; a replaced table starts a lineage of its own."""
     known = {snapshot["snapshot-id"] for snapshot in base.get("snapshots") or []}
-    tip = _tip(new)
+    tip = tip_of(new)
     rolled_back = tip is not None and tip in known
     return Effect(
         natural=TransactionType.UPDATE if rolled_back else TransactionType.SNAPSHOT,
@@ -95,7 +95,8 @@ def check_declared(*, transaction: str, declared: TransactionType, effect: Effec
         )
 
 
-def _tip(metadata: Metadata) -> int | None:
+def tip_of(metadata: Metadata) -> int | None:
+    """The newest snapshot of main, or None where there is none."""
     ref = (metadata.get("refs") or {}).get(MAIN)
     if ref is None:
         # Version 1 has no refs.
@@ -106,8 +107,14 @@ def _tip(metadata: Metadata) -> int | None:
 
 def _history(metadata: Metadata) -> Iterator[Json]:
     """Snapshots of main, newest first, as far back as the metadata has them."""
-    known = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or []}
-    at = _tip(metadata)
+    left = list(metadata.get("snapshots") or [])
+    at = tip_of(metadata)
+    # Each usually lies behind its parent; only where one does not, all are sorted by id.
+    while left and left[-1]["snapshot-id"] == at:
+        snapshot = left.pop()
+        yield snapshot
+        at = snapshot.get("parent-snapshot-id")
+    known = {snapshot["snapshot-id"]: snapshot for snapshot in left}
     while at in known:
         snapshot = known.pop(at)
         yield snapshot
@@ -116,11 +123,15 @@ def _history(metadata: Metadata) -> Iterator[Json]:
 
 def added_snapshots(base: Metadata, new: Metadata) -> list[Json] | None:
     """Snapshots on top of the base's tip, or None where its tip is not among their ancestors."""
-    start = _tip(base)
+    return snapshots_since(new, tip_of(base))
+
+
+def snapshots_since(metadata: Metadata, start: int | None) -> list[Json] | None:
+    """Snapshots after that one, newest first; all for None; None where it is no ancestor."""
     added: list[Json] = []
-    if _tip(new) == start:
+    if tip_of(metadata) == start:
         return added
-    for snapshot in _history(new):
+    for snapshot in _history(metadata):
         added.append(snapshot)
         if snapshot.get("parent-snapshot-id") == start:
             return added

@@ -74,6 +74,13 @@ def recorded_row_count(metadata: Metadata) -> int | None:
     return int(total) if total.isdigit() else None
 
 
+def recorded_size_bytes(metadata: Metadata) -> int:
+    """How much the version's files hold, as far as its writers said."""
+    snapshot = current_snapshot(metadata) or {}
+    total = str((snapshot.get("summary") or {}).get("total-files-size", ""))
+    return int(total) if total.isdigit() else 0
+
+
 def find_row_count(version: StoredVersion, *, options: Mapping[str, str]) -> int | None:
     """How many rows the version has; None where only Spark, or an extra, could tell."""
     recorded = recorded_row_count(version.metadata)

@@ -13,6 +13,7 @@ from headgate.errors import (
     StorageUnavailable,
 )
 from headgate.model.ports import ObjectStore
+from headgate.tables.places import without_places
 from headgate.tables.properties import NEWEST_FORMAT_VERSION, upgrade_from_v1
 from headgate.tables.schemas import current_schema
 from headgate.tables.shape import MAIN, Metadata
@@ -22,15 +23,6 @@ _FILE = re.compile(r"[^/]*metadata\.json(?:\.gz)?\Z")
 # A Hadoop catalog numbers its metadata files and has no other record of which is the newest.
 _NUMBERED = re.compile(r"metadata/v(\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?\Z")
 _HINT = "metadata/version-hint.text"
-# Where a table's own settings would put new files; ours go below the warehouse.
-_PLACES = frozenset(
-    {
-        "write.data.path",
-        "write.metadata.path",
-        "write.object-storage.path",
-        "write.folder-storage.path",
-    }
-)
 
 
 def names_metadata_file(location: str) -> bool:
@@ -93,7 +85,8 @@ def taken_in(metadata: Metadata, *, outside: str, location: str, now_ms: int) ->
     return {
         **_with_main(upgraded),
         "location": location,
-        "properties": {key: value for key, value in properties.items() if key not in _PLACES},
+        # Ours go below the warehouse.
+        "properties": without_places(properties),
         "metadata-log": [*(metadata.get("metadata-log") or []), came_from],
         "last-updated-ms": now_ms,
     }

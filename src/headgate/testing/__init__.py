@@ -1,0 +1,1 @@
+"""For tests of pipelines: pytest fixtures, and failpoints that kill or supersede an attempt."""

@@ -10,8 +10,15 @@ from headgate.transforms.declarations import (
     Output,
     StringParam,
 )
-from headgate.transforms.decorators import configure, incremental, transform, transform_df
+from headgate.transforms.decorators import (
+    configure,
+    incremental,
+    transform,
+    transform_df,
+    transform_pandas,
+)
 from headgate.transforms.definition import Transform
+from headgate.transforms.finding import Pipeline
 from headgate.transforms.job import (
     FileStatus,
     FileSystem,
@@ -29,6 +36,7 @@ __all__ = [
     "Input",
     "IntegerParam",
     "Output",
+    "Pipeline",
     "StringParam",
     "Transform",
     "TransformContext",
@@ -39,4 +47,5 @@ __all__ = [
     "incremental",
     "transform",
     "transform_df",
+    "transform_pandas",
 ]

@@ -31,7 +31,7 @@ class Check:
         on_error: str = "FAIL",
         description: str = "",
     ) -> None:
-        place = calling_place()
+        self.place = place = calling_place()
         if not isinstance(expectation, Expectation):
             raise place.refuse(f"check {name!r} needs an expectation, got {expectation!r}")
         if not isinstance(name, str) or not name.strip():

@@ -33,21 +33,29 @@ def transform(**ios: Input | Output | Param) -> Decorated:
 
 def transform_df(output: Output, /, **inputs: Input | Param) -> Decorated:
     """The function gets DataFrames by name and returns the one DataFrame that is written."""
+    return _returning(Style.TRANSFORM_DF, output, inputs)
+
+
+def transform_pandas(output: Output, /, **inputs: Input | Param) -> Decorated:
+    """As `transform_df`, of pandas' DataFrames: all that is read has to fit into memory."""
+    return _returning(Style.TRANSFORM_PANDAS, output, inputs)
+
+
+def _returning(style: Style, output: Output, inputs: Mapping[str, Input | Param]) -> Decorated:
     place = calling_place()
     if not isinstance(output, Output):
-        raise place.refuse(f"transform_df needs an Output first, got {output!r}")
+        raise place.refuse(f"{style.value} needs an Output first, got {output!r}")
     for name, declared in inputs.items():
         if isinstance(declared, Output):
             raise place.refuse(
-                f"{name}: transform_df has one Output, given first; use transform for several"
+                f"{name}: {style.value} has one Output, given first; use transform for several"
             )
-
     if _RETURNED in inputs:
-        raise place.refuse(f"an input of transform_df cannot be called {_RETURNED!r}")
+        raise place.refuse(f"an input of {style.value} cannot be called {_RETURNED!r}")
 
     def decorate(function: Callable[..., Any]) -> Transform:
         ios = {_RETURNED: output, **inputs}
-        return _defined(Style.TRANSFORM_DF, function, ios, called=tuple(inputs))
+        return _defined(style, function, ios, called=tuple(inputs))
 
     return decorate
 
@@ -65,8 +73,19 @@ def incremental(
     `v2_semantics` is accepted for familiarity; there is one behaviour.
     """
     place = calling_place()
+    if callable(require_incremental):
+        raise place.refuse("write @incremental() with its parentheses")
     if isinstance(semantic_version, bool) or not isinstance(semantic_version, int):
         raise place.refuse(f"semantic_version is a whole number, not {semantic_version!r}")
+    flags = {
+        "require_incremental": require_incremental,
+        "allow_retention": allow_retention,
+        "strict_append": strict_append,
+        "v2_semantics": v2_semantics,
+    }
+    for flag, value in flags.items():
+        if not isinstance(value, bool):
+            raise place.refuse(f"{flag} is True or False, not {value!r}")
     snapshots = names(snapshot_inputs or (), "snapshot_inputs", place)
     declared = IncrementalSpec(
         require_incremental=require_incremental,
@@ -156,7 +175,13 @@ def _check_datasets(made: Transform) -> None:
         if output.dataset in seen:
             raise made.place.refuse(f"{made.name} has the output {output.dataset} twice")
         seen.add(output.dataset)
+    read: dict[DatasetName, Input] = {}
     for name, given in made.inputs.items():
+        other = read.setdefault(given.dataset, given)
+        if (other.branch, other.transaction) != (given.branch, given.transaction):
+            raise made.place.refuse(
+                f"{made.name} reads {given.dataset} at two places; in a job a name means one thing"
+            )
         if given.dataset in seen and given.transaction is None:
             raise made.place.refuse(
                 f"{made.name} reads its own output {given.dataset} as {name!r}; to read what it "

@@ -21,6 +21,12 @@ class Style(enum.StrEnum):
 
     TRANSFORM = "transform"
     TRANSFORM_DF = "transform_df"
+    TRANSFORM_PANDAS = "transform_pandas"
+
+    @property
+    def returns(self) -> bool:
+        """Whether the function returns what is written."""
+        return self is not Style.TRANSFORM
 
 
 @dataclass(frozen=True, kw_only=True)

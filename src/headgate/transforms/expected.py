@@ -151,6 +151,9 @@ class Subject:
         return f"{shown} by {', '.join(self.group_by)}" if self.group_by else shown
 
 
+_OF_SCHEMA = frozenset({Op.SCHEMA_CONTAINS, Op.SCHEMA_EQUALS, Op.SCHEMA_SUBSET})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
     """A node: an operator, what it looks at, what it compares with, and inner expectations.
@@ -181,7 +184,11 @@ class Expectation:
             return f"{self.op.value}({', '.join(str(part) for part in self.parts)})"
         words = [str(self.subject)] if self.subject else []
         words.append(self.op.value)
-        if self.operand is not None:
+        if self.op in _OF_SCHEMA:
+            # Columns by name: one called `date` is no date.
+            columns = ", ".join(f"{name} {kind}" for name, kind in self.operand.items())
+            words.append(f"({columns})")
+        elif self.operand is not None:
             words.append(_shown(self.operand))
         return " ".join(words)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -9,8 +11,46 @@ from types import ModuleType
 from headgate.errors import Invalid
 from headgate.model.names import DatasetName
 from headgate.transforms.definition import Transform
+from headgate.transforms.where import calling_place
 
 SOURCE_LAYOUT = "src"
+
+
+class Pipeline:
+    """A list of transforms that a module offers by one name; no two may write one dataset."""
+
+    def __init__(self, *transforms: Transform) -> None:
+        self._transforms: list[Transform] = []
+        self.add_transforms(*transforms)
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        return tuple(self._transforms)
+
+    def add_transforms(self, *transforms: Transform) -> None:
+        place = calling_place()
+        for new in transforms:
+            if not isinstance(new, Transform):
+                raise place.refuse(f"a pipeline is made of transforms, not of {new!r}")
+            for known in self._transforms:
+                both = known.datasets_written & new.datasets_written
+                if both and known is not new:
+                    shown = ", ".join(sorted(map(str, both)))
+                    raise place.refuse(f"{known.name} and {new.name} both write {shown}")
+            if new not in self._transforms:
+                self._transforms.append(new)
+
+    def discover_transforms(self, *modules: ModuleType) -> None:
+        """Adds all transforms of these modules and of the modules of these packages."""
+        place = calling_place()
+        for module in modules:
+            if not isinstance(module, ModuleType):
+                raise place.refuse(f"give modules, not {module!r}")
+            self.add_transforms(*transforms_of(module))
+            for found in pkgutil.walk_packages(
+                getattr(module, "__path__", ()), f"{module.__name__}."
+            ):
+                self.add_transforms(*transforms_of(importlib.import_module(found.name)))
 
 
 def import_roots(tree: Path) -> tuple[Path, ...]:
@@ -22,7 +62,7 @@ def import_roots(tree: Path) -> tuple[Path, ...]:
 
 
 def transforms_of(module: ModuleType) -> tuple[Transform, ...]:
-    """All transforms among a module's names, also inside its lists, tuples and dicts, once each.
+    """All transforms among a module's names, also in its collections and pipelines, once each.
 
     Those that another module defines and this one only imports are included: whoever looks at
     many modules tells them apart by identity.
@@ -50,6 +90,8 @@ def load_transform(module: ModuleType, outputs: Collection[DatasetName]) -> Tran
 def _in_value(value: object) -> Iterator[Transform]:
     if isinstance(value, Transform):
         yield value
+    elif isinstance(value, Pipeline):
+        yield from value.transforms
     elif isinstance(value, list | tuple | set | frozenset):
         yield from (item for item in value if isinstance(item, Transform))
     elif isinstance(value, Mapping):

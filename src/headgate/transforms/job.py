@@ -115,7 +115,7 @@ class TransformOutput:
         dataset: DatasetName | None = None,
         branch: str | None = None,
         read: Callable[[ReadMode, Any], DataFrame] | None = None,
-        filesystem: Callable[[], FileSystem] | None = None,
+        filesystem: Callable[[ReadMode], FileSystem] | None = None,
         options: WriteOptions | None = None,
         from_pandas: Callable[[Any], DataFrame] | None = None,
     ) -> None:
@@ -175,16 +175,22 @@ class TransformOutput:
         """`replace`, `modify` or `append`: what the next write does to what is there."""
         self._write_mode = _mode(WriteMode, mode, WriteMode.REPLACE)
 
-    def filesystem(self) -> FileSystem:
+    @property
+    def replaces(self) -> bool:
+        """Whether what is written stands in place of all that was there."""
+        return self._write_mode is WriteMode.REPLACE
+
+    def filesystem(self, mode: str | None = None) -> FileSystem:
+        """The files that this job writes; `previous`: those that were there, to be read."""
         if self._filesystem is None:
             raise Invalid(
                 f"{self.path} is a table: write it with {self.alias}.write_dataframe(df), or "
                 "declare Output(..., kind='files')."
             )
-        return self._filesystem()
+        return self._filesystem(_mode(ReadMode, mode, ReadMode.CURRENT))
 
     def mark_written(self) -> None:
-        """For whoever hands out the file system: something was written through it."""
+        """Says that it was written by other means, such as SQL."""
         self.written = True
 
 

@@ -26,6 +26,8 @@ class Outcome:
 
     written: tuple[str, ...]
     aborted: bool
+    # Of the written ones: those whose last word was to replace all that was there.
+    replaced: tuple[str, ...] = ()
 
 
 def run_transform(
@@ -36,7 +38,7 @@ def run_transform(
 ) -> Outcome:
     """Runs the function once; an output it left unwritten is an error unless it may."""
     try:
-        if transform.style is Style.TRANSFORM_DF:
+        if transform.style.returns:
             _run_returning(transform, inputs, outputs, ctx)
         else:
             _call(transform, {**inputs, **outputs}, ctx)
@@ -48,9 +50,15 @@ def run_transform(
         return Outcome(written=(), aborted=True)
     unwritten = [output.path for output in outputs.values() if not output.written]
     if unwritten and not transform.options.allow_empty:
-        raise NothingWritten(transform=f"{transform.module}.{transform.name}", outputs=unwritten)
+        raise NothingWritten(
+            transform=f"{transform.module}.{transform.name}",
+            outputs=unwritten,
+            file=transform.place.file,
+            line=transform.place.line,
+        )
     written = tuple(name for name, output in outputs.items() if output.written)
-    return Outcome(written=written, aborted=False)
+    replaced = tuple(name for name in written if outputs[name].replaces)
+    return Outcome(written=written, replaced=replaced, aborted=False)
 
 
 def _run_returning(
@@ -59,16 +67,24 @@ def _run_returning(
     outputs: Mapping[str, TransformOutput],
     ctx: TransformContext,
 ) -> None:
-    frames = {name: given.dataframe() for name, given in inputs.items()}
+    in_pandas = transform.style is Style.TRANSFORM_PANDAS
+    frames = {
+        name: given.pandas() if in_pandas else given.dataframe() for name, given in inputs.items()
+    }
     result = _call(transform, frames, ctx)
     if result is None or ctx.aborted:
         return
-    if not hasattr(result, "schema"):
+    # What a pandas DataFrame has and Spark's has not, and the other way round.
+    if not hasattr(result, "iloc" if in_pandas else "schema"):
+        kind = "pandas DataFrame" if in_pandas else "DataFrame"
         raise TypeError(
-            f"{transform.name} returned {type(result).__name__}; it must return a DataFrame"
+            f"{transform.name} returned {type(result).__name__}; it must return a {kind}"
         )
     (output,) = outputs.values()
-    output.write_dataframe(result)
+    if in_pandas:
+        output.write_pandas(result)
+    else:
+        output.write_dataframe(result)
 
 
 def _call(transform: Transform, given: Mapping[str, Any], ctx: TransformContext) -> Any:

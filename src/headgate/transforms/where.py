@@ -10,7 +10,8 @@ from typing import Any
 
 from headgate.errors import InvalidDefinition
 
-_OWN_PACKAGE = __name__.rpartition(".")[0]
+# Transforms and tasks are both declared from here on down.
+_OWN_PACKAGE = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Place:
 
 
 def calling_place() -> Place:
-    """The innermost line that is being executed outside this package."""
+    """The innermost line that is being executed outside Headgate."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_own(frame.f_globals.get("__name__", "")):
         frame = frame.f_back

@@ -6,14 +6,12 @@ first, cleanup gives way. Killed at any place, it leaves marks that the next one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from headgate.catalog.condemning import (
     ObjectMark,
     VersionMark,
-    condemn_objects,
     condemn_versions,
     describe_versions,
     locations_of,
@@ -23,23 +21,29 @@ from headgate.catalog.condemning import (
     spare_versions,
 )
 from headgate.catalog.database import Connection, Database
+from headgate.catalog.forgetting import forget_before, remembered_since
 from headgate.catalog.keeping import Keeping, find_keeping, oldest_owner
 from headgate.catalog.operations import forget_old_operations
-from headgate.catalog.sweeping import claim_objects, forget_objects, sweeping_alone
+from headgate.catalog.sweeping import sweeping_alone
 from headgate.catalog.writes import record_event
-from headgate.errors import CatalogUnavailable
 from headgate.files.trees import FileTrees
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Instant, VersionId
+from headgate.model.nouns import DatasetKind
 from headgate.model.ports import ObjectInfo, ObjectStore
 from headgate.upkeep.cleaned import Cleaned, Step
-from headgate.upkeep.needing import find_needed, find_whole
-from headgate.upkeep.sorting import Fate, Kind, Limits, decide, read_key
+from headgate.upkeep.needing import Readers, find_needed, find_whole
+from headgate.upkeep.sorting import (
+    Fate,
+    Kind,
+    Limits,
+    decide,
+    name_kind,
+    read_key,
+)
+from headgate.upkeep.sweep import Sorted, Sweep
+from headgate.upkeep.table_files import MarkManifests, TableFiles
 from headgate.upkeep.terms import Clock, Moments, Terms, read_clocks, read_one_clock
-
-# So many objects are deleted while others who delete, or take back, wait.
-_SWEPT_AT_ONCE = 100
-_ELSEWHERE_SECONDS = 5.0
 
 
 def clean_up(
@@ -50,29 +54,22 @@ def clean_up(
     actor: str,
     dry_run: bool = False,
     clock: Clock | None = None,
+    mark_manifests: MarkManifests | None = None,
 ) -> Cleaned:
-    """Condemns what nothing needs, sweeps what was condemned before; or only says what and why."""
+    """Condemns what nothing needs, sweeps what was condemned before; or only says what and why.
+
+    `mark_manifests` reads the manifests of tables in some other place than this process.
+    """
     if clock is not None:
         moments = clock()
     else:
         moments = read_one_clock(database) if dry_run else read_clocks(database, objects)
     work = _Cleanup(database, objects, terms, moments, Cleaned(dry_run=dry_run))
-    work.clean()
+    work.clean(mark_manifests)
     if not dry_run:
         database.write(forget_old_operations)
         work.record(actor)
     return work.cleaned
-
-
-@dataclass(kw_only=True)
-class _Sorted:
-    """Stored objects by what becomes of them, each under its location."""
-
-    condemn: dict[str, ObjectInfo] = field(default_factory=dict)
-    sweep: dict[str, ObjectInfo] = field(default_factory=dict)
-    spare: dict[str, ObjectInfo] = field(default_factory=dict)
-    # Of the condemned, those that are still there.
-    present: set[str] = field(default_factory=set)
 
 
 class _Cleanup:
@@ -89,12 +86,18 @@ class _Cleanup:
         self.cleaned = cleaned
         self._database = database
         self._objects = objects
-        self._trees = FileTrees(objects)
         self._terms = terms
         self._moments = moments
 
-    def clean(self) -> None:
+    def clean(self, mark_manifests: MarkManifests | None) -> None:
         keeping, versions, age_us = self._database.read(self._look)
+        self._readers = Readers(
+            objects=self._objects,
+            trees=FileTrees(self._objects),
+            tables=TableFiles(
+                self._objects, since=self._forget(keeping.horizon), mark=mark_manifests
+            ),
+        )
         spared = self._spare_versions(versions.spare)
         condemned = versions.condemn
         if not self.cleaned.dry_run:
@@ -102,9 +105,18 @@ class _Cleanup:
         self._report_versions(versions, condemned)
         left_out = condemned if self.cleaned.dry_run else ()
         mark = self._database.read(lambda connection: mark_objects(connection, left_out))
-        found = self._sort(replace(mark, roots=mark.roots | spared), age_us)
+        kept = replace(
+            mark,
+            roots=mark.roots | spared[DatasetKind.FILES],
+            tables=mark.tables | spared[DatasetKind.TABLE],
+        )
+        found = self._sort(kept, age_us)
         if not self.cleaned.dry_run:
-            self._apply(mark, found)
+            Sweep(self._database, self._readers, self._terms, self._moments.database).apply(
+                mark, found
+            )
+            for reason, count in found.refused.items():
+                self.cleaned.keep("object", reason, count=count)
         for step, chosen in (
             (Step.SPARE, found.spare),
             (Step.CONDEMN, found.condemn),
@@ -132,6 +144,12 @@ class _Cleanup:
 
         self._database.write(work)
 
+    def _forget(self, horizon: Instant) -> Instant:
+        """From here on no version lists the snapshots that were last shown before the horizon."""
+        if not self.cleaned.dry_run:
+            return forget_before(self._database, horizon)
+        return max(horizon, self._database.read(remembered_since))
+
     # --- versions ---------------------------------------------------------------------------
 
     def _look(self, connection: Connection) -> tuple[Keeping, VersionMark, int]:
@@ -154,26 +172,26 @@ class _Cleanup:
             reach(Failpoint.CLEANUP_CONDEMNED)
         return tuple(condemned)
 
-    def _spare_versions(self, ids: Collection[VersionId]) -> set[str]:
+    def _spare_versions(self, ids: Collection[VersionId]) -> dict[DatasetKind, set[str]]:
         """Gives back versions that are needed again, and their objects, if all are still there."""
         roots = self._database.read(lambda connection: locations_of(connection, ids))
-        spared: set[str] = set()
-        for id, root in roots.items():
+        spared: dict[DatasetKind, set[str]] = {kind: set() for kind in DatasetKind}
+        for id, (kind, root) in roots.items():
             if self.cleaned.dry_run:
-                whole = find_whole(self._objects, self._trees, root) is not None
+                whole = find_whole(self._readers, kind, root) is not None
             else:
-                whole = self._spare_version(id, root)
+                whole = self._spare_version(id, kind, root)
             if whole:
-                spared.add(root)
+                spared[kind].add(root)
                 self.cleaned.add(Step.SPARE, "version", id, Fate.SPARE)
             else:
                 why = "it is needed again, but parts of it were swept"
                 self.cleaned.keep("condemned version", why, example=id)
         return spared
 
-    def _spare_version(self, id: VersionId, root: str) -> bool:
+    def _spare_version(self, id: VersionId, kind: DatasetKind, root: str) -> bool:
         with sweeping_alone(self._database):
-            locations = find_whole(self._objects, self._trees, root)
+            locations = find_whole(self._readers, kind, root)
             if locations is None:
                 return False
             spare_objects(self._database, locations)
@@ -193,24 +211,24 @@ class _Cleanup:
 
     # --- objects ----------------------------------------------------------------------------
 
-    def _sort(self, mark: ObjectMark, age_us: int) -> _Sorted:
+    def _sort(self, mark: ObjectMark, age_us: int) -> Sorted:
         """Every stored object, looked at once."""
-        needed = find_needed(self._trees, mark, mark.roots)
+        needed = find_needed(self._readers, mark)
         limits = Limits(
             young_since=Instant(self._moments.store - age_us),
             fresh_since=Instant(
                 self._moments.database - self._terms.sweep_after_seconds * 1_000_000
             ),
         )
-        found = _Sorted()
+        found = Sorted()
         places = {Fate.CONDEMN: found.condemn, Fate.SWEEP: found.sweep, Fate.SPARE: found.spare}
         for info in self._objects.list():
-            kind, digest = read_key(info.key)
+            kind, _ = read_key(info.key)
             location = f"{self._objects.url}/{info.key}"
             condemned_at = mark.condemned.get(location)
             fate = decide(
                 kind,
-                needed=needed.holds(kind, digest, location),
+                needed=needed.holds(info.key, location),
                 modified_at=info.modified_at,
                 condemned_at=condemned_at,
                 limits=limits,
@@ -221,65 +239,13 @@ class _Cleanup:
                 places[fate][location] = info
             else:
                 example = info.key if kind is Kind.UNKNOWN else None
-                self.cleaned.keep(kind, fate, bytes=info.size, example=example)
+                what = name_kind(kind, info.key)
+                self.cleaned.keep(what, fate, bytes=info.size, example=example)
         return found
-
-    def _apply(self, mark: ObjectMark, found: _Sorted) -> None:
-        moment = self._moments.database
-        spare_objects(self._database, found.spare)
-        if found.condemn:
-            sizes = {location: info.size for location, info in found.condemn.items()}
-            done = condemn_objects(self._database, sizes, moment)
-            found.condemn = {location: found.condemn[location] for location in done}
-            reach(Failpoint.CLEANUP_CONDEMNED)
-            self._give_way(mark, found)
-        due = {location: mark.condemned[location] for location in found.sweep}
-        swept = self._sweep(due, found.sweep)
-        found.sweep = {location: found.sweep[location] for location in swept}
-        long_ago = moment - self._terms.forget_after_seconds * 1_000_000
-        gone = mark.condemned.keys() - found.present
-        forget_objects(
-            self._database,
-            {place: at for place in gone if (at := mark.condemned[place]) <= long_ago},
-        )
-
-    def _give_way(self, before: ObjectMark, found: _Sorted) -> None:
-        """Takes back what somebody came to use between the look and the mark.
-
-        Whoever comes later finds the mark, so one look is enough.
-        """
-        after = self._database.read(mark_objects)
-        needed = find_needed(self._trees, after, after.roots - before.roots)
-        for location, info in list(found.condemn.items()):
-            kind, digest = read_key(info.key)
-            if needed.holds(kind, digest, location):
-                found.spare[location] = found.condemn.pop(location)
-        spare_objects(self._database, found.spare)
-
-    def _sweep(self, due: Mapping[str, Instant], stored: Mapping[str, ObjectInfo]) -> list[str]:
-        """Deletes the bytes of what is due, some at a time; another cleanup may be at it too."""
-        swept: list[str] = []
-        remaining = iter(sorted(due))
-        while batch := list(islice(remaining, _SWEPT_AT_ONCE)):
-            try:
-                swept += self._sweep_batch({place: due[place] for place in batch}, stored)
-            except CatalogUnavailable as refusal:
-                self.cleaned.keep("object", refusal.message, count=len(batch))
-                break
-        return swept
-
-    def _sweep_batch(
-        self, due: Mapping[str, Instant], stored: Mapping[str, ObjectInfo]
-    ) -> Sequence[str]:
-        with sweeping_alone(self._database, wait_seconds=_ELSEWHERE_SECONDS):
-            claimed = claim_objects(self._database, due, self._moments.database)
-            self._objects.delete(stored[place].key for place in claimed)
-        reach(Failpoint.CLEANUP_SWEPT)
-        return claimed
 
     def _report_objects(self, step: Step, chosen: Mapping[str, ObjectInfo]) -> None:
         why = {Step.SPARE: Fate.SPARE, Step.CONDEMN: Fate.CONDEMN, Step.SWEEP: Fate.SWEEP}[step]
         for location in sorted(chosen):
             info = chosen[location]
             kind, _ = read_key(info.key)
-            self.cleaned.add(step, kind, location, why, bytes=info.size)
+            self.cleaned.add(step, name_kind(kind, info.key), location, why, bytes=info.size)

@@ -15,7 +15,6 @@ from headgate.files.objects import Digest, Objects
 from headgate.files.parallel import in_parallel
 from headgate.files.tree import load_index, load_leaf
 from headgate.model.ports import ObjectStore
-from headgate.tables.versions import TableVersions
 from headgate.upkeep.sorting import Kind, read_key
 
 _PUT_AGAIN = "Restore it from a backup, or put a file with the same content again."
@@ -111,24 +110,6 @@ def _find_damage(objects: Objects, digest: Digest) -> str | None:
 def _digest_in(key: str) -> Digest | None:
     kind, digest = read_key(key)
     return Digest(digest) if kind is Kind.OBJECT and digest is not None else None
-
-
-def check_tables(store: ObjectStore, shown: Iterable[Shown]) -> Iterator[Finding]:
-    """The metadata file of every table that is shown can be read."""
-    tables = TableVersions(store, cache_bytes=0)
-    # Files of registered tables lie elsewhere, and are somebody else's to look after.
-    ours = [version for version in shown if version.location.startswith(f"{store.url}/")]
-    for version, error in zip(ours, in_parallel(partial(_try_table, tables), ours), strict=True):
-        if error is not None:
-            yield Finding(what=error.message, where=version.where, remedy=_BACKUP)
-
-
-def _try_table(tables: TableVersions, version: Shown) -> HeadgateError | None:
-    try:
-        tables.read(version.location)
-    except HeadgateError as error:
-        return error
-    return None
 
 
 def check_bundles(

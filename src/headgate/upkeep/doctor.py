@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headgate.catalog.condemning import find_condemned
 from headgate.catalog.database import Connection, Database
+from headgate.catalog.forgetting import remembered_since
 from headgate.catalog.jobspecs import load_jobspecs
 from headgate.catalog.migrate import NEWEST, find_version
 from headgate.catalog.soundness import (
@@ -20,7 +21,6 @@ from headgate.catalog.soundness import (
     count_silent_attempts,
 )
 from headgate.catalog.soundness_branches import (
-    Shown,
     check_branches,
     check_open,
     check_tags,
@@ -38,9 +38,10 @@ from headgate.spark.jars import coordinates_for, find_cached
 from headgate.spark.java import find_java_home
 from headgate.spark.library import spark_home
 from headgate.storage.opening import open_store
-from headgate.upkeep.content import Trees, check_bundles, check_tables, check_trees, walk_trees
+from headgate.upkeep.content import Trees, check_bundles, check_trees, walk_trees
 from headgate.upkeep.examined import Check, Examined, chained, from_error, make_check
 from headgate.upkeep.probing import probe
+from headgate.upkeep.table_content import check_tables
 
 
 def examine(settings: Settings, *, deep: bool = False) -> Examined:
@@ -66,12 +67,6 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
             check_branch_name(name)
         except HeadgateError as error:
             yield from_error(error, where="[builds]")
-    if settings.server_url is not None:
-        yield Finding(
-            what="HEADGATE_URL points at a server, but the doctor looks at a store itself",
-            where="HEADGATE_URL",
-            remedy="Unset it, or let the doctor look where the server runs.",
-        )
 
 
 def _check_catalog(database: Database, *, deep: bool) -> Iterator[Finding]:
@@ -143,13 +138,19 @@ def check_bytes(settings: Settings, database: Database | None, *, deep: bool) ->
     checks += [
         make_check("objects", check_trees(store, trees, deep=deep)),
         make_check("condemned", _check_condemned(database, store, trees)),
-        make_check("tables", check_tables(store, _tables(shown)), [_TABLES]),
+        make_check(
+            "tables",
+            check_tables(
+                store,
+                [version for version in shown if version.kind is DatasetKind.TABLE],
+                since=database.read(remembered_since),
+                options=settings.environ,
+                deep=deep,
+            ),
+        ),
         make_check("bundles", check_bundles(store, _bundles(database), deep=deep)),
     ]
     return checks
-
-
-_TABLES = "of tables only the metadata file is looked at, not their data"
 
 
 def _check_storage(store: ObjectStore) -> Iterator[Finding]:
@@ -178,10 +179,6 @@ def _check_condemned(database: Database, store: ObjectStore, trees: Trees) -> It
             where=places[location],
             remedy="Run `headgate cleanup`: it spares what is needed again.",
         )
-
-
-def _tables(shown: list[Shown]) -> list[Shown]:
-    return [version for version in shown if version.kind is DatasetKind.TABLE]
 
 
 def _bundles(database: Database) -> dict[str, str]:

@@ -11,6 +11,10 @@ from headgate.upkeep.probing import PREFIX
 
 _OBJECT = re.compile(r"objects/sha256/([0-9a-f]{2})/([0-9a-f]{62})\Z")
 _BUNDLE = re.compile(r"bundles/([0-9a-f]{64})\.zip\Z")
+# A dataset's own directory, also of one that was staged and never came to be.
+_TABLE = re.compile(r"tables/d-[0-9a-z]+/.+\Z", re.DOTALL)
+# Hadoop's local file system writes a checksum beside each file.
+_CHECKSUM = re.compile(r"(.*/)\.([^/]+)\.crc\Z", re.DOTALL)
 
 
 class Kind(enum.StrEnum):
@@ -29,7 +33,7 @@ class Fate(enum.StrEnum):
     NEEDED = "a version that is not condemned needs it"
     YOUNG = "it is younger than the grace"
     WAITING = "it was condemned too short a time ago"
-    TABLE = "table files are left alone in this release"
+    UNSURE = "a table version lies outside this warehouse, so it is not known what is needed"
     FOREIGN = "Headgate did not write it"
     SPARE = "it was condemned and is needed again"
     CONDEMN = "nothing needs it"
@@ -54,22 +58,42 @@ def read_key(key: str) -> tuple[Kind, str | None]:
         return Kind.BUNDLE, match[1]
     if key.startswith(PREFIX):
         return Kind.PROBE, None
-    return (Kind.TABLE if key.startswith("tables/") else Kind.UNKNOWN), None
+    return (Kind.TABLE if _TABLE.match(key) else Kind.UNKNOWN), None
+
+
+def table_file_of(key: str) -> str:
+    """The key of the table's file that a key belongs to: itself, or what it is a checksum of."""
+    match = _CHECKSUM.match(key)
+    return match[1] + match[2] if match else key
+
+
+def name_kind(kind: Kind, key: str) -> str:
+    """What a key holds, in a word for a report."""
+    if kind is not Kind.TABLE:
+        return kind
+    directory, _, name = table_file_of(key).rpartition("/")
+    if name.endswith((".metadata.json", ".metadata.json.gz")):
+        return "metadata file"
+    if name.endswith(".avro") and directory.endswith("/metadata"):
+        return "manifest list" if name.startswith("snap-") else "manifest"
+    if name.endswith(".stats") or name.startswith("partition-stats"):
+        return "statistics file"
+    return "delete file" if "deletes." in name else "data file"
 
 
 def decide(
     kind: Kind,
     *,
-    needed: bool,
+    needed: bool | None,
     modified_at: Instant,
     condemned_at: Instant | None,
     limits: Limits,
 ) -> Fate:
     """The rule: needed objects stay, others are condemned when old, and swept a day later."""
-    if kind is Kind.TABLE:
-        return Fate.TABLE
     if kind is Kind.UNKNOWN:
         return Fate.FOREIGN
+    if needed is None:
+        return Fate.UNSURE
     if needed:
         return Fate.NEEDED if condemned_at is None else Fate.SPARE
     if modified_at >= limits.young_since:

@@ -1,0 +1,16 @@
+"""Tickets: how writers who keep losing a branch wait for it in order."""
+
+from __future__ import annotations
+
+STATEMENTS = (
+    """
+CREATE TABLE tickets (
+    id TEXT NOT NULL,
+    branch_id TEXT NOT NULL,
+    taken_at BIGINT NOT NULL,
+    lease_until BIGINT NOT NULL,
+    PRIMARY KEY (id, branch_id)
+)
+    """,
+    "CREATE INDEX tickets_by_branch ON tickets (branch_id, taken_at)",
+)

@@ -1,0 +1,129 @@
+"""Tickets of a branch: a leased row each, served in order, so that contention becomes waiting.
+
+A ticket holds nobody off at the door: whoever has none may still pass. It orders those who ask.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from headgate.catalog.database import Database, now
+from headgate.catalog.schema import metadata
+from headgate.model.ids import BranchId, Instant, mint
+
+tickets = Table(
+    "tickets",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("branch_id", Text, primary_key=True),
+    Column("taken_at", BigInteger, nullable=False),
+    Column("lease_until", BigInteger, nullable=False),
+    Index("tickets_by_branch", "branch_id", "taken_at"),
+)
+
+LEASE_SECONDS = 10
+# For each one ahead; who is far behind need not look often.
+_POLL_SECONDS = 0.02
+_POLL_AT_MOST_SECONDS = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """A place in the queues of some branches."""
+
+    id: str
+    branches: tuple[BranchId, ...]
+    taken_at: Instant
+
+
+def take_ticket(database: Database, branches: Iterable[BranchId]) -> Ticket:
+    """A place behind all who wait for any of these branches."""
+    wanted = tuple(sorted(set(branches)))
+
+    def work(connection: Connection) -> Ticket:
+        at = now(connection)
+        connection.execute(delete(tickets).where(tickets.c.lease_until < at))
+        ticket = Ticket(id=mint("k"), branches=wanted, taken_at=at)
+        connection.execute(
+            insert(tickets),
+            [
+                {
+                    "id": ticket.id,
+                    "branch_id": branch,
+                    "taken_at": at,
+                    "lease_until": at + LEASE_SECONDS * 1_000_000,
+                }
+                for branch in wanted
+            ],
+        )
+        return ticket
+
+    return database.write(work)
+
+
+def wait_for_turn(database: Database, ticket: Ticket, *, seconds: float) -> bool:
+    """Waits until nobody is ahead, renewing the lease; False when the time is over."""
+    deadline = time.monotonic() + seconds
+    renewed = time.monotonic()
+    while ahead := database.read(lambda c: _count_ahead(c, ticket)):
+        if time.monotonic() >= deadline:
+            return False
+        if time.monotonic() - renewed > LEASE_SECONDS / 2:
+            database.write(lambda c: renew_ticket(c, ticket))
+            renewed = time.monotonic()
+        time.sleep(min(_POLL_SECONDS * ahead, _POLL_AT_MOST_SECONDS))
+    database.write(lambda c: renew_ticket(c, ticket))
+    return True
+
+
+def renew_ticket(connection: Connection, ticket: Ticket) -> None:
+    until = now(connection) + LEASE_SECONDS * 1_000_000
+    connection.execute(update(tickets).where(tickets.c.id == ticket.id).values(lease_until=until))
+
+
+def release_ticket(database: Database, ticket: Ticket) -> None:
+    """Lets the next one go on at once."""
+    database.write(lambda c: c.execute(delete(tickets).where(tickets.c.id == ticket.id)))
+
+
+def is_waited_for(connection: Connection, branches: Iterable[BranchId]) -> bool:
+    """Whether somebody holds a ticket of one of these branches."""
+    wanted = sorted(set(branches))
+    if not wanted:
+        return False
+    query = (
+        select(tickets.c.id)
+        .where(tickets.c.branch_id.in_(wanted), tickets.c.lease_until >= now(connection))
+        .limit(1)
+    )
+    return connection.execute(query).one_or_none() is not None
+
+
+def _count_ahead(connection: Connection, ticket: Ticket) -> int:
+    earlier = or_(
+        tickets.c.taken_at < ticket.taken_at,
+        (tickets.c.taken_at == ticket.taken_at) & (tickets.c.id < ticket.id),
+    )
+    query = select(func.count(tickets.c.id.distinct())).where(
+        tickets.c.branch_id.in_(ticket.branches),
+        tickets.c.lease_until >= now(connection),
+        earlier,
+    )
+    return int(connection.execute(query).scalar_one())

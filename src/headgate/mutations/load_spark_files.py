@@ -1,0 +1,193 @@
+"""Sources as files that Spark can read, each with the name that whoever loads it knows."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from headgate.errors import InvalidRows, InvalidSource
+from headgate.model.names import DatasetName
+from headgate.mutations.fitting import fit
+from headgate.mutations.source import ROWS_SHOWN, refuse_endless_lines
+from headgate.mutations.source_csv import refuse_unclosed
+from headgate.mutations.source_jsonl import refuse_arrays
+from headgate.mutations.sources import (
+    STDIN,
+    Place,
+    files_of,
+    format_of_content,
+    format_of_file,
+    line_finder,
+    read_arrow_batches,
+    stream_file,
+)
+
+_PATTERN = re.compile(r"[\\*?\[\]{}]")
+_PIPE_BLOCK = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkFile:
+    """A file of Parquet, CSV or JSON lines."""
+
+    # As it was given; what came without a file has a name all the same.
+    file: str
+    path: Path
+    format: str
+    # What it was made of, where Spark would not read that as it is: its rows have their lines.
+    source: tuple[Path, str] | None = None
+
+    @property
+    def origin(self) -> tuple[Path, str]:
+        return self.source or (self.path, self.format)
+
+
+Given = Mapping[DatasetName, Sequence[SparkFile]]
+
+
+@contextmanager
+def as_files(given: Mapping[DatasetName, Sequence[Place]]) -> Iterator[Given]:
+    """Every source as files; what Spark does not read is written as such for the time of a load."""
+    with tempfile.TemporaryDirectory(prefix="headgate-load-") as home:
+        spool = _Spool(Path(home))
+        yield {
+            name: [file for place in places for file in spool.files(place)]
+            for name, places in given.items()
+        }
+
+
+class _Spool:
+    """A directory for what came through a pipe, from memory, or as Arrow's own format."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._count = 0
+
+    def files(self, place: Place) -> list[SparkFile]:
+        if isinstance(place, pa.Table):
+            return [self._table("(rows)", place.schema, place.to_batches())]
+        if isinstance(place, bytes):
+            return [self._bytes("(rows)", [place])]
+        if str(place) == STDIN:
+            return [self._bytes(STDIN, iter(lambda: sys.stdin.buffer.read(_PIPE_BLOCK), b""))]
+        return [self._file(path) for path in files_of(Path(place))]
+
+    def _file(self, path: Path) -> SparkFile:
+        format = format_of_file(path)
+        if format == "arrow":
+            with _naming(str(path)), read_arrow_batches(path) as (schema, batches):
+                return self._table(str(path), schema, batches)
+        return self._text_or_parquet(str(path), self._readable(path.absolute()), format)
+
+    def _text_or_parquet(self, file: str, path: Path, format: str) -> SparkFile:
+        """What Spark would choke on, or swallow without a word, is found by a look at the bytes."""
+        if format in ("csv", "jsonl"):
+            refuse_endless_lines(file, path)
+        if format == "jsonl":
+            refuse_arrays(file, path)
+        if format == "csv" and refuse_unclosed(file, path):
+            # Spark would make other line ends of those within values.
+            parts = stream_file(path, format, file=file)
+            first = next(parts)
+            batches = chain.from_iterable(p.rows.to_batches() for p in chain([first], parts))
+            made = self._table(file, first.rows.schema, batches)
+            return replace(made, source=(path, format))
+        return SparkFile(file=file, path=path, format=format)
+
+    def _readable(self, path: Path) -> Path:
+        """Another name for a path that Spark would take for a pattern, or would pass over."""
+        if not _PATTERN.search(str(path)) and not path.name.startswith((".", "_")):
+            return path
+        link = self._next().with_suffix(path.suffix)
+        link.symlink_to(path)
+        return link
+
+    def _bytes(self, file: str, blocks: Any) -> SparkFile:
+        path = self._next()
+        with path.open("wb") as out:
+            for block in blocks:
+                out.write(block)
+        with path.open("rb") as opened:
+            format = format_of_content(opened.read(4096))
+        if format != "arrow":
+            return self._text_or_parquet(file, path, format)
+        with _naming(file), read_arrow_batches(path) as (schema, batches):
+            return self._table(file, schema, batches)
+
+    def _table(self, file: str, schema: pa.Schema, batches: Any) -> SparkFile:
+        path = self._next()
+        with _naming(file), parquet.ParquetWriter(path, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return SparkFile(file=file, path=path, format="parquet")
+
+    def _next(self) -> Path:
+        self._count += 1
+        return self._home / f"{self._count}.rows"
+
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InvalidSource(file=file, reason=f"it is no arrow file: {reason}") from error
+
+
+def refuse_misfits(files: Given, schema_of: Callable[[DatasetName], pa.Schema]) -> None:
+    """Raises what a load without Spark would of files that cannot be read or do not fit, if any."""
+    for several in files.values():
+        for one in several:
+            for _ in _parts(one):
+                pass
+    for name, several in files.items():
+        for one in several:
+            _refuse_misfits_of(one, schema_of(name), str(name))
+
+
+def _refuse_misfits_of(one: SparkFile, schema: pa.Schema, dataset: str) -> None:
+    bad: list[dict[str, Any]] = []
+    for part in _parts(one):
+        try:
+            fit(part, schema, dataset)
+        except InvalidRows as error:
+            bad += error.facts["rows"]
+        if len(bad) >= ROWS_SHOWN:
+            break
+    if bad:
+        raise InvalidRows(rows=bad[:ROWS_SHOWN], limit=ROWS_SHOWN)
+
+
+def _parts(one: SparkFile) -> Iterator[Any]:
+    try:
+        yield from stream_file(*one.origin, file=one.file)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InvalidSource(
+            file=one.file, reason=f"it is no {one.format} file: {reason}"
+        ) from error
+
+
+class Places:
+    """Where rows are that have to be named: file and line, by the number of a row in its file."""
+
+    def __init__(self, files: Sequence[SparkFile]) -> None:
+        self._files = files
+        self._finders: dict[int, Callable[[int], int]] = {}
+
+    def of(self, file: int, row: int) -> dict[str, Any]:
+        one = self._files[file]
+        if file not in self._finders:
+            self._finders[file] = line_finder(*one.origin)
+        return {"file": one.file, "line": self._finders[file](row)}

@@ -1,0 +1,131 @@
+"""The OpenAPI document made whole: every parameter in words, an example for all that is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+_T = "t-01m7f8gggmxzttp51zc67s"
+_DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+_SIDE = "A branch, a chain `a>b`, a moment `a@12`, or a transaction."
+_JSON = "application/json"
+
+Json = dict[str, Any]
+
+# By place and name: what it is, and an example. What a route says of it itself comes first.
+_PARAMETERS: Mapping[tuple[str, str], tuple[str, Any]] = {
+    ("path", "dataset"): ("A dataset: `namespace.name`.", "raw.scans"),
+    ("path", "name"): ("A branch name, on every dataset that has it.", "feature"),
+    ("path", "unit"): ("A unit's id.", "u-01m7f8gggmxzttp51zc67s"),
+    ("path", "id"): ("The id of a transaction or of a unit.", _T),
+    ("path", "path"): ("A file's path in its dataset.", "2026/scan.tif"),
+    ("path", "digest"): ("SHA-256 of the bytes.", _DIGEST),
+    ("path", "build"): ("A build's id.", "build-01m7f8gggmxzttp51zc67s"),
+    ("path", "number"): ("A publication's number.", 12),
+    ("path", "key"): ("The idempotency key that the operation was given.", "nightly-2026-11-15"),
+    ("query", "dataset"): ("Only of this dataset.", "raw.scans"),
+    ("query", "branch"): ("Only on this branch.", "master"),
+    ("query", "name"): ("A branch name.", "feature"),
+    ("query", "actor"): ("Only by this actor.", "ana"),
+    ("query", "kind"): ("Only of this kind.", "commit"),
+    ("query", "context"): ("Where to look.", "feature>master"),
+    ("query", "txn"): ("An OPEN transaction or unit.", _T),
+    ("query", "at"): ("As a transaction showed it.", _T),
+    ("query", "path"): ("At or below it.", "2026"),
+    ("query", "from"): (_SIDE, "master"),
+    ("query", "to"): (_SIDE, "feature"),
+    ("query", "key"): ("Columns that tell rows apart.", ["id"]),
+    ("query", "rows"): ("How many rows.", 5),
+    ("query", "all"): ("Also aborted ones.", True),
+    ("query", "deep"): ("Also the past, and files of registered tables.", True),
+    ("query", "executable"): ("Whether it may be run when it is checked out.", False),
+    ("query", "limit"): ("How many at most.", 50),
+    ("query", "cursor"): ("Where to go on.", "100"),
+    ("header", "Idempotency-Key"): ("A repeated request is done once.", "nightly-2026-11-15"),
+    ("header", "Headgate-Operation"): ("Kind, branch and hash.", f"files-put master {_DIGEST}"),
+}
+# Where an operation means something else by the same name.
+_OF_OPERATIONS: Mapping[tuple[str, str], tuple[str, Any]] = {
+    ("show_branch", "name"): ("The branch's name.", "feature"),
+    ("delete_branch", "name"): ("The branch's name.", "feature"),
+    ("delete_tag", "name"): ("The tag's name.", "2026-q3"),
+    ("revoke_token", "id"): ("A token's id, as the list has it.", "tok-01m7f8gggmxzttp51zc67s"),
+    ("list_history", "branch"): ("The primary unless named.", "master"),
+    ("list_events", "kind"): ("Only of this kind.", "refused"),
+    ("show_workspace", "branch"): ("The branch that the task is going to move.", "master"),
+    ("show_workspace", "ref"): ("The input: a committed transaction of the dataset.", _T),
+    ("status", "branch"): ("The branch that it was on, where a key was used on several.", "master"),
+    ("status", "kind"): ("What it did, where a key was used for several things.", "files-put"),
+}
+# Answers that no model describes.
+_ANSWERS: Mapping[str, Any] = {
+    "list_protected": ["master"],
+    "put_content": {"digest": _DIGEST, "size": 5},
+}
+# Answers that are no documents: their bytes, and what they begin with where it is text.
+_STREAMS: Mapping[str, Json] = {
+    "find_content": {},
+    "get_bundle": {"application/octet-stream": {}},
+    "get_content": {"application/octet-stream": {}},
+    "get_contents": {"application/octet-stream": {"example": f"{_DIGEST} 5\nhello"}},
+    "get_file": {"application/octet-stream": {}},
+    "watch_build": {
+        "text/event-stream": {"example": 'event: end\ndata: {"state": "succeeded"}\n\n'}
+    },
+}
+
+
+class DescribedApp(FastAPI):
+    """An application whose document describes all of it."""
+
+    def openapi(self) -> Json:
+        if self.openapi_schema is None:
+            document = super().openapi()
+            schemas = document["components"]["schemas"]
+            for name, example in _examples(BaseModel):
+                if "examples" in schemas.get(name, {}):
+                    schemas[name]["examples"] = [example]
+            for path in document["paths"].values():
+                for operation in path.values():
+                    _describe(operation, schemas)
+        return super().openapi()
+
+
+def _examples(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
+    """As the models have them: FastAPI leaves out what is null, and the rest does not fit."""
+    for one in model.__subclasses__():
+        extra: Any = one.model_config.get("json_schema_extra")
+        if one.__module__.startswith(__package__) and extra:
+            yield one.__name__, extra["examples"][0]
+        yield from _examples(one)
+
+
+def _describe(operation: Json, schemas: Mapping[str, Json]) -> None:
+    name = operation["operationId"]
+    for parameter in operation.get("parameters", ()):
+        words = _OF_OPERATIONS.get((name, parameter["name"]))
+        words = words or _PARAMETERS.get((parameter["in"], parameter["name"]))
+        if words is not None:
+            parameter.setdefault("description", words[0])
+            parameter.setdefault("example", words[1])
+    for status, answer in operation["responses"].items():
+        if status.startswith("2") and name in _STREAMS:
+            answer["content"] = _STREAMS[name]
+        elif _JSON in answer.get("content", {}):
+            content = answer["content"][_JSON]
+            own = _ANSWERS.get(name) if status.startswith("2") else None
+            content["example"] = find_example(content["schema"], schemas) if own is None else own
+
+
+def find_example(schema: Json, schemas: Mapping[str, Json]) -> Any:
+    """What a schema says of itself as an example: of a list, one; of several, the first."""
+    if "$ref" in schema:
+        return find_example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if schema.get("type") == "array":
+        return [find_example(schema["items"], schemas)]
+    return next((find_example(one, schemas) for one in schema.get("anyOf", ())), None)

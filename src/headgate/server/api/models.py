@@ -1,0 +1,385 @@
+"""The nouns as the OpenAPI document describes them; checked against what is sent by the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from headgate.model.access import Role
+from headgate.model.nouns import DatasetKind, PublicationKind, TransactionState, TransactionType
+
+_AT = "2026-11-15T09:30:00.000001Z"
+_T = "t-01m7f8gggmxzttp51zc67s"
+
+
+def shown(**example: Any) -> ConfigDict:
+    """A noun's example; nouns may grow, so more than is described may be sent."""
+    return ConfigDict(extra="allow", json_schema_extra={"examples": [example]})
+
+
+def _example_of(model: type[BaseModel]) -> dict[str, Any]:
+    example: dict[str, Any] = model.model_json_schema()["examples"][0]
+    return example
+
+
+class Problem(BaseModel):
+    """Every error: what happened and what to do, a stable code, and the facts."""
+
+    model_config = shown(
+        error="branch 'master' of 'sales.orders': view is t-2, expected t-1. Somebody else moved "
+        "it; nothing was changed. Read it again and decide.",
+        code="conflict",
+        manifest_conflict={
+            "table_key": "sales.orders@master",
+            "expected": "t-1",
+            "actual": "t-2",
+        },
+        conflicts=[
+            {
+                "dataset": "sales.orders",
+                "branch": "master",
+                "field": "view",
+                "expected": "t-1",
+                "actual": "t-2",
+            }
+        ],
+    )
+    error: str
+    code: str
+
+
+class StoreModel(BaseModel):
+    model_config = shown(
+        version="0.1.0",
+        branch="master",
+        fallback=None,
+        storage="file",
+        actor="ana",
+        role="writer",
+        branches=["ana/*"],
+    )
+    version: str
+    branch: str
+    fallback: list[str] | None
+    storage: str = Field(description="How engines reach its bytes: `file` or `s3`.")
+    actor: str
+    role: Role
+    branches: list[str]
+
+
+class DatasetModel(BaseModel):
+    model_config = shown(dataset="sales.orders", kind="table", branches=["master"])
+    dataset: str
+    kind: DatasetKind
+    branches: list[str]
+
+
+class ContentModel(DatasetModel):
+    model_config = shown(
+        dataset="sales.orders",
+        kind="table",
+        branches=["master"],
+        context="master",
+        transaction=_T,
+        shown=None,
+        schema=[{"name": "id", "type": "long", "required": True}],
+        partitioning=[],
+        properties={},
+        row_count=1,
+        rows=[{"id": 1}],
+    )
+    context: str
+    transaction: str | None
+    shown: dict[str, Any] | None
+
+
+class BranchModel(BaseModel):
+    model_config = shown(
+        dataset="sales.orders", name="feature", parent="master", head=_T, view=_T, open=False
+    )
+    dataset: str
+    name: str
+    parent: str | None
+    head: str | None
+    view: str | None
+    open: bool
+
+
+class TagModel(BaseModel):
+    model_config = shown(dataset="sales.orders", name="2026-q3", transaction=_T)
+    dataset: str
+    name: str
+    transaction: str | None
+
+
+class TransactionModel(BaseModel):
+    model_config = shown(
+        transaction=_T,
+        dataset="raw.scans",
+        branch="master",
+        type="APPEND",
+        state="OPEN",
+        parent=None,
+        actor="ana",
+        opened_at=_AT,
+        closed_at=None,
+        version=None,
+    )
+    transaction: str
+    dataset: str
+    branch: str
+    type: TransactionType
+    state: TransactionState
+    parent: str | None
+    actor: str
+    opened_at: str
+    closed_at: str | None
+    version: str | None
+
+
+class UnitModel(BaseModel):
+    model_config = shown(
+        unit="u-01m7f8gggmxzttp51zc67s",
+        branch="master",
+        transactions=[],
+        state="OPEN",
+        actor="ana",
+    )
+    unit: str
+    branch: str
+    transactions: list[TransactionModel]
+    state: TransactionState
+    actor: str
+
+
+class MoveModel(BaseModel):
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    dataset: str
+    branch: str
+    from_: str | None = Field(alias="from")
+    to: str | None
+
+
+class PublicationModel(BaseModel):
+    model_config = shown(
+        publication=12,
+        kind="commit",
+        actor="ana",
+        at=_AT,
+        operation="o-01m7f8gggmxzttp51zc67s",
+        moves=[{"dataset": "sales.orders", "branch": "master", "from": None, "to": _T}],
+    )
+    publication: int | None = Field(description="Null where nothing changed.")
+    kind: PublicationKind
+    actor: str
+    at: str
+    operation: str
+    moves: list[MoveModel]
+
+
+class EventModel(BaseModel):
+    model_config = shown(
+        publication=None,
+        kind="refused",
+        actor="rea",
+        at=_AT,
+        operation=None,
+        moves=[],
+        branch="master",
+        wanted="put_file",
+        code="role_denied",
+    )
+    kind: str
+    actor: str
+    at: str
+
+
+class FileModel(BaseModel):
+    model_config = shown(path="2026/scan.tif", size=5, digest="2cf24d…", executable=False)
+    path: str
+    size: int
+    digest: str | None
+    executable: bool
+
+
+class OperationModel(BaseModel):
+    model_config = shown(
+        operation="o-01m7f8gggmxzttp51zc67s",
+        state="committed",
+        publication=12,
+        kind="files-put",
+        branch="master",
+    )
+    operation: str
+    state: str
+    publication: int | None
+    kind: str
+    branch: str
+
+
+class JobSpecModel(BaseModel):
+    model_config = shown(
+        jobspec="js-01m7f8gggmxzttp51zc67s",
+        branch="master",
+        outputs=["sales.daily"],
+        removed=False,
+        repository="shop",
+        commit="5d3f0c2a",
+        clean=True,
+        actor="ana",
+        published_at=_AT,
+        inputs=["sales.orders"],
+        entry="shop.daily.daily",
+    )
+    jobspec: str
+    branch: str
+    outputs: list[str]
+    removed: bool
+    commit: str
+    clean: bool
+    actor: str
+    published_at: str
+
+
+class JobModel(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    outputs: list[str]
+    state: str
+    reason: str
+
+
+class PlanModel(BaseModel):
+    model_config = shown(
+        build=None,
+        branch="feature",
+        fallback=["master"],
+        state=None,
+        jobs=[
+            {
+                "outputs": ["sales.daily"],
+                "state": "waiting",
+                "reason": "never-built",
+                "jobspec_branch": "feature",
+                "inputs": [{"dataset": "sales.orders", "branch": "master", "transaction": _T}],
+                "attempts": 0,
+                "spark_jobs": 0,
+                "transactions": {},
+            }
+        ],
+        publications=[],
+    )
+    build: str | None
+    branch: str
+    fallback: list[str]
+    state: str | None
+    jobs: list[JobModel]
+
+
+class BuildModel(BaseModel):
+    model_config = shown(
+        build="build-01m7f8gggmxzttp51zc67s",
+        branch="feature",
+        fallback=["master"],
+        targets=["sales.daily"],
+        state="running",
+        actor="ana",
+        started_at=_AT,
+        ended_at=None,
+    )
+    build: str
+    branch: str
+    fallback: list[str]
+    targets: list[str]
+    state: str
+    actor: str
+    started_at: str
+    ended_at: str | None
+
+
+class BuildWithJobsModel(BuildModel):
+    model_config = shown(
+        **_example_of(BuildModel),
+        jobs=[{"outputs": ["sales.daily"], "state": "running", "reason": "stale-logic"}],
+    )
+    jobs: list[JobModel]
+
+
+class DifferenceModel(BaseModel):
+    model_config = shown(
+        dataset="sales.orders",
+        kind="table",
+        to=_T,
+        identical=False,
+        counts={"before": 1, "after": 2, "added": 1, "removed": 0, "changed": 0},
+        samples={"added": [{"id": 2}], "removed": [], "changed": []},
+        key=["id"],
+        basis="key",
+        **{"from": None},
+    )
+    dataset: str
+    kind: DatasetKind
+    from_: str | None = Field(alias="from")
+    to: str | None
+    identical: bool
+    counts: dict[str, int | None]
+    samples: dict[str, list[dict[str, Any]]]
+    key: list[str]
+    basis: str
+
+
+class RecoveryModel(BaseModel):
+    model_config = shown(rolled_forward=[], rolled_back=[], aborted_transactions=[], kept=[])
+    rolled_forward: list[str]
+    rolled_back: list[str]
+    aborted_transactions: list[str]
+    kept: list[dict[str, Any]]
+
+
+class CleanupModel(BaseModel):
+    model_config = shown(condemned=3, deleted=0, bytes=0, kept=[], dry_run=True, spared=0, items=[])
+    condemned: int
+    deleted: int
+    bytes: int
+    kept: list[dict[str, Any]]
+    dry_run: bool
+
+
+class ExaminedModel(BaseModel):
+    model_config = shown(
+        ok=True, checks=[{"check": "catalog", "ok": True, "findings": [], "notes": []}]
+    )
+    ok: bool
+    checks: list[dict[str, Any]]
+
+
+class TokenModel(BaseModel):
+    model_config = shown(
+        id="tok-01m7f8gggmxzttp51zc67s",
+        actor="ana",
+        role="writer",
+        branches=["ana/*"],
+        created_by="root",
+        created_at=_AT,
+        expires_at=_AT,
+        revoked_at=None,
+    )
+    id: str
+    actor: str
+    role: Role
+    branches: list[str]
+    created_by: str
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class NewTokenModel(TokenModel):
+    model_config = shown(**_example_of(TokenModel), token="hg_…")
+    token: str = Field(description="Shown only in this reply.")
+
+
+class ProtectionModel(BaseModel):
+    model_config = shown(name="master", protected=True)
+    name: str
+    protected: bool

@@ -1,0 +1,218 @@
+"""Routes of workspace tasks whose attempts are done by a client: its catalog is this server's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import Query
+from starlette.responses import Response
+
+from headgate.attempts.pulse import LEASE_SECONDS
+from headgate.catalog.attempts import (
+    Holder,
+    check_newest,
+    dispatch_once,
+    end_attempt,
+    find_attempt_by_token,
+    heartbeat,
+    load_attempt,
+)
+from headgate.errors import AttemptNotFound, AttemptOfAnother, Invalid
+from headgate.files.cache import ContentCache
+from headgate.files.objects import Digest
+from headgate.handles.nouns import Json
+from headgate.model.access import Role, may_write
+from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import Attempt, AttemptState
+from headgate.server.api import tasks_models as models
+from headgate.server.api.caller import Caller, CallerDependency
+from headgate.server.api.replies import REPLAYED, JsonReply
+from headgate.server.api.routing import documented, router
+from headgate.store import Store
+from headgate.tasks.catalog_attempts import attempt_scope
+from headgate.tasks.files_store import FilesWorkspaces
+from headgate.tasks.handed import Desk, Handed, publish_handed
+from headgate.tasks.held_tables import HeldTables
+from headgate.tasks.inputs import WorkspaceRef
+from headgate.tasks.ports import Identity
+
+routes = router("tasks")
+
+BranchQuery = Annotated[str, Query(min_length=1, max_length=200)]
+RefQuery = Annotated[str, Query(min_length=1, max_length=200)]
+
+
+@routes.post("/tasks/attempts", **documented("dispatch_attempt", models.AttemptModel, status=201))
+def dispatch_attempt(caller: CallerDependency, body: models.NewAttempt) -> JsonReply:
+    """Begins an attempt of a task key: a new epoch, which supersedes every older one.
+
+    The secret makes it the same attempt, however often it is sent.
+    """
+    named = () if body.branch is None else (body.branch,)
+    with caller.acting(*named) as store:
+        made = dispatch_once(
+            store.database,
+            body.key,
+            actor=caller.grant.actor,
+            lease_seconds=LEASE_SECONDS,
+            token=body.secret,
+            scope=attempt_scope(body.branch),
+            check_holder=lambda holder: _check_holder(caller, holder),
+        )
+        if (made.ref.key, made.actor) != (body.key, caller.grant.actor):
+            raise Invalid("this secret is another attempt's: make a new one for each.")
+        return JsonReply(_attempt_wire(made), status_code=201)
+
+
+@routes.post("/tasks/attempts/renew", **documented("renew_attempt", models.AttemptModel))
+def renew_attempt(caller: CallerDependency, body: models.AttemptToRenew) -> JsonReply:
+    """Its lease begins again; one that was superseded, or has ended, learns it."""
+    with caller.acting() as store:
+        attempt = _own(caller, store, body.secret)
+        heartbeat(store.database, attempt.ref)
+        return _told(store, attempt)
+
+
+@routes.post("/tasks/attempts/end", **documented("end_attempt", models.AttemptModel))
+def end_attempt_route(caller: CallerDependency, body: models.AttemptToEnd) -> JsonReply:
+    """Closes it, and aborts what it has open; one that has ended before stays as it is."""
+    with caller.acting() as store:
+        attempt = _own(caller, store, body.secret)
+        _tables(store, _identity(attempt)).close()
+        end_attempt(store.database, attempt.ref, AttemptState(body.state))
+        return _told(store, attempt)
+
+
+@routes.post("/tasks/attempts/tables", **documented("open_attempt_tables", models.AttemptModel))
+def open_attempt_tables(caller: CallerDependency, body: models.TablesToOpen) -> JsonReply:
+    """Opens tables to the attempt: its secret is then the token of its context at `/iceberg`.
+
+    What it writes there is published with its workspace, or aborted when it ends.
+    """
+    workspace = WorkspaceRef(repository=body.repository, branch=body.branch, ref=body.ref)
+    with caller.acting(body.branch) as store:
+        attempt = _own(caller, store, body.secret, moving=body.branch)
+        read, written = (
+            [parse_dataset_name(name) for name in names] for names in (body.inputs, body.outputs)
+        )
+        store.database.read(lambda c: check_newest(c, attempt.ref))
+        _tables(store, _identity(attempt)).open(read, written, workspace, body.secret)
+        return _told(store, attempt)
+
+
+@routes.get("/tasks/workspaces/{dataset}", **documented("show_workspace", models.WorkspaceModel))
+def show_workspace(
+    caller: CallerDependency, dataset: str, branch: BranchQuery, ref: RefQuery
+) -> JsonReply:
+    """An input that an attempt can begin with, and the root of its tree among the contents."""
+    workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref)
+    root = _workspaces(caller.looking()).find_root(workspace)
+    return JsonReply(_workspace_wire(workspace) | {"root": root})
+
+
+@routes.post(
+    "/tasks/workspaces/{dataset}",
+    **documented("publish_workspace", models.PublishedWorkspaceModel),
+)
+def publish_workspace(
+    caller: CallerDependency, dataset: str, body: models.WorkspaceToPublish
+) -> Response:
+    """Publishes what an attempt made, replaces what was abandoned, or refuses; once.
+
+    The tree's contents have been sent before. Sent again, it answers what it did the first time.
+    """
+    workspace = WorkspaceRef(repository=dataset, branch=body.branch, ref=body.ref)
+    with caller.acting(body.branch) as store:
+        attempt = _own(caller, store, body.secret, moving=body.branch)
+        identity = replace(
+            _identity(attempt), execution=body.execution, task=body.task, labels=body.labels
+        )
+        handed = Handed(
+            workspace=workspace,
+            identity=identity,
+            root=Digest(body.root) if body.root is not None else None,
+            read_only=body.read_only,
+        )
+        done = publish_handed(_desk(store, identity), handed)
+        headers = {REPLAYED: "true"} if done.replayed else None
+        return JsonReply(_workspace_wire(workspace.at(done.ref)), headers=headers)
+
+
+def _own(caller: Caller, store: Store, secret: str, *, moving: str | None = None) -> Attempt:
+    """The attempt that the secret stands for, if it is this caller's, and for this branch."""
+    found = store.database.read(lambda c: find_attempt_by_token(c, secret))
+    if found is None:
+        raise AttemptNotFound
+    attempt, scope = found
+    if attempt.actor != caller.grant.actor:
+        raise AttemptOfAnother(key=attempt.ref.key, actor=attempt.actor)
+    if moving is not None and scope.get("branch") != moving:
+        raise Invalid(
+            f"attempt {attempt.ref.epoch} of {attempt.ref.key!r} was not dispatched for branch "
+            f"{moving!r}: name it at the dispatch.",
+            branch=moving,
+        )
+    return attempt
+
+
+def _check_holder(caller: Caller, holder: Holder) -> None:
+    """A key is taken over by its own actor, by admins, or by whoever may write for it."""
+    attempt, grant = holder.attempt, caller.grant
+    if not holder.is_job:
+        if grant.role is Role.ADMIN or attempt.actor == grant.actor:
+            return
+        if holder.branch is not None and may_write(grant, holder.branch):
+            return
+    raise AttemptOfAnother(key=attempt.ref.key, actor=attempt.actor)
+
+
+def _identity(attempt: Attempt) -> Identity:
+    return Identity(attempt=attempt.ref, execution="", actor=attempt.actor, task="")
+
+
+def _desk(store: Store, identity: Identity) -> Desk:
+    return Desk(
+        database=store.database,
+        trees=store.trees,
+        workspaces=_workspaces(store),
+        tables=_tables(store, identity),
+    )
+
+
+def _tables(store: Store, identity: Identity) -> HeldTables:
+    return HeldTables(
+        store.database,
+        store.contents,
+        identity,
+        may_write_protected=store.may_write_protected,
+    )
+
+
+def _workspaces(store: Store) -> FilesWorkspaces:
+    cache = ContentCache(store.settings.cache / "contents")
+    return FilesWorkspaces(
+        store.database, store.trees, cache, may_write_protected=store.may_write_protected
+    )
+
+
+def _told(store: Store, attempt: Attempt) -> JsonReply:
+    return JsonReply(_attempt_wire(store.database.read(lambda c: load_attempt(c, attempt.ref))))
+
+
+def _attempt_wire(attempt: Attempt) -> Json:
+    return {
+        "key": attempt.ref.key,
+        "epoch": attempt.ref.epoch,
+        "state": attempt.state,
+        "actor": attempt.actor,
+        "lease_seconds": attempt.lease_seconds,
+    }
+
+
+def _workspace_wire(workspace: WorkspaceRef) -> Json:
+    return {
+        "repository": workspace.repository,
+        "branch": workspace.branch,
+        "ref": workspace.ref,
+    }

@@ -1,0 +1,239 @@
+"""Branches by name: the tree over all datasets, what differs from the parent, what is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headgate.catalog.branch_names import (
+    BranchNameLine,
+    DifferingDataset,
+    count_branch_names,
+    list_branch_names,
+    list_differing_datasets,
+    load_branch_name,
+)
+from headgate.catalog.branches import list_protected
+from headgate.catalog.database import Connection
+from headgate.errors import HeadgateError, NotFound
+from headgate.model.names import parse_dataset_name
+from headgate.server.web import addresses
+from headgate.server.web.freshness import freshness_counts
+from headgate.server.web.markup import Child, Markup, join, tag
+from headgate.server.web.pieces import (
+    badge,
+    card,
+    command,
+    count,
+    empty,
+    facts,
+    field,
+    form,
+    heading,
+    link,
+    moment,
+    more,
+    table,
+)
+from headgate.server.web.visiting import Page, Section, Visit
+
+_PAGE_ROWS = 100
+_DIFFERING_ROWS = 50
+
+
+def branches_page(visit: Visit) -> Page:
+    """All branch names as a tree, or one of them with the datasets on which it differs."""
+    name = visit.asked("branch")
+    return _one(visit, name) if name else _all(visit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A line of the tree, so many steps in."""
+
+    depth: int
+    line: BranchNameLine
+
+
+def place_in_tree(lines: Iterable[BranchNameLine]) -> list[Placed]:
+    """Parents before their children; one whose parent is not shown stands at the left; pure."""
+    known = {line.name: line for line in lines}
+    below: dict[str | None, list[BranchNameLine]] = {}
+    for line in known.values():
+        parent = line.parent if line.parent in known and line.parent != line.name else None
+        below.setdefault(parent, []).append(line)
+    placed: list[Placed] = []
+    waiting = [Placed(depth=0, line=line) for line in reversed(below.get(None, []))]
+    seen: set[str] = set()
+    while waiting:
+        here = waiting.pop()
+        if here.line.name in seen:
+            continue
+        seen.add(here.line.name)
+        placed.append(here)
+        children = below.get(here.line.name, [])
+        waiting += [Placed(depth=here.depth + 1, line=child) for child in reversed(children)]
+    # Two names that are each other's parent on different datasets hang on nothing.
+    placed += [Placed(depth=0, line=known[name]) for name in known if name not in seen]
+    return placed
+
+
+def _all(visit: Visit) -> Page:
+    search, after = visit.asked("search"), visit.asked("after")
+
+    def read(connection: Connection) -> tuple[int, list[BranchNameLine], list[str]]:
+        lines = list_branch_names(
+            connection, search=search, after=after or None, limit=_PAGE_ROWS + 1
+        )
+        return count_branch_names(connection, search), lines, list_protected(connection)
+
+    total, lines, protected = visit.store.database.read(read)
+    shown = lines[:_PAGE_ROWS]
+    following = None
+    if len(lines) > _PAGE_ROWS:
+        following = addresses.with_query(addresses.BRANCHES, search=search, after=shown[-1].name)
+    body = _tree(visit, place_in_tree(shown), protected) if shown else _nothing(search)
+    search_form = form(
+        addresses.BRANCHES, field("search", "Name contains", search), label="Find branches"
+    )
+    beside = tag("p", count(total, "branch"), class_="beside", role="status")
+    return Page(
+        title="Branches",
+        place=addresses.BRANCHES,
+        sections=(
+            Section(key="head", body=heading("Branches", beside, search_form)),
+            Section(key="tree", body=join([body, more(following, "Next page")])),
+        ),
+    )
+
+
+def _nothing(search: str) -> Markup:
+    if search:
+        return empty(f"No branch has “{search}” in its name.")
+    hint = command("headgate dataset create sales.orders")
+    return empty("There is no branch yet: the first dataset brings one.", hint)
+
+
+def _tree(visit: Visit, placed: Sequence[Placed], protected: Sequence[str]) -> Markup:
+    rows = [
+        (
+            _name(here, here.line.name in protected),
+            count(here.line.dataset_count, "dataset"),
+            _standing(here.line),
+            badge(f"{here.line.open} open", "busy") if here.line.open else "",
+            moment(here.line.last_at, visit.now),
+            here.line.last_actor or "",
+        )
+        for here in placed
+    ]
+    headings = ("Branch", "On", "Against its parent", "", "Published", "By")
+    return table(headings, rows, label="Branches")
+
+
+def _name(here: Placed, is_protected: bool) -> Markup:
+    line = here.line
+    off = [f"off {line.parent}"] if line.parent and here.depth == 0 else []
+    off += [f"elsewhere off {', '.join(line.other_parents)}"] if line.other_parents else []
+    return tag(
+        "span",
+        link(line.name, addresses.branch_at(line.name)),
+        badge("protected", "taken") if is_protected else None,
+        tag("span", "; ".join(off), class_="faint") if off else None,
+        class_="named branch",
+        style=f"--depth: {here.depth}",
+    )
+
+
+def _standing(line: BranchNameLine) -> Child:
+    if line.parent is None:
+        return tag("span", "a root", class_="faint")
+    if not line.ahead:
+        return tag("span", "same content", class_="faint")
+    parts: list[Child] = [badge(f"{line.ahead} differ", "warn")]
+    if line.behind:
+        told = "its parent was published on since"
+        parts.append(badge(f"{line.behind} behind", "quiet", title=told))
+    return tag("span", parts, class_="chips")
+
+
+def _one(visit: Visit, name: str) -> Page:
+    after = visit.asked("after")
+    behind = parse_dataset_name(after) if after else None
+
+    def read(
+        connection: Connection,
+    ) -> tuple[BranchNameLine | None, list[DifferingDataset], bool]:
+        return (
+            load_branch_name(connection, name),
+            list_differing_datasets(connection, name, after=behind, limit=_DIFFERING_ROWS + 1),
+            name in list_protected(connection),
+        )
+
+    line, found, is_protected = visit.store.database.read(read)
+    if line is None:
+        raise NotFound(f"no dataset has a branch {name!r}.", branch=name)
+    title = [name, badge("protected", "taken") if is_protected else None]
+    review = link(
+        "Review", addresses.with_query(addresses.REVIEW, branch=name), class_="button primary"
+    )
+    buttons: list[Child] = [_lineage_link(visit, name)]
+    if line.parent is not None:
+        buttons.insert(0, review)
+    return Page(
+        title=f"Branch {name}",
+        place=addresses.BRANCHES,
+        sections=(
+            Section(key="head", body=heading(title, tag("div", buttons, class_="buttons"))),
+            Section(key="facts", body=facts(_facts(visit, line))),
+            Section(key="differing", body=_differing(visit, line, found)),
+        ),
+    )
+
+
+def _lineage_link(visit: Visit, name: str) -> Markup:
+    return link("Lineage", addresses.with_query(addresses.LINEAGE, branch=name), class_="button")
+
+
+def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, Child]]:
+    parent = link(line.parent, addresses.branch_at(line.parent)) if line.parent else "none: a root"
+    pairs: list[tuple[str, Child]] = [
+        ("Parent", parent),
+        ("On", count(line.dataset_count, "dataset")),
+        ("Against its parent", _standing(line)),
+        ("Published", [moment(line.last_at, visit.now), f" by {line.last_actor or 'nobody'}"]),
+    ]
+    try:
+        pairs.append(("Freshness", freshness_counts(visit, line.name)))
+    except HeadgateError as error:
+        pairs.append(("Freshness", str(error)))
+    return pairs
+
+
+def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]) -> Markup:
+    if line.parent is None:
+        hint = command(f"headgate branch create DATASET NAME --from {line.name}")
+        return empty("A root has no parent to differ from.", hint)
+    if not found:
+        return empty(f"It shows the same as {line.parent}, on every dataset.")
+    rows = [
+        (
+            link(str(d.dataset), addresses.dataset_at(d.dataset, branch=line.name)),
+            badge(d.kind, "kind"),
+            badge("behind", "quiet") if d.is_behind else badge("ahead", "warn"),
+            moment(d.at, visit.now),
+            d.actor or "",
+            link("Compare", _compare(d, line.name)),
+        )
+        for d in found[:_DIFFERING_ROWS]
+    ]
+    following = None
+    if len(found) > _DIFFERING_ROWS:
+        last = str(found[_DIFFERING_ROWS - 1].dataset)
+        following = addresses.with_query(addresses.BRANCHES, branch=line.name, after=last)
+    headings = ("Dataset", "Kind", "", "Published here", "By", "")
+    drawn = table(headings, rows, label="Datasets that differ")
+    return card("Differs from its parent", drawn, more(following, "Next page"))
+
+
+def _compare(d: DifferingDataset, branch: str) -> str:
+    return addresses.dataset_at(d.dataset, branch=branch, tab="compare", from_=d.parent, to=branch)

@@ -1,0 +1,223 @@
+"""One build: its jobs as they go along, attempts, logs, and errors with the user's own line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headgate.builds.opening import job_key
+from headgate.catalog.attempts import list_attempts
+from headgate.catalog.builds import BuildRecord, JobRecord, load_build
+from headgate.catalog.leftovers import cancel_build
+from headgate.errors import Invalid
+from headgate.model.access import Right, require
+from headgate.model.nouns import Attempt
+from headgate.server.web import addresses
+from headgate.server.web.builds_page import targets
+from headgate.server.web.histories import check_table
+from headgate.server.web.job_logs import read_log_tail
+from headgate.server.web.markup import Child, Markup, join, tag
+from headgate.server.web.pieces import (
+    badge,
+    card,
+    code,
+    command,
+    count,
+    duration,
+    empty,
+    facts,
+    heading,
+    lasted,
+    link,
+    moment,
+    short,
+    table,
+)
+from headgate.server.web.visiting import Act, Page, Section, Visit
+
+_WATCH_SECONDS = 1.0
+_ENDED_BADLY = {"failed", "canceled"}
+
+# Starts the targets of a build again, in the visitor's name; the new build's id.
+Again = Callable[[Visit, BuildRecord], str]
+
+
+def build_page(visit: Visit, *, can_retry: bool = False) -> Page:
+    """A build, looked at again every second until it has ended."""
+    build = visit.store.database.read(lambda c: load_build(c, visit.subject))
+    chosen = visit.asked_number("job")
+    job = next((job for job in build.jobs if job.ordinal == chosen), None)
+    running = build.state == "running"
+    return Page(
+        title=f"Build {short(build.id)}",
+        place=addresses.BUILDS,
+        sections=(
+            Section(key="head", body=_head(visit, build, can_retry=can_retry)),
+            Section(key="facts", body=facts(_facts(visit, build))),
+            Section(key="jobs", body=_jobs(build)),
+            Section(key="job", body=_job(visit, build, job) if job else join(None)),
+        ),
+        refresh_seconds=_WATCH_SECONDS if running else None,
+    )
+
+
+def acting(again: Again | None) -> Act:
+    """What the buttons do: cancel, and start again where the server can build."""
+
+    def act(visit: Visit, action: str, _: Mapping[str, str]) -> str:
+        build = visit.store.database.read(lambda c: load_build(c, visit.subject))
+        require(visit.grant, Right.WRITE, written=[build.branch])
+        if action == "cancel":
+            cancel_build(visit.store.database, build.id, actor=visit.grant.actor)
+            return "The build was canceled."
+        if action == "retry" and again is not None:
+            return addresses.build_at(again(visit, build))
+        raise Invalid(f"there is nothing called {action!r} to do here.")
+
+    return act
+
+
+def _head(visit: Visit, build: BuildRecord, *, can_retry: bool) -> Markup:
+    title = ["Build ", tag("span", short(build.id), title=build.id)]
+    buttons = tag("div", _buttons(visit, build, can_retry=can_retry), class_="buttons")
+    return heading(title, badge(build.state), buttons)
+
+
+def _buttons(visit: Visit, build: BuildRecord, *, can_retry: bool) -> Child:
+    if not visit.may_write(build.branch):
+        return None
+    if build.state == "running":
+        question = "Cancel this build? What it has not committed is aborted."
+        return _button("Cancel", "cancel", "danger", ask=question)
+    if build.state in _ENDED_BADLY and can_retry:
+        return _button("Retry", "retry", "primary")
+    return None
+
+
+def _button(text: str, act: str, tone: str, ask: str | None = None) -> Markup:
+    return tag("button", text, type="button", class_=f"button {tone}", data_act=act, data_ask=ask)
+
+
+def _facts(visit: Visit, build: BuildRecord) -> list[tuple[str, Child]]:
+    chain = " > ".join([build.branch, *build.body["fallback"]])
+    return [
+        ("Targets", targets(build)),
+        ("Chain", code(chain)),
+        ("Started", [moment(build.started_at, visit.now), f" by {build.actor}"]),
+        ("Took", lasted(build.started_at, build.ended_at or visit.now)),
+    ]
+
+
+def _jobs(build: BuildRecord) -> Markup:
+    if not build.jobs:
+        return empty("This build had no jobs.")
+    rows = [
+        (
+            link(", ".join(job.body["outputs"]), addresses.build_at(build.id, job=job.ordinal)),
+            badge(job.state),
+            job.reason,
+            progress(job),
+            f"{job.attempts}" if job.attempts else "",
+            _took(job),
+            _error_line(job),
+        )
+        for job in build.jobs
+    ]
+    has_failed = any(job.body.get("error") for job in build.jobs)
+    last = "Error" if has_failed else ""
+    headings = ("Outputs", "State", "Why", "Progress", "Attempts", "Took", last)
+    return card("Jobs", table(headings, rows, label="Jobs", numbers=(4,)))
+
+
+def progress(job: JobRecord) -> Child:
+    """Stages and tasks while Spark works, rows once they are written."""
+    told = job.body.get("progress") or {}
+    bar: Markup | None = None
+    words: list[str] = []
+    if stages := told.get("stages"):
+        done, every = stages["tasks_done"], stages["tasks"]
+        bar = tag("progress", value=done, max=max(every, 1), aria_label="Tasks")
+        words.append(f"stage {stages['done']}/{stages['all']}, {done}/{every} tasks")
+    if rows := told.get("rows"):
+        words.append(count(rows, "row"))
+    if jobs := job.body.get("spark_jobs"):
+        words.append(count(jobs, "Spark job"))
+    return tag("span", bar, tag("span", ", ".join(words)), class_="chips") if words else ""
+
+
+def _took(job: JobRecord) -> str:
+    seconds = (job.body.get("progress") or {}).get("seconds")
+    return duration(seconds) if seconds is not None else ""
+
+
+def _error_line(job: JobRecord) -> Child:
+    error = job.body.get("error")
+    if not error:
+        return ""
+    where = f"{error['file']}:{error['line']} " if error.get("file") else ""
+    return tag("span", code(where) if where else None, error.get("message", ""), class_="error")
+
+
+def _job(visit: Visit, build: BuildRecord, job: JobRecord) -> Markup:
+    key = job_key(build.id, job.ordinal)
+    attempts = visit.store.database.read(lambda c: list_attempts(c, key))
+    log = read_log_tail(visit.store.settings.root, build.id, job.body.get("log"))
+    checks = job.body.get("checks")
+    return join(
+        [
+            _error(job.body.get("error")),
+            card(
+                ", ".join(job.body["outputs"]),
+                _inputs(job),
+                _attempts(visit, attempts),
+                beside=badge(job.state),
+            ),
+            card("Checks", check_table(list(checks))) if checks else None,
+            card("Log", tag("pre", log, class_="log")) if log else None,
+        ]
+    )
+
+
+def _inputs(job: JobRecord) -> Markup:
+    rows = [
+        (
+            link(given["dataset"], addresses.dataset_at(given["dataset"], branch=given["branch"])),
+            given["branch"],
+            code(short(given["transaction"])) if given["transaction"] else "made by this build",
+        )
+        for given in job.body["inputs"]
+    ]
+    if not rows:
+        return tag("p", "It reads nothing.", class_="hint")
+    return table(("Input", "From branch", "Transaction"), rows, label="Inputs")
+
+
+def _attempts(visit: Visit, attempts: list[Attempt]) -> Markup | None:
+    if not attempts:
+        return None
+    rows = [
+        (f"{a.ref.epoch}", badge(a.state.value), moment(a.started_at, visit.now), a.actor)
+        for a in attempts
+    ]
+    drawn = table(("Epoch", "State", "Started", "By"), rows, label="Attempts", numbers=(0,))
+    return join([tag("h3", "Attempts"), drawn])
+
+
+def _trace(text: str | None) -> Markup | None:
+    """The whole of it for those who ask: most look for the line and the message."""
+    if not text:
+        return None
+    return tag("details", tag("summary", "Traceback"), command(text.strip()))
+
+
+def _error(error: Mapping[str, Any] | None) -> Markup | None:
+    if not error:
+        return None
+    where = f"{error['file']}:{error['line']}" if error.get("file") else None
+    return card(
+        ["Error", f" in {where}" if where else ""],
+        tag("p", error.get("message", "It failed."), class_="error", role="alert"),
+        _trace(error.get("traceback")),
+        beside=badge(error["error"], "bad") if error.get("error") else None,
+        class_="failed",
+    )

@@ -1,0 +1,83 @@
+"""A table's constraints inside its own metadata: they branch, merge and reset with it.
+
+Columns are kept by field id, so that a renamed column keeps what is demanded of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from headgate.errors import ImpossibleTableChange
+from headgate.model.constraints import Cardinality, Constraints, OnDelete, Reference
+from headgate.tables.schemas import current_schema
+from headgate.tables.shape import Json, Metadata
+
+PROPERTY = "headgate.constraints"
+
+
+def constraints_of(metadata: Metadata) -> Constraints:
+    """What the version demands of its rows; its key is the schema's identifier columns."""
+    schema = current_schema(metadata) or {"fields": []}
+    names = {field["id"]: str(field["name"]) for field in schema["fields"]}
+    key = tuple(names[id] for id in schema.get("identifier-field-ids") or [] if id in names)
+    text = (metadata.get("properties") or {}).get(PROPERTY)
+    stored: Json = orjson.loads(text) if text else {}
+    return Constraints(
+        key=key,
+        unique=tuple(
+            tuple(names[id] for id in ids)
+            for ids in stored.get("unique", [])
+            if all(id in names for id in ids)
+        ),
+        references=tuple(
+            Reference(
+                column=names[item["column"]],
+                dataset=item["dataset"],
+                on_delete=OnDelete(item["on_delete"]),
+            )
+            for item in stored.get("references", [])
+            if item["column"] in names
+        ),
+        cardinality=tuple(
+            Cardinality(per=names[item["per"]], max=item["max"])
+            for item in stored.get("cardinality", [])
+            if item["per"] in names
+        ),
+        enums={
+            names[int(id)]: tuple(values)
+            for id, values in stored.get("enums", {}).items()
+            if int(id) in names
+        },
+        defaults={
+            names[int(id)]: value
+            for id, value in stored.get("defaults", {}).items()
+            if int(id) in names
+        },
+    )
+
+
+def constraints_property(schema: Json, constraints: Constraints) -> str:
+    """The property that keeps all but the key, which the schema itself keeps."""
+    ids = {str(field["name"]): int(field["id"]) for field in schema["fields"]}
+
+    def id_of(name: str) -> int:
+        if name not in ids:
+            raise ImpossibleTableChange(
+                change=f"a constraint on column {name!r}", reason="the table has no such column"
+            )
+        return ids[name]
+
+    stored: dict[str, Any] = {
+        "unique": [[id_of(name) for name in names] for names in constraints.unique],
+        "references": [
+            {"column": id_of(r.column), "dataset": r.dataset, "on_delete": r.on_delete}
+            for r in constraints.references
+        ],
+        "cardinality": [{"per": id_of(c.per), "max": c.max} for c in constraints.cardinality],
+        "enums": {str(id_of(name)): list(values) for name, values in constraints.enums.items()},
+        "defaults": {str(id_of(name)): value for name, value in constraints.defaults.items()},
+    }
+    kept = {name: value for name, value in stored.items() if value}
+    return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode()

@@ -1,0 +1,91 @@
+"""How an attempt ended, and which endings no further attempt can mend."""
+
+from __future__ import annotations
+
+import enum
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.errors import (
+    AttemptSuperseded,
+    HeadgateError,
+    StaleAttempt,
+    TaskTerminalError,
+    WorkspaceCheckFailed,
+)
+from headgate.tasks.checks import Phase
+
+_REASON_LIMIT = 500
+
+
+class Status(enum.StrEnum):
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TERMINAL = "FAILED_WITH_TERMINAL_ERROR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """COMPLETED has an output and no reason; a failure has a reason and no output."""
+
+    status: Status
+    output: Mapping[str, Any] | None = None
+    reason: str | None = None
+    code: str | None = None
+    traceback: str | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the attempt was superseded: nobody waits for what it says."""
+        return self.code in {AttemptSuperseded.code, StaleAttempt.code}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "status": self.status.value,
+            "output": self.output,
+            "reason": self.reason,
+            "code": self.code,
+            "traceback": self.traceback,
+        }
+
+
+def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        status=Status(data["status"]),
+        output=data["output"],
+        reason=data["reason"],
+        code=data["code"],
+        traceback=data["traceback"],
+    )
+
+
+def completed(output: Mapping[str, Any]) -> Outcome:
+    return Outcome(status=Status.COMPLETED, output=output)
+
+
+def failed(error: BaseException) -> Outcome:
+    """The outcome of an error: terminal are failed pre checks and what the author called so."""
+    code = error.code if isinstance(error, HeadgateError) else "user_code"
+    return Outcome(
+        status=Status.TERMINAL if _is_terminal(error) else Status.FAILED,
+        reason=_reason(error),
+        code=code,
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def _is_terminal(error: BaseException) -> bool:
+    if isinstance(error, WorkspaceCheckFailed):
+        return bool(error.facts["phase"] == Phase.PRE)
+    return isinstance(error, TaskTerminalError)
+
+
+def _reason(error: BaseException) -> str:
+    """Never empty, and short enough for an orchestrator to keep."""
+    said = str(error).strip()
+    if not isinstance(error, HeadgateError):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    said = said or type(error).__name__
+    return said if len(said) <= _REASON_LIMIT else f"{said[: _REASON_LIMIT - 1]}…"

@@ -1,0 +1,101 @@
+"""Leafing through datasets, a page at a time, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.catalog.browsing import DatasetLine, count_datasets, list_dataset_lines
+from headgate.errors import DatasetNotFound
+from headgate.model.names import parse_dataset_name
+from headgate.server.web.dataset_page import dataset_page
+from headgate.server.web.datasets_page import datasets_page
+from headgate.server.web.log_page import log_page
+from headgate.store import Store
+from tests.support.pages import text_of, visit
+from tests.support.pipelines import files_spec, publish
+from tests.support.stores import files_branch, new_store, put
+
+
+@pytest.fixture
+def store(made_catalog_url: str, tmp_path: Path) -> Iterator[Store]:
+    with new_store(made_catalog_url, tmp_path) as made:
+        yield made
+
+
+def _lines(store: Store, search: str = "", after: str | None = None) -> list[DatasetLine]:
+    behind = parse_dataset_name(after) if after else None
+    return store.database.read(
+        lambda c: list_dataset_lines(c, primary="master", search=search, after=behind, limit=2)
+    )
+
+
+def test_dataset_lines_go_on_where_the_last_page_ended(store: Store) -> None:
+    for name in ("a.x", "a.y", "b.c.d", "b.x"):
+        files_branch(store, name)
+    first = [str(line.dataset.name) for line in _lines(store)]
+    second = [str(line.dataset.name) for line in _lines(store, after=first[-1])]
+    assert (first, second) == (["a.x", "a.y"], ["b.x", "b.c.d"])
+    assert _lines(store, after="b.c.d") == []
+
+
+def test_dataset_lines_search_takes_signs_literally_and_ignores_case(store: Store) -> None:
+    for name in ("a.plain", "a.o_o", "a.b.deep"):
+        files_branch(store, name)
+    assert [str(line.dataset.name) for line in _lines(store, "O_O")] == ["a.o_o"]
+    assert [str(line.dataset.name) for line in _lines(store, "b.DE")] == ["a.b.deep"]
+    assert _lines(store, "%") == []
+    assert store.database.read(lambda c: count_datasets(c, "a.")) == 3
+
+
+def test_dataset_lines_tell_branches_and_the_last_publication(store: Store) -> None:
+    branch = files_branch(store)
+    put(branch, a="1")
+    branch.dataset.branch("feature").create(parent="master")
+    [line] = _lines(store)
+    assert line.branches == ("feature", "master")
+    assert line.last is not None and (line.last.kind, line.last.actor) == ("create", "ana")
+    assert not line.blue
+
+
+def test_datasets_page_of_an_empty_store_says_how_to_begin(store: Store) -> None:
+    assert "headgate dataset create" in text_of(datasets_page(visit(store)))
+
+
+def test_pages_show_hostile_names_as_they_are_written(made_sqlite_url: str, tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script>"
+    with new_store(made_sqlite_url, tmp_path, actor=hostile) as store:
+        put(files_branch(store, "a.`<b>x`"), **{"<i>.csv": "1"})
+        pages = [
+            datasets_page(visit(store, q="'; drop table datasets; --")),
+            datasets_page(visit(store)),
+            dataset_page(visit(store, "a.`<b>x`")),
+            dataset_page(visit(store, "a.`<b>x`", tab="history")),
+            log_page(visit(store)),
+        ]
+        text = "".join(text_of(page) for page in pages)
+    assert "&lt;script&gt;" in text
+    assert not any(sign in text for sign in ("<script", "<b>x", "<i>"))
+
+
+def test_dataset_page_of_what_is_only_declared_tells_how_it_is_made(store: Store) -> None:
+    publish(store, "master", files_spec("s.b", "s.a"))
+    page = dataset_page(visit(store, "s.b", branch="feature>master"))
+    assert "headgate build s.b --upstream -b feature" in text_of(page)
+    assert "pipeline.s_b" in text_of(page)
+    with pytest.raises(DatasetNotFound):
+        dataset_page(visit(store, "s.c"))
+
+
+def test_dataset_page_of_a_chain_shows_the_branch_itself_where_it_has_content(
+    store: Store,
+) -> None:
+    branch = files_branch(store)
+    put(branch, a="1")
+    falling_back = dataset_page(visit(store, "raw.scans", branch="feature>master", tab="history"))
+    assert "no history of its own" in text_of(falling_back)
+    branch.dataset.branch("feature").create(parent="master")
+    itself = dataset_page(visit(store, "raw.scans", branch="feature>master", tab="history"))
+    assert "COMMITTED" in text_of(itself)

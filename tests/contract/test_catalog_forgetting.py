@@ -1,0 +1,40 @@
+"""The moment before which snapshots are forgotten: it only moves forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.catalog.database import Database
+from headgate.catalog.forgetting import Remembered, forget_before, remembered_since
+from headgate.model.ids import Instant
+
+
+@pytest.fixture
+def database(made_catalog_url: str) -> Iterator[Database]:
+    database = Database(made_catalog_url)
+    yield database
+    database.close()
+
+
+def test_new_store_has_forgotten_nothing(database: Database) -> None:
+    assert database.read(remembered_since) == 0
+
+
+def test_moment_moves_forward_and_never_back(database: Database) -> None:
+    assert forget_before(database, Instant(500)) == 500
+    assert forget_before(database, Instant(300)) == 500
+    assert forget_before(database, Instant(700)) == 700
+    assert database.read(remembered_since) == 700
+
+
+def test_reader_asks_again_after_a_while(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered = Remembered(database)
+    assert remembered() == 0
+    forget_before(database, Instant(500))
+    assert remembered() == 0
+    monkeypatch.setattr("headgate.catalog.forgetting._BELIEVED_SECONDS", -1.0)
+    assert remembered() == 500

@@ -1,0 +1,198 @@
+"""`schema apply` on a branch: what changes, what is validated first, and what stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import ConstraintsViolated, ImpossibleSchemaChange, InvalidSchemaFile
+from headgate.model.nouns import TransactionType
+from headgate.store import Store
+from headgate.tables.constraints import constraints_of
+from headgate.tables.reading import columns_of, partitioning_of
+from headgate.tables.shape import Metadata
+from tests.support.rows import (
+    GRAPH,
+    KNOWS,
+    PERSON,
+    apply_text,
+    graph_store,
+    publications,
+    rows_of,
+)
+from tests.support.stores import load
+
+
+def _metadata(store: Store, name: str, branch: str = "master") -> Metadata:
+    view = store.dataset(name).branch(branch).load().view
+    assert view is not None
+    version = load(store, view).version
+    assert version is not None
+    return store.tables.read(version.location).metadata
+
+
+def _one(columns: str, more: str = "") -> str:
+    return f'[dataset."shop.item"]\ncolumns = {{{columns}}}\n{more}\n'
+
+
+def test_schema_apply_makes_all_tables_in_one_publication(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path) as store:
+        [publication] = publications(store)
+        assert {str(m.dataset) for m in publication.moves} == {PERSON, KNOWS}
+        assert partitioning_of(_metadata(store, PERSON)) == ["bucket(2, id)"]
+        assert constraints_of(_metadata(store, KNOWS)).cardinality[0].max == 3
+        again = apply_text(store, GRAPH)
+        assert (again.publication, any(again.steps.values())) == (None, False)
+        assert len(publications(store)) == 1
+
+
+def test_schema_plan_changes_nothing(made_catalog_url: str, tmp_path: Path) -> None:
+    with graph_store(made_catalog_url, tmp_path) as store:
+        path = tmp_path / "more.toml"
+        path.write_text(_one('id = "int"'))
+        planned = store.rows.plan_schema(path, branch="master")
+        assert planned.steps == {"shop.item": ("create (id int)",)}
+        assert not store.dataset("shop.item").exists()
+
+
+def test_schema_apply_renames_widens_adds_and_drops_and_keeps_identity(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path) as store:
+        apply_text(store, _one('id = "int", name = "string", old = "int"', 'key = ["id"]'))
+        store.mutate("master", "insert into shop.item values (1, 'a', 5)")
+        before = {f["name"]: f["id"] for f in _metadata(store, "shop.item")["schemas"][0]["fields"]}
+        apply_text(
+            store,
+            _one(
+                'id = "long", title = {type = "string", renamed_from = "name"}, '
+                'stock = {type = "int", required = true, default = 3}',
+                'key = ["id"]',
+            ),
+        )
+        assert rows_of(store, "shop.item") == [{"id": 1, "title": "a", "stock": 3}]
+        metadata = _metadata(store, "shop.item")
+        [schema] = [
+            s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"]
+        ]
+        after = {f["name"]: f["id"] for f in schema["fields"]}
+        assert (after["id"], after["title"]) == (before["id"], before["name"])
+        store.mutate("master", "insert into shop.item (id, title) values (2, 'b')")
+        assert rows_of(store, "shop.item")[1] == {"id": 2, "title": "b", "stock": 3}
+
+
+def test_schema_apply_leaves_other_branches_alone(made_catalog_url: str, tmp_path: Path) -> None:
+    with graph_store(made_catalog_url, tmp_path, "a") as store:
+        store.dataset(PERSON).branch("feature").create(parent="master")
+        more = 'columns = {id = "string", name = "string", mail = "string"}\nkey = ["id"]'
+        apply_text(store, f'[dataset."{PERSON}"]\n{more}', branch="feature")
+        assert [c.name for c in columns_of(_metadata(store, PERSON))] == ["id", "name", "age"]
+        assert rows_of(store, PERSON, "feature") == [{"id": "a", "name": "A", "mail": None}]
+        store.mutate("master", "insert into graph.person (id) values ('b')")
+
+
+def test_schema_apply_on_a_chain_forks_the_branch(made_catalog_url: str, tmp_path: Path) -> None:
+    with graph_store(made_catalog_url, tmp_path, "a") as store:
+        text = GRAPH.replace('name = "string"', 'name = {type = "string", required = true}')
+        applied = apply_text(store, text, branch="feature>master")
+        assert applied.publication is not None
+        assert rows_of(store, PERSON, "feature") == rows_of(store, PERSON)
+        assert store.dataset(PERSON).branch("feature").load().parent == "master"
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "words"),
+    [
+        ('id = "int", x = {type = "int", required = true}', "", "no value"),
+        ('id = "int", x = "int"', 'key = ["id"]', "the key id = 1"),
+        ('id = "int", x = "int"', 'unique = [["id"]]', "unique value id = 1"),
+        ('id = {type = "int", enum = [2]}, x = "int"', "", "not one of"),
+        ('id = "int", x = "int"', 'cardinality = [{per = "id", max = 1}]', "at most 1"),
+        (
+            'id = "int", x = "int", p = "string"',
+            f'references = [{{column = "p", dataset = "{PERSON}"}}]',
+            None,
+        ),
+    ],
+)
+def test_schema_apply_validates_rows_that_are_there_first(
+    made_catalog_url: str, tmp_path: Path, columns: str, more: str, words: str | None
+) -> None:
+    with graph_store(made_catalog_url, tmp_path) as store:
+        apply_text(store, _one('id = "int", x = "int"'))
+        store.mutate("master", "insert into shop.item values (1, null), (1, null)")
+        count = len(publications(store))
+        if words is None:
+            apply_text(store, _one(columns, more))
+            return
+        with pytest.raises(ConstraintsViolated, match=words):
+            apply_text(store, _one(columns, more))
+        assert len(publications(store)) == count
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "error"),
+    [
+        ('id = "string"', "", ImpossibleSchemaChange),
+        ('id = "int", y = {type = "int", required = true}', "", ImpossibleSchemaChange),
+        ('id = "int"', 'references = [{column = "id", dataset = "no.where"}]', InvalidSchemaFile),
+    ],
+)
+def test_schema_apply_of_the_impossible_is_refused(
+    made_catalog_url: str, tmp_path: Path, columns: str, more: str, error: type[Exception]
+) -> None:
+    with graph_store(made_catalog_url, tmp_path) as store:
+        apply_text(store, _one('id = "int"'))
+        store.mutate("master", "insert into shop.item values (1)")
+        with pytest.raises(error):
+            apply_text(store, _one(columns, more))
+
+
+def test_schema_apply_renames_a_dataset_and_references_follow(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path, "a", "b") as store:
+        store.mutate("master", "insert into graph.knows values (1, 'a', 'b')")
+        people = GRAPH.split('[dataset."graph.knows"]')[0].replace(PERSON, "graph.human")
+        applied = apply_text(store, people + f'renamed_from = "{PERSON}"\n')
+        assert applied.publication == len(publications(store))
+        assert rows_of(store, PERSON) == []
+        assert [r["id"] for r in rows_of(store, "graph.human")] == ["a", "b"]
+        store.mutate("master", "delete from graph.human where id = 'a'")
+        assert rows_of(store, KNOWS) == []
+        [history] = store.dataset("graph.human").branch("master").history()[1:]
+        assert history.type is TransactionType.SNAPSHOT
+
+
+def test_schema_apply_renames_tables_that_refer_to_each_other(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path, "a", "b") as store:
+        store.mutate("master", "insert into graph.knows values (1, 'a', 'b')")
+        renamed = GRAPH.replace(PERSON, "graph.human").replace(KNOWS, "graph.meets")
+        for new, old in (("graph.human", PERSON), ("graph.meets", KNOWS)):
+            head = f'[dataset."{new}"]\n'
+            renamed = renamed.replace(head, f'{head}renamed_from = "{old}"\n')
+        assert apply_text(store, renamed).publication is not None
+        assert apply_text(store, renamed).publication is None
+        store.mutate("master", "delete from graph.human where id = 'a'")
+        assert rows_of(store, "graph.meets") == []
+        with pytest.raises(InvalidSchemaFile, match="gets another name"):
+            apply_text(
+                store,
+                renamed.replace('"graph.human"]', '"graph.one"]').replace(PERSON, "graph.human"),
+            )
+
+
+def test_schema_apply_of_a_key_on_a_foreign_table_makes_it_updatable(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path) as store:
+        apply_text(store, _one('id = "int", x = "int"'))
+        store.mutate("master", "insert into shop.item values (1, 1), (2, 2)")
+        apply_text(store, _one('id = "int", x = "int"', 'key = ["id"]'))
+        store.mutate("master", "upsert into shop.item values (2, 20), (3, 30)")
+        assert [r["x"] for r in rows_of(store, "shop.item")] == [1, 20, 30]

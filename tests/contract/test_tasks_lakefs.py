@@ -1,0 +1,227 @@
+"""Workspaces in lakeFS: our side of the protocol over the double, and whole on a real server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headgate.catalog.attempts import end_attempt
+from headgate.catalog.intents import list_intents
+from headgate.errors import LakeFSUnavailable
+from headgate.lakefs.connecting import connect
+from headgate.model.failpoints import Failpoint
+from headgate.model.nouns import AttemptState
+from headgate.model.recovery import Landing, landing_of
+from headgate.settings import Settings
+from headgate.store import Store
+from headgate.tasks import WorkspaceSpec
+from headgate.tasks.inputs import WorkspaceRef
+from headgate.tasks.lakefs_store import staging_name
+from headgate.tasks.outcomes import Outcome, Status
+from headgate.testing.failpoints import reached_points
+from headgate.testing.files_ground import FilesGround
+from headgate.testing.lakefs_ground import LakeFSGround, lakefs_ground
+from headgate.testing.publication import CASES, try_case
+from tests.support.lakefs_double import LakeFSDouble
+from tests.support.skips import NO_LAKEFS
+from tests.support.stores import new_settings
+from tests.support.tasks import Attempt, defined, writes
+
+_REPOSITORY = "songs"
+_FILES = {"a": "1", "dir/b": "2", "dirt": "3"}
+_KEYS = {
+    "HEADGATE_LAKEFS_ACCESS_KEY_ID": "key",
+    "HEADGATE_LAKEFS_SECRET_ACCESS_KEY": "s3cret",
+}
+
+
+@pytest.fixture
+def double() -> LakeFSDouble:
+    return LakeFSDouble()
+
+
+@pytest.fixture
+def settings(double: LakeFSDouble, catalog_url: str, tmp_path: Path) -> Iterator[Settings]:
+    with double.serving() as url:
+        yield replace(
+            new_settings(catalog_url, tmp_path),
+            lakefs_endpoint=url,
+            environ=_KEYS,
+            cache=tmp_path / "cache",
+        )
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    with Store(settings) as opened:
+        yield opened
+
+
+def _input(ref: str) -> dict[str, object]:
+    workspace = {"repository": _REPOSITORY, "branch": "main", "refType": "commit", "ref": ref}
+    return {"workspace": workspace, "params": {}}
+
+
+def _attempt(store: Store, tmp_path: Path, key: str = "k") -> Attempt:
+    return Attempt(store=store, root=tmp_path / "tasks", key=key)
+
+
+def _ref(outcome: Outcome) -> str:
+    assert outcome.output is not None, outcome
+    ref: str = outcome.output["workspace"]["ref"]
+    return ref
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_protocol_case_holds_on_files(made_catalog_url: str, tmp_path: Path, name: str) -> None:
+    with Store(new_settings(made_catalog_url, tmp_path)) as store:
+        try_case(FilesGround(store), name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_protocol_case_holds_over_the_double(store: Store, double: LakeFSDouble, name: str) -> None:
+    double.make_repository(_REPOSITORY, {})
+    try_case(LakeFSGround(store, connect(store.settings), _REPOSITORY), name)
+
+
+@pytest.mark.skipif("HEADGATE_LAKEFS_ENDPOINT" not in os.environ, reason=NO_LAKEFS)
+@pytest.mark.parametrize("name", CASES)
+def test_protocol_case_holds_on_a_lakefs_server(
+    made_sqlite_url: str, tmp_path: Path, name: str
+) -> None:
+    settings = replace(
+        new_settings(made_sqlite_url, tmp_path),
+        lakefs_endpoint=os.environ["HEADGATE_LAKEFS_ENDPOINT"],
+        environ=dict(os.environ),
+    )
+    storage = os.environ.get("HEADGATE_LAKEFS_STORAGE")
+    with Store(settings) as store, lakefs_ground(store, storage) as ground:
+        try_case(ground, name)
+
+
+def test_attempt_touching_one_file_moves_one_and_leaves_the_others_identity(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(_REPOSITORY, _FILES)
+    before = double.addresses(_REPOSITORY, "main")
+    task = defined(writes(a="new"))
+    done = _attempt(store, tmp_path).run(task, _input(given))
+    assert done.status is Status.COMPLETED, done.traceback
+    assert double.show(_REPOSITORY, "main") == {**_FILES, "a": "new"}
+    after = double.addresses(_REPOSITORY, "main")
+    assert {path for path in after if after[path] != before[path]} == {"a"}
+    assert double.calls.count("upload") == 1 and "delete_objects" not in double.calls
+    assert list(double.branches) == [(_REPOSITORY, "main")]
+    double.calls.clear()
+    again = _attempt(store, tmp_path).run(defined(), _input(_ref(done)))
+    assert _ref(again) == _ref(done)
+    assert double.calls.count("get_object") == 1
+
+
+def test_attempt_sees_only_its_prefix_and_not_a_sibling_that_begins_alike(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(_REPOSITORY, _FILES)
+
+    def work(workspace: Path) -> None:
+        assert [path.name for path in workspace.iterdir()] == ["b"]
+        (workspace / "b").unlink()
+
+    task = defined(work, workspace=WorkspaceSpec(prefix="dir"))
+    assert _attempt(store, tmp_path).run(task, _input(given)).status is Status.COMPLETED
+    assert double.show(_REPOSITORY, "main") == {"a": "1", "dirt": "3"}
+
+
+def test_protected_branch_that_needs_a_reset_is_explained(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(_REPOSITORY, _FILES)
+    _attempt(store, tmp_path).run(defined(writes(a="lost")), _input(given))
+    double.protected.add("main")
+    done = _attempt(store, tmp_path).run(defined(writes(a="kept")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, "lakefs_denied")
+    assert "protected branch" in str(done.reason)
+    assert double.show(_REPOSITORY, "main")["a"] == "lost"
+    assert store.database.read(list_intents) == []
+
+
+@pytest.mark.parametrize("step", ["upload", "make_commit", "merge"])
+def test_server_that_fails_leaves_no_staging_and_no_secret(
+    store: Store, double: LakeFSDouble, tmp_path: Path, step: str
+) -> None:
+    given = double.make_repository(_REPOSITORY, _FILES)
+    double.refuse.add(step)
+    done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, LakeFSUnavailable.code)
+    assert "s3cret" not in f"{done.reason}{done.traceback}"
+    assert list(double.branches) == [(_REPOSITORY, "main")]
+    assert double.branches[(_REPOSITORY, "main")].commit == given
+
+
+def test_bystander_that_the_ledger_knows_is_never_replaced(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(_REPOSITORY, _FILES)
+    theirs = _attempt(store, tmp_path, "another").run(defined(writes(x="t")), _input(given))
+    done = _attempt(store, tmp_path).run(defined(writes(a="mine")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, "publish_fence")
+    assert double.branches[(_REPOSITORY, "main")].commit == _ref(theirs)
+
+
+def test_staging_branch_of_that_name_makes_staging_fail_closed(
+    store: Store, double: LakeFSDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = double.make_repository(_REPOSITORY, _FILES)
+    monkeypatch.setattr("headgate.tasks.lakefs_store.staging_name", lambda identity: "main")
+    with reached_points() as reached:
+        done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, "exists")
+    assert Failpoint.TASK_STAGED not in reached
+    assert double.show(_REPOSITORY, "main") == _FILES
+
+
+def test_cleanup_sweeps_staging_of_dead_attempts_and_leaves_the_living(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(_REPOSITORY, _FILES)
+    dead, living = _attempt(store, tmp_path, "dead"), _attempt(store, tmp_path, "living")
+    done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
+    lakefs = connect(store.settings)
+    names = [staging_name(one.identity()) for one in (dead, living)]
+    for name in names:
+        lakefs.create_branch(_REPOSITORY, name, _ref(done))
+    end_attempt(store.database, dead.ref, AttemptState.FAILED)
+    assert store.sweep_staging(dry_run=True) == [f"{_REPOSITORY}/{names[0]}"]
+    assert store.sweep_staging() == [f"{_REPOSITORY}/{names[0]}"]
+    assert {name for _, name in double.branches} == {"main", names[1]}
+
+
+@pytest.mark.parametrize(
+    ("head", "mark", "landing"),
+    [
+        ("A", None, Landing.NOT_LANDED),
+        ("C", None, Landing.LANDED),
+        ("M", "me", Landing.LANDED),
+        ("M", "other", Landing.UNKNOWN),
+        (None, None, Landing.UNKNOWN),
+    ],
+)
+def test_landing_is_told_by_the_head_alone(
+    head: str | None, mark: str | None, landing: Landing
+) -> None:
+    found = landing_of(expected="A", planned="C", execution="me", head=head, mark=mark)
+    assert found is landing
+
+
+def test_repository_without_a_configured_server_is_explained(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    with (
+        Store(new_settings(made_sqlite_url, tmp_path)) as store,
+        pytest.raises(Exception, match="no lakeFS is configured"),
+    ):
+        store.workspaces(WorkspaceRef(repository="songs", branch="main", ref="c"))

@@ -1,0 +1,132 @@
+"""Cleanup of what Spark writes and leaves behind, marked by this process and by Spark alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.catalog.branches import protect_branch
+from headgate.errors import StorageUnavailable
+from headgate.spark.mark import mark_on_spark
+from headgate.spark.session import LocalSpark, bind
+from headgate.spark.workplace import EmbeddedEndpoint
+from headgate.store import Store
+from headgate.tables.naming import ManifestRef, get_below, open_manifests
+from headgate.upkeep.cleanup import clean_up
+from headgate.upkeep.doctor import examine
+from headgate.upkeep.marking import Marking, choose_marking
+from tests.support.stores import new_store
+from tests.support.upkeep import let_days_pass, stored_keys, terms, tidy_twice
+
+pytestmark = [
+    pytest.mark.xdist_group("spark"),
+    # PySpark leaves the socket of a collected result to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+Sql = Callable[[str], list[tuple[Any, ...]]]
+MERGE_ON_READ = "'write.delete.mode'='merge-on-read', 'format-version'"
+
+
+@pytest.fixture
+def store(made_sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
+    with new_store(made_sqlite_url, tmp_path) as store:
+        yield store
+
+
+@contextmanager
+def connected(store: Store, local_spark: LocalSpark) -> Iterator[Sql]:
+    """Spark SQL on master, through an endpoint that remembers nothing from before."""
+    endpoint = EmbeddedEndpoint(store.database, store.tables)
+    token = endpoint.tokens.issue("ana")
+    session = bind(local_spark.session, uri=endpoint.url, context="master", token=token)
+    yield lambda text: [tuple(row) for row in session.sql(text).collect()]
+    endpoint.stop()
+
+
+@pytest.fixture
+def sql(store: Store, local_spark: LocalSpark) -> Iterator[Sql]:
+    with connected(store, local_spark) as sql:
+        yield sql
+
+
+def write_much(sql: Sql) -> None:
+    """Both kinds of delete files, statistics, and a past that nobody will need."""
+    sql("create namespace db")
+    for version in (2, 3):
+        name = f"db.t{version}"
+        made = f"create table {name} tblproperties ({MERGE_ON_READ}='{version}')"
+        sql(f"{made} as select id, id % 2 as part from range(10)")
+        sql(f"insert overwrite {name} select id, id % 3 as part from range(20)")
+        sql(f"delete from {name} where id in (3, 4)")
+        sql(f"call headgate.system.compute_table_stats('{name}')")
+
+
+def leave_behind(store: Store, sql: Sql) -> set[str]:
+    """The files of a CREATE TABLE AS SELECT whose commit is refused."""
+    before = stored_keys(store)
+    protect_branch(store.database, "master", actor="ana")
+    with pytest.raises(Exception, match="protected"):
+        sql("create table db.refused as select 1L as id")
+    return stored_keys(store) - before
+
+
+def test_tables_that_spark_wrote_are_whole_after_cleanup_and_its_leavings_gone(
+    store: Store, sql: Sql, local_spark: LocalSpark
+) -> None:
+    write_much(sql)
+    left = leave_behind(store, sql)
+    assert any(key.endswith(".parquet") for key in left)
+    let_days_pass(store, 40)
+    cleaned = tidy_twice(store)
+    kinds = {"data file", "delete file", "statistics file", "manifest", "manifest list"}
+    assert kinds - {"delete file", "statistics file"} <= {item.what for item in cleaned.items}
+    assert kinds <= {kept.what for kept in cleaned.kept}
+    assert not left & stored_keys(store)
+    with connected(store, local_spark) as later:
+        for version in (2, 3):
+            assert later(f"select count(*), sum(id) from db.t{version}") == [(18, 190 - 7)]
+            files = later(f"select file_path from db.t{version}.all_files")
+            assert len(set(files)) == len(later(f"select * from db.t{version}.files"))
+    assert examine(store.settings, deep=True).ok
+
+
+def test_spark_marks_what_this_process_marks(
+    store: Store, sql: Sql, local_spark: LocalSpark
+) -> None:
+    write_much(sql)
+    seen: list[tuple[set[str], set[str]]] = []
+    engines = [Marking.PYTHON, Marking.SPARK]
+    here, there = (
+        choose_marking(engine, store.objects, {}, lambda: local_spark.session) for engine in engines
+    )
+
+    def both(manifests: Any) -> set[str]:
+        seen.append((set(here(manifests)), set(there(manifests))))
+        return seen[-1][1]
+
+    let_days_pass(store, 40)
+    cleaned = clean_up(
+        store.database, store.objects, terms(), actor="ana", dry_run=True, mark_manifests=both
+    )
+    assert cleaned.condemned > 0
+    [(by_python, by_spark)] = seen
+    assert by_python == by_spark and len(by_spark) >= 4
+
+
+def test_manifest_that_spark_cannot_read_is_named(
+    store: Store, sql: Sql, local_spark: LocalSpark
+) -> None:
+    sql("create namespace db")
+    sql("create table db.t as select 1L as id")
+    key = next(k for k in sorted(stored_keys(store)) if k.endswith("-m0.avro") and "/." not in k)
+    reader = open_manifests(partial(get_below, store.objects))
+    manifest = ManifestRef(path=f"{store.objects.url}/{key}", length=7, files=1)
+    with pytest.raises(StorageUnavailable, match="bytes instead of 7"):
+        reader.paths(manifest)
+    with pytest.raises(StorageUnavailable, match="bytes instead of 7"):
+        list(mark_on_spark(local_spark.session, store.objects.url, {}, [manifest]))

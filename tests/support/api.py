@@ -1,0 +1,116 @@
+"""A served store for tests to talk to over HTTP, and the people who may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate.model.access import Role
+from headgate.server.api.limits import Limits
+from headgate.server.app import create_server
+from headgate.settings import load_settings
+from headgate.store import Store
+from tests.support.iceberg import Front
+
+
+class Api:
+    """A store behind its server: clients by name, each with a token of its own."""
+
+    def __init__(self, store: Store, front: Front, *, limits: Limits | None = None) -> None:
+        self.store = store
+        self.url = front.url
+        self.app = create_server(store, limits=limits)
+        front.app = self.app
+        self._clients: list[httpx.Client] = []
+
+    @cached_property
+    def admin(self) -> ApiClient:
+        return self.client("ana", Role.ADMIN)
+
+    @cached_property
+    def reader(self) -> ApiClient:
+        return self.client("rea", Role.READER)
+
+    @cached_property
+    def writer(self) -> ApiClient:
+        """May write `walt/*` only."""
+        return self.client("walt", Role.WRITER, "walt/*")
+
+    def client(self, actor: str, role: Role, *branches: str) -> ApiClient:
+        return self.bearing(self.token(actor, role, *branches))
+
+    def token(self, actor: str, role: Role, *branches: str) -> str:
+        made = self.store.create_token(actor=actor, role=role, branches=branches or ("*",))
+        return str(made["token"])
+
+    def bearing(self, token: str | None) -> ApiClient:
+        """A client that shows this token, or none."""
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        # Nothing here speaks TLS; reading the machine's certificates is slower than most tests.
+        base = f"{self.url}/api/v1"
+        # A busy machine must not fail a test by its speed alone.
+        http = httpx.Client(base_url=base, headers=headers, verify=False, timeout=60)
+        self._clients.append(http)
+        return ApiClient(http)
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self.app.state.builds.close()
+
+
+class ApiClient:
+    """Says exactly what a test wants said."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+
+    def call(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return self.http.request(method, path, **more)
+
+    def ok(self, method: str, path: str, **more: Any) -> Any:
+        """The document of a call that must succeed."""
+        reply = self.call(method, path, **more)
+        assert reply.is_success, (reply.status_code, reply.text)
+        return reply.json()
+
+    def error(self, status: int, method: str, path: str, **more: Any) -> str:
+        """The code of the error that a call must end in."""
+        reply = self.call(method, path, **more)
+        assert reply.status_code == status, (reply.status_code, reply.text)
+        assert reply.json()["error"]
+        return str(reply.json()["code"])
+
+    def get(self, path: str, /, **params: Any) -> Any:
+        return self.ok("GET", path, params=params)
+
+    def post(self, path: str, /, **body: Any) -> Any:
+        return self.ok("POST", path, json=body)
+
+    def make_files(self, dataset: str = "raw.scans", branch: str = "master") -> None:
+        """An empty files dataset."""
+        self.post("/datasets", dataset=dataset, kind="files", branch=branch)
+
+    def put(self, path: str, content: bytes = b"hello", *, branch: str = "master") -> Any:
+        """Publishes one file."""
+        where = f"/files/raw.scans/{path}"
+        return self.ok("PUT", where, params={"branch": branch}, content=content)
+
+
+@contextmanager
+def served_to_the_command_line(
+    directory: Path, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """From here on `headgate` is the client of a server of the store in this directory."""
+    with Store(load_settings(directory)) as store:
+        served = Api(store, front)
+        monkeypatch.setenv("HEADGATE_URL", served.url)
+        monkeypatch.setenv("HEADGATE_TOKEN", served.token("ana", Role.ADMIN))
+        yield
+        served.close()

@@ -1,0 +1,116 @@
+"""A client's jobs without Spark: orders done by files, whose bytes come and go over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.builds.attempting import JobResult, Progress, log_in
+from headgate.builds.doing import Means
+from headgate.builds.orders import JobOrder
+from headgate.errors import Unavailable
+from headgate.files.entries import Entry
+from headgate.files.objects import Digest
+from headgate.remote import building
+
+_FILE = "made"
+
+
+@dataclass(kw_only=True)
+class FileWork:
+    """What a test wants of the jobs of its client; by first output."""
+
+    failing: dict[str, int] = field(default_factory=dict)
+    endless: frozenset[str] = frozenset()
+    # Found by the checks of every job.
+    checks: tuple[dict[str, Any], ...] = ()
+    # The engine cannot be started.
+    broken: bool = False
+    ran: list[str] = field(default_factory=list)
+    orders: list[JobOrder] = field(default_factory=list)
+    expected: list[int] = field(default_factory=list)
+    # Somebody does an endless job now.
+    busy: threading.Event = field(default_factory=threading.Event)
+
+
+class _FileMeans(Means):
+    """The server's bytes, and no engine."""
+
+    work: FileWork
+
+    def expect(self, count: int) -> None:
+        self.work.expected.append(count)
+        if self.work.broken:
+            raise Unavailable("there is no Java here.")
+
+
+class _FileDoing:
+    def __init__(self, means: Any, directory: Path) -> None:
+        self._trees, self._work = means.trees, means.work
+        self._directory = directory
+        self._stopped = threading.Event()
+        self._reason = ""
+
+    def run(self, order: JobOrder, progress: Progress) -> JobResult:
+        first = next(iter(order.outputs.values())).dataset
+        # Decided before anybody can know that it runs, and decide otherwise for the next one.
+        is_endless = first in self._work.endless
+        self._work.ran.append(first)
+        self._work.orders.append(order)
+        self._directory.mkdir(parents=True)
+        log_in(self._directory).write_text(f"{first} was here\n")
+        progress({"event": "started", "pid": 1, "tags": []})
+        if is_endless:
+            self._work.busy.set()
+            assert self._stopped.wait(60), f"nobody stopped {first}"
+            return JobResult(succeeded=False, error={"message": self._reason})
+        if self._work.failing.get(first, 0) > 0:
+            self._work.failing[first] -= 1
+            return JobResult(succeeded=False, error={"message": f"{first} failed", "line": 7})
+        progress({"event": "written", "rows": len(order.outputs)})
+        files = {name: self._made(order, out.dataset) for name, out in order.outputs.items()}
+        return JobResult(
+            succeeded=True,
+            written=tuple(files),
+            files=files,
+            rows=len(files),
+            spark_jobs=1,
+            checks=self._work.checks,
+        )
+
+    def stop(self, reason: str) -> None:
+        self._reason = reason
+        self._stopped.set()
+
+    def _made(self, order: JobOrder, dataset: str) -> list[Entry]:
+        read = [self._text(given.root or "") for given in order.inputs.values()]
+        place = self._directory / dataset
+        place.mkdir()
+        (place / _FILE).write_text(f"{dataset}1({','.join(read)})")
+        entries: list[Entry] = self._trees.upload(place)
+        return entries
+
+    def _text(self, root: str) -> str:
+        [entry] = self._trees.walk(Digest(root))
+        text: bytes = self._trees.read(entry)
+        return text.decode()
+
+
+def do_by_files(monkeypatch: pytest.MonkeyPatch) -> FileWork:
+    """From here on clients of this process do their jobs so."""
+    work = FileWork()
+    with_engine = building.client_means
+
+    def means(*given: Any, **more: Any) -> Means:
+        made = with_engine(*given, **more)
+        plain = _FileMeans(**vars(made))
+        object.__setattr__(plain, "work", work)
+        return plain
+
+    monkeypatch.setattr(building, "client_means", means)
+    monkeypatch.setattr(building, "Doing", _FileDoing)
+    return work

@@ -1,0 +1,99 @@
+"""`headgate serve` as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from tests.support.spark_servers import free_port
+
+# A machine that does much else may be slow; nothing waits as long that goes well.
+_START_SECONDS = 150
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
+    """A server on the store of a directory: its URL, its first token, its process."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "serve", "--port", str(port), "--json"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        told = json.loads(process.stdout.readline())
+        wait_until_healthy(f"http://127.0.0.1:{port}/healthz")
+        yield told["url"], told["token"], process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+class ServerProcess:
+    """A server that may be killed and started again at the same address; its log is in a file."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = root / "serve.log"
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headgate", "serve", "--port", str(self._port)],
+                cwd=self._root,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            wait_until_healthy(f"{self.url}/healthz")
+        except BaseException:
+            self.end(signal.SIGKILL)
+            raise
+
+    def end(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
+        """Ends it, and gives its exit code."""
+        assert self._process is not None
+        self._process.send_signal(with_signal)
+        return self._process.wait(timeout=60)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end(signal.SIGKILL)
+
+
+def wait_until_healthy(url: str) -> None:
+    """Returns as soon as the server there answers."""
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            assert httpx.get(url, timeout=60).status_code == 200
+            return
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline, f"{url} does not answer"
+            time.sleep(0.05)

@@ -1,0 +1,145 @@
+"""A small shop behind a real server: what the pages are looked at with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+
+from headgate.opening import open as open_store
+from headgate.store import Store
+from tests.support.repositories import Work, new_repository
+from tests.support.shell import headgate_json
+from tests.support.stores import files_branch, put
+from tests.support.tables import create_tables, iceberg_client
+
+CLEAN = """\
+from headgate.transforms import Check, Input, Output, expectations as E, transform_df
+
+@transform_df(
+    Output("shop.clean", checks=[
+        Check(E.primary_key("id"), "one row for each order"),
+        Check(E.col("amount").lt(50), "no large orders", on_error="WARN"),
+    ]),
+    orders=Input("shop.orders"),
+)
+def clean(orders):
+    return orders.where("amount > 0")
+"""
+DAILY = """\
+from headgate.transforms import Input, Output, transform_df
+
+@transform_df(Output("shop.daily"), clean=Input("shop.clean"))
+def daily(clean):
+    sums = clean.groupBy("customer").agg({"amount": "sum"})
+    return sums.withColumnRenamed("sum(amount)", "total")
+"""
+BROKEN = """\
+from headgate.transforms import Input, Output, transform_df
+
+@transform_df(Output("shop.broken"), orders=Input("shop.orders"))
+def broken(orders):
+    raise ValueError("no such customer: 42")
+"""
+ORDERS = [{"id": i, "customer": f"c{i % 7}", "amount": i * 1.5} for i in range(40)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A served store: where it is, how to come in, and the repository of its transforms."""
+
+    url: str
+    token: str
+    root: Path
+    work: Work
+
+    def open(self) -> Store:
+        """The store itself, as somebody in a shell beside the server has it."""
+        return open_store(self.root)
+
+
+def make_shop(root: Path) -> Work:
+    """Tables and files on master, a branch that differs, transforms published on both."""
+    work = new_repository(root)
+    work.write(pipeline__clean=CLEAN, pipeline__daily=DAILY, pipeline____init__="")
+    work.write_file(".gitignore", ".headgate/\nheadgate.toml\n")
+    work.commit("clean and daily")
+    headgate_json("init", cwd=root)
+    with open_store(root) as store:
+        create_tables(store, "master", orders=ORDERS, customers=[{"id": 1, "name": "Ana"}])
+        scans = files_branch(store)
+        put(scans, **{"2026/a.csv": "a,b\n1,2\n", "2026/b.csv": "x", "readme.md": "hello"})
+        put(scans, **{"2026/c.csv": "more"})
+        store.dataset("shop.orders").branch("feature").create(parent="master")
+        with iceberg_client(store, "feature>master") as client:
+            new = [{"id": 100, "customer": "c1", "amount": 2.5}]
+            client.load_table("shop.orders").append(pa.Table.from_pylist(new))
+        store.publish_jobspecs(work.root)
+        work.git("checkout", "--quiet", "-b", "feature")
+        work.write(pipeline__broken=BROKEN)
+        work.commit("a transform that fails")
+        store.publish_jobspecs(work.root)
+    return work
+
+
+@contextmanager
+def serving_site(root: Path) -> Iterator[Site]:
+    """The shop behind `headgate serve`, a process of its own, stopped as an operator would."""
+    work = make_shop(root)
+    with serving(root) as (url, token, _):
+        assert token is not None
+        yield Site(url=url, token=token, root=root, work=work)
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[tuple[str, str | None, subprocess.Popen[str]]]:
+    """A server on a store: where it is, the token it printed, its process."""
+    port = _free_port()
+    log = (root / "serve.log").open("w")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "serve", "--port", str(port), "--json"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    assert process.stdout is not None
+    url = f"http://127.0.0.1:{port}"
+    try:
+        told = json.loads(process.stdout.readline())
+        _await(f"{url}/healthz")
+        yield url, told["token"], process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+        process.stdout.close()
+        log.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _await(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert httpx.get(url, timeout=60).status_code == 200
+            return
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline, f"{url} does not answer"
+            time.sleep(0.1)

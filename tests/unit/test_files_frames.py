@@ -1,0 +1,50 @@
+"""Many small contents in one stream: whole however it is cut, refused where it is not true."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.errors import ContentsGarbled
+from headgate.files.batches import SMALL_BYTES, batched
+from headgate.files.frames import framed, read_frames
+from headgate.files.objects import digest_of
+
+_CONTENTS = [b"", b"one", b"two\n" * 100, bytes(range(256))]
+_STREAM = b"".join(framed(digest_of(data), data) for data in _CONTENTS)
+
+
+@pytest.mark.parametrize("size", [1, 7, 66, len(_STREAM)])
+def test_contents_come_whole_however_the_stream_is_cut(size: int) -> None:
+    chunks = [_STREAM[at : at + size] for at in range(0, len(_STREAM), size)]
+    found = list(read_frames(chunks, most_bytes=400))
+    assert found == [(digest_of(data), data) for data in _CONTENTS]
+
+
+@pytest.mark.parametrize(
+    ("stream", "reason"),
+    [
+        (_STREAM[:-1], "cut short"),
+        (_STREAM[:30], "cut short"),
+        (_STREAM + b"\n", "a line"),
+        (b"x" * 200, "a line"),
+        (b"A" * 64 + b" 1\nx", "a line"),
+        (b"a" * 64 + b" -1\n", "a line"),
+        (b"a" * 64 + b" 1\nx", "have the digest"),
+        (framed(digest_of(b"x" * 401), b"x" * 401), "goes by itself above 400"),
+    ],
+)
+def test_stream_that_is_not_true_is_refused_after_what_was(stream: bytes, reason: str) -> None:
+    frames = read_frames([framed(digest_of(b"y"), b"y"), stream], most_bytes=400)
+    assert next(frames) == (digest_of(b"y"), b"y")
+    with pytest.raises(ContentsGarbled, match=reason):
+        list(frames)
+
+
+def test_batches_are_bounded_by_count_and_by_bytes_and_large_ones_are_alone() -> None:
+    sizes = [10] * 600 + [SMALL_BYTES + 1] + [SMALL_BYTES] * 40
+    batches = list(batched(sizes, lambda size: size, together=True))
+    assert sorted(size for batch in batches for size in batch) == sorted(sizes)
+    assert [SMALL_BYTES + 1] in batches
+    assert all(len(batch) <= 250 and sum(batch) <= 2 * 1024 * 1024 for batch in batches)
+    assert len(batches) == 9
+    assert list(batched([1, 2], lambda size: size, together=False)) == [[1], [2]]

@@ -1,0 +1,88 @@
+"""The limits of the API, without a network: what is too slow is answered, not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headgate.server.api.limits import Guard, Limits
+
+QUICK = Limits(answer_seconds=0.2, body_seconds=0.05)
+SMALL = Limits(document_bytes=10)
+
+
+async def _reads_then_answers(scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+async def _sleeps(scope: Scope, receive: Receive, send: Send) -> None:
+    await asyncio.sleep(1)
+    await _reads_then_answers(scope, receive, send)
+
+
+def _ask(
+    app: ASGIApp,
+    *,
+    body: Sequence[bytes] = (b"",),
+    ends: bool = True,
+    path: str = "/api/v1/x",
+    limits: Limits = QUICK,
+) -> tuple[int, str, int]:
+    """Status, error code and number of answers of one request."""
+    sent: list[Message] = []
+    parts = [
+        {"type": "http.request", "body": part, "more_body": not ends or n < len(body) - 1}
+        for n, part in enumerate(body)
+    ]
+
+    async def receive() -> Message:
+        if parts:
+            return parts.pop(0)
+        await asyncio.sleep(5)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+        await Guard(app, limits)(scope, receive, send)
+        # What was abandoned ends by itself, unheard.
+        await asyncio.sleep(1.5 if app is _sleeps else 0)
+
+    asyncio.run(run())
+    starts = [m for m in sent if m["type"] == "http.response.start"]
+    text = b"".join(m.get("body", b"") for m in sent if m["type"] == "http.response.body")
+    return starts[0]["status"], json.loads(text).get("code", ""), len(starts)
+
+
+def test_answer_in_time_passes() -> None:
+    assert _ask(_reads_then_answers, limits=Limits()) == (200, "", 1)
+
+
+def test_answer_that_does_not_come_is_told_once_and_what_comes_later_is_dropped() -> None:
+    assert _ask(_sleeps) == (504, "no_answer_in_time", 1)
+
+
+def test_body_that_does_not_go_on_is_refused() -> None:
+    patient = Limits(answer_seconds=60, body_seconds=0.05)
+    asked = _ask(_reads_then_answers, body=[b"x"], ends=False, limits=patient)
+    assert asked == (408, "body_timeout", 1)
+
+
+def test_body_that_grows_over_the_limit_is_refused() -> None:
+    assert _ask(_reads_then_answers, body=[b"x" * 6, b"x" * 6], limits=SMALL) == (
+        413,
+        "too_large",
+        1,
+    )
+
+
+def test_path_outside_the_api_is_left_alone() -> None:
+    assert _ask(_sleeps, path="/iceberg/v1/config") == (200, "", 1)

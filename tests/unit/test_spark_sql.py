@@ -1,0 +1,61 @@
+"""What a person is told when Spark did not do what a statement says."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.errors import (
+    ClientCleanupRefused,
+    ContextReadOnly,
+    Exists,
+    HeadgateError,
+    InvalidStatement,
+    StatementFailed,
+    UnknownInStatement,
+)
+from headgate.spark.sql import _reason, failure_of
+
+_JAVA = """An error occurred while calling o100.sql.
+: org.apache.iceberg.exceptions.ForbiddenException: attempt 1 is superseded
+\tat org.apache.iceberg.rest.ErrorHandlers.accept(ErrorHandlers.java:150)
+"""
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        (_JAVA, "attempt 1 is superseded"),
+        (
+            "[PARSE_SYNTAX_ERROR] Syntax error at 'x'.\nline 1",
+            "[PARSE_SYNTAX_ERROR] Syntax error at 'x'.",
+        ),
+        ("\n[PARSE_SYNTAX_ERROR] Syntax error.\n\n== SQL ==", "[PARSE_SYNTAX_ERROR] Syntax error."),
+        ("", ""),
+    ],
+)
+def test_reason_of_a_failed_statement_is_its_first_sentence(details: str, reason: str) -> None:
+    assert _reason(details) == reason
+
+
+@pytest.mark.parametrize(
+    ("details", "analysed", "kind"),
+    [
+        ("\n[PARSE_SYNTAX_ERROR] Syntax error.", True, InvalidStatement),
+        ("[TABLE_OR_VIEW_ALREADY_EXISTS] Cannot create table `t`.", True, Exists),
+        (": Cannot purge table: GC is disabled (it may corrupt)", False, ClientCleanupRefused),
+        ("[TABLE_OR_VIEW_NOT_FOUND] The table `t` cannot be found.", True, UnknownInStatement),
+        ("An error occurred while calling o1.sql.\n: a.b.C: disk full", False, StatementFailed),
+        (_JAVA.replace("superseded", "no code [no_such_code]"), False, StatementFailed),
+    ],
+)
+def test_failure_of_a_statement_is_told_by_whose_fault_it_is(
+    details: str, analysed: bool, kind: type[HeadgateError]
+) -> None:
+    assert type(failure_of(details, analysed=analysed)) is kind
+
+
+def test_failure_that_the_catalog_told_of_is_the_catalogs_own() -> None:
+    said = "Commit failed: context 'master@5' is a moment. [context_read_only]"
+    error = failure_of(_JAVA.replace("attempt 1 is superseded", said), analysed=False)
+    assert isinstance(error, ContextReadOnly)
+    assert error.message == "context 'master@5' is a moment."
