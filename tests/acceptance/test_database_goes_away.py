@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,20 @@ from headgate.settings import Settings
 from headgate.store import Store
 from headgate.testing.failpoints import calling_at
 from tests.support import effects
+from tests.support.broken_socket import breaking_at
 from tests.support.git_outside import KIND
 from tests.support.oracle import assert_store_sound
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Cut, Proxy, proxy_before
-from tests.support.stores import DATASET, content, expire_leases, files_branch, new_settings, put
+from tests.support.stores import (
+    DATASET,
+    content,
+    expire_leases,
+    files_branch,
+    new_settings,
+    publish_files,
+    put,
+)
 
 _OLD = {"a": "1"}
 _NEW = {"a": "1", "b": "2"}
@@ -195,6 +205,29 @@ def test_server_killed_in_the_middle_of_a_publication_loses_nothing(
         with calling_at(Failpoint.PUBLISH_COMMITTED, lambda: _bounce(own_postgres)):
             put(store.dataset(DATASET).branch("master"), c="3")
         assert content(store.dataset(DATASET).branch("master")) == {**_NEW, "c": "3"}
+        assert_store_sound(store)
+
+
+def test_socket_that_breaks_at_any_wait_of_a_publication_is_told_and_forgotten(
+    postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told as a catalog that does not answer, not as a broken one, and with no other noise."""
+    with Store(new_settings(postgres_url, tmp_path)) as store:
+        master = files_branch(store)
+        shown, refused = content(master), 0
+        for wait in count():
+            new = {f"f{wait}": "x"}
+            with breaking_at(wait) as waits:
+                try:
+                    publish_files(master, **new)
+                    shown |= new
+                except CatalogUnavailable:
+                    refused += 1
+            assert content(master) == shown
+            if not waits.broken:
+                break
+        assert refused > 0 < len(shown)
+        assert [record.getMessage() for record in caplog.records] == []
         assert_store_sound(store)
 
 

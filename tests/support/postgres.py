@@ -25,6 +25,7 @@ from tests.support.postgres_binaries import (
     reachable,
     server_account,
 )
+from tests.support.processes import is_alive
 
 _ROLE = "headgate"
 _START_SECONDS = 30
@@ -112,10 +113,12 @@ class PostgresServer:
             return
         backends = _children(self._process.pid)
         self._process.kill()
-        self._process.wait(_STOP_SECONDS)
         for pid in backends:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._process.wait(_STOP_SECONDS)
+        for pid in backends:
+            _wait_until_gone(pid)
         self._process = None
 
     def restart(self) -> None:
@@ -232,6 +235,12 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + _STOP_SECONDS
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def _children(pid: int) -> list[int]:

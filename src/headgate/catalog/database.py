@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError as UrlError
-from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.pool import QueuePool
 
@@ -39,17 +39,6 @@ _BUSY_TIMEOUT_MS = 30_000
 _TRIES = 8
 _KEPT_CONNECTIONS = 4
 _MOST_CONNECTIONS = 32
-# A paused process, or one whose machine is gone, must not hold its locks for ever: the server
-# ends its session, which undoes an unfinished unit of work, and the others go on.
-_POSTGRES = {
-    "connect_timeout": 10,
-    "prepare_threshold": 2,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-    "options": (f"-c lock_timeout={_BUSY_TIMEOUT_MS} -c idle_in_transaction_session_timeout=60000"),
-}
 _NOW = {
     # SQLite's clock is the machine's, to the millisecond; 'now' is one value per statement.
     "sqlite": text(
@@ -193,17 +182,15 @@ class Database:
             event.listen(engine, "begin", _begin_sqlite)
             return engine
         try:
-            return create_engine(
-                self.url,
-                pool_size=_KEPT_CONNECTIONS,
-                max_overflow=_MOST_CONNECTIONS - _KEPT_CONNECTIONS,
-                pool_pre_ping=True,
-                isolation_level="READ COMMITTED",
-                # What the URL says itself is what its author wants.
-                connect_args={k: v for k, v in _POSTGRES.items() if k not in self.url.query},
-            )
-        except (NoSuchModuleError, ModuleNotFoundError) as error:
+            from headgate.catalog.postgres import postgres_engine  # noqa: PLC0415 - an optional extra
+        except ImportError as error:
             raise MissingExtra(feature="a PostgreSQL catalog", extra="postgres") from error
+        return postgres_engine(
+            self.url,
+            lock_timeout_ms=_BUSY_TIMEOUT_MS,
+            kept=_KEPT_CONNECTIONS,
+            most=_MOST_CONNECTIONS,
+        )
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
