@@ -247,7 +247,7 @@ def test_paused_owner_of_locks_loses_its_session_and_the_others_go_on(
     direct = new_settings(postgres_url, tmp_path)
     with Store(direct) as other:
         put(files_branch(other), **_OLD)
-        hasty = _with_options(direct, "-c idle_in_transaction_session_timeout=300")
+        hasty = _with_options(direct, "-c idle_in_transaction_session_timeout=2000")
         with Store(hasty) as paused:
             master = other.dataset(DATASET).branch("master")
             waiting = calling_at(Failpoint.PUBLISH_LOCKED, lambda: _publish_other(other))

