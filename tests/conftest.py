@@ -24,6 +24,7 @@ pytest_plugins = [
     "tests.support.grouping",
     "tests.support.pages",
     "tests.support.projects",
+    "tests.support.sockets",
     "tests.support.spark_places",
 ]
 

@@ -23,11 +23,7 @@ from tests.support.iceberg import Front, Served
 from tests.support.spark import BorrowedSpark
 from tests.support.stores import load, new_store
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 # Twenty rows in two tasks, a second long: time enough to be stopped in the middle.
 _SLOW_INSERT = """

@@ -17,11 +17,7 @@ from tests.support.iceberg import Front, Served
 from tests.support.proxy import Cut, Proxy, proxy_before
 from tests.support.stores import new_store
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 

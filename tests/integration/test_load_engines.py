@@ -17,11 +17,7 @@ from headgate.testing.failpoints import calling_at
 from tests.support.engines import SPARK, Engines
 from tests.support.rows import KNOWS, PERSON, publications
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.mark.parametrize("name", ["people.csv", "people.jsonl"])

@@ -13,11 +13,7 @@ from headgate.errors import ConstraintsViolated, InvalidRows
 from tests.support.engines import SPARK, Engines
 from tests.support.rows import KNOWS, PERSON, apply_text
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 ITEM = "shop.item"
 _ITEMS = """
 [dataset."shop.item"]

@@ -11,11 +11,7 @@ from headgate.testing.failpoints import calling_at
 from tests.support.engines import SPARK, Engines
 from tests.support.rows import KNOWS, PERSON, publications
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_load_by_spark_with_a_view_that_is_gone_is_a_conflict_and_opens_nothing(

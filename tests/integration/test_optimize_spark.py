@@ -20,11 +20,7 @@ from headgate.testing.failpoints import calling_at
 from tests.support.oracle import assert_rows_sound
 from tests.support.rows import PERSON, graph_store, ids_of, insert_people, rows_of
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.fixture

@@ -13,11 +13,7 @@ from headgate.spark.session import LocalSpark
 from tests.support.api import Api
 from tests.support.spark import BorrowedSpark
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_spark_of_a_served_store_writes_what_its_token_may_and_no_more(

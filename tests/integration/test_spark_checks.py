@@ -28,11 +28,7 @@ from headgate.transforms.expected import Expectation
 from tests.support.check_examples import FAILING, PASSING, SIX_ORDERS
 from tests.support.expectations import passes_in_python, random_expectation
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 _CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
 # Processes find Headgate where this one found it, from whatever directory they are started.

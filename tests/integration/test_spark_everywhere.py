@@ -18,11 +18,7 @@ from tests.support.iceberg import Front, Served
 from tests.support.spark_places import Place
 from tests.support.stores import new_store
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 class Session:

@@ -16,11 +16,7 @@ from headgate.spark.conf import named_catalog
 from headgate.spark.session import LocalSpark, bind, bind_catalog
 from headgate.spark.sql import run_sql
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 def hadoop_catalog(warehouse: Path) -> dict[str, str]:

@@ -41,11 +41,7 @@ from tests.support.tasks import (
     shown,
 )
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # Py4J keeps a connection per thread and leaves closing it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @task(

@@ -23,11 +23,7 @@ from headgate.upkeep.marking import Marking, choose_marking
 from tests.support.stores import new_store
 from tests.support.upkeep import let_days_pass, stored_keys, terms, tidy_twice
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    # PySpark leaves the socket of a collected result to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 Sql = Callable[[str], list[tuple[Any, ...]]]
 MERGE_ON_READ = "'write.delete.mode'='merge-on-read', 'format-version'"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 
 from headgate.spark.conf import jvm_conf
@@ -34,9 +36,17 @@ class SharedSpark:
         if self._running is not None:
             self._running.stop()
             self._running = None
+            _let_sockets_go()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
+
+
+def _let_sockets_go() -> None:
+    """Now, rather than in the midst of some later test, which would be blamed for them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def _launch(directory: Path) -> Launch:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import InvalidRows, InvalidSource
+from headgate.mutations.nesting import fit_within, holds_moments, plain
 from headgate.mutations.source import ROWS_SHOWN, Source
 from headgate.mutations.typing import is_beyond_years
 
@@ -82,7 +83,8 @@ def _bad_rows(source: Source, misfits: Sequence[Misfit]) -> InvalidRows:
     return InvalidRows(rows=rows, limit=ROWS_SHOWN)
 
 
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _cast(given: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    column = plain(given)
     made = _converted(column, kind)
     if is_beyond_years(made):
         raise ValueError("not in the years 1 to 9999")
@@ -105,11 +107,13 @@ def _check_finite(column: pa.ChunkedArray, made: pa.ChunkedArray) -> None:
 
 
 def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if column.type == kind:
+    if column.type == kind and not (pa.types.is_nested(kind) and holds_moments(kind)):
         return column
     if column.null_count == len(column):
         # Nothing has no type: Arrow would not let it be nothing of some others.
         return pa.chunked_array([pa.nulls(len(column), kind)])
+    if pa.types.is_nested(kind):
+        return fit_within(column, kind, _cast)
     _check_meaning(column, kind)
     if pa.types.is_boolean(kind) and _is_text(column.type):
         return _booleans(column)
@@ -137,8 +141,6 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array(
             [[None if v is None else repr(v) for v in column.to_pylist()]], kind
         )
-    if pa.types.is_nested(kind):
-        _check_fields(column, kind)
     if pa.types.is_decimal(kind) and pa.types.is_floating(column.type):
         # By the digits that people wrote, not by those of the nearest binary fraction.
         column = column.cast(pa.string())
@@ -167,23 +169,6 @@ def _days(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return days
 
 
-def _check_fields(column: pa.ChunkedArray, wanted: pa.DataType) -> None:
-    """What is inside fits as by itself; Arrow would pass over fields that the table has not."""
-    if _is_list(column.type) and _is_list(wanted):
-        _check_fields(pc.list_flatten(column), wanted.value_type)
-    if not pa.types.is_nested(wanted):
-        _cast(column, wanted)
-    if not pa.types.is_struct(column.type) or not pa.types.is_struct(wanted):
-        return
-    known = {field.name: field.type for field in wanted}
-    for field in column.type:
-        values = pc.struct_field(column, field.name)
-        if field.name in known:
-            _check_fields(values, known[field.name])
-        elif values.null_count < len(values):
-            raise ValueError(f"no field {field.name!r}")
-
-
 def _check_meaning(column: pa.ChunkedArray, wanted: pa.DataType) -> None:
     """Arrow would take true for 1, 7 for true, and a number for microseconds since 1970."""
     given = column.type
@@ -205,10 +190,6 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -271,7 +252,7 @@ def _shown(value: Any) -> str:
         text = repr(value.as_py())
     except (OverflowError, ValueError):
         # Python has no date for it.
-        text = repr(value.cast(pa.string()).as_py())
+        text = " ".join(pa.array([value]).to_string(window=2).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

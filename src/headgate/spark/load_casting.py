@@ -45,7 +45,7 @@ _FIRST_AND_LAST = {
 
 def cast(column: Column, name: str, given: Any, wanted: Any) -> Column:
     """The column in a type of the table; a value that would not stay the same fails the query."""
-    if given == wanted and wanted.typeName() not in _FIRST_AND_LAST:
+    if given == wanted and not _holds_moments(wanted):
         return column
     source, target = given.typeName(), wanted.typeName()
     if target in _NESTED:
@@ -100,7 +100,22 @@ def _nested(column: Column, name: str, given: Any, wanted: Any) -> Column:
         return sf.transform(
             column, lambda item: cast(item, name, given.elementType, wanted.elementType)
         )
-    return column.cast(wanted)
+    keyed = sf.transform_keys(column, lambda key, _: cast(key, name, given.keyType, wanted.keyType))
+    return sf.transform_values(
+        keyed, lambda _, value: cast(value, name, given.valueType, wanted.valueType)
+    )
+
+
+def _holds_moments(kind: Any) -> bool:
+    """Whether a date or a moment is somewhere in it, which may be of an impossible year."""
+    name = kind.typeName()
+    if name == "struct":
+        return any(_holds_moments(field.dataType) for field in kind)
+    if name == "array":
+        return _holds_moments(kind.elementType)
+    if name == "map":
+        return _holds_moments(kind.keyType) or _holds_moments(kind.valueType)
+    return name in _FIRST_AND_LAST
 
 
 def _in_years(column: Column, kind: Any) -> Column:
