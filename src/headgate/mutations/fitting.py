@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from headgate.errors import InvalidRows, InvalidSource
 from headgate.mutations.nesting import fit_within, holds_moments, plain
 from headgate.mutations.source import ROWS_SHOWN, Source
+from headgate.mutations.texts import texts_of
 from headgate.mutations.typing import is_beyond_years
 
 # Text that means something to a type is understood as SQL understands it.
@@ -136,11 +137,8 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return _times(column, kind)
     if pa.types.is_date(kind) and pa.types.is_timestamp(column.type):
         return _days(column, kind)
-    if pa.types.is_floating(column.type) and _is_text(kind):
-        # As people and programs write them: with a point, also where nothing is behind it.
-        return pa.chunked_array(
-            [[None if v is None else repr(v) for v in column.to_pylist()]], kind
-        )
+    if _is_text(kind):
+        return texts_of(column, kind)
     if pa.types.is_decimal(kind) and pa.types.is_floating(column.type):
         # By the digits that people wrote, not by those of the nearest binary fraction.
         column = column.cast(pa.string())

@@ -52,6 +52,9 @@ def cast(column: Column, name: str, given: Any, wanted: Any) -> Column:
         return _nested(column, name, given, wanted)
     if _means_something_else(source, target):
         return sf.when(column.isNull(), sf.lit(None).cast(wanted)).otherwise(_wrong(name, wanted))
+    if (source, target) == ("timestamp", "string"):
+        # The session's zone is UTC; of a moment that is told, and of a local time there is none.
+        return sf.concat(column.cast(wanted), sf.lit("Z"))
     value = sf.trim(column) if source == "string" and target not in ("string", "binary") else column
     made = value.cast(wanted)
     kept = _kept(column, made, given, wanted)

@@ -1,0 +1,48 @@
+"""Values in columns of text by both engines of `load`: written alike."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.support.engines import Engines
+from tests.support.rows import apply_text
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+_TABLE = "shop.texts"
+_NOON = datetime.datetime(2026, 11, 16, 12)
+_TIMES = [_NOON, _NOON.replace(microsecond=500000), _NOON.replace(second=5)]
+_COLUMNS = {
+    "double": pa.array([1e20, 1.0, 0.1, 1e-5, 123456789.0, 0.001, 1e7, float("nan"), -0.0]),
+    "float": pa.array([0.1, 1e10, 16777216.0, 1e-4], pa.float32()),
+    "local": pa.array(_TIMES),
+    "moment": pa.array(_TIMES, pa.timestamp("us", tz="UTC")),
+    "decimal": pa.array([Decimal("1.50"), Decimal("0.00")]),
+    "boolean": pa.array([True, False]),
+    "date": pa.array([_NOON.date()]),
+    "binary": pa.array(["é".encode()]),
+    "long": pa.array([1, -5]),
+}
+
+
+def test_load_engines_write_values_as_the_same_text(engines: Engines) -> None:
+    columns = 'id = "long", text = "string", texts = "list<string>"'
+    apply_text(engines.store, f'[dataset."{_TABLE}"]\ncolumns = {{{columns}}}\nkey = ["id"]')
+    engines.on_both(_TABLE)
+    for name, values in _COLUMNS.items():
+        file = engines.root / f"{name}.parquet"
+        lists = pa.array([[value] for value in values.to_pylist()], pa.list_(values.type))
+        rows = {"id": list(range(len(values))), "text": values, "texts": lists}
+        parquet.write_table(pa.table(rows), file)
+        said = engines.same({_TABLE: file}, "overwrite")
+        assert said[_TABLE]["inserted"] == len(values), name
+        assert all(row["texts"] == [row["text"]] for row in engines.rows(_TABLE)), name
+    lines = engines.root / "rows.jsonl"
+    numbers = ["1e20", "0.00001", "12345678.9", "1.5"]
+    lines.write_text("".join(f'{{"id": {n}, "text": {text}}}\n' for n, text in enumerate(numbers)))
+    engines.same({_TABLE: lines}, "overwrite")
