@@ -1,4 +1,4 @@
-"""Values in columns of text by both engines of `load`: written alike."""
+"""Values in columns of text, and types that Spark does not know, by both engines of `load`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ _COLUMNS = {
     "date": pa.array([_NOON.date()]),
     "binary": pa.array(["é".encode()]),
     "long": pa.array([1, -5]),
+    "hour": pa.array([datetime.time(7, 30)]),
+    "nanoseconds": pa.array([_NOON], pa.timestamp("ns")),
+    "half": pa.array([1.5], pa.float16()),
 }
 
 
@@ -46,3 +49,34 @@ def test_load_engines_write_values_as_the_same_text(engines: Engines) -> None:
     numbers = ["1e20", "0.00001", "12345678.9", "1.5"]
     lines.write_text("".join(f'{{"id": {n}, "text": {text}}}\n' for n, text in enumerate(numbers)))
     engines.same({_TABLE: lines}, "overwrite")
+
+
+def test_load_engines_take_moments_of_data_frames_and_refuse_alike(engines: Engines) -> None:
+    columns = (
+        'id = "long", at = "timestamp", ats = "list<timestamptz>", text = "string", raw = "binary"'
+    )
+    apply_text(engines.store, f'[dataset."shop.frames"]\ncolumns = {{{columns}}}\nkey = ["id"]')
+    engines.on_both("shop.frames")
+    nanoseconds = pa.timestamp("ns")
+    rows = {
+        "id": [1, 2],
+        "at": pa.array([_NOON, None], nanoseconds),
+        "ats": pa.array([[_NOON], None], pa.list_(nanoseconds)),
+        "raw": pa.array([" a ", None]),
+    }
+    parquet.write_table(pa.table(rows), engines.root / "frame.parquet")
+    assert engines.same({"shop.frames": engines.root / "frame.parquet"}, "append") != {}
+    assert engines.rows("shop.frames")[0]["at"] == "2026-11-16T12:00:00"
+    in_memory = pa.table({**rows, "id": [3, 4], "raw": pa.nulls(2)})
+    assert engines.same({"shop.frames": in_memory}, "append")["shop.frames"]["inserted"] == 2
+    wrong = {
+        "at": pa.array([None, 1], pa.int64()).cast(nanoseconds),
+        "text": pa.array([None, b"\xff"]),
+        "raw": pa.array([None, 7]),
+    }
+    lists = {"text": pa.array([None, [1]]), "raw": pa.array([None, {"a": 1}])}
+    for number, (name, values) in enumerate([*wrong.items(), *lists.items()]):
+        file = engines.root / f"{number}.parquet"
+        parquet.write_table(pa.table({"id": [5, 6], name: values}), file)
+        said = engines.same({"shop.frames": file}, "append")
+        assert [row["line"] for row in said["rows"]] == [2], (name, said)

@@ -74,6 +74,8 @@ def test_text_of_a_double_means_that_double(value: float) -> None:
             "2026-11-16 12:00:00.25Z",
         ),
         (_NOON.date(), None, "2026-11-16"),
+        (datetime.time(7, 30), None, "07:30:00"),
+        (datetime.time(7, 30, 0, 250000), None, "07:30:00.25"),
         (True, None, "true"),
         (7, None, "7"),
         (Decimal("1.50"), None, "1.50"),

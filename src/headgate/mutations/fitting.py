@@ -127,7 +127,7 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array(
             [pa.ExtensionArray.from_storage(kind, pa.array(raw, pa.binary(16)))]
         )
-    if _is_text(column.type) and not _is_text(kind):
+    if _is_text(column.type) and not _is_text(kind) and not _is_binary(kind):
         column = pc.utf8_trim_whitespace(column)
     if pa.types.is_integer(kind) and _is_text(column.type):
         _check_whole(column)
@@ -192,6 +192,10 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _booleans(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -18,7 +18,14 @@ import pyarrow.parquet as parquet
 from headgate.errors import InvalidRows, InvalidSource
 from headgate.model.names import DatasetName
 from headgate.mutations.fitting import fit
-from headgate.mutations.source import ROWS_SHOWN, refuse_endless_lines
+from headgate.mutations.load_spark_types import schema_for_spark
+from headgate.mutations.source import (
+    ROWS_IN_PART,
+    ROWS_SHOWN,
+    Source,
+    lines_from,
+    refuse_endless_lines,
+)
 from headgate.mutations.source_csv import refuse_unclosed
 from headgate.mutations.source_jsonl import refuse_arrays
 from headgate.mutations.sources import (
@@ -102,7 +109,21 @@ class _Spool:
             batches = chain.from_iterable(p.rows.to_batches() for p in chain([first], parts))
             made = self._table(file, first.rows.schema, batches)
             return replace(made, source=(path, format))
+        if format == "parquet" and (rewritten := self._rewritten(file, path)):
+            return replace(rewritten, source=(path, format))
         return SparkFile(file=file, path=path, format=format)
+
+    def _rewritten(self, file: str, path: Path) -> SparkFile | None:
+        """Another file for one with columns of types that Spark does not read; else none."""
+        with _naming(file, "parquet"), parquet.ParquetFile(path) as given:
+            schema = given.schema_arrow
+            if schema_for_spark(schema) == schema:
+                return None
+            try:
+                return self._table(file, schema, given.iter_batches(batch_size=ROWS_IN_PART))
+            except InvalidRows:
+                # Spark will not read it, and what is wrong in which row is found then.
+                return None
 
     def _readable(self, path: Path) -> Path:
         """Another name for a path that Spark would take for a pattern, or would pass over."""
@@ -125,10 +146,16 @@ class _Spool:
             return self._table(file, schema, batches)
 
     def _table(self, file: str, schema: pa.Schema, batches: Any) -> SparkFile:
-        path = self._next()
-        with _naming(file), parquet.ParquetWriter(path, schema) as writer:
+        path, wanted, first = self._next(), schema_for_spark(schema), 0
+        with _naming(file), parquet.ParquetWriter(path, wanted) as writer:
             for batch in batches:
-                writer.write_batch(batch)
+                rows = pa.Table.from_batches([batch], schema)
+                if wanted != schema:
+                    line_of = lines_from(first + 1, lambda row: row)
+                    part = Source(file=file, rows=rows, is_text=False, line_of=line_of)
+                    rows = fit(part, wanted, file).cast(wanted)
+                writer.write_table(rows)
+                first += rows.num_rows
         return SparkFile(file=file, path=path, format="parquet")
 
     def _next(self) -> Path:
@@ -137,12 +164,12 @@ class _Spool:
 
 
 @contextmanager
-def _naming(file: str) -> Iterator[None]:
+def _naming(file: str, format: str = "arrow") -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
         reason = str(error).split("\n", 1)[0]
-        raise InvalidSource(file=file, reason=f"it is no arrow file: {reason}") from error
+        raise InvalidSource(file=file, reason=f"it is no {format} file: {reason}") from error
 
 
 def refuse_misfits(files: Given, schema_of: Callable[[DatasetName], pa.Schema]) -> None:

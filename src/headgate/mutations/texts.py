@@ -19,7 +19,7 @@ def texts_of(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         # Arrow tells the fewest digits that mean the number, in the precision of its type.
         told = column.cast(pa.string()).to_pylist()
         return pa.chunked_array([[text and _number(text) for text in told]], kind)
-    if pa.types.is_timestamp(given):
+    if pa.types.is_timestamp(given) or pa.types.is_time(given):
         return _moments(column).cast(kind)
     return column.cast(kind)
 
@@ -39,7 +39,7 @@ def _number(text: str) -> str:
 
 def _moments(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """With as many digits behind the second as there are, and with the zone where there is one."""
-    if column.type.tz is not None:
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         column = column.cast(pa.timestamp(column.type.unit, tz="UTC"))
     text = column.cast(pa.string())
     text = pc.replace_substring_regex(text, r"\.0+(Z?)$", r"\1")

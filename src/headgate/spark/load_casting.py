@@ -65,6 +65,10 @@ def cast(column: Column, name: str, given: Any, wanted: Any) -> Column:
 
 def _means_something_else(source: str, target: str) -> bool:
     """True is not 1, and a number no moment: of what would it be the seconds?"""
+    if source in _NESTED:
+        return True
+    if target == "binary":
+        return source not in ("string", "binary")
     if source == "boolean":
         return target in (*_NUMBERS, *_FIRST_AND_LAST)
     if source in _NUMBERS:
@@ -129,6 +133,9 @@ def _in_years(column: Column, kind: Any) -> Column:
 def _kept(column: Column, made: Column, given: Any, wanted: Any) -> Column | None:
     """Whether a value is still what it was; None where no cast can change it."""
     source, target = given.typeName(), wanted.typeName()
+    if (source, target) == ("binary", "string"):
+        # Spark would write bytes that are no text, and nobody else could read them again.
+        return sf.is_valid_utf8(made)
     if target in _FIRST_AND_LAST and source != "string":
         inside = _in_years(made, wanted)
         cut_off = source.startswith("timestamp") and target == "date"
