@@ -53,7 +53,8 @@ def test_load_engines_write_values_as_the_same_text(engines: Engines) -> None:
 
 def test_load_engines_take_moments_of_data_frames_and_refuse_alike(engines: Engines) -> None:
     columns = (
-        'id = "long", at = "timestamp", ats = "list<timestamptz>", text = "string", raw = "binary"'
+        'id = "long", at = "timestamp", ats = "list<timestamptz>", xs = "list<float>", '
+        'text = "string", raw = "binary"'
     )
     apply_text(engines.store, f'[dataset."shop.frames"]\ncolumns = {{{columns}}}\nkey = ["id"]')
     engines.on_both("shop.frames")
@@ -62,6 +63,7 @@ def test_load_engines_take_moments_of_data_frames_and_refuse_alike(engines: Engi
         "id": [1, 2],
         "at": pa.array([_NOON, None], nanoseconds),
         "ats": pa.array([[_NOON], None], pa.list_(nanoseconds)),
+        "xs": pa.array([[1.5, 2.5], None], pa.list_(pa.float32(), 2)),
         "raw": pa.array([" a ", None]),
     }
     parquet.write_table(pa.table(rows), engines.root / "frame.parquet")

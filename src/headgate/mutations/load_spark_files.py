@@ -147,13 +147,19 @@ class _Spool:
 
     def _table(self, file: str, schema: pa.Schema, batches: Any) -> SparkFile:
         path, wanted, first = self._next(), schema_for_spark(schema), 0
+        # What Spark reads as it is stays as it is, however much there is of it.
+        changed = [n for n, field in enumerate(wanted) if field.type != schema.field(n).type]
         with _naming(file), parquet.ParquetWriter(path, wanted) as writer:
             for batch in batches:
                 rows = pa.Table.from_batches([batch], schema)
-                if wanted != schema:
+                if changed:
                     line_of = lines_from(first + 1, lambda row: row)
-                    part = Source(file=file, rows=rows, is_text=False, line_of=line_of)
-                    rows = fit(part, wanted, file).cast(wanted)
+                    part = Source(
+                        file=file, rows=rows.select(changed), is_text=False, line_of=line_of
+                    )
+                    fitted = fit(part, pa.schema([wanted.field(n) for n in changed]), file)
+                    for n, column in zip(changed, fitted.columns, strict=True):
+                        rows = rows.set_column(n, wanted.field(n), column)
                 writer.write_table(rows)
                 first += rows.num_rows
         return SparkFile(file=file, path=path, format="parquet")

@@ -28,7 +28,11 @@ def _kind(kind: pa.DataType) -> pa.DataType:
         return pa.map_(_field(kind.key_field), _field(kind.item_field))
     if pa.types.is_large_list(kind):
         return pa.large_list(_field(kind.value_field))
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+    if pa.types.is_fixed_size_list(kind):
+        # In a file it is a list like any other, and these are often most of it.
+        inside = _field(kind.value_field)
+        return kind if inside.type == kind.value_type else pa.list_(inside)
+    if pa.types.is_list(kind):
         return pa.list_(_field(kind.value_field))
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return pa.large_list(_field(kind.value_field))
