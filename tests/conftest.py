@@ -13,6 +13,7 @@ import pytest
 
 from headgate.spark.session import LocalSpark
 from tests.support.catalogs import make_catalog
+from tests.support.failures import FailureRecord
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.postgres_binaries import NO_POSTGRES, find_binaries
 from tests.support.skips import SkipsAreErrors
@@ -51,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     reports_here = not hasattr(config, "workerinput")
     if reports_here and os.environ.get("HEADGATE_NO_SKIPS"):
         config.pluginmanager.register(SkipsAreErrors(), "skips-are-errors")
+    if reports_here and (record := os.environ.get("HEADGATE_FAILURES")):
+        config.pluginmanager.register(FailureRecord(Path(record)), "failure-record")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
