@@ -10,7 +10,8 @@ from bench.filling import ACTOR, NAMESPACE, ROOT
 from bench.places import Place, on_postgres, on_sqlite
 from headgate.catalog.branches import create_branch
 from headgate.catalog.database import Connection
-from headgate.catalog.find import (
+from headgate.catalog.publish import publish
+from headgate.catalog.records import (
     branches_named,
     check_in_history,
     find_datasets,
@@ -18,8 +19,7 @@ from headgate.catalog.find import (
     load_dataset,
     load_transaction,
 )
-from headgate.catalog.publish import publish
-from headgate.catalog.showing import find_shown
+from headgate.catalog.resolve import find_shown
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.model.changes import AddTransaction, CommitTransaction, PublishRequest
 from headgate.model.contexts import BranchContext

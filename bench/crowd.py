@@ -12,7 +12,7 @@ from bench.measuring import Result, Sample
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.settings import load_settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.served_crowd import Heard, check, prepare, run_crowd
 from tests.support.serving import ServerProcess
 

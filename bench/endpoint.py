@@ -19,9 +19,9 @@ from bench.filling import ACTOR, NAMESPACE, ROOT
 from headgate.catalog.branches import create_branch
 from headgate.catalog.database import Database
 from headgate.catalog.datasets import create_dataset
-from headgate.catalog.find import load_branch
 from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.publish import publish
+from headgate.catalog.records import load_branch
 from headgate.model.changes import AddTransaction, PublishRequest
 from headgate.model.contexts import encode_prefix, parse_context
 from headgate.model.ids import mint_content, mint_version
@@ -35,9 +35,8 @@ from headgate.model.nouns import (
 )
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.storage.local import LocalStore
-from headgate.tables.creation import create_metadata
 from headgate.tables.shape import Metadata
-from headgate.tables.updates import apply_updates
+from headgate.tables.updates import apply_updates, create_metadata
 from headgate.tables.versions import TableVersions
 
 _LONG_AGO_MS = 1_700_000_000_000

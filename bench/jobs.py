@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from bench.cases import Bench, Scale, Tell, Timed, Unavailable
 from bench.pipeline import PLAIN, STEPS, fill, generate, open_empty_store, plain_catalog
-from headgate.builds.report import BuildState
 from headgate.errors import SparkUnavailable
-from headgate.spark.conf import CATALOG
+from headgate.model.nouns import BuildState
 from headgate.spark.jvm import SharedJvm
+from headgate.spark.session import CATALOG
 from headgate.spark.workplace import launch_request
-from headgate.store import Store
-from headgate.testing.repository import commit, git
+from headgate.store.embedded import Store
+from headgate.testing.project import commit, git
 
 _MASTER = "master"
 # Long enough that the start of the first job is lost among the others.

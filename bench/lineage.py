@@ -21,8 +21,8 @@ from bench.pipelines import (
 )
 from headgate.model.access import Grant, Role
 from headgate.server.web.lineage_page import lineage_page
-from headgate.server.web.visiting import Visit
-from headgate.store import Store
+from headgate.server.web.page import Visit
+from headgate.store.embedded import Store
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from bench.cases import Bench, Scale, Tell, Timed, Unavailable
 from bench.pipeline import PLAIN, open_empty_store, plain_catalog
 from headgate.errors import SparkUnavailable
-from headgate.store import Store
+from headgate.store.embedded import Store
 
 _TABLE = "rows.merged"
 _MASTER = "master"

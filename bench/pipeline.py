@@ -22,8 +22,8 @@ from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.errors import SparkUnavailable
 from headgate.settings import load_settings
-from headgate.spark.conf import CATALOG
-from headgate.store import Store
+from headgate.spark.session import CATALOG
+from headgate.store.embedded import Store
 
 PLAIN = "plain"
 SOURCES = (

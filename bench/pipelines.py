@@ -9,18 +9,18 @@ from pathlib import Path
 from bench.filling import ACTOR
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.datasets import create_dataset_in
-from headgate.catalog.find import branches_named, find_datasets
 from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.publish import publish
+from headgate.catalog.records import branches_named, find_datasets
 from headgate.model.changes import AddTransaction, Provenance, PublishRequest
-from headgate.model.fingerprints import Fingerprint, fingerprint
+from headgate.model.freshness import Fingerprint, fingerprint
 from headgate.model.ids import ContentId, mint_version
 from headgate.model.jobspecs import Declaration, InputSpec, JobSpec, OutputSpec, Source
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Branch, DatasetKind, PublicationKind, TransactionType, Version
 from headgate.settings import load_settings, with_actor
-from headgate.store import Store
+from headgate.store.embedded import Store
 
 _TABLE = DatasetKind.TABLE
 MASTER = "master"

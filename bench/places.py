@@ -15,7 +15,7 @@ from bench.filling import Filled, fill
 from bench.floor import floor_of
 from bench.loading import load
 from headgate.catalog.database import Database
-from headgate.files.entries import EMPTY, Entry, Mode
+from headgate.files.tree import EMPTY, Entry, Mode
 from headgate.files.trees import FileTrees
 from headgate.model.ids import Instant
 from headgate.storage.local import LocalStore

@@ -24,7 +24,7 @@ from bench.pipelines import (
 )
 from headgate.catalog.branches import create_branch
 from headgate.model.freshness import Decided
-from headgate.store import Store
+from headgate.store.embedded import Store
 
 _FEATURE = "feature"
 _PROMOTED = 100

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from bench.cases import Bench, Scale, Tell, Timed
 from bench.pipelines import open_store
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 
 _LARGE = "rows.large"
 _WRITERS = 8

@@ -16,18 +16,18 @@ from typing import Any, cast
 from bench.cases import Bench, Scale, Tell, Timed
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
+from headgate.client.contents import RemoteObjects
+from headgate.client.http import Line
 from headgate.files.cache import ContentCache
-from headgate.files.entries import EMPTY
 from headgate.files.objects import Digest
+from headgate.files.tree import EMPTY
 from headgate.files.trees import FileTrees
 from headgate.model.access import Role
 from headgate.model.ports import ObjectStore
-from headgate.remote.line import Line
-from headgate.remote.objects import RemoteObjects
 from headgate.settings import load_settings
-from headgate.store import Store
-from headgate.tasks.inputs import WorkspaceRef
-from headgate.tasks.workspace_bytes import WorkspaceBytes
+from headgate.store.embedded import Store
+from headgate.tasks.files_store import WorkspaceBytes
+from headgate.tasks.ports import WorkspaceRef
 from tests.support.serving import ServerProcess
 
 _FILE_BYTES = 1024

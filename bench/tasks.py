@@ -23,12 +23,12 @@ from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.tasks import WorkspaceSpec, task
-from headgate.tasks.attempt_log import AttemptLog
-from headgate.tasks.declaring import DEFINITION, TaskDefinition
+from headgate.tasks.attempt_directory import AttemptLog
+from headgate.tasks.declare import DEFINITION, TaskDefinition
 from headgate.tasks.lifecycle import Surroundings, run_attempt
-from headgate.tasks.outcomes import Outcome, Status
+from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import Identity
 
 _FILE_BYTES = 1024

@@ -22,9 +22,8 @@ from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.errors import HeadgateError
 from headgate.settings import load_settings
-from headgate.store import Store
-from headgate.testing.files_ground import FilesGround
-from headgate.testing.publication import CASES, Ground, try_case
+from headgate.store.embedded import Store
+from headgate.testing.publication import CASES, FilesGround, Ground, try_case
 
 
 def main() -> int:

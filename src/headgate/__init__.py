@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.opening import open
-    from headgate.store import Store
+    from headgate.connection import open
+    from headgate.store.embedded import Store
 
 __version__ = "0.1.0"
 __all__ = ["Store", "__version__", "open"]
@@ -15,11 +15,11 @@ __all__ = ["Store", "__version__", "open"]
 def __getattr__(name: str) -> Any:
     # Lazy, so that `headgate --help` and a user's transform module load no SQL and no Spark.
     if name == "open":
-        from headgate import opening  # noqa: PLC0415  (lazy on purpose)
+        from headgate import connection  # noqa: PLC0415  (lazy on purpose)
 
-        return opening.open
+        return connection.open
     if name == "Store":
-        from headgate import store  # noqa: PLC0415  (lazy on purpose)
+        from headgate.store import embedded  # noqa: PLC0415  (lazy on purpose)
 
-        return store.Store
+        return embedded.Store
     raise AttributeError(f"module 'headgate' has no attribute {name!r}")

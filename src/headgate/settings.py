@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from headgate.errors import Invalid, NotFound
-from headgate.model.durations import LONGEST_SECONDS
-from headgate.model.names import check_label
+from headgate.model.names import LONGEST_SECONDS, check_label
 
 FILE_NAME = "headgate.toml"
 DAY_SECONDS = 24 * 3600

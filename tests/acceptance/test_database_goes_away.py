@@ -22,7 +22,7 @@ from headgate.errors import (
 )
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import calling_at
 from tests.support import effects
 from tests.support.broken_socket import breaking_at

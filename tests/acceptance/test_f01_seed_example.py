@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.opening import open as open_store
-from headgate.store import Store
+from headgate.connection import open as open_store
+from headgate.store.embedded import Store
 from tests.support.repositories import Work, new_repository
 from tests.support.shell import headgate_json
 from tests.support.tables import create_tables, read_table

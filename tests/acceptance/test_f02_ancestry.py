@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.catalog.find import list_branches
 from headgate.catalog.log import list_publications
+from headgate.catalog.records import list_branches
 from headgate.catalog.transactions import open_transactions_of
 from headgate.errors import AncestryViolated, HeadgateError, InputNotFound, InvalidChain
 from headgate.model.ancestry import output_place
 from headgate.model.names import parse_dataset_name
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.pipelines import build, files_spec, publish, states
 from tests.support.stores import new_store, put
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import TransactionTypeViolated
-from headgate.handles import BranchHandle, DatasetHandle
+from headgate.store.datasets import BranchHandle, DatasetHandle
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import content, files_branch, new_store, put
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from headgate.errors import OpenTransactionAlreadyExists
-from headgate.handles import BranchHandle
 from headgate.model.nouns import Transaction, TransactionState
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from tests.support.crowds import outcomes, say
 from tests.support.oracle import assert_store_sound
 from tests.support.processes import finish, running, start

@@ -9,7 +9,7 @@ from pathlib import Path
 from headgate.errors import OpenTransactionAlreadyExists
 from headgate.model.nouns import TransactionState
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.crowds import outcomes, say
 from tests.support.oracle import assert_rows_sound
 from tests.support.processes import finish, running, start

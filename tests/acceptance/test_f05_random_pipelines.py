@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.builds.report import BuildState
 from headgate.model.failpoints import Failpoint
+from headgate.model.nouns import BuildState
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.pipeline_model import Model, Specs, Wanted

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.report import BuildState
-from headgate.catalog.find import views_on
+from headgate.catalog.records import views_on
 from headgate.errors import AttemptSuperseded
 from headgate.model.failpoints import Failpoint
 from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import BuildState
 from headgate.settings import Settings
-from headgate.spark.gateway import GatewayAddress
-from headgate.spark.jvm import SharedJvm
-from headgate.store import Store
+from headgate.spark.jvm import GatewayAddress, SharedJvm
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at
 from tests.support.oracle import assert_rows_sound
 from tests.support.processes import assert_killed, finish, running, stop_between_writes

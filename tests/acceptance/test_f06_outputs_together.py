@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.builds.report import BuildState
 from headgate.catalog.builds import list_builds
-from headgate.catalog.find import views_on
+from headgate.catalog.records import views_on
 from headgate.errors import AttemptSuperseded
 from headgate.model.failpoints import Failpoint
 from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import BuildState
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at, pause_at
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.pipelines import FileJobs, build, files_spec, publish, shown, states

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate.builds.report import BuildState
-from headgate.cli.built import extent_text
+from headgate.cli.formatting import extent_text
+from headgate.model.nouns import BuildState
 from headgate.spark.jvm import SharedJvm
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound
 from tests.support.projects import Project, new_project, spark_sql
 from tests.support.tables import create_tables, iceberg_client, read_table

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.builds.report import BuildState
-from headgate.handles import BranchHandle
 from headgate.model.ids import TransactionId
 from headgate.model.jobspecs import IncrementalSpec
-from headgate.store import Store
+from headgate.model.nouns import BuildState
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from tests.support.copying import CopyJobs
 from tests.support.incremental_model import IncrementalModel, Step
 from tests.support.oracle import assert_store_sound

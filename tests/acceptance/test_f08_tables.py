@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from headgate.builds.attempting import JobResult, JobWork, Progress
-from headgate.builds.report import BuildState
-from headgate.files.writing import FileEdit, stage_edit
-from headgate.handles import store_bytes
+from headgate.builds.attempt import JobResult, JobWork, Progress
+from headgate.files.publication import FileEdit, stage_edit
 from headgate.model.incrementality import Span
 from headgate.model.jobspecs import IncrementalSpec
-from headgate.store import Store
+from headgate.model.nouns import BuildState
+from headgate.store.embedded import Store
+from headgate.store.files import store_bytes
 from headgate.tables.classify import tip_of
 from tests.support.oracle import assert_rows_sound
 from tests.support.pipelines import build, files_spec, publish

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.report import BuildState
-from headgate.handles import BranchHandle
 from headgate.model.ids import TransactionId
 from headgate.model.jobspecs import IncrementalSpec
-from headgate.store import Store
+from headgate.model.nouns import BuildState
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from tests.support.copying import Copied, CopyJobs
 from tests.support.oracle import assert_store_sound
 from tests.support.pipelines import build, files_spec, publish

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.spark.jvm import SharedJvm
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound
 from tests.support.pipelines import states
 from tests.support.projects import new_project, spark_sql

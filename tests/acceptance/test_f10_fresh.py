@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.report import BuildState
 from headgate.model.jobspecs import IncrementalSpec
-from headgate.store import Store
+from headgate.model.nouns import BuildState
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_store_sound
 from tests.support.pipelines import FileJobs, build, files_spec, publish, shown, states
 from tests.support.repositories import Work, new_repository

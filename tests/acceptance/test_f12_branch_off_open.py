@@ -9,9 +9,10 @@ import pytest
 from headgate.catalog.branches import delete_branches
 from headgate.catalog.log import list_events, list_publications
 from headgate.errors import OpenTransactionAlreadyExists, TransactionNotOpen
-from headgate.handles import BranchHandle, TransactionHandle
 from headgate.model.nouns import Publication, TransactionState
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
+from headgate.store.transactions import TransactionHandle
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.pipelines import build, files_spec, publish, states
 from tests.support.stores import (

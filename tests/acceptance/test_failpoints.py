@@ -8,7 +8,7 @@ import pytest
 
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at, reached_points
 from tests.acceptance.test_o01_killed_at_every_phase import OWNER_KILLED_AT
 from tests.acceptance.test_o02_killed_inside_recovery import RECOVERY_KILLED_AT

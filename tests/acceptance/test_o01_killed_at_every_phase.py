@@ -11,7 +11,7 @@ from headgate.catalog.log import list_publications, list_recoveries
 from headgate.catalog.recovery import Recovered
 from headgate.model.failpoints import Failpoint
 from headgate.model.recovery import RECOVERY_ACTOR
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support import effects
 from tests.support.effects import DATASETS, NEW, OLD, OWNER, new_world, shown
 from tests.support.oracle import assert_rows_sound, assert_store_sound

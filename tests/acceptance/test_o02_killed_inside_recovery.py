@@ -13,7 +13,7 @@ from headgate.errors import IntentPending
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import PublicationKind
 from headgate.model.recovery import RECOVERY_ACTOR
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support import effects
 from tests.support.effects import NEW, OLD, REF, World, new_world, shown
 from tests.support.git_outside import KIND

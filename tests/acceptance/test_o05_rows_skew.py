@@ -9,7 +9,7 @@ import pytest
 from headgate.errors import ConstraintsViolated, RowsChanged, ViewConflict
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import calling_at, pause_at
 from tests.support.oracle import assert_rows_sound
 from tests.support.processes import finish, let_go, running, wait_until_at

@@ -12,12 +12,13 @@ from headgate.catalog.log import list_publications
 from headgate.catalog.operations import begin_operation, find_operations
 from headgate.catalog.schema import operations
 from headgate.errors import IdempotencyKeyReused, NotFound
-from headgate.handles import BranchHandle, TransactionHandle
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import mint_operation
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
+from headgate.store.transactions import TransactionHandle
 from headgate.testing.failpoints import die_at
 from tests.support.oracle import assert_store_sound
 from tests.support.processes import assert_killed

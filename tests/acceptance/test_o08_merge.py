@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import Conflict, Invalid, MergeConflict, NotFound
 from headgate.model.nouns import PublicationKind
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound
 from tests.support.rows import (
     GRAPH,

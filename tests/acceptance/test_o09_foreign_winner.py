@@ -20,7 +20,7 @@ from headgate.errors import (
 )
 from headgate.model.failpoints import Failpoint
 from headgate.model.recovery import Classification
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import calling_at
 from tests.support import effects
 from tests.support.effects import DATASETS, NEW, OLD, OTHER_REF, REF, new_world, shown

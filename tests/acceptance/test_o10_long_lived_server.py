@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from headgate.catalog.schema import intents
 from headgate.model.failpoints import Failpoint
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support import effects
 from tests.support.api import Api, ApiClient
 from tests.support.git_outside import KIND

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from headgate.model.failpoints import Failpoint
-from headgate.tasks.directories import attempt_directory, sweep_directories
-from headgate.tasks.executing import PROCESS
-from headgate.tasks.local import LocalResult
-from headgate.tasks.outcomes import Status
+from headgate.tasks.attempt_directory import attempt_directory, sweep_directories
+from headgate.tasks.messages import Status
+from headgate.tasks.supervisor import PROCESS, LocalResult
 from headgate.testing.failpoints import reached_file
 from tests.support.oracle import assert_store_sound
 from tests.support.processes import is_alive, running

@@ -13,12 +13,12 @@ import pytest
 from headgate.catalog.intents import Intent, list_intents
 from headgate.catalog.log import list_events
 from headgate.catalog.workspaces import find_maker
-from headgate.lakefs.connecting import connect
+from headgate.lakefs.connection import connect
 from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.settings import Settings
-from headgate.store import Store
-from headgate.tasks.inputs import WorkspaceRef
-from headgate.tasks.outcomes import Status
+from headgate.store.embedded import Store
+from headgate.tasks.messages import Status
+from headgate.tasks.ports import WorkspaceRef
 from headgate.testing.lakefs_ground import LakeFSGround
 from tests.support.lakefs_double import HELD, serve_double
 from tests.support.processes import run, running

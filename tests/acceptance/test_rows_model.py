@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import ConstraintsViolated, RowsChanged
 from headgate.model.failpoints import Failpoint
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import calling_at
 from tests.support.rows import KNOWS, PERSON, graph_store, rows_of
 from tests.support.rows_model import Graph, Script, Statement, is_allowed

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headgate.settings import load_settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.served_crowd import Heard, check, prepare, run_crowd
 from tests.support.serving import ServerProcess
 from tests.support.shell import headgate_json

@@ -20,17 +20,18 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import update
 
-from headgate.attempts.committing import CommitOptions, commit_transactions
+from headgate.attempts import CommitOptions, commit_transactions
 from headgate.catalog import schema
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.datasets import create_tag
 from headgate.catalog.transactions import Opener, Opening, open_transactions
-from headgate.files.entries import EMPTY
-from headgate.files.writing import FileEdit, root_of, stage_edit, tree_version
-from headgate.handles import TransactionHandle, UnitHandle, store_bytes
+from headgate.files.publication import FileEdit, root_of, stage_edit, tree_version
+from headgate.files.tree import EMPTY
 from headgate.model.changes import AddTransaction, ReadView
 from headgate.model.ids import BranchId, Epoch, TransactionId
 from headgate.model.nouns import AttemptRef, PublicationKind, TransactionType
+from headgate.store.files import store_bytes
+from headgate.store.transactions import TransactionHandle, UnitHandle
 from tests.support.door import knock
 from tests.support.machine import DoubledMachine
 from tests.support.oracle import assert_rows_sound

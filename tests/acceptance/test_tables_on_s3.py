@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from headgate.opening import open as open_store
+from headgate.connection import open as open_store
 from headgate.tables.arrow import file_properties
 from tests.support.repositories import Work, new_repository
 from tests.support.s3 import S3Server, running_s3

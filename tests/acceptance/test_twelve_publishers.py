@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ViewConflict
-from headgate.files.writing import root_of
+from headgate.files.publication import root_of
 from headgate.model.nouns import TransactionType
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_store_sound
 from tests.support.processes import finish, start
 from tests.support.stores import DATASET, content, files_branch, new_settings, publish_files

@@ -11,11 +11,11 @@ from threading import Barrier
 import pytest
 
 from headgate.errors import ViewConflict
-from headgate.handles import BranchHandle
 from headgate.model.changes import AddTransaction, ReadView
 from headgate.model.failpoints import Failpoint, reach
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import pause_at
 from tests.support.door import addition, commit_of, knock, seen
 from tests.support.oracle import assert_store_sound

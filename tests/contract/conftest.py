@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.iceberg import Front
 from tests.support.serving_tasks import client_of
 from tests.support.tasks import Workshop, new_workshop

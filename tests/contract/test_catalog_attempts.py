@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from headgate.attempts.committing import CommitOptions, commit_transactions
+from headgate.attempts import CommitOptions, commit_transactions
 from headgate.catalog.attempts import dispatch_attempt, end_attempt, heartbeat
 from headgate.catalog.schema import condemned_objects
 from headgate.catalog.transactions import (
@@ -22,8 +22,7 @@ from headgate.errors import (
     OpenTransactionAlreadyExists,
     TransactionNotOpen,
 )
-from headgate.files.writing import FileEdit, root_of, stage_edit
-from headgate.handles import store_bytes
+from headgate.files.publication import FileEdit, root_of, stage_edit
 from headgate.model.ids import BranchId
 from headgate.model.nouns import (
     AttemptRef,
@@ -32,7 +31,8 @@ from headgate.model.nouns import (
     TransactionState,
     TransactionType,
 )
-from headgate.store import Store
+from headgate.store.embedded import Store
+from headgate.store.files import store_bytes
 from tests.support.door import addition, commit_of, knock
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import content, expire_just_now, files_branch, load, new_store, put

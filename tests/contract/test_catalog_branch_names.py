@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate.catalog.branch_names import (
+from headgate.catalog.log import list_publications
+from headgate.catalog.overview import (
     BranchNameLine,
     count_branch_names,
     list_branch_names,
     list_differing_datasets,
 )
-from headgate.catalog.log import list_publications
 from headgate.model.names import parse_dataset_name
 from headgate.server.web.log_page import log_page
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.pages import text_of, visit
 from tests.support.stores import files_branch, new_store, put
 

@@ -23,8 +23,8 @@ from headgate.errors import (
     TransactionNotCommitted,
     ViewConflict,
 )
-from headgate.handles import BranchHandle
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.stores import branches_by_name, content, files_branch, new_store, put
 

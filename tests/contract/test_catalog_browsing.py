@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.catalog.browsing import DatasetLine, count_datasets, list_dataset_lines
+from headgate.catalog.overview import DatasetLine, count_datasets, list_dataset_lines
 from headgate.errors import DatasetNotFound
 from headgate.model.names import parse_dataset_name
 from headgate.server.web.dataset_page import dataset_page
 from headgate.server.web.datasets_page import datasets_page
 from headgate.server.web.log_page import log_page
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.pages import text_of, visit
 from tests.support.pipelines import files_spec, publish
 from tests.support.stores import files_branch, new_store, put

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from headgate.attempts.committing import CommitOptions, commit_transactions
-from headgate.catalog.attempts import dispatch_attempt, heartbeat
-from headgate.catalog.endings import find_attempt_state, give_up, hand_over
+from headgate.attempts import CommitOptions, commit_transactions
+from headgate.catalog.attempts import (
+    dispatch_attempt,
+    find_attempt_state,
+    give_up,
+    hand_over,
+    heartbeat,
+)
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
-from headgate.files.writing import FileEdit, stage_edit
-from headgate.handles import BranchHandle, store_bytes
+from headgate.files.publication import FileEdit, stage_edit
 from headgate.model.nouns import (
     AttemptRef,
     AttemptState,
@@ -22,7 +26,9 @@ from headgate.model.nouns import (
     TransactionState,
     TransactionType,
 )
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
+from headgate.store.files import store_bytes
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import content, files_branch, load, new_store
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.catalog.database import Database
-from headgate.catalog.forgetting import Remembered, forget_before, remembered_since
+from headgate.catalog.retention import Remembered, forget_before, remembered_since
 from headgate.model.ids import Instant
 
 
@@ -36,5 +36,5 @@ def test_reader_asks_again_after_a_while(
     assert remembered() == 0
     forget_before(database, Instant(500))
     assert remembered() == 0
-    monkeypatch.setattr("headgate.catalog.forgetting._BELIEVED_SECONDS", -1.0)
+    monkeypatch.setattr("headgate.catalog.retention._BELIEVED_SECONDS", -1.0)
     assert remembered() == 500

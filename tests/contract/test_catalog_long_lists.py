@@ -10,8 +10,8 @@ from sqlalchemy import insert, select, update
 from headgate.catalog.log import list_history
 from headgate.catalog.schema import condemned_objects, transactions
 from headgate.errors import Invalid, VersionExpired
-from headgate.handles import BranchHandle
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from tests.support.door import addition, knock
 from tests.support.stores import files_branch, new_store, put
 

@@ -10,7 +10,7 @@ from sqlalchemy import insert, update
 from headgate.catalog.log import list_publications
 from headgate.catalog.operations import begin_operation, find_operations
 from headgate.catalog.schema import condemned_objects, versions
-from headgate.catalog.stage import stage_version
+from headgate.catalog.transactions import stage_version
 from headgate.errors import (
     IdempotencyKeyReused,
     OpenTransactionAlreadyExists,
@@ -19,12 +19,12 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
-from headgate.files.entries import EMPTY
-from headgate.files.writing import tree_version
+from headgate.files.publication import tree_version
+from headgate.files.tree import EMPTY
 from headgate.model.changes import CreateBranch, MoveBranch, OperationKey, Provenance
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import BranchId, TransactionId, mint_branch, mint_operation
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import reached_points
 from tests.support.door import addition, commit_of, knock, seen
 from tests.support.oracle import assert_store_sound

@@ -24,7 +24,7 @@ from headgate.errors import (
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.ids import BranchId, mint_operation
 from headgate.model.nouns import Attempt
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.door import addition, knock
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.stores import (

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, update
 
-from headgate.catalog.database import Connection, now
+from headgate.catalog.database import now
 from headgate.catalog.log import list_events, list_recoveries
 from headgate.catalog.schema import transactions
 from headgate.catalog.transactions import renew_transactions
 from headgate.model.ids import TransactionId
 from headgate.model.nouns import TransactionState
 from headgate.model.recovery import RECOVERY_ACTOR
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import (
     branches_by_name,

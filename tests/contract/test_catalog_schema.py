@@ -16,7 +16,7 @@ from headgate.catalog.database import Database
 from headgate.catalog.migrate import NEWEST, ensure_schema, find_version, migrate
 from headgate.catalog.schema import metadata
 from headgate.errors import CatalogBroken, StoreTooNew, StoreTooOld, Unavailable
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.stores import everything, files_branch, new_settings, new_store, put
 
 

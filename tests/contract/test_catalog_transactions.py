@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from headgate.attempts.committing import CommitOptions, commit_transactions
+from headgate.attempts import CommitOptions, commit_transactions
 from headgate.catalog.log import list_events
 from headgate.catalog.schema import transactions
-from headgate.catalog.stage import stage_version
 from headgate.catalog.transactions import (
     Opener,
     Opening,
     abort_transactions,
     open_transactions,
     renew_transactions,
+    stage_version,
 )
 from headgate.errors import (
     BranchNotFound,
@@ -28,8 +28,8 @@ from headgate.errors import (
     TransactionTypeViolated,
     ViewConflict,
 )
-from headgate.files.entries import EMPTY
-from headgate.files.writing import tree_version
+from headgate.files.publication import tree_version
+from headgate.files.tree import EMPTY
 from headgate.model.ids import BranchId, TransactionId
 from headgate.model.nouns import TransactionState, TransactionType
 from tests.support.door import commit_of, knock

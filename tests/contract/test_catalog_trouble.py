@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from headgate.catalog.filesystem import check_catalog_path
+from headgate.catalog.database import check_catalog_path
 from headgate.errors import CatalogBroken, CatalogUnavailable, HeadgateError, Invalid
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import armed
 from tests.support.oracle import assert_store_sound
 from tests.support.processes import run

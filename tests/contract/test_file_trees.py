@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ObjectCorrupted, ObjectNotFound
-from headgate.files.entries import EMPTY
 from headgate.files.objects import Digest, digest_of, key_of
+from headgate.files.tree import EMPTY
 from headgate.files.trees import FileTrees
 from headgate.model.nouns import TransactionType
 from headgate.model.ports import ObjectStore
-from headgate.storage.opening import open_store
+from headgate.storage.address import open_store
 from tests.support.s3 import S3Server, running_s3
 
 

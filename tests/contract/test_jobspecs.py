@@ -10,7 +10,7 @@ import pytest
 
 from headgate.catalog.jobspecs import load_jobspecs, publish_jobspecs
 from headgate.errors import Conflict, JobSpecNotFound
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.pipelines import files_spec
 from tests.support.stores import new_store
 

@@ -18,7 +18,7 @@ from headgate.errors import (
     InvalidSource,
 )
 from headgate.model.nouns import TransactionType
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.rows import (
     KNOWS,
     PERSON,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import InvalidRows
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.rows import rows_of, table_store
 
 _TABLE = "shop.t"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from headgate.errors import Invalid, InvalidRows
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.rows import rows_of, table_store
 
 _TABLE = "shop.t"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import MergeConflict
-from headgate.handles import BranchHandle
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import DATASET, content, files_branch, load, new_store, put
 

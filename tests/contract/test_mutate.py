@@ -21,7 +21,7 @@ from headgate.errors import (
 )
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import TransactionType
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import calling_at
 from tests.support.rows import (
     KNOWS,

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.errors import FileChanged, ObjectNotFound, StorageUnavailable, UnsafePath
 from headgate.model.ports import ObjectStore
-from headgate.storage.opening import open_store
+from headgate.storage.address import open_store
 from tests.support.s3 import S3Server, running_s3
 
 _SMALL = b"orders"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from headgate.model.failpoints import Failpoint
-from headgate.mutations.outcomes import OptimizeState
+from headgate.rows import optimize
+from headgate.rows.outcome import OptimizeState
 from headgate.settings import Settings
-from headgate.store import Store
-from headgate.tables import compacting
-from headgate.tables.reading import partitioning_of
+from headgate.store.embedded import Store
+from headgate.tables.inspect import partitioning_of
 from headgate.testing.failpoints import calling_at, die_at
 from tests.support.oracle import assert_rows_sound
 from tests.support.processes import assert_killed
@@ -92,8 +92,8 @@ def test_optimize_of_a_branch_that_is_open_skips_it(made_catalog_url: str, tmp_p
 def test_optimize_of_a_grown_table_gives_it_more_buckets(
     made_sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compacting, "_ROWS_AT_MOST", 2)
-    monkeypatch.setattr(compacting, "_ROWS_WANTED", 1)
+    monkeypatch.setattr(optimize, "_ROWS_AT_MOST", 2)
+    monkeypatch.setattr(optimize, "_ROWS_WANTED", 1)
     with _scattered(made_sqlite_url, tmp_path) as store:
         before = rows_of(store, PERSON)
         store.rows.optimize(PERSON, branch="master")

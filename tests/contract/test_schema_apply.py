@@ -8,9 +8,9 @@ import pytest
 
 from headgate.errors import ConstraintsViolated, ImpossibleSchemaChange, InvalidSchemaFile
 from headgate.model.nouns import TransactionType
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.tables.constraints import constraints_of
-from headgate.tables.reading import columns_of, partitioning_of
+from headgate.tables.inspect import columns_of, partitioning_of
 from headgate.tables.shape import Metadata
 from tests.support.rows import (
     GRAPH,

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, func, select
 
-from headgate.catalog.find import load_dataset
+from headgate.catalog.records import load_dataset
 from headgate.catalog.schema import metadata
-from headgate.files import looking
-from headgate.files.copying import LARGE_BYTES
-from headgate.files.entries import Entry, Mode
-from headgate.files.upload import hash_file
-from headgate.files.writing import FileEdit, publish_edit
+from headgate.files import private_copy
+from headgate.files.private_copy import LARGE_BYTES
+from headgate.files.publication import FileEdit, publish_edit
+from headgate.files.transfer import hash_file
+from headgate.files.tree import Entry, Mode
 from headgate.model.names import parse_dataset_name
-from headgate.store import Store
-from headgate.tasks.outcomes import Status
+from headgate.store.embedded import Store
+from headgate.tasks.messages import Status
 from tests.support.tasks import (
     SONG,
     Workshop,
@@ -47,7 +47,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         seen.append(source)
         return hash_file(source)
 
-    monkeypatch.setattr(looking, "hash_file", counting)
+    monkeypatch.setattr(private_copy, "hash_file", counting)
     return seen
 
 
@@ -140,7 +140,7 @@ def test_p10_transfers_of_an_attempt_tell_how_far_they_are(
     assert told[-1] == (1, LARGE_BYTES)
     (tmp_path / "copy" / "new").write_text("1234")
     told.clear()
-    changes = looking.changes_of(copy)
+    changes = private_copy.changes_of(copy)
     identity = attempt(workshop, store).identity()
     workspaces.stage(given, "", changes, identity, lambda *done: told.append(done))
     assert told == [(1, 4)]

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.files.copying import PrivateCopy
-from headgate.files.looking import changes_of
+from headgate.files.private_copy import PrivateCopy, changes_of
 from headgate.model.failpoints import Failpoint
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.tasks import WorkspaceSpec, forbid_glob, require_glob
-from headgate.tasks.outcomes import Status
+from headgate.tasks.messages import Status
 from headgate.testing.failpoints import reached_points
 from tests.support.tasks import (
     Workshop,

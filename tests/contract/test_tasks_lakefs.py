@@ -12,20 +12,19 @@ import pytest
 from headgate.catalog.attempts import end_attempt
 from headgate.catalog.intents import list_intents
 from headgate.errors import LakeFSUnavailable
-from headgate.lakefs.connecting import connect
+from headgate.lakefs.connection import connect
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import AttemptState
 from headgate.model.recovery import Landing, landing_of
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.tasks import WorkspaceSpec
-from headgate.tasks.inputs import WorkspaceRef
 from headgate.tasks.lakefs_store import staging_name
-from headgate.tasks.outcomes import Outcome, Status
+from headgate.tasks.messages import Outcome, Status
+from headgate.tasks.ports import WorkspaceRef
 from headgate.testing.failpoints import reached_points
-from headgate.testing.files_ground import FilesGround
 from headgate.testing.lakefs_ground import LakeFSGround, lakefs_ground
-from headgate.testing.publication import CASES, try_case
+from headgate.testing.publication import CASES, FilesGround, try_case
 from tests.support.lakefs_double import LakeFSDouble
 from tests.support.skips import NO_LAKEFS
 from tests.support.stores import new_settings

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.report import BuildState
 from headgate.errors import StaleAttempt, StorageUnavailable, Unavailable
 from headgate.model.failpoints import Failpoint
+from headgate.model.nouns import BuildState
 from headgate.storage.local import LocalStore
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.tasks import (
     PublishBudget,
     TaskControls,
@@ -23,8 +23,8 @@ from headgate.tasks import (
     WorkspaceSpec,
     require_file,
 )
-from headgate.tasks.directories import AttemptDirectory, remove_directory
-from headgate.tasks.outcomes import Outcome, Status
+from headgate.tasks.attempt_directory import AttemptDirectory, remove_directory
+from headgate.tasks.messages import Outcome, Status
 from headgate.testing.failpoints import calling_at
 from tests.support.pipelines import build, files_spec, publish
 from tests.support.stores import load

@@ -14,7 +14,7 @@ from headgate.catalog.tickets import (
     wait_for_turn,
 )
 from headgate.model.ids import BranchId
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.rows import made_settings
 
 _A, _B, _C = BranchId("b-a"), BranchId("b-b"), BranchId("b-c")

@@ -7,20 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from headgate.catalog.condemning import condemn_versions, find_condemned, mark_versions
 from headgate.catalog.database import now
 from headgate.catalog.datasets import create_tag
-from headgate.catalog.keeping import Keeping, find_keeping
-from headgate.catalog.sweeping import claim_objects, sweeping_alone
+from headgate.catalog.garbage_collection import (
+    claim_objects,
+    condemn_versions,
+    find_condemned,
+    mark_versions,
+    sweeping_alone,
+)
+from headgate.catalog.retention import Keeping, find_keeping
 from headgate.errors import CatalogUnavailable, ContentSwept, VersionExpired
-from headgate.files.writing import FileEdit, publish_edit
-from headgate.handles import BranchHandle, store_bytes
+from headgate.files.publication import FileEdit, publish_edit
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Instant, TransactionId
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
+from headgate.store.files import store_bytes
 from headgate.testing.failpoints import calling_at
-from headgate.upkeep.cleanup import clean_up
-from headgate.upkeep.terms import DAY_SECONDS
+from headgate.upkeep.cleanup import DAY_SECONDS, clean_up
 from tests.support.door import addition, knock
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import content, files_branch, load_dataset, new_store, put
@@ -300,7 +305,7 @@ def test_object_is_claimed_only_as_it_was_condemned(store: Store) -> None:
 def test_second_cleanup_beside_a_sweeping_one_gives_up_its_sweep(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.upkeep.sweep._ELSEWHERE_SECONDS", 0.05)
+    monkeypatch.setattr("headgate.upkeep.cleanup._ELSEWHERE_SECONDS", 0.05)
     tidy(store)
     let_days_pass(store, 1.1)
     with sweeping_alone(store.database):

@@ -27,9 +27,8 @@ from headgate.catalog.schema import (
 from headgate.model.changes import AddTransaction
 from headgate.model.ids import ContentId, mint_version
 from headgate.model.nouns import TransactionType, Version
-from headgate.store import Store
-from headgate.upkeep.doctor import check_rows, examine
-from headgate.upkeep.examined import Check
+from headgate.store.embedded import Store
+from headgate.upkeep.doctor import Check, check_rows, examine
 from tests.support.door import knock
 from tests.support.stores import files_branch, load, load_dataset, new_store, put
 from tests.support.upkeep import stored_keys

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.handles.registering import register_table
 from headgate.model.names import parse_dataset_name
-from headgate.store import Store
+from headgate.store.datasets import register_table
+from headgate.store.embedded import Store
 from headgate.upkeep.doctor import examine
 from tests.support.stores import new_store
 from tests.support.table_upkeep import TableClient

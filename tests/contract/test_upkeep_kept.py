@@ -10,15 +10,14 @@ from sqlalchemy import Connection, select, update
 
 from headgate.catalog.attempts import dispatch_attempt, equip_attempt
 from headgate.catalog.datasets import create_tag
-from headgate.catalog.intent_body import IntentBody
-from headgate.catalog.intents import record_intent
+from headgate.catalog.intents import IntentBody, record_intent
 from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.catalog.schema import intents
-from headgate.handles import BranchHandle
 from headgate.model.changes import AddTransaction, MoveBranch
 from headgate.model.ids import mint_operation
 from headgate.model.nouns import PublicationKind
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from tests.support.door import addition, knock
 from tests.support.stores import content, files_branch, hold_for_years, load_dataset, new_store, put
 from tests.support.upkeep import (

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.processes import assert_killed, finish, running, start
 from tests.support.stores import DATASET, content, files_branch, new_settings, put

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from headgate.catalog.datasets import create_tag, delete_tag
 from headgate.errors import Conflict, Exists, FileNotInView, NotInHistory, VersionExpired
-from headgate.handles import BranchHandle, DatasetHandle, TransactionHandle
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle, DatasetHandle
+from headgate.store.embedded import Store
+from headgate.store.transactions import TransactionHandle
 from headgate.upkeep.doctor import check_rows
 from tests.support.oracle import assert_rows_sound
 from tests.support.postgres import PostgresServer

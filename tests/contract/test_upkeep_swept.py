@@ -12,13 +12,14 @@ from headgate.catalog.branches import create_branch, reset_branch
 from headgate.catalog.database import now
 from headgate.catalog.datasets import create_tag
 from headgate.catalog.log import list_events
+from headgate.catalog.resolve import find_shown
 from headgate.catalog.schema import condemned_objects, operations, versions
-from headgate.catalog.showing import find_shown
 from headgate.errors import ObjectNotFound, VersionExpired
-from headgate.handles import BranchHandle, TransactionHandle
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
+from headgate.store.transactions import TransactionHandle
 from tests.support.door import addition, knock
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import (

@@ -9,9 +9,9 @@ import pytest
 
 from headgate.catalog.datasets import create_tag
 from headgate.errors import StorageUnavailable, VersionExpired
-from headgate.handles.registering import register_table
 from headgate.model.names import parse_dataset_name
-from headgate.store import Store
+from headgate.store.datasets import register_table
+from headgate.store.embedded import Store
 from tests.support.stores import everything, load, load_dataset, new_store
 from tests.support.table_upkeep import (
     TABLE,

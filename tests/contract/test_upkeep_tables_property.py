@@ -15,8 +15,8 @@ from pyiceberg.exceptions import CommitFailedException
 
 from headgate.catalog.datasets import create_tag, delete_tag
 from headgate.errors import Conflict, Exists, NotFound, VersionExpired
-from headgate.handles import UnitHandle
-from headgate.store import Store
+from headgate.store.embedded import Store
+from headgate.store.transactions import UnitHandle
 from tests.support.oracle import assert_rows_sound
 from tests.support.postgres import PostgresServer
 from tests.support.stores import hold_for_years, load, load_dataset, new_store

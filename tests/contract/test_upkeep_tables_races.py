@@ -10,10 +10,9 @@ import pytest
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import calling_at
-from headgate.upkeep.cleaned import Cleaned
-from headgate.upkeep.cleanup import clean_up
+from headgate.upkeep.cleanup import Cleaned, clean_up
 from tests.support.oracle import assert_rows_sound
 from tests.support.processes import assert_killed, finish, running, start
 from tests.support.stores import hold_for_years, load, new_settings, new_store

@@ -31,7 +31,7 @@ def test_rooms_as_they_are_keep_their_order() -> None:
         ("errors.py", "import headgate.model.ids"),
         ("model/ids.py", "import headgate.catalog"),
         ("tables/__init__.py", "import headgate.files"),
-        ("endpoint/__init__.py", "import headgate.spark"),
+        ("iceberg/__init__.py", "import headgate.spark"),
         ("cli/__init__.py", "import headgate.testing"),
     ],
 )

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import headgate
+from headgate.client.http import events
+from headgate.client.store import RemoteStore
 from headgate.errors import JobSpecNotFound
-from headgate.handles.nouns import Json
 from headgate.model.access import Role
-from headgate.remote.events import events
-from headgate.remote.store import RemoteStore
 from headgate.server.app import create_server
-from headgate.server.building import ServerBuilds
+from headgate.server.builds import ServerBuilds
+from headgate.store.documents import Json
 from tests.support.api import Api
 from tests.support.cli import Cli, new_cli
 from tests.support.iceberg import Front

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headgate.files.entries import EMPTY
+from headgate.files.tree import EMPTY
 from tests.support.api import Api
 from tests.support.pipelines import files_spec, publish
 

@@ -8,8 +8,8 @@ import pytest
 from fastapi.routing import APIRoute
 
 from headgate.model.access import RULES, Right, Role
-from headgate.server.api.caller import identify
-from headgate.server.app import NOUNS, create_server
+from headgate.server.api.http import identify
+from headgate.server.app import ROUTERS, create_server
 from tests.support.api import Api, ApiClient
 from tests.support.iceberg import Front
 from tests.support.rights import (
@@ -89,7 +89,7 @@ def _passes(client: ApiClient, operation: str, request: Request) -> bool:
 
 
 def test_every_route_has_a_rule_and_asks_who_calls() -> None:
-    routes = [route for noun in NOUNS for route in noun.routes.routes]
+    routes = [route for router in ROUTERS for route in router.routes]
     assert len(routes) == len(set(RULES) - ICEBERG)
     for route in routes:
         assert isinstance(route, APIRoute) and route.operation_id in RULES

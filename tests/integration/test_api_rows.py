@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headgate.connection import open as open_store
 from headgate.errors import ConstraintsViolated, Invalid, MergeConflict, ViewConflict
 from headgate.model.access import Role
-from headgate.mutations.outcomes import OptimizeState
-from headgate.opening import open as open_store
-from headgate.store import Store
+from headgate.rows.outcome import OptimizeState
+from headgate.store.embedded import Store
 from tests.support.api import Api
 from tests.support.iceberg import Front
 from tests.support.rows import KNOWS, PERSON, graph_store, ids_of, publications, rows_of
@@ -118,7 +118,7 @@ def test_load_at_a_server_tells_the_files_and_lines_that_a_local_one_would(
 def test_load_of_more_than_a_document_holds_is_sent_as_contents(
     served: Api, graph: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.remote.rows._INLINE_BYTES", 0)
+    monkeypatch.setattr("headgate.client.rows._INLINE_BYTES", 0)
     with open_store(served.url, token=served.token("bea", Role.WRITER)) as hg:
         given = {PERSON: [pa.table({"id": ["x"]}), pa.table({"id": ["y"], "age": [1]})]}
         assert hg.load("master", given).counts[PERSON].inserted == 2

@@ -20,9 +20,9 @@ from schemathesis.checks import (
 from schemathesis.generation import GenerationMode
 
 from headgate.model.access import RULES
-from headgate.server.api.describing import find_example
-from headgate.server.api.problems import MEANINGS
-from headgate.store import Store
+from headgate.server.api.http import MEANINGS
+from headgate.server.api.openapi import find_example
+from headgate.store.embedded import Store
 from tests.support.api import Api
 from tests.support.iceberg import Front
 from tests.support.s3 import running_s3

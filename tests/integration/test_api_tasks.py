@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from headgate.files.entries import EMPTY, Entry, Mode, encode_index, encode_leaf
 from headgate.files.objects import Digest, digest_of
-from headgate.files.writing import root_of
-from headgate.handles import store_bytes
+from headgate.files.publication import root_of
+from headgate.files.tree import EMPTY, Entry, Mode, encode_index, encode_leaf
 from headgate.model.access import Role
-from headgate.server.api.tasks_models import AttemptModel, PublishedWorkspaceModel, WorkspaceModel
+from headgate.server.api.tasks import AttemptModel, PublishedWorkspaceModel, WorkspaceModel
+from headgate.store.files import store_bytes
 from tests.support.api import Api, ApiClient
 from tests.support.stores import load
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from headgate.server.api.describing import find_example
+from headgate.server.api.openapi import find_example
 from tests.support.api import Api
 
 _HALF = "\ud800"

@@ -6,8 +6,8 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from headgate.opening import open as open_store
-from headgate.store import Store
+from headgate.connection import open as open_store
+from headgate.store.embedded import Store
 from tests.support.shell import headgate_json
 from tests.support.stores import content, files_branch, put
 from tests.support.tables import create_tables, read_table

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.report import BuildState
-from headgate.builds.run import BuildInterrupted, BuildOutcome
-from headgate.catalog.builds import BuildRecord, list_builds, load_build
-from headgate.catalog.leftovers import cancel_build
+from headgate.builds.report import BuildInterrupted, BuildOutcome
+from headgate.catalog.builds import BuildRecord, cancel_build, list_builds, load_build
 from headgate.errors import BuildNotRunning, DatasetNotFound, OpenTransactionAlreadyExists
 from headgate.model.failpoints import Failpoint
+from headgate.model.nouns import BuildState
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at
 from tests.support.oracle import assert_store_sound
 from tests.support.pipelines import FileJobs, build, files_spec, publish, shown, states

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.builds.outcome import ShownJob
+from headgate.builds.report import ShownJob
 from headgate.spark.jvm import SharedJvm
 from tests.support.oracle import assert_rows_sound
 from tests.support.pipelines import states

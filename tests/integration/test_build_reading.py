@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from headgate.builds.attempting import JobWork
+from headgate.builds.attempt import JobWork
 from headgate.builds.bundle import make_bundle
-from headgate.builds.job import SparkJobs
-from headgate.builds.publishing import bundle_key
-from headgate.builds.report import BuildState
+from headgate.builds.project import bundle_key
+from headgate.builds.spark_jobs import SparkJobs
 from headgate.catalog.schema import versions
 from headgate.errors import InvalidParameter
 from headgate.model.jobspecs import ParameterSpec
-from headgate.store import Store
+from headgate.model.nouns import BuildState
+from headgate.store.embedded import Store
 from tests.support.pipelines import FileJobs, build, files_spec, publish, states
 from tests.support.stores import files_branch, load, new_store, put
 

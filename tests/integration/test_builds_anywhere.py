@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.builds.outcome import BuildInterrupted, BuildOutcome, ShownJob
-from headgate.builds.report import BuildState
+from headgate.builds.report import BuildInterrupted, BuildOutcome, ShownJob
 from headgate.errors import AttemptSuperseded, Invalid, OpenTransactionAlreadyExists
 from headgate.model.access import Role
-from headgate.store import Store
+from headgate.model.nouns import BuildState
+from headgate.store.embedded import Store
 from tests.support.afar import until
 from tests.support.api import Api
 from tests.support.file_doing import FileWork, do_by_files

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.remote.line import Line
+from headgate.client.http import Line
 from tests.support.repositories import Work, new_repository
 from tests.support.serving import serving
 from tests.support.shell import headgate_json

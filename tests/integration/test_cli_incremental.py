@@ -9,7 +9,7 @@ import pytest
 
 import headgate
 from headgate.model.jobspecs import IncrementalSpec, ParameterSpec
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.cli import Cli, new_store_cli
 from tests.support.copying import CopyJobs
 from tests.support.pipelines import build, files_spec, publish

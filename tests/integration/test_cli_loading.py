@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.sparing import spare_pandas
+from headgate.cli.main import spare_pandas
 from tests.support.cli import Cli, new_store_cli
 from tests.support.source import PACKAGE
 
@@ -49,7 +49,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_commands_on_an_embedded_store_load_no_client_and_no_arrow(cli: Cli) -> None:
     loaded = _loaded_by(cli.directory, "dataset", "list")
-    heavy = {"headgate.remote.store", "headgate.server"}
+    heavy = {"headgate.client.store", "headgate.server"}
     heavy |= {"pyarrow", "pandas", "numpy", "pyspark", "pyiceberg", "duckdb", "sqlglot"}
     assert "sqlalchemy" in loaded
     assert loaded & heavy == set()
@@ -58,7 +58,7 @@ def test_commands_on_an_embedded_store_load_no_client_and_no_arrow(cli: Cli) -> 
 def test_commands_on_rows_load_no_pandas_though_arrow_would(cli: Cli) -> None:
     loaded = _loaded_by(cli.directory, "mutate", "-b", "master", "update g.p set n = n + 1")
     assert {"pyarrow", "duckdb", "numpy"} <= loaded
-    assert loaded & {"pandas", "pyspark", "headgate.remote.store", "headgate.server"} == set()
+    assert loaded & {"pandas", "pyspark", "headgate.client.store", "headgate.server"} == set()
 
 
 @pytest.mark.parametrize(

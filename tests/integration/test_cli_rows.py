@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.mutations import advising
+from headgate.rows import engine
 from tests.support.api import served_to_the_command_line
 from tests.support.cli import EMBEDDED_ONLY, Cli, new_cli
 from tests.support.iceberg import Front
@@ -129,7 +129,7 @@ def test_cli_advises_spark_where_there_is_too_much_for_arrow(
     words = (("optimize", "graph.person"), ("load", "graph.person=people.csv", "--mode", "merge"))
     for one in words:
         assert "--engine spark" not in cli.ok(*one, "-b", "master").err
-    monkeypatch.setattr(advising, "ARROW_BYTES", 1)
+    monkeypatch.setattr(engine, "ARROW_BYTES", 1)
     for one in words:
         assert "--engine spark" in cli.ok(*one, "-b", "master").err
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.opening import open as open_store
+from headgate.connection import open as open_store
 from tests.support.api import served_to_the_command_line
 from tests.support.cli import Cli, new_store_cli, put
 from tests.support.iceberg import Front

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer.main
 
-from headgate.cli.serve import app as serve_app
+from headgate.cli.serve import serve_app
 from tests.support.serving import wait_until_healthy
 from tests.support.spark_servers import free_port
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from headgate.endpoint.rendering import RenderedTables
 from headgate.errors import (
     AttemptSuperseded,
     CatalogUnavailable,
@@ -16,6 +15,7 @@ from headgate.errors import (
     StorageUnavailable,
     ViewConflict,
 )
+from headgate.iceberg.service import RenderedTables
 from headgate.model.nouns import TransactionType
 from tests.support.iceberg import (
     RestClient,

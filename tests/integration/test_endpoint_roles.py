@@ -11,8 +11,8 @@ import pytest
 
 from headgate.catalog.branches import protect_branch
 from headgate.catalog.tokens import create_token, revoke_token
-from headgate.endpoint.ports import Action
-from headgate.endpoint.routes import ROUTES, Route
+from headgate.iceberg.app import ROUTES, Route
+from headgate.iceberg.service import Action
 from headgate.model.access import Role
 from headgate.model.contexts import encode_prefix, parse_context
 from headgate.server.app import create_server

@@ -17,7 +17,7 @@ from headgate.catalog.log import list_publications
 from headgate.model.nouns import PublicationKind, TransactionState
 from headgate.spark import workplace
 from headgate.spark.session import LocalSpark, bind
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.attempts import JobOnMaster, dispatch_job
 from tests.support.iceberg import Front, Served
 from tests.support.spark import BorrowedSpark

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from headgate.tables.creation import FIRST_PROPERTIES
+from headgate.tables.updates import FIRST_PROPERTIES
 from tests.support.iceberg import (
     TABLES,
     RestClient,

@@ -10,8 +10,8 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from headgate.catalog.log import list_publications
 from headgate.catalog.units import load_unit
-from headgate.endpoint.ports import Principal, TableChange
 from headgate.errors import TransactionTypeViolated, ViewConflict
+from headgate.iceberg.service import Principal, TableChange
 from headgate.model.contexts import parse_context
 from headgate.model.ids import mint_content
 from headgate.model.names import parse_dataset_name

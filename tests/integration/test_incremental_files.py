@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.builds.report import BuildState
-from headgate.cli.built import extent_text
+from headgate.cli.formatting import extent_text
+from headgate.model.nouns import BuildState
 from headgate.spark.jvm import SharedJvm
 from tests.support.projects import Project, new_project
 from tests.support.stores import content, files_branch, put

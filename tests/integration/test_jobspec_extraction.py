@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.builds.bundle import unpack_bundle
-from headgate.builds.discovery import Discovery, discover, extract_declarations
+from headgate.builds.project import Discovery, discover, extract_declarations
 from headgate.errors import (
     GitUnusable,
     InvalidDefinition,

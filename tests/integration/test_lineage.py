@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.report import BuildState
+from headgate.model.nouns import BuildState
 from headgate.settings import LineageSettings, load_settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.pipelines import FileJobs, build, files_spec, publish
 from tests.support.receiver import Receiver, receiving
 from tests.support.stores import new_settings

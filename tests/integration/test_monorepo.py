@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.builds.git import find_project
+from headgate.builds.project import find_project
 from headgate.errors import GitUnusable, HeadgateError
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.repositories import Work, new_repository
 from tests.support.stores import new_store
 

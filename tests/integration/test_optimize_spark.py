@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from headgate.handles.rows import Rows
 from headgate.model.failpoints import Failpoint
-from headgate.mutations.outcomes import OptimizeState
+from headgate.rows import optimize
+from headgate.rows.outcome import OptimizeState
 from headgate.spark.session import LocalSpark, bind
 from headgate.spark.workplace import EmbeddedEndpoint
-from headgate.store import Store
-from headgate.tables import compacting
-from headgate.tables.reading import partitioning_of
+from headgate.store.embedded import Store
+from headgate.store.rows import Rows
+from headgate.tables.inspect import partitioning_of
 from headgate.testing.failpoints import calling_at
 from tests.support.oracle import assert_rows_sound
 from tests.support.rows import PERSON, graph_store, ids_of, insert_people, rows_of
@@ -83,8 +83,8 @@ def test_optimize_by_spark_of_a_grown_table_gives_it_more_buckets(
     scattered: tuple[Store, Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, rows = scattered
-    monkeypatch.setattr(compacting, "_ROWS_AT_MOST", 2)
-    monkeypatch.setattr(compacting, "_ROWS_WANTED", 1)
+    monkeypatch.setattr(optimize, "_ROWS_AT_MOST", 2)
+    monkeypatch.setattr(optimize, "_ROWS_WANTED", 1)
     before = rows_of(store, PERSON)
     assert rows.optimize(PERSON, branch="master", engine="spark").publication is not None
     view = store.dataset(PERSON).branch("master").history()[0].version

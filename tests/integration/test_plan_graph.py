@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from headgate.model.graph.nodes import Graph
-from headgate.opening import open as open_store
-from headgate.store import Store
+from headgate.connection import open as open_store
+from headgate.model.graph import Graph
+from headgate.store.embedded import Store
 from tests.support.cli import Cli, new_store_cli
 from tests.support.pipelines import build, files_spec, publish
 from tests.support.repositories import new_repository

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 
 import headgate
-from headgate.builds.report import BuildState
+from headgate.client import builds
+from headgate.client.store import RemoteStore
 from headgate.errors import BuildNotKept, JobSpecNotFound, Unavailable
 from headgate.model.access import Role
-from headgate.remote import building
-from headgate.remote.store import RemoteStore
+from headgate.model.nouns import BuildState
 from headgate.server.app import create_server
 from tests.support.api import Api, served_to_the_command_line
 from tests.support.cli import Cli, new_store_cli
@@ -89,7 +89,7 @@ def test_server_that_was_started_again_tells_the_client_that_the_build_is_lost(
 ) -> None:
     work.endless = frozenset({"s.x"})
     # The question that is under way when it happens is still answered by the old one.
-    monkeypatch.setattr(building, "_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(builds, "_WAIT_SECONDS", 0.2)
     with ThreadPoolExecutor() as pool:
         future = pool.submit(_build, remote)
         assert work.busy.wait(60)

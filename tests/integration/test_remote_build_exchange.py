@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from headgate.files.entries import EMPTY
-from headgate.handles import store_bytes
+from headgate.client.builds import start_build
+from headgate.client.http import Line
+from headgate.files.tree import EMPTY
 from headgate.model.access import Role
-from headgate.remote.asking import start_build
-from headgate.remote.line import Line
-from headgate.server.api.handing_models import WorkModel
+from headgate.server.api.builds import WorkModel
 from headgate.server.app import create_server
-from headgate.server.building import ServerBuilds
+from headgate.server.builds import ServerBuilds
+from headgate.store.files import store_bytes
 from tests.support.api import Api, ApiClient
 from tests.support.iceberg import Front
 from tests.support.oracle import assert_store_sound

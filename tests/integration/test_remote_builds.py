@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.builds.report import BuildState
-from headgate.cli.built import extent_text
-from headgate.remote.store import RemoteStore
+from headgate.cli.formatting import extent_text
+from headgate.client.store import RemoteStore
+from headgate.model.nouns import BuildState
 from headgate.server.app import create_server
 from headgate.settings import Settings
-from headgate.spark.gateway import GatewayAddress
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.jvm import GatewayAddress, SharedJvm
 from tests.support.afar import afar, until
 from tests.support.iceberg import Front
 from tests.support.oracle import assert_rows_sound

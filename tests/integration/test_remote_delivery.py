@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.builds.publishing import Publishing, bundle_key
+from headgate.builds.project import Publishing, bundle_key
 from headgate.errors import BranchProtected, Conflict, GitUnusable, Invalid, RoleDenied
 from headgate.model.access import Role
 from headgate.server.app import create_server
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.api import Api
 from tests.support.cli import new_cli
 from tests.support.iceberg import Front

@@ -12,14 +12,12 @@ from urllib.parse import urlsplit
 import pytest
 
 import headgate
+from headgate.client.contents import RemoteObjects, remote_contents
+from headgate.client.store import RemoteStore
 from headgate.errors import FileChanged, ObjectCorrupted, ObjectNotFound, Unavailable
-from headgate.files.batches import SMALL_BYTES
-from headgate.files.frames import framed, read_frames
-from headgate.files.objects import Digest, digest_of, key_of
-from headgate.handles import BranchHandle
+from headgate.files.objects import SMALL_BYTES, Digest, digest_of, framed, key_of, read_frames
 from headgate.model.access import Role
-from headgate.remote.objects import RemoteObjects, remote_contents
-from headgate.remote.store import RemoteStore
+from headgate.store.datasets import BranchHandle
 from tests.support.api import Api
 from tests.support.proxy import Cut, Proxy, proxy_before
 

@@ -8,7 +8,7 @@ import pytest
 
 import headgate
 from headgate.model.access import Role
-from headgate.spark import client
+from headgate.spark import workplace
 from headgate.spark.session import LocalSpark
 from tests.support.api import Api
 from tests.support.spark import BorrowedSpark
@@ -20,8 +20,8 @@ def test_spark_of_a_served_store_writes_what_its_token_may_and_no_more(
     small_api: Api, local_spark: LocalSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(client, "launch_request", lambda *_: None)
-    monkeypatch.setattr(client, "start", lambda _: BorrowedSpark(local_spark))
+    monkeypatch.setattr(workplace, "launch_request", lambda *_: None)
+    monkeypatch.setattr(workplace, "start", lambda _: BorrowedSpark(local_spark))
     token = small_api.token("walt", Role.WRITER, "walt/*")
     with headgate.open(small_api.url, token=token) as hg:
         spark = hg.spark("walt/try>master")

@@ -16,13 +16,13 @@ import pytest
 
 from headgate.catalog.attempts import list_attempts
 from headgate.catalog.log import list_publications
+from headgate.client.store import RemoteStore
 from headgate.errors import RoleDenied
-from headgate.files.looking import changes_of
 from headgate.files.objects import Digest, key_of
+from headgate.files.private_copy import changes_of
 from headgate.model.access import Role
 from headgate.model.failpoints import Failpoint
-from headgate.remote.store import RemoteStore
-from headgate.tasks.outcomes import Status
+from headgate.tasks.messages import Status
 from headgate.testing.failpoints import reached_file
 from tests.support.iceberg import Front
 from tests.support.oracle import assert_store_sound

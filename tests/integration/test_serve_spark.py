@@ -9,7 +9,7 @@ import pytest
 
 from headgate.model.access import Role
 from headgate.settings import load_settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.serving import ServerProcess
 from tests.support.shell import headgate_json
 from tests.support.tables import create_tables

@@ -16,15 +16,13 @@ import headgate.spark
 from headgate.model.checks import CheckResult, CheckStage
 from headgate.model.jobspecs import CheckSpec
 from headgate.spark.checks import evaluate_checks
-from headgate.spark.conf import jvm_conf, named_catalog
-from headgate.spark.document import JobDocument, Source, Target
-from headgate.spark.gateway import Launch
-from headgate.spark.jars import ensure
-from headgate.spark.java import find_java_home
-from headgate.spark.pool import ProcessPool
-from headgate.spark.session import LocalSpark, bind_catalog, start
+from headgate.spark.java import ensure, find_java_home
+from headgate.spark.job_processes import ProcessPool
+from headgate.spark.job_protocol import JobDocument, Source, Target
+from headgate.spark.jvm import Launch
+from headgate.spark.session import LocalSpark, bind_catalog, jvm_conf, named_catalog, start
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
-from headgate.transforms.expected import Expectation
+from headgate.transforms.expectation_tree import Expectation
 from tests.support.check_examples import FAILING, PASSING, SIX_ORDERS
 from tests.support.expectations import passes_in_python, random_expectation
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from headgate.spark.conf import catalog_conf
+from headgate.spark.session import catalog_conf
 from tests.support.iceberg import Front, Served
 from tests.support.spark_places import Place
 from tests.support.stores import new_store

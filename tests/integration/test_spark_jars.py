@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import SparkUnavailable
-from headgate.spark.jars import ensure, find_cached
-from headgate.spark.java import find_java_home
+from headgate.spark.java import ensure, find_cached, find_java_home
 
 _TINY = "org.example:tiny:1.0"
 _POM = (

@@ -17,14 +17,11 @@ import pyarrow.parquet
 import pytest
 
 import headgate.spark
-from headgate.spark.conf import jvm_conf, named_catalog
-from headgate.spark.document import JobDocument, Source, Target
-from headgate.spark.gateway import Launch
-from headgate.spark.jars import ensure
-from headgate.spark.java import find_java_home
-from headgate.spark.jvm import SharedJvm
-from headgate.spark.pool import ProcessPool
-from headgate.spark.processes import JobProcess
+from headgate.spark.java import ensure, find_java_home
+from headgate.spark.job_processes import JobProcess, ProcessPool
+from headgate.spark.job_protocol import JobDocument, Source, Target
+from headgate.spark.jvm import Launch, SharedJvm
+from headgate.spark.session import jvm_conf, named_catalog
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -297,8 +294,8 @@ _PARENT = """
     import pickle, sys, time
     from pathlib import Path
     from headgate.spark.jvm import SharedJvm
-    from headgate.spark.document import JobDocument, Target
-    from headgate.spark.pool import ProcessPool
+    from headgate.spark.job_protocol import JobDocument, Target
+    from headgate.spark.job_processes import ProcessPool
 
     request, bundle, log = pickle.loads(sys.stdin.buffer.read())
     jvm = SharedJvm.start(request)

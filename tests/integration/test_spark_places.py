@@ -11,9 +11,8 @@ import pytest
 
 from headgate.errors import EndpointNotNamed, SparkUnavailable
 from headgate.settings import Settings, SparkSettings
-from headgate.spark.jars import ICEBERG, ensure, find_cached
-from headgate.spark.java import find_java_home
-from headgate.store import Store
+from headgate.spark.java import ICEBERG, ensure, find_cached, find_java_home
+from headgate.store.embedded import Store
 from tests.support.projects import Project, spark_settings
 from tests.support.repositories import new_repository
 from tests.support.serving import serving

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from headgate.errors import InvalidStatement, StatementFailed, UnknownInStatement
-from headgate.spark.conf import named_catalog
-from headgate.spark.session import LocalSpark, bind, bind_catalog
+from headgate.spark.session import LocalSpark, bind, bind_catalog, named_catalog
 from headgate.spark.sql import run_sql
 
 pytestmark = pytest.mark.xdist_group("spark")

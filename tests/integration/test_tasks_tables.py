@@ -15,16 +15,15 @@ from headgate.catalog.log import list_publications
 from headgate.catalog.transactions import abort_transactions
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import AttemptState
-from headgate.spark import client
+from headgate.spark import workplace
 from headgate.spark.session import LocalSpark, bind
 from headgate.spark.workplace import open_endpoint
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.tasks import TableSpec, WorkspaceSpec, task
-from headgate.tasks.declaring import DEFINITION, TaskDefinition
-from headgate.tasks.inputs import TaskInput
-from headgate.tasks.outcomes import Outcome, Status
-from headgate.tasks.spark_tables import SparkTables
-from headgate.tasks.table_work import TableWork
+from headgate.tasks.declare import DEFINITION, TaskDefinition
+from headgate.tasks.messages import Outcome, Status
+from headgate.tasks.ports import TableWork, TaskInput
+from headgate.tasks.table_work import SparkTables
 from headgate.testing.failpoints import calling_at
 from tests.support.iceberg import Front
 from tests.support.serving_tasks import client_of
@@ -138,8 +137,8 @@ def shop(
     workshop = new_workshop(made_sqlite_url, tmp_path)
     with ExitStack() as opened:
         if request.param == "served":
-            monkeypatch.setattr(client, "launch_request", lambda *_: None)
-            monkeypatch.setattr(client, "start", lambda _: BorrowedSpark(local_spark))
+            monkeypatch.setattr(workplace, "launch_request", lambda *_: None)
+            monkeypatch.setattr(workplace, "start", lambda _: BorrowedSpark(local_spark))
             there = opened.enter_context(client_of(workshop, front))
             workshop = replace(workshop, client=there)
         found = Shop(workshop, opened.enter_context(workshop.open()), local_spark)

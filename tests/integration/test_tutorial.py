@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.opening import open as open_store
+from headgate.connection import open as open_store
 from tests.support.following import follow
 from tests.support.source import ROOT
 from tests.support.tables import read_table

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from headgate.store import Store
+from headgate.store.embedded import Store
+from headgate.upkeep.cleanup import read_clocks
 from headgate.upkeep.doctor import examine
-from headgate.upkeep.terms import read_clocks
 from tests.support.s3 import running_s3
 from tests.support.stores import content, files_branch, new_settings, put
 from tests.support.upkeep import stored_keys, tidy, tidy_later

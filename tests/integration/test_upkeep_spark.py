@@ -12,14 +12,14 @@ import pytest
 
 from headgate.catalog.branches import protect_branch
 from headgate.errors import StorageUnavailable
-from headgate.spark.mark import mark_on_spark
+from headgate.spark.maintenance import mark_on_spark
 from headgate.spark.session import LocalSpark, bind
 from headgate.spark.workplace import EmbeddedEndpoint
-from headgate.store import Store
-from headgate.tables.naming import ManifestRef, get_below, open_manifests
+from headgate.store.embedded import Store
+from headgate.tables.named_files import ManifestRef, get_below, open_manifests
 from headgate.upkeep.cleanup import clean_up
 from headgate.upkeep.doctor import examine
-from headgate.upkeep.marking import Marking, choose_marking
+from headgate.upkeep.reachability import Marking, choose_marking
 from tests.support.stores import new_store
 from tests.support.upkeep import let_days_pass, stored_keys, terms, tidy_twice
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headgate.builds.outcome import BuildOutcome
+from headgate.builds.report import BuildOutcome
+from headgate.client.store import RemoteStore
 from headgate.model.access import Role
-from headgate.remote.store import RemoteStore
 from headgate.server.app import create_server
-from headgate.server.building import ServerBuilds
+from headgate.server.builds import ServerBuilds
 from headgate.settings import with_server
 from headgate.spark.jvm import SharedJvm
 from tests.support.api import Api

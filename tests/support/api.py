@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from headgate.model.access import Role
-from headgate.server.api.limits import Limits
+from headgate.server.api.http import Limits
 from headgate.server.app import create_server
 from headgate.settings import load_settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.iceberg import Front
 
 

@@ -6,14 +6,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headgate.attempts.committing import CommitOptions, commit_transactions
+from headgate.attempts import CommitOptions, commit_transactions
 from headgate.catalog.attempts import dispatch_attempt, equip_attempt
 from headgate.catalog.transactions import Opener, Opening, open_transactions
-from headgate.endpoint.authorizing import job_id
+from headgate.iceberg.authorization import job_id
 from headgate.model.changes import Receipt
 from headgate.model.ids import TransactionId
 from headgate.model.nouns import AttemptRef, TransactionType
-from headgate.store import Store
+from headgate.store.embedded import Store
 
 _LEASE_SECONDS = 60
 

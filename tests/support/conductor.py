@@ -118,9 +118,8 @@ def new_flow(
     url: str, catalog_url: str, directory: Path, *, response: int = 600, **more: Any
 ) -> Flow:
     """A task of a name of its own, registered, in a workflow that hands its input on."""
-    from headgate.conductor.client import ConductorClient
-    from headgate.tasks.finding import load_task, parse_target
-    from headgate.tasks.taskdef import make_taskdef
+    from headgate.conductor import ConductorClient
+    from headgate.tasks.definitions import load_task, make_taskdef, parse_target
 
     name = f"steps_{os.getpid()}_{next(_COUNT)}"
     stage = new_stage(catalog_url, directory, response=response, name=name, **more)

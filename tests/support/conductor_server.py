@@ -17,7 +17,7 @@ import httpx
 
 from headgate.settings import default_cache
 from headgate.spark.java import wheel_home
-from headgate.spark.library import spark_home
+from headgate.spark.jvm import spark_home
 
 VERSION = "3.32.3"
 NO_CONDUCTOR = "no Conductor server: it could not be fetched (make test says why)"

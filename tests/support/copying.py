@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headgate.builds.attempting import JobResult, JobWork, Progress
-from headgate.files.difference import ChangeKind
-from headgate.files.entries import Entry
-from headgate.files.writing import FileEdit, root_of, stage_edit
-from headgate.handles import store_bytes
-from headgate.store import Store
+from headgate.builds.attempt import JobResult, JobWork, Progress
+from headgate.files.publication import FileEdit, root_of, stage_edit
+from headgate.files.tree import ChangeKind, Entry
+from headgate.store.embedded import Store
+from headgate.store.files import store_bytes
 from tests.support.stores import load
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.catalog.publish import publish
-from headgate.files.entries import EMPTY
-from headgate.files.writing import root_of, tree_version
-from headgate.handles import BranchHandle, store_bytes
+from headgate.files.publication import root_of, tree_version
+from headgate.files.tree import EMPTY
 from headgate.model.changes import (
     AddTransaction,
     Change,
@@ -17,7 +16,9 @@ from headgate.model.changes import (
     Receipt,
 )
 from headgate.model.nouns import PublicationKind, Transaction, TransactionType
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
+from headgate.store.files import store_bytes
 from tests.support.stores import load
 
 

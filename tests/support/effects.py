@@ -12,7 +12,7 @@ from headgate.model.changes import PublishRequest, Receipt
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import AttemptRef, PublicationKind
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at, pause_at
 from tests.support.door import addition
 from tests.support.git_outside import KIND, GitRefs, new_git

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from headgate.errors import HeadgateError
-from headgate.handles.rows import Rows
-from headgate.mutations.parts import Outcome
+from headgate.rows.outcome import Outcome
 from headgate.spark.session import LocalSpark, bind
 from headgate.spark.workplace import EmbeddedEndpoint
-from headgate.store import Store
+from headgate.store.embedded import Store
+from headgate.store.rows import Rows
 from tests.support.rows import graph_store, publications, rows_of
 
 ARROW, SPARK = "master", "spark"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
-from headgate.transforms.expected import Expectation, Op, Property, Subject
+from headgate.transforms.expectation_tree import Expectation, Op, Property, Subject
 
 Row = Mapping[str, Any]
 Truth = bool | None

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.attempting import JobResult, Progress, log_in
-from headgate.builds.doing import Means
-from headgate.builds.orders import JobOrder
+from headgate.builds.attempt import JobOrder, JobResult, Progress, log_in
+from headgate.builds.spark_jobs import Means
+from headgate.client import builds
 from headgate.errors import Unavailable
-from headgate.files.entries import Entry
 from headgate.files.objects import Digest
-from headgate.remote import building
+from headgate.files.tree import Entry
 
 _FILE = "made"
 
@@ -103,7 +102,7 @@ class _FileDoing:
 def do_by_files(monkeypatch: pytest.MonkeyPatch) -> FileWork:
     """From here on clients of this process do their jobs so."""
     work = FileWork()
-    with_engine = building.client_means
+    with_engine = builds.client_means
 
     def means(*given: Any, **more: Any) -> Means:
         made = with_engine(*given, **more)
@@ -111,6 +110,6 @@ def do_by_files(monkeypatch: pytest.MonkeyPatch) -> FileWork:
         object.__setattr__(plain, "work", work)
         return plain
 
-    monkeypatch.setattr(building, "client_means", means)
-    monkeypatch.setattr(building, "Doing", _FileDoing)
+    monkeypatch.setattr(builds, "client_means", means)
+    monkeypatch.setattr(builds, "Doing", _FileDoing)
     return work

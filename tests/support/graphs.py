@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from headgate.model.fingerprints import Fingerprint, fingerprint
-from headgate.model.freshness import Facts, Pin, View, decide
-from headgate.model.graph.nodes import Graph, GraphFacts, make_graph
+from headgate.model.freshness import Facts, Fingerprint, Pin, View, decide, fingerprint
+from headgate.model.graph import Graph, GraphFacts, make_graph
 from headgate.model.ids import ContentId, Instant, TransactionId
-from headgate.model.job_states import JobState
+from headgate.model.job_graph import Job, compile_graph
 from headgate.model.jobspecs import JobSpec
 from headgate.model.names import DatasetName
-from headgate.model.nouns import DatasetKind
-from headgate.model.planning import Job, compile_graph
+from headgate.model.nouns import DatasetKind, JobState
 from tests.support.jobspecs import name, published, spec
 
 CHAIN = ("feature", "master")

@@ -11,18 +11,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.catalog.log import list_publications
 from headgate.catalog.tokens import create_token
-from headgate.endpoint.app import create_app
-from headgate.endpoint.authorizing import EmbeddedTokens
-from headgate.endpoint.loopback import LoopbackEndpoint
-from headgate.endpoint.ports import Action, Principal
-from headgate.endpoint.service import Service
-from headgate.endpoint.truth import SqlTableCatalog
+from headgate.iceberg.app import LoopbackEndpoint, create_app
+from headgate.iceberg.authorization import EmbeddedTokens
+from headgate.iceberg.service import Action, Principal, Service
+from headgate.iceberg.sql_catalog import SqlTableCatalog
 from headgate.model.access import Role
 from headgate.model.contexts import Context
 from headgate.model.nouns import Transaction
-from headgate.server.authorizing import ServedTokens
-from headgate.storage.outside import read_outside
-from headgate.store import Store
+from headgate.server.authorization import ServedTokens
+from headgate.storage.address import read_outside
+from headgate.store.embedded import Store
 from tests.support.metadata import LOCATION, two_columns
 
 TABLES = "namespaces/db/tables"

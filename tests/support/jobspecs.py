@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.model.ids import TransactionId
+from headgate.model.job_graph import Removed
 from headgate.model.jobspecs import (
     Declaration,
     InputSpec,
@@ -13,7 +14,6 @@ from headgate.model.jobspecs import (
     Source,
 )
 from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.planning import Removed
 
 SOURCE = Source(repository="example", commit="c0ffee", branch="master", clean=True)
 

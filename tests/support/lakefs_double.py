@@ -33,7 +33,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from headgate.endpoint.loopback import LoopbackEndpoint
+from headgate.iceberg.app import LoopbackEndpoint
 
 _Objects = dict[str, tuple[str, bytes]]
 # The file that a held request leaves.

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+from headgate.connection import open as open_store
 from headgate.model.jobspecs import JobSpec
-from headgate.opening import open as open_store
 from tests.support.pipelines import build, files_spec, publish
 from tests.support.repositories import new_repository
 from tests.support.shell import headgate_json

@@ -13,9 +13,9 @@ from sqlalchemy import Connection, select
 
 from headgate.catalog import schema
 from headgate.errors import HeadgateError
-from headgate.files.writing import root_of
-from headgate.handles import BranchHandle
-from headgate.store import Store
+from headgate.files.publication import root_of
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from tests.support.reference import Branch, Reference, Refused, Seen, Txn
 from tests.support.stores import content, load
 

@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, Table, select
 
 from headgate.catalog import schema
-from headgate.catalog.find import list_datasets
-from headgate.files.writing import FileEdit, publish_edit
-from headgate.handles import store_bytes
+from headgate.catalog.records import list_datasets
+from headgate.files.publication import FileEdit, publish_edit
 from headgate.model.nouns import Dataset, DatasetKind
-from headgate.store import Store
+from headgate.store.embedded import Store
+from headgate.store.files import store_bytes
 from tests.support.stores import everything
 
 Rows = Mapping[str, RowMapping]

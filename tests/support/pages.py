@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from headgate.model.access import Grant, Role
-from headgate.server.web.visiting import Page, Visit
-from headgate.store import Store
+from headgate.server.web.page import Page, Visit
+from headgate.store.embedded import Store
 from tests.support.chromium import (
     NO_CHROMIUM,
     Window,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.model.ids import ContentId, TransactionId
+from headgate.model.incrementality import Answer, Base, Change, LastBuild, Question, ReadAt
 from headgate.model.names import DatasetName
 from headgate.model.nouns import TransactionType
-from headgate.model.past import Answer, Base, Change, LastBuild, Question, ReadAt
 from tests.support.jobspecs import name
 
 

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.builds.attempting import JobResult, Jobs, JobWork, Progress
+from headgate.builds.attempt import JobResult, Jobs, JobWork, Progress
 from headgate.builds.plan import PlanRequest
-from headgate.builds.run import BuildOutcome, BuildRequest, run_build
-from headgate.catalog.find import views_on
+from headgate.builds.report import BuildOutcome
+from headgate.builds.run import BuildRequest, run_build
 from headgate.catalog.jobspecs import publish_jobspecs
-from headgate.files.writing import FileEdit, stage_edit
-from headgate.handles import store_bytes
-from headgate.handles.files import ShownFiles
+from headgate.catalog.records import views_on
+from headgate.files.publication import FileEdit, stage_edit
 from headgate.model.jobspecs import JobSpec
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import DatasetKind, Transaction
-from headgate.store import Store
+from headgate.store.embedded import Store
+from headgate.store.files import ShownFiles, store_bytes
 from tests.support.jobspecs import spec
 from tests.support.stores import load
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.model.fingerprints import Fingerprint, fingerprint, on_top_of
-from headgate.model.freshness import Candidate, Decision, Facts, View, decide
+from headgate.model.freshness import (
+    Candidate,
+    Decision,
+    Facts,
+    Fingerprint,
+    View,
+    decide,
+    fingerprint,
+    on_top_of,
+)
 from headgate.model.ids import ContentId, Instant, TransactionId
+from headgate.model.incrementality import Base
+from headgate.model.job_graph import compile_graph
 from headgate.model.jobspecs import JobSpec
 from headgate.model.names import DatasetName
 from headgate.model.nouns import TransactionType
-from headgate.model.past import Base
-from headgate.model.planning import compile_graph
 from tests.support.jobspecs import name, published
 
 NOW = Instant(10_000_000_000)

@@ -14,7 +14,9 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from headgate.catalog.database import Connection, Database
+from sqlalchemy import Connection
+
+from headgate.catalog.database import Database
 from headgate.model.failpoints import Failpoint
 from headgate.testing.failpoints import go_file, reached_file
 
@@ -24,7 +26,7 @@ _PATIENCE_SECONDS = 180.0
 _context = multiprocessing.get_context("forkserver")
 _WARM = ["pytest", "psycopg", "headgate.store", "headgate.catalog.outside"]
 # Slow to import, and optional.
-_WARM += ["headgate.mutations.mutate", "headgate.mutations.load"]
+_WARM += ["headgate.rows.mutate", "headgate.rows.load"]
 _context.set_forkserver_preload(_WARM)
 
 

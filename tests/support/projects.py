@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.builds.run import BuildOutcome
+from headgate.builds.report import BuildOutcome
 from headgate.settings import Settings, load_settings
-from headgate.spark.conf import catalog_conf
-from headgate.spark.gateway import GatewayAddress
-from headgate.spark.jvm import SharedJvm
-from headgate.spark.session import configure
+from headgate.spark.jvm import GatewayAddress, SharedJvm
+from headgate.spark.session import catalog_conf, configure
 from headgate.spark.workplace import EmbeddedEndpoint, launch_request
-from headgate.store import Store
+from headgate.store.embedded import Store
 from tests.support.processes import run
 from tests.support.repositories import Work, new_repository
 from tests.support.stores import new_settings

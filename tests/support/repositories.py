@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.builds.git import Repository, find_repository
+from headgate.builds.project import Repository, find_repository
 
 _SETTINGS = ("user.name=Test", "user.email=test@example.com", "commit.gpgsign=false")
 

@@ -6,8 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.files.frames import framed
-from headgate.files.objects import Digest
+from headgate.files.objects import Digest, framed
 from tests.support.api import ApiClient
 
 CONTENT = b"some bytes"

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.catalog.find import find_transaction
 from headgate.catalog.log import list_publications
+from headgate.catalog.records import find_transaction
 from headgate.model.nouns import Publication
-from headgate.mutations.outcomes import AppliedSchema
+from headgate.rows.outcome import AppliedSchema
 from headgate.settings import Settings
-from headgate.store import Store
-from headgate.tables.reading import read_rows
+from headgate.store.embedded import Store
+from headgate.tables.inspect import read_rows
 
 GRAPH = """
 [dataset."graph.person"]

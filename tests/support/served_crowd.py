@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from headgate.model.access import Role
 from headgate.model.nouns import PublicationKind
-from headgate.store import Store
+from headgate.store.embedded import Store
 
 DATASETS = ("crowd.a", "crowd.b", "crowd.c", "crowd.d")
 # Of what a client does over and over: as many reads as writes.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headgate.client.store import RemoteStore
 from headgate.model.access import Role
-from headgate.remote.store import RemoteStore
 from headgate.settings import load_settings, with_server
 from tests.support.api import Api
 from tests.support.iceberg import Front

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pyarrow as pa
 
-from headgate.opening import open as open_store
-from headgate.store import Store
+from headgate.connection import open as open_store
+from headgate.store.embedded import Store
 from tests.support.repositories import Work, new_repository
 from tests.support.shell import headgate_json
 from tests.support.stores import files_branch, put

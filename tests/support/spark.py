@@ -9,11 +9,9 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from headgate.spark.conf import jvm_conf
-from headgate.spark.gateway import Launch
-from headgate.spark.jars import ensure
-from headgate.spark.java import find_java_home
-from headgate.spark.session import LocalSpark, start
+from headgate.spark.java import ensure, find_java_home
+from headgate.spark.jvm import Launch
+from headgate.spark.session import LocalSpark, jvm_conf, start
 
 _CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
 

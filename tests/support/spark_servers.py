@@ -12,11 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from headgate.spark.conf import jvm_conf
-from headgate.spark.gateway import Launch, log_tail, properties_text, spark_environ
-from headgate.spark.jars import ensure
-from headgate.spark.java import find_java_home
-from headgate.spark.library import spark_home
+from headgate.spark.java import ensure, find_java_home
+from headgate.spark.jvm import Launch, log_tail, properties_text, spark_environ, spark_home
+from headgate.spark.session import jvm_conf
 
 _CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
 _SOURCES = str(Path(__file__).parents[2] / "src")

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
-from headgate.catalog.database import Connection, Database, now
-from headgate.catalog.find import load_transaction
+from headgate.catalog.database import Database, now
 from headgate.catalog.migrate import ensure_schema
+from headgate.catalog.records import load_transaction
 from headgate.catalog.schema import attempts, intents, metadata, transactions, units
-from headgate.files.writing import FileEdit, publish_edit
-from headgate.handles import BranchHandle, store_bytes
-from headgate.handles.parts import StoreParts
+from headgate.files.publication import FileEdit, publish_edit
 from headgate.model.changes import Receipt
 from headgate.model.ids import BranchId, TransactionId
 from headgate.model.nouns import Branch, Dataset, Transaction
 from headgate.settings import Settings
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
+from headgate.store.files import store_bytes
+from headgate.store.parts import StoreParts
 
 DATASET = "raw.scans"
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 
 from headgate.spark.workplace import EmbeddedEndpoint
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.tables.arrow import file_properties
 
 

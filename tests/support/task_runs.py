@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.model.failpoints import Failpoint
-from headgate.tasks.executing import PROCESS
-from headgate.tasks.finding import load_task, parse_target
-from headgate.tasks.local import LocalResult, Request, run_locally
+from headgate.tasks.definitions import load_task, parse_target
+from headgate.tasks.supervisor import PROCESS, LocalResult, Request, run_locally
 from tests.support.task_modules import STEPS, write_module
 from tests.support.task_process import armed_command
 from tests.support.tasks import Workshop, input_of, new_workshop, put_files

@@ -13,14 +13,13 @@ from pydantic import BaseModel
 
 from headgate.model.nouns import AttemptRef
 from headgate.settings import load_settings
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.tasks import TaskControls, WorkspaceSpec, task
-from headgate.tasks.attempt_log import AttemptLog
-from headgate.tasks.declaring import DEFINITION, TaskDefinition
-from headgate.tasks.inputs import WorkspaceRef
+from headgate.tasks.attempt_directory import AttemptLog
+from headgate.tasks.declare import DEFINITION, TaskDefinition
 from headgate.tasks.lifecycle import Surroundings, run_attempt
-from headgate.tasks.outcomes import Outcome
-from headgate.tasks.ports import Identity
+from headgate.tasks.messages import Outcome
+from headgate.tasks.ports import Identity, WorkspaceRef
 from tests.support.catalogs import make_catalog
 from tests.support.stores import files_branch, put
 

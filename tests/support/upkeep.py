@@ -8,23 +8,20 @@ from itertools import count
 from pathlib import Path
 
 import orjson
-from sqlalchemy import BigInteger, select, update
+from sqlalchemy import BigInteger, Connection, select, update
 
-from headgate.catalog.database import Connection
 from headgate.catalog.schema import condemned_objects, metadata
 from headgate.errors import ContentSwept, VersionExpired
 from headgate.files.objects import digest_of, key_of
-from headgate.handles import BranchHandle
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Instant
 from headgate.model.ports import ObjectInfo, ObjectStore
 from headgate.settings import Settings
 from headgate.storage.local import LocalStore
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at
-from headgate.upkeep.cleaned import Cleaned
-from headgate.upkeep.cleanup import clean_up
-from headgate.upkeep.terms import DAY_SECONDS, Moments, Terms, read_one_clock
+from headgate.upkeep.cleanup import DAY_SECONDS, Cleaned, Moments, Terms, clean_up, read_one_clock
 from tests.support.stores import DATASET, content
 
 RETAIN_DAYS = 30

@@ -11,10 +11,10 @@ from bench.filling import DEEP, NAMESPACE, ROOT, Filled, fill
 from bench.loading import load
 from bench.places import store_trees
 from headgate.catalog.branches import create_branch
-from headgate.catalog.find import load_branch, load_transaction
 from headgate.catalog.log import list_history
+from headgate.catalog.records import load_branch, load_transaction
 from headgate.model.ids import Instant
-from headgate.store import Store
+from headgate.store.embedded import Store
 from headgate.upkeep.doctor import examine
 from tests.support.oracle import assert_rows_sound
 from tests.support.stores import new_store, put

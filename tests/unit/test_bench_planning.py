@@ -13,7 +13,7 @@ from bench.pipelines import (
     publish_specs,
 )
 from headgate.model.freshness import Decided, Decision
-from headgate.store import Store
+from headgate.store.embedded import Store
 
 
 def _decided(store: Store, pipeline: Pipeline, branch: str) -> tuple[Decision, ...]:

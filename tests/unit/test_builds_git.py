@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.builds.git import find_repository, without_credentials
+from headgate.builds.project import find_repository, without_credentials
 from headgate.errors import GitUnusable
 from tests.support.repositories import Work, new_repository
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.logic import Project
+from headgate.builds.logic_hash import Project
 from headgate.errors import InvalidDefinition
 from headgate.model.jobspecs import Declaration, ParameterSpec
 from tests.support.jobspecs import spec

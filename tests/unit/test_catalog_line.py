@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
-from headgate.catalog.database import Connection, Database, now
-from headgate.catalog.line import Line
+from headgate.catalog.database import Database, Line, now
 
 _CROWD = 8
 _FORKING = """

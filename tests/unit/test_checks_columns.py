@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 
 from headgate.model.checks import Verdict
-from headgate.spark.check_columns import Column, Columns, unlike, unlike_columns
-from headgate.spark.check_schema import judge_schema, same_type
+from headgate.spark.check_columns import (
+    Column,
+    Columns,
+    judge_schema,
+    same_type,
+    unlike,
+    unlike_columns,
+)
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
-from headgate.transforms.expected import Expectation
+from headgate.transforms.expectation_tree import Expectation
 
 COLUMNS = Columns(
     [

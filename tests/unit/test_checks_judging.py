@@ -10,10 +10,9 @@ import pytest
 
 from headgate.model.checks import Verdict
 from headgate.spark.check_columns import Column, Columns
-from headgate.spark.check_plan import measures_of, plan
-from headgate.spark.check_verdicts import Judgement, Unmeasured, judge
+from headgate.spark.check_plan import Judgement, Unmeasured, judge, measures_of, plan
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
-from headgate.transforms.expected import Expectation
+from headgate.transforms.expectation_tree import Expectation
 
 COLUMNS = Columns(
     [

@@ -20,7 +20,7 @@ from headgate.spark.check_plan import (
     plan,
 )
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
-from headgate.transforms.expected import Expectation, Op, Property
+from headgate.transforms.expectation_tree import Expectation, Op, Property
 
 COLUMNS = Columns(
     [

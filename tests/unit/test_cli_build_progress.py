@@ -6,12 +6,13 @@ import io
 
 from rich.console import Console
 
-from headgate.builds.report import JobReport, JobState
-from headgate.cli.build_progress import BuildProgress
-from headgate.cli.jobs_view import live_tree
+from headgate.builds.report import JobReport
+from headgate.cli.build import BuildProgress
+from headgate.cli.formatting import live_tree
 from headgate.model.freshness import Facts, decide
 from headgate.model.ids import Instant
-from headgate.model.planning import compile_graph
+from headgate.model.job_graph import compile_graph
+from headgate.model.nouns import JobState
 from tests.support.jobspecs import name, published, spec
 
 _PROGRESS = {"event": "progress", "stages_done": 1, "stages": 3, "tasks_done": 13, "tasks": 40}

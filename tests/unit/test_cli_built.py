@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.built import built_text, checks_text, extent_text
-from headgate.handles.documents import history_json
+from headgate.cli.formatting import built_text, checks_text, extent_text
+from headgate.store.documents import history_json
 from tests.support.nouns import a_transaction
 
 READS = {"dataset": "s.in", "since": "t-3", "numbers": [4, 5]}

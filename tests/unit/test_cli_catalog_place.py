@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.catalog.filesystem import check_catalog_path
+from headgate.catalog.database import check_catalog_path
 from headgate.errors import CatalogBroken
 
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from headgate import errors
-from headgate.cli.failing import EXIT_CODES, exit_code, tell, tell_bug, tell_usage
+from headgate.cli.exit_codes import EXIT_CODES, exit_code, tell, tell_bug, tell_usage
 from headgate.cli.main import is_worth_showing
 from headgate.errors import HeadgateError
 

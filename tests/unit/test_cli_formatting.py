@@ -20,10 +20,10 @@ from headgate.cli.formatting import (
     size_text,
     transaction_line,
 )
-from headgate.handles.nouns import transaction_json
 from headgate.model.ids import BranchId, Instant, OperationId, PublicationNumber, TransactionId
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import MoveRecord, Publication, PublicationKind, TransactionState
+from headgate.store.documents import transaction_json
 from tests.support.nouns import a_branch, a_transaction
 
 SECOND = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.cli.progress import copying
+from headgate.cli.output import copying
 
 MUCH = 1024**3
 

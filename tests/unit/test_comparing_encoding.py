@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate.tables.encoding import encode_rows
+from headgate.tables.row_diff import encode_rows
 
 NOON = datetime.datetime(2026, 11, 15, 12)
 VALUES: list[tuple[pa.DataType, list[Any]]] = [

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from headgate.errors import MissingExtra
-from headgate.tables.comparing import Basis, Comparing, TableDifference, compare_tables
-from headgate.tables.reading import (
+from headgate.tables.diff import Basis, Comparing, TableDifference, compare_tables
+from headgate.tables.inspect import (
     find_row_count,
     partitioning_of,
     read_rows,
@@ -115,7 +115,7 @@ def test_rows_without_the_extra_are_asked_for_by_name(monkeypatch: pytest.Monkey
 def test_comparing_rows_without_the_extra_is_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "headgate.tables.file_changes", None)
+    monkeypatch.setitem(sys.modules, "headgate.tables.row_diff", None)
     one = grown(table(), 1, 5, 5)
     sides = version(one), version(grown(one, 2, 1, 4, op="delete"))
     with pytest.raises(MissingExtra):

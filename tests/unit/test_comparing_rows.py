@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.tables.row_changes import ReadSide, compare_rows
+from headgate.tables.row_diff import ReadSide, compare_rows
 from headgate.tables.rows import ChangedRow, RowChanges
 
 Rows = list[dict[str, Any]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.tables.schema_changes import (
+from headgate.tables.schema_diff import (
     Pair,
     SchemaChanges,
     common_columns,

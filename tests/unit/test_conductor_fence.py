@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.conductor.client import IN_PROGRESS, Dispatch, check_same
+from headgate.conductor import IN_PROGRESS, Dispatch, check_same
 from headgate.errors import StaleAttempt
 
 _POLLED = Dispatch(

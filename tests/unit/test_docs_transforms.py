@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from headgate.transforms.finding import transforms_of
+from headgate.transforms.discovery import transforms_of
 
 GUIDE = Path(__file__).parents[2] / "docs" / "transforms.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.M | re.S)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from headgate import errors
-from headgate.endpoint.replies import ERROR_TABLE, error_reply, status_of
+from headgate.iceberg.service import ERROR_TABLE, error_reply, status_of
 
 
 def leaves(kind: type[errors.HeadgateError]) -> Iterator[type[errors.HeadgateError]]:

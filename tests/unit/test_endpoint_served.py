@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.endpoint.ports import Idempotency
-from headgate.endpoint.replacing import is_replacing
-from headgate.endpoint.replays import RecordedRefusals
-from headgate.endpoint.replies import Reply
-from headgate.endpoint.requests import parse_levels
-from headgate.endpoint.routes import find_route
-from headgate.endpoint.served import LastRead, ServedVersions
 from headgate.errors import IdempotencyKeyReused, InvalidName
+from headgate.iceberg.app import RecordedRefusals, find_route
+from headgate.iceberg.commits import is_replacing
+from headgate.iceberg.requests import parse_levels
+from headgate.iceberg.service import Idempotency, LastRead, Reply, ServedVersions
 from headgate.model.names import DatasetName
 from tests.support.metadata import change, commit, point, table
 

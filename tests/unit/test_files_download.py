@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from headgate.errors import Invalid, StorageUnavailable, UnsafePath
-from headgate.files.entries import EMPTY, Entry, Mode, empty_directory
 from headgate.files.objects import Digest
+from headgate.files.tree import EMPTY, Entry, Mode, empty_directory
 from headgate.files.trees import FileTrees
 from headgate.storage.local import LocalStore
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import Invalid, UnsafePath
-from headgate.files.difference import Change
-from headgate.files.entries import EMPTY, Entry, Mode, empty_directory, ends_leaf
 from headgate.files.objects import Digest, digest_of, key_of
+from headgate.files.tree import EMPTY, Change, Entry, Mode, empty_directory, ends_leaf
 from headgate.files.trees import FileTrees
 from headgate.storage.local import LocalStore
 

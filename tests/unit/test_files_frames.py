@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import ContentsGarbled
-from headgate.files.batches import SMALL_BYTES, batched
-from headgate.files.frames import framed, read_frames
-from headgate.files.objects import digest_of
+from headgate.files.objects import SMALL_BYTES, batched, digest_of, framed, read_frames
 
 _CONTENTS = [b"", b"one", b"two\n" * 100, bytes(range(256))]
 _STREAM = b"".join(framed(digest_of(data), data) for data in _CONTENTS)

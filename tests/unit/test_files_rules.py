@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.files.difference import compare
-from headgate.files.entries import Entry, Mode, empty_directory
 from headgate.files.objects import digest_of
-from headgate.files.rules import find_violation
+from headgate.files.tree import Entry, Mode, compare, empty_directory, find_violation
 from headgate.model.nouns import TransactionType
 
 _SNAPSHOT, _APPEND = TransactionType.SNAPSHOT, TransactionType.APPEND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from headgate.files.turns import Turns
+from headgate.files.publication import Turns
 
 
 def test_turn_of_one_branch_is_one_writers_at_a_time() -> None:

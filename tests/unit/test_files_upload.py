@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import FileChanged, NotFound, UnsafePath
-from headgate.files.entries import EMPTY, Mode
+from headgate.files.transfer import scan
+from headgate.files.tree import EMPTY, Mode
 from headgate.files.trees import FileTrees
-from headgate.files.upload import scan
 from headgate.storage.local import LocalStore
 
 

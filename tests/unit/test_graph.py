@@ -9,12 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from headgate.model.graph.layout import Layout, Sizes, lay_out
-from headgate.model.graph.nodes import Graph, Mark
-from headgate.model.graph.svg import to_svg
-from headgate.model.graph.text import to_dot, to_mermaid, to_tree
-from headgate.model.job_states import JobState
-from headgate.model.nouns import DatasetKind
+from headgate.model.graph import Graph, Mark
+from headgate.model.graph_drawing import Layout, Sizes, lay_out, to_dot, to_mermaid, to_svg, to_tree
+from headgate.model.nouns import DatasetKind, JobState
 from tests.support.graphs import chain_of, graph_of, made_from, view
 from tests.support.jobspecs import name, spec
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from headgate.catalog.recovery import Recovered
 from headgate.catalog.units import Unit
-from headgate.files.entries import Entry, Mode, empty_directory
 from headgate.files.objects import Digest
-from headgate.handles import nouns
+from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.changes import Receipt
 from headgate.model.ids import (
     BranchId,
@@ -32,6 +31,7 @@ from headgate.model.nouns import (
     TransactionState,
     Version,
 )
+from headgate.store import documents
 from tests.support.nouns import a_branch, a_transaction
 
 NAME = parse_dataset_name("sales.orders")
@@ -45,7 +45,7 @@ def test_dataset_json_lists_the_names_of_its_own_branches() -> None:
     )
     other = replace(a_branch("elsewhere"), dataset_id=DatasetId("d-2"))
     branches = [a_branch("feature"), other, a_branch("master")]
-    assert nouns.dataset_json(dataset, branches) == {
+    assert documents.dataset_json(dataset, branches) == {
         "dataset": "sales.orders",
         "kind": "files",
         "branches": ["feature", "master"],
@@ -54,7 +54,7 @@ def test_dataset_json_lists_the_names_of_its_own_branches() -> None:
 
 def test_branch_json_with_an_open_head_says_so() -> None:
     branch = a_branch("feature", parent="master", head="t-2", view="t-1")
-    assert nouns.branch_json(branch) == {
+    assert documents.branch_json(branch) == {
         "dataset": "sales.orders",
         "name": "feature",
         "parent": "master",
@@ -65,7 +65,7 @@ def test_branch_json_with_an_open_head_says_so() -> None:
 
 
 def test_branch_json_of_an_empty_root_has_nulls() -> None:
-    shown = nouns.branch_json(a_branch("master"))
+    shown = documents.branch_json(a_branch("master"))
     assert (shown["parent"], shown["head"], shown["view"], shown["open"]) == (
         None,
         None,
@@ -75,7 +75,7 @@ def test_branch_json_of_an_empty_root_has_nulls() -> None:
 
 
 def test_transaction_json_of_an_open_one_has_times_with_microseconds() -> None:
-    assert nouns.transaction_json(a_transaction("t-1", opened_at=AT)) == {
+    assert documents.transaction_json(a_transaction("t-1", opened_at=AT)) == {
         "transaction": "t-1",
         "dataset": "sales.orders",
         "branch": "master",
@@ -97,7 +97,7 @@ def test_transaction_json_of_a_committed_one_names_parent_and_version() -> None:
         parent=TransactionId("t-1"),
         closed_at=Instant(AT + 1),
     )
-    shown = nouns.transaction_json(closed)
+    shown = documents.transaction_json(closed)
     assert (shown["parent"], shown["version"]) == ("t-1", "v-1")
     assert shown["closed_at"] == "2023-11-14T22:13:20.000002Z"
 
@@ -112,7 +112,7 @@ def test_unit_json_holds_its_transactions() -> None:
         lease_until=AT,
         transactions=(),
     )
-    shown = nouns.unit_json(unit, [a_transaction("t-1")])
+    shown = documents.unit_json(unit, [a_transaction("t-1")])
     assert (shown["unit"], shown["branch"], shown["state"]) == ("u-1", "feature", "OPEN")
     assert [t["transaction"] for t in shown["transactions"]] == ["t-1"]
 
@@ -133,7 +133,7 @@ def test_publication_json_lists_moves_from_and_to() -> None:
         operation=OperationId("o-1"),
         moves=(move,),
     )
-    assert nouns.publication_json(publication) == {
+    assert documents.publication_json(publication) == {
         "publication": 7,
         "kind": "commit",
         "actor": "ana",
@@ -145,7 +145,7 @@ def test_publication_json_lists_moves_from_and_to() -> None:
 
 def test_unpublished_json_has_the_keys_of_a_publication_and_no_number() -> None:
     receipt = Receipt(operation=OperationId("o-1"), publication=None, at=AT, transactions={})
-    shown = nouns.unpublished_json(receipt, kind=PublicationKind.RESET, actor="ana")
+    shown = documents.unpublished_json(receipt, kind=PublicationKind.RESET, actor="ana")
     assert shown == {
         "publication": None,
         "kind": "reset",
@@ -166,26 +166,34 @@ def test_event_json_has_the_keys_of_a_publication_and_its_own_facts() -> None:
         "transaction": "t-1",
         "original_actor": "ana",
     }
-    shown = nouns.event_json(event)
+    shown = documents.event_json(event)
     assert (shown["publication"], shown["operation"], shown["moves"]) == (None, None, [])
     assert (shown["at"], shown["kind"], shown["original_actor"]) == (AT_TEXT, "abandoned", "ana")
 
 
 def test_file_json_of_a_file_and_of_an_empty_directory() -> None:
     entry = Entry(path="a/b.txt", mode=Mode.FILE, size=3, digest=Digest("ff"))
-    assert nouns.file_json(entry) == {"path": "a/b.txt", "size": 3, "digest": "ff"}
-    assert nouns.file_json(empty_directory("a/c")) == {"path": "a/c/", "size": 0, "digest": None}
+    assert documents.file_json(entry) == {"path": "a/b.txt", "size": 3, "digest": "ff"}
+    assert documents.file_json(empty_directory("a/c")) == {
+        "path": "a/c/",
+        "size": 0,
+        "digest": None,
+    }
 
 
 def test_tag_json_names_the_transaction() -> None:
     tag = Tag(dataset=NAME, name="q3", transaction=TransactionId("t-1"))
-    assert nouns.tag_json(tag) == {"dataset": "sales.orders", "name": "q3", "transaction": "t-1"}
+    assert documents.tag_json(tag) == {
+        "dataset": "sales.orders",
+        "name": "q3",
+        "transaction": "t-1",
+    }
 
 
 def test_recovery_json_has_all_four_lists() -> None:
     kept = [{"operation": "o-2", "why": "its owner is alive"}]
     done = Recovered(rolled_forward=["o-1"], aborted_transactions=["t-1"], kept=kept)
-    assert nouns.recovery_json(done) == {
+    assert documents.recovery_json(done) == {
         "rolled_forward": ["o-1"],
         "rolled_back": [],
         "aborted_transactions": ["t-1"],

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from headgate.files.entries import Entry, Mode, empty_directory
 from headgate.files.objects import Digest
-from headgate.handles import wire
-from headgate.handles.nouns import Json
+from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.changes import Receipt
 from headgate.model.ids import (
     BranchId,
@@ -30,6 +28,8 @@ from headgate.model.nouns import (
     PublicationKind,
     Version,
 )
+from headgate.store import documents
+from headgate.store.documents import Json
 from tests.support.nouns import a_branch, a_transaction
 
 AT = Instant(1_700_000_000_000_001)
@@ -46,14 +46,14 @@ def test_dataset_arrives_as_it_was() -> None:
     dataset = Dataset(
         id=DatasetId("d-1"), name=NAME, kind=DatasetKind.FILES, owned=False, created_at=AT
     )
-    assert wire.to_dataset(sent(wire.dataset_wire(dataset, []))) == dataset
+    assert documents.to_dataset(sent(documents.dataset_wire(dataset, []))) == dataset
 
 
 def test_branch_arrives_as_it_was() -> None:
     branch = replace(
         a_branch("feature", parent="master", head="t-2", view="t-1"), remembered_chain=("a", "b")
     )
-    assert wire.to_branch(sent(wire.branch_wire(branch))) == branch
+    assert documents.to_branch(sent(documents.branch_wire(branch))) == branch
 
 
 def test_transaction_arrives_but_for_what_is_the_catalogs_own() -> None:
@@ -67,9 +67,9 @@ def test_transaction_arrives_but_for_what_is_the_catalogs_own() -> None:
         provenance={"build": "b"},
     )
     expected = replace(transaction, jump=None, attempt=None)
-    assert wire.to_transaction(sent(wire.transaction_wire(transaction))) == expected
+    assert documents.to_transaction(sent(documents.transaction_wire(transaction))) == expected
     bare = replace(expected, version=None, lease_until=None)
-    assert wire.to_transaction(sent(wire.transaction_wire(bare))) == bare
+    assert documents.to_transaction(sent(documents.transaction_wire(bare))) == bare
 
 
 def test_publication_and_its_receipt_arrive_as_they_were() -> None:
@@ -88,16 +88,16 @@ def test_publication_and_its_receipt_arrive_as_they_were() -> None:
         operation=OperationId("o-1"),
         moves=(move,),
     )
-    arrived = sent(wire.publication_wire(publication))
-    assert wire.to_publication(arrived) == publication
-    receipt = wire.to_receipt(arrived, replayed=True)
+    arrived = sent(documents.publication_wire(publication))
+    assert documents.to_publication(arrived) == publication
+    receipt = documents.to_receipt(arrived, replayed=True)
     assert (receipt.publication, receipt.transactions) == (3, {"b-1": "t-1"})
 
 
 def test_receipt_without_a_publication_arrives_as_it_was() -> None:
     receipt = Receipt(operation=OperationId("o-1"), publication=None, at=AT, transactions={})
-    noun = wire.receipt_wire(receipt, kind=PublicationKind.RESET, actor="ana")
-    assert wire.to_receipt(sent(noun), replayed=False) == receipt
+    noun = documents.receipt_wire(receipt, kind=PublicationKind.RESET, actor="ana")
+    assert documents.to_receipt(sent(noun), replayed=False) == receipt
 
 
 def test_entry_of_each_mode_arrives_as_it_was() -> None:
@@ -106,4 +106,4 @@ def test_entry_of_each_mode_arrives_as_it_was() -> None:
         Entry(path="run", mode=Mode.EXECUTABLE, size=0, digest=Digest("1" * 64)),
         empty_directory("x/y"),
     ):
-        assert wire.to_entry(sent(wire.entry_wire(entry))) == entry
+        assert documents.to_entry(sent(documents.entry_wire(entry))) == entry

@@ -10,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.ids import TransactionId
-from headgate.model.incrementality import Extent, Incrementality, decide_incremental
+from headgate.model.incrementality import (
+    Answer,
+    Base,
+    Extent,
+    Incrementality,
+    Place,
+    Question,
+    decide_incremental,
+)
 from headgate.model.jobspecs import IncrementalSpec
-from headgate.model.past import Answer, Base, Place, Question
 from tests.support.jobspecs import name
 from tests.support.pasts import Kept, MemoryPast, built, history
 

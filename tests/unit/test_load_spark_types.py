@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headgate.mutations.load_spark_types import schema_for_spark
+from headgate.rows.load_spark_files import schema_for_spark
 
 _NS, _US = pa.timestamp("ns"), pa.timestamp("us")
 

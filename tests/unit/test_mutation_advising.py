@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.mutations.advising import ARROW_BYTES, advice_on_load, advice_on_optimize
-from headgate.mutations.load import advice_for
+from headgate.rows.engine import ARROW_BYTES, advice_on_load, advice_on_optimize
+from headgate.rows.load import advice_for
 
 
 def test_advice_on_load_is_given_from_two_gibibytes_on() -> None:

@@ -6,9 +6,8 @@ import pytest
 from sqlglot import exp
 
 from headgate.errors import InvalidScript
-from headgate.mutations.pruning import conditions_on
-from headgate.mutations.script import Action, parse_script
-from headgate.tables.conditions import Among, Condition, Within
+from headgate.rows.script import Action, conditions_on, parse_script
+from headgate.tables.scan import Among, Condition, Within
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.mutations.texts import texts_of
+from headgate.rows.cast import texts_of
 
 _NOON = datetime.datetime(2026, 11, 16, 12)
 

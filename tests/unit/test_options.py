@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.handles.asking import PlanAsked, plan_request
 from headgate.settings import BuildSettings
+from headgate.store.embedded import PlanAsked, plan_request
 from tests.support.rows import graph_store, insert_people
 
 

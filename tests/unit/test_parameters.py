@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.choosing import choose_parameters
+from headgate.cli.build import choose_parameters
 from headgate.errors import Invalid, InvalidParameter
+from headgate.model.freshness import check_parameters, effective_parameters, parameter_value
 from headgate.model.jobspecs import ParameterSpec
-from headgate.model.parameters import check_parameters, effective_parameters, parameter_value
 from tests.support.jobspecs import spec
 
 DAY = ParameterSpec(name="day", kind="integer", default=1)

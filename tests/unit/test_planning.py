@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import CyclicJobs, JobSpecNotFound, OutputContested
+from headgate.model.job_graph import Job, Published, Removed, compile_graph, resolve_jobspec
 from headgate.model.jobspecs import jobspec_from_json
 from headgate.model.names import DatasetName
-from headgate.model.planning import Job, Published, Removed, compile_graph, resolve_jobspec
 from tests.support.jobspecs import name, published, spec
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import InputNotFound
-from headgate.model.fingerprints import digest, fingerprint_from_json
-from headgate.model.freshness import Decided, Facts, Pin, Reason, View, decide
+from headgate.model.freshness import (
+    Decided,
+    Facts,
+    Pin,
+    Reason,
+    View,
+    decide,
+    digest,
+    fingerprint_from_json,
+)
+from headgate.model.job_graph import compile_graph
 from headgate.model.jobspecs import IncrementalSpec, ParameterSpec
-from headgate.model.planning import compile_graph
 from tests.support.jobspecs import name, published, spec
 from tests.support.planning import CHAIN, candidate, decided, facts, made_from, only, view
 

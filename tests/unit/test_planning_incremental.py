@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headgate.model.fingerprints import Fingerprint
-from headgate.model.freshness import Candidate, Decided, Decision, Facts, Reason, View
+from headgate.model.freshness import Candidate, Decided, Decision, Facts, Fingerprint, Reason, View
 from headgate.model.ids import TransactionId
 from headgate.model.incrementality import Extent
 from headgate.model.jobspecs import IncrementalSpec

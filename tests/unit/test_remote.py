@@ -7,6 +7,16 @@ import inspect
 import pytest
 
 from headgate import errors
+from headgate.client.contents import RemoteShownFiles
+from headgate.client.datasets import (
+    RemoteBranchHandle,
+    RemoteDatasetHandle,
+    RemoteTransactionHandle,
+    RemoteUnitHandle,
+)
+from headgate.client.http import Line, events, failure
+from headgate.client.rows import RemoteRows
+from headgate.client.store import RemoteStore
 from headgate.errors import (
     DatasetNotFound,
     HeadgateError,
@@ -18,25 +28,12 @@ from headgate.errors import (
     Unavailable,
     ViewConflict,
 )
-from headgate.handles import (
-    BranchHandle,
-    DatasetHandle,
-    ShownFiles,
-    TransactionHandle,
-    UnitHandle,
-)
-from headgate.handles.ending import EndsWithItsBlock
-from headgate.handles.rows import Rows
-from headgate.remote.datasets import RemoteBranchHandle, RemoteDatasetHandle
-from headgate.remote.events import events
-from headgate.remote.failures import failure
-from headgate.remote.files import RemoteShownFiles
-from headgate.remote.line import Line
-from headgate.remote.rows import RemoteRows
-from headgate.remote.store import RemoteStore
-from headgate.remote.transactions import RemoteTransactionHandle, RemoteUnitHandle
-from headgate.server.api.problems import status_of
-from headgate.store import Store
+from headgate.server.api.http import status_of
+from headgate.store.datasets import BranchHandle, DatasetHandle
+from headgate.store.embedded import Store
+from headgate.store.files import ShownFiles
+from headgate.store.rows import Rows
+from headgate.store.transactions import EndsWithItsBlock, TransactionHandle, UnitHandle
 
 PAIRS: list[tuple[type, type]] = [
     (Store, RemoteStore),

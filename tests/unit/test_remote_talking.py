@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from headgate.builds.attempting import JobResult
+from headgate.builds.attempt import JobResult
+from headgate.client.builds import Talk
 from headgate.errors import HeadgateError, Invalid, Unavailable
-from headgate.remote.talking import Talk
 
 FAILED = JobResult(succeeded=False, error={"message": "no such column " + "x" * 10_000})
 

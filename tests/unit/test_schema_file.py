@@ -6,7 +6,7 @@ import pytest
 
 from headgate.errors import InvalidSchemaFile
 from headgate.model.constraints import Cardinality, OnDelete, Reference
-from headgate.mutations.schema_file import parse_schema
+from headgate.rows.schema_file import parse_schema
 
 _GOOD = """
 [dataset."graph.person"]

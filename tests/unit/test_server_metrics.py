@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import HeadgateError
-from headgate.server.metrics import Metrics
-from headgate.server.observing import ACCESS, Observing, Seen, write_access_line
-from headgate.store import Store
+from headgate.server.metrics import ACCESS, Metrics, Observing, Seen, write_access_line
+from headgate.store.embedded import Store
 from tests.support.stores import files_branch, new_store, put
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ChecksFailed, UserCodeFailed
-from headgate.spark.failure import describe
+from headgate.spark.job import describe
 
 
 def failing(bundle: Path, text: str) -> BaseException:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import Invalid, UnsafePath
-from headgate.spark.filesystem import DirectoryFiles
+from headgate.spark.job_io import DirectoryFiles
 
 
 def test_ls_of_a_tree_is_sorted_and_leaves_hidden_files_out(tmp_path: Path) -> None:

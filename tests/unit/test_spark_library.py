@@ -9,8 +9,7 @@ import pytest
 
 from headgate.errors import MissingExtra, SparkUnavailable
 from headgate.spark.connect import connect_remote
-from headgate.spark.gateway import Launch
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.jvm import Launch, SharedJvm
 from headgate.spark.session import start
 
 

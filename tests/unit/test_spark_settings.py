@@ -8,9 +8,9 @@ import pytest
 
 from headgate.errors import Invalid
 from headgate.settings import Settings, load_settings, split_endpoint
-from headgate.spark.conf import catalog_conf, jvm_conf
-from headgate.spark.gateway import Launch, properties_text, spark_environ
-from headgate.spark.jars import ICEBERG, ICEBERG_S3, coordinates_for
+from headgate.spark.java import ICEBERG, ICEBERG_S3, coordinates_for
+from headgate.spark.jvm import Launch, properties_text, spark_environ
+from headgate.spark.session import catalog_conf, jvm_conf
 
 
 def test_jvm_conf_with_extensions_of_the_user_keeps_icebergs() -> None:

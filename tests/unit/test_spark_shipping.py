@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from headgate.spark.attach import is_here
-from headgate.spark.engines import Address, ConnectAddress, read_address, write_address
-from headgate.spark.failure import describe
-from headgate.spark.gateway import GatewayAddress
-from headgate.spark.shipping import archive_of
+from headgate.spark.engines import Address, ConnectAddress, archive_of, read_address, write_address
+from headgate.spark.job import describe
+from headgate.spark.jvm import GatewayAddress
 
 
 def bundle_of(root: Path, **files: str) -> Path:

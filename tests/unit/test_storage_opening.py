@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import Invalid, MissingExtra, StorageUnavailable, UnsafePath
-from headgate.storage.opening import open_store
+from headgate.storage.address import open_store
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "us-east-1"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.storage.places import canonical, key_below
+from headgate.storage.keys import canonical, key_below
 
 
 @pytest.mark.parametrize(

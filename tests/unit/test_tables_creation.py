@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import ImpossibleTableChange, MalformedRequest
-from headgate.tables.creation import FIRST_PROPERTIES, create_metadata
+from headgate.tables.updates import FIRST_PROPERTIES, create_metadata
 from tests.support.metadata import LOCATION, NOW, column, schema
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.tables.forgetting import forget_snapshots
+from headgate.tables.versions import forget_snapshots
 from tests.support.metadata import NOW, add, change, commit, point, table
 
 _AT_LEAST = "history.expire.min-snapshots-to-keep"

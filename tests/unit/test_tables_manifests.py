@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from headgate.errors import StorageUnavailable
 from headgate.tables.manifests import parse_manifest, parse_manifest_list
-from headgate.tables.naming import ManifestRef
+from headgate.tables.named_files import ManifestRef
 
 # Of SQLite by SQLAlchemy under PyIceberg's own catalog.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

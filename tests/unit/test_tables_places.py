@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import TablePlaceRefused
-from headgate.tables.places import check_places
+from headgate.tables.register import check_places
 from tests.support.metadata import LOCATION, change, commit, table
 
 S3 = "s3://bucket/wh/tables/d-1"

@@ -10,14 +10,9 @@ import pytest
 
 from headgate.errors import ImpossibleTableChange, Invalid, MalformedRequest, NotFound
 from headgate.storage.local import LocalStore
-from headgate.tables.creation import FIRST_PROPERTIES
-from headgate.tables.reading import columns_of
-from headgate.tables.registering import (
-    names_metadata_file,
-    newest_metadata,
-    read_foreign,
-    taken_in,
-)
+from headgate.tables.inspect import columns_of
+from headgate.tables.register import names_metadata_file, newest_metadata, read_foreign, taken_in
+from headgate.tables.updates import FIRST_PROPERTIES
 from tests.support.metadata import NOW, add, change, column, commit, point, schema, table
 
 OURS = "file:///ours/tables/d-2"

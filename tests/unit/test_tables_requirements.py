@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import MalformedRequest, RequirementFailed
-from headgate.tables.requirements import REQUIREMENTS, find_unmet
+from headgate.tables.updates import REQUIREMENTS, find_unmet
 from tests.support.metadata import commit, table
 
 KINDS = [

@@ -10,9 +10,8 @@ import pytest
 
 from headgate.errors import Invalid, StorageUnavailable
 from headgate.settings import Settings, SparkSettings, load_settings
-from headgate.spark.conf import executor_credentials
-from headgate.storage.opening import open_store
-from headgate.tables.s3 import client_properties
+from headgate.spark.session import executor_credentials
+from headgate.storage.address import client_properties, open_store
 
 SECRETS = {
     "AWS_ACCESS_KEY_ID": "id",

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import ImpossibleTableChange, MalformedRequest
-from headgate.tables.creation import FIRST_PROPERTIES
-from headgate.tables.updates import UPDATES, apply_create, apply_updates
+from headgate.tables.updates import FIRST_PROPERTIES, UPDATES, apply_create, apply_updates
 from tests.support.metadata import LOCATION, NOW, change, column, commit, schema, table, two_columns
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from headgate.errors import StorageUnavailable
 from headgate.model.ids import DatasetId, Instant
-from headgate.tables.cache import WeighedCache
-from headgate.tables.versions import TableVersions
+from headgate.tables.versions import TableVersions, WeighedCache
 from tests.support.metadata import NOW, commit, table
 
 

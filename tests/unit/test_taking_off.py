@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.catalog.taking_off import meeting_depth
+from headgate.catalog.publish import meeting_depth
 from headgate.model.history import Step, next_step_pointers
 from headgate.model.ids import TransactionId
 

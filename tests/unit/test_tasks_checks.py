@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import WorkspaceCheckFailed
 from headgate.tasks import forbid_glob, require_dir, require_file, require_glob
-from headgate.tasks.checks import Check, Phase, check_workspace
+from headgate.tasks.declare import Check, Phase, check_workspace
 
 
 @pytest.fixture

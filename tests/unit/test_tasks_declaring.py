@@ -10,9 +10,8 @@ import pytest
 
 from headgate.errors import Invalid, InvalidDefinition, NotFound, UserCodeFailed
 from headgate.tasks import PublishBudget, WorkspaceSpec, require_file, require_glob
-from headgate.tasks.controls import RetryPolicy
-from headgate.tasks.declaring import TaskDefinition
-from headgate.tasks.finding import load_task, load_tasks, parse_target
+from headgate.tasks.declare import RetryPolicy, TaskDefinition
+from headgate.tasks.definitions import load_task, load_tasks, parse_target
 from tests.support.task_modules import FAMILIAR, write_module
 
 _HEAD = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import Exists
-from headgate.tasks.directories import attempt_directory, remove_directory
+from headgate.tasks.attempt_directory import attempt_directory, remove_directory
 
 
 def test_directory_of_an_attempt_is_made_where_the_disk_knows_no_flags(

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field, computed_field
 
 from headgate.errors import InvalidTaskInput, InvalidTaskResult
 from headgate.tasks import PublishBudget, TaskControls, TimeoutPolicy, WorkspaceSpec, task
-from headgate.tasks.declaring import DEFINITION, TaskDefinition
-from headgate.tasks.inputs import read_input, read_result, write_output
-from headgate.tasks.taskdef import make_taskdef, response_seconds, warnings_of
+from headgate.tasks.declare import DEFINITION, TaskDefinition
+from headgate.tasks.definitions import make_taskdef, response_seconds, warnings_of
+from headgate.tasks.ports import read_input, read_result, write_output
 
 
 class Inner(BaseModel):

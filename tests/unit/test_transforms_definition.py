@@ -30,8 +30,7 @@ from headgate.transforms import (
     transform_df,
 )
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
-from headgate.transforms.describing import describe
-from headgate.transforms.finding import load_transform, transforms_of
+from headgate.transforms.discovery import describe, load_transform, transforms_of
 
 PREAMBLE = "from headgate.transforms import *\nfrom headgate.transforms import expectations as E\n"
 

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.errors import InvalidDefinition
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
-from headgate.transforms.expected import (
+from headgate.transforms.expectation_tree import (
     ColumnOperand,
     Expectation,
     Op,

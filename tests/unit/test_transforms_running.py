@@ -22,8 +22,8 @@ from headgate.transforms import (
     transform_df,
     transform_pandas,
 )
-from headgate.transforms.job import ReadMode, WriteMode, WriteOptions
-from headgate.transforms.running import Outcome, run_transform
+from headgate.transforms.invocation import Outcome, run_transform
+from headgate.transforms.runtime import ReadMode, WriteMode, WriteOptions
 
 
 @dataclass

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.catalog.keeping import kept_histories, words_of
+from headgate.catalog.retention import kept_histories, words_of
 from headgate.errors import Invalid
 from headgate.model.ids import Instant, TransactionId
-from headgate.upkeep.cleaned import Cleaned, Step
-from headgate.upkeep.sorting import Fate, Kind, Limits, decide, read_key
-from headgate.upkeep.terms import DAY_SECONDS, check_older_than
+from headgate.upkeep.cleanup import DAY_SECONDS, Cleaned, Step, check_older_than
+from headgate.upkeep.reachability import Fate, Kind, Limits, decide, read_key
 
 _LIMITS = Limits(young_since=Instant(100), fresh_since=Instant(200))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headgate.files.entries import Entry, Mode, empty_directory
 from headgate.files.objects import Digest
-from headgate.server.web.content import list_directory
+from headgate.files.tree import Entry, Mode, empty_directory
+from headgate.server.web.dataset_page import list_directory
 
 
 def _file(path: str, size: int = 1) -> Entry:

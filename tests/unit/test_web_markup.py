@@ -7,9 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.ids import Instant
-from headgate.server.web import addresses
-from headgate.server.web.markup import Markup, join, tag
-from headgate.server.web.pieces import ago, cell, count, lasted, link, prose, size
+from headgate.server.web import markup
+from headgate.server.web.markup import (
+    Markup,
+    ago,
+    cell,
+    count,
+    join,
+    lasted,
+    link,
+    prose,
+    size,
+    tag,
+)
 
 
 def test_tag_with_hostile_text_and_attribute_escapes_both() -> None:
@@ -35,7 +45,7 @@ def test_tag_nests_markup_and_leaves_out_what_says_nothing() -> None:
 
 
 def test_link_to_a_dataset_with_a_strange_name_stays_in_its_place() -> None:
-    path = addresses.dataset_at("a.`b/c?d`", branch="x&y", tab=None)
+    path = markup.dataset_at("a.`b/c?d`", branch="x&y", tab=None)
     assert path == "/datasets/a.%60b%2Fc%3Fd%60?branch=x%26y"
     assert link("n", path).count("<a ") == 1
 
@@ -52,7 +62,7 @@ def test_link_to_a_dataset_with_a_strange_name_stays_in_its_place() -> None:
     ],
 )
 def test_local_path_never_leads_elsewhere(text: str | None, path: str) -> None:
-    assert addresses.local_path(text) == path
+    assert markup.local_path(text) == path
 
 
 def test_pieces_tell_sizes_counts_and_times_as_people_do() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 from headgate.catalog.builds import JobRecord
 from headgate.catalog.jobspecs import PublishedJobSpec
 from headgate.model.ids import Instant, JobSpecId
-from headgate.server.web.build_page import progress
-from headgate.server.web.job_logs import read_log_tail
-from headgate.server.web.reviewing import compare_logic
+from headgate.server.web.build_page import progress, read_log_tail
+from headgate.server.web.review_page import compare_logic
 
 
 def _published(logic: str | None) -> PublishedJobSpec:

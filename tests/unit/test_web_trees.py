@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from headgate.catalog.branch_names import BranchNameLine
-from headgate.model.graph.nodes import Edge, Graph, Mark, Node
-from headgate.model.job_states import JobState
+from headgate.catalog.overview import BranchNameLine
+from headgate.model.graph import Edge, Graph, Mark, Node
 from headgate.model.names import parse_dataset_name
-from headgate.model.nouns import DatasetKind
+from headgate.model.nouns import DatasetKind, JobState
 from headgate.server.web.branches_page import place_in_tree
-from headgate.server.web.lineage_drawing import drawing, state_of, told_of
-from headgate.server.web.lineage_page import around, stage
+from headgate.server.web.lineage_page import around, drawing, stage, state_of, told_of
 
 
 def _line(name: str, parent: str | None) -> BranchNameLine:

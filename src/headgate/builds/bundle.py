@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from headgate.errors import Invalid, ObjectCorrupted
 from headgate.model.names import check_file_path
-from headgate.transforms.finding import SOURCE_LAYOUT
+from headgate.transforms.discovery import SOURCE_LAYOUT
 
 # The earliest moment a zip can say; a real one would make equal content differ.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)

@@ -19,9 +19,8 @@ from typing import Any
 
 from headgate.errors import InvalidDefinition
 from headgate.transforms.definition import Transform
-from headgate.transforms.describing import describe
-from headgate.transforms.finding import import_roots, transforms_of
-from headgate.transforms.running import users_line
+from headgate.transforms.discovery import describe, import_roots, transforms_of
+from headgate.transforms.invocation import users_line
 
 
 class ForeignModule(Exception):

@@ -9,20 +9,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headgate.builds.attempting import Attempt
-from headgate.builds.opening import LEASE_SECONDS, OpenedBuild, job_key
-from headgate.builds.outcome import ShownJob
-from headgate.builds.parts import Parts
-from headgate.builds.report import JobState, job_record, planned_reports
-from headgate.catalog.attempts import dispatch_attempt
+from headgate.builds.attempt import Attempt, Parts
+from headgate.builds.open import LEASE_SECONDS, OpenedBuild, job_key
+from headgate.builds.report import ShownJob, job_record, planned_reports
+from headgate.catalog.attempts import dispatch_attempt, find_attempt_state, give_up
 from headgate.catalog.builds import record_jobs
-from headgate.catalog.endings import find_attempt_state, give_up
-from headgate.catalog.find import load_transactions
+from headgate.catalog.records import load_transactions
 from headgate.errors import HeadgateError
 from headgate.model.changes import Provenance
 from headgate.model.ids import PublicationNumber, TransactionId
 from headgate.model.names import DatasetName
-from headgate.model.nouns import AttemptRef, AttemptState, Transaction
+from headgate.model.nouns import AttemptRef, AttemptState, JobState, Transaction
 
 Watch = Callable[[Sequence[ShownJob]], None]
 

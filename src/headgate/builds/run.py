@@ -2,31 +2,161 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.builds.answering import plan_build
-from headgate.builds.atomic import publish_staged
-from headgate.builds.attempting import Jobs
-from headgate.builds.happening import Happened, tell_adopted, tell_staged
-from headgate.builds.heartbeat import beating
-from headgate.builds.job import SparkJobs
+from headgate.attempts import RENEW_SECONDS, CommitOptions, Pulse, commit_transactions
+from headgate.builds.attempt import Happened, Jobs, Parts, tell_adopted, tell_staged
+from headgate.builds.job import run_job
 from headgate.builds.ledger import Ledger, Watch
-from headgate.builds.opening import LEASE_SECONDS, OpenedBuild, OpeningRequest, open_build
-from headgate.builds.outcome import BuildInterrupted as BuildInterrupted
-from headgate.builds.outcome import BuildOutcome as BuildOutcome
-from headgate.builds.parts import Parts
-from headgate.builds.plan import PlanRequest
-from headgate.builds.report import BuildState, JobState
-from headgate.builds.schedule import Schedule
-from headgate.catalog.attempts import check_newest, dispatch_attempt
-from headgate.catalog.endings import give_up
-from headgate.catalog.leftovers import close_build, drop_unused_branches, settle_builds
-from headgate.errors import AttemptSuperseded, OpenTransactionAlreadyExists, PlanChanged
+from headgate.builds.open import LEASE_SECONDS, OpenedBuild, OpeningRequest, open_build
+from headgate.builds.plan import PlanRequest, plan_build
+from headgate.builds.report import BuildInterrupted, BuildOutcome
+from headgate.builds.spark_jobs import SparkJobs
+from headgate.catalog.attempts import check_newest, dispatch_attempt, give_up, heartbeat
+from headgate.catalog.builds import close_build, drop_unused_branches, settle_builds
+from headgate.catalog.records import load_transactions
+from headgate.errors import (
+    AttemptSuperseded,
+    HeadgateError,
+    OpenTransactionAlreadyExists,
+    PlanChanged,
+)
 from headgate.model.ids import BuildId, mint_build
-from headgate.model.nouns import AttemptRef, AttemptState
+from headgate.model.nouns import AttemptRef, AttemptState, BuildState, JobState
+
+# The order of a build's jobs: each after what it needs, independent ones side by side.
+
+PARALLEL_JOBS = 4
+_GOOD = {JobState.SUCCEEDED, JobState.SKIPPED, JobState.ADOPTED}
+_BAD = {JobState.FAILED, JobState.ABORTED}
+
+
+@dataclass(kw_only=True)
+class Schedule:
+    """The jobs that wait, and those that run."""
+
+    ledger: Ledger
+    jobs: Jobs
+    retries: int
+    # Nothing is committed before all of it is: the first failure ends the build.
+    atomic: bool
+    abort_on_failure: bool
+    _waiting: set[int] = field(default_factory=set)
+    _futures: dict[Future[None], int] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Returns when every job has ended; an interrupt first ends all that runs."""
+        reports = enumerate(self.ledger.reports)
+        self._waiting = {p for p, report in reports if report.state is JobState.WAITING}
+        if not self._waiting:
+            return
+        # Before the first job's clock runs.
+        self.jobs.expect(len(self._waiting))
+        with ThreadPoolExecutor(max_workers=PARALLEL_JOBS) as pool:
+            try:
+                while self._waiting or self._futures:
+                    self._step(pool)
+            except BaseException:
+                # Else the pool would wait for the jobs, however long they take.
+                self.ledger.stop("the build was interrupted")
+                raise
+
+    def _step(self, pool: ThreadPoolExecutor) -> None:
+        if self.ledger.stopped is not None:
+            self._abort(self._waiting)
+        for position in sorted(p for p in self._waiting if self._is_ready(p)):
+            # This one too: it has not taken its process yet, and must not take the next one's.
+            self.jobs.expect(len(self._waiting))
+            self._waiting.discard(position)
+            self._futures[pool.submit(self._run_job, position)] = position
+        done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
+        for future in done:
+            position = self._futures.pop(future)
+            future.result()
+            if self.ledger.reports[position].state in _BAD:
+                self._give_up_after(position)
+
+    def _run_job(self, position: int) -> None:
+        run_job(self.ledger, self.jobs, position, retries=self.retries, atomic=self.atomic)
+
+    def _is_ready(self, position: int) -> bool:
+        needs = self.ledger.opened.plan.decisions[position].job.needs
+        return all(self.ledger.reports[need].state in _GOOD for need in needs)
+
+    def _give_up_after(self, failed: int) -> None:
+        """A failure takes its dependants with it, and everything where that was asked for."""
+        lost = {failed}
+        for position, decision in enumerate(self.ledger.opened.plan.decisions):
+            if lost & set(decision.job.needs):
+                lost.add(position)
+        if self.abort_on_failure or self.atomic:
+            self.ledger.stop("another job of this build failed")
+            lost |= self._waiting
+        self._abort(lost & self._waiting)
+
+    def _abort(self, positions: set[int]) -> None:
+        for position in sorted(positions):
+            self._waiting.discard(position)
+            self.ledger.abort(position, JobState.ABORTED)
+
+
+# A build's pulse: its leases are renewed, and an end that came from outside is noticed.
+
+_LOOK_SECONDS = 1.0
+
+
+def beating(ledger: Ledger) -> Pulse:
+    """To be entered for as long as the build's jobs run."""
+    renewed = time.monotonic()
+
+    def beat() -> None:
+        nonlocal renewed
+        # A catalog that does not answer for a while is asked again; leases outlast it.
+        with contextlib.suppress(HeadgateError):
+            ledger.look_outside()
+        if time.monotonic() - renewed >= RENEW_SECONDS and ledger.ended_by is None:
+            renewed = time.monotonic()
+            _renew(ledger)
+
+    return Pulse(beat, seconds=_LOOK_SECONDS)
+
+
+def _renew(ledger: Ledger) -> None:
+    for ref in (ledger.opened.attempt, *ledger.live_attempts()):
+        # A job that ended meanwhile needs no lease.
+        with contextlib.suppress(HeadgateError):
+            heartbeat(ledger.parts.database, ref)
+
+
+# The end of an atomic build: everything it made and adopted becomes visible at once.
+
+
+def publish_staged(ledger: Ledger) -> None:
+    """One publication, with the build's own attempt; raises and shows nothing where refused."""
+    opened, ids = ledger.opened, list(ledger.staged)
+    if not ids and not opened.adoptions:
+        return
+    receipt = commit_transactions(
+        ledger.parts.database,
+        ledger.parts.contents,
+        ids,
+        CommitOptions(
+            actor=ledger.actor,
+            attempt=opened.attempt,
+            may_write_protected=opened.may_write_protected,
+            provenance=ledger.staged,
+            natural=ledger.natural,
+        ),
+        together_with=opened.adoptions,
+    )
+    found = ledger.parts.database.read(lambda c: load_transactions(c, ids))
+    ledger.note_made({t.dataset: t for t in found.values()}, receipt.publication)
+
 
 # How often a plan that changed under the opening is made again without being asked to wait.
 _PLANS = 3

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, insert, select, update
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.find import (
+from headgate.catalog.locks import lock_branches
+from headgate.catalog.publish import publish, publish_prepared
+from headgate.catalog.records import (
     Steps,
     check_in_history,
     find_branch,
@@ -16,10 +18,8 @@ from headgate.catalog.find import (
     load_branch,
     load_transaction,
 )
-from headgate.catalog.locks import lock_branches
-from headgate.catalog.publish import publish, publish_prepared
 from headgate.catalog.schema import branches, datasets, moves, protected_branches, publications
-from headgate.catalog.writes import record_event
+from headgate.catalog.transactions import record_event
 from headgate.errors import (
     BranchExists,
     BranchNotFound,
@@ -36,6 +36,7 @@ from headgate.model.changes import (
     OperationKey,
     PublishRequest,
     Receipt,
+    wait_seconds,
 )
 from headgate.model.history import is_in_history
 from headgate.model.ids import TransactionId, mint_branch
@@ -47,7 +48,6 @@ from headgate.model.nouns import (
     Transaction,
     TransactionState,
 )
-from headgate.model.waiting import wait_seconds
 
 # How often a child is placed again where its parent moved meanwhile.
 _TRIES = 20

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, exists, insert, or_, select, update
 
+from headgate.catalog.attempts import end_attempt_in, find_attempt_state, give_up_in
+from headgate.catalog.branches import delete_branches
 from headgate.catalog.database import Database, now
-from headgate.catalog.find import load_transactions
-from headgate.catalog.rows import dump, load
-from headgate.catalog.schema import builds, jobs, transactions
-from headgate.errors import NotFound
-from headgate.model.ids import BuildId, Instant, TransactionId
-from headgate.model.nouns import AttemptRef, Transaction, TransactionState
+from headgate.catalog.records import BRANCHES, dump, in_chunks, load, load_transactions, to_branch
+from headgate.catalog.schema import attempts, branches, builds, jobs, transactions, units
+from headgate.errors import BuildNotRunning, Conflict, NotFound
+from headgate.model.ids import BranchId, BuildId, Epoch, Instant, TransactionId, UnitId
+from headgate.model.nouns import AttemptRef, AttemptState, Branch, Transaction, TransactionState
 
 RUNNING = "running"
 # Of equal results the newest is as good as any: there is no need to look at all of them.
@@ -166,3 +168,172 @@ def _to_build(row: RowMapping, found: tuple[JobRecord, ...]) -> BuildRecord:
         body=load(row["body"]),
         jobs=found,
     )
+
+
+# What builds and units that ended left: closed in the books, their unused branches dropped.
+
+# As for transactions: a build whose lease ran out this many leases ago has no process any more.
+ABANDONED_LEASES = 5
+_TRIES = 3
+_ENDED: dict[AttemptState | None, str] = {
+    AttemptState.SUCCEEDED: "succeeded",
+    AttemptState.FAILED: "failed",
+    AttemptState.SUPERSEDED: "canceled",
+    AttemptState.CANCELED: "canceled",
+}
+_UNFINISHED = ("waiting", "running")
+
+
+def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
+    """Ends a build from outside: its work is aborted now, its process learns it and stops."""
+
+    def work(connection: Connection) -> BuildId:
+        found = load_build(connection, id)
+        if found.state not in {RUNNING, "canceled"}:
+            raise BuildNotRunning(build=id, state=found.state)
+        ref = _attempt_of(connection, found.id)
+        give_up_in(connection, ref, AttemptState.CANCELED, actor=actor, kind="canceled")
+        return found.id
+
+    _finish(database, database.write(work), actor=actor)
+    return database.read(lambda c: load_build(c, id))
+
+
+def close_build(database: Database, id: BuildId, attempt: AttemptRef, state: str) -> None:
+    """What a build does last itself: its attempt and its record end together."""
+
+    def work(connection: Connection) -> None:
+        succeeded = state == "succeeded"
+        end_attempt_in(
+            connection, attempt, AttemptState.SUCCEEDED if succeeded else AttemptState.FAILED
+        )
+        end_build_in(connection, id, state)
+
+    database.write(work)
+
+
+def settle_builds(database: Database, *, actor: str, key: str | None = None) -> list[BuildId]:
+    """Closes builds that nobody runs any more: superseded ones, and those abandoned for long."""
+    dead = database.read(partial(_dead, key=key))
+    for id in dead:
+        database.write(partial(_give_up_dead, id=id, actor=actor))
+        _finish(database, id, actor=actor)
+    return dead
+
+
+def drop_unused_branches(
+    database: Database, candidates: Iterable[BranchId], *, actor: str
+) -> list[Branch]:
+    """Deletes those made for work that nobody committed: they would only hide others."""
+    wanted = list(candidates)
+    for _ in range(_TRIES):
+        unused = database.read(partial(_unused, ids=wanted))
+        if not unused:
+            break
+        try:
+            delete_branches(database, unused, actor=actor, may_write_protected=True)
+            return unused
+        except Conflict:
+            # Somebody began to use one of them: look again.
+            continue
+    return []
+
+
+def settle_units(database: Database, *, actor: str, unit: UnitId | None = None) -> None:
+    """Deletes the roots that units made before they were aborted, by themselves or by others."""
+    drop_unused_branches(database, database.read(partial(_left_by_units, unit=unit)), actor=actor)
+
+
+def _finish(database: Database, id: BuildId, *, actor: str) -> None:
+    """The record is closed last: whoever dies before that leaves it to recovery."""
+    drop_unused_branches(database, database.read(partial(_made_for, build=id)), actor=actor)
+    database.write(partial(_close, id=id))
+
+
+def _dead(
+    connection: Connection, *, key: str | None = None, id: BuildId | None = None
+) -> list[BuildId]:
+    """Builds on record as running whose attempt is not, or has not been heard of for long."""
+    patience = attempts.c.lease_seconds * (ABANDONED_LEASES * 1_000_000)
+    expired = attempts.c.lease_until + patience < now(connection)
+    query = (
+        select(builds.c.id)
+        .join(
+            attempts,
+            and_(
+                attempts.c.key == builds.c.attempt_key, attempts.c.epoch == builds.c.attempt_epoch
+            ),
+        )
+        .where(builds.c.state == RUNNING, (attempts.c.state != AttemptState.RUNNING) | expired)
+    )
+    if key is not None:
+        query = query.where(builds.c.attempt_key == key)
+    if id is not None:
+        query = query.where(builds.c.id == id)
+    return [BuildId(found) for found in connection.execute(query).scalars()]
+
+
+def _give_up_dead(connection: Connection, id: BuildId, actor: str) -> None:
+    # Its process may have come back to life since it was looked at.
+    if _dead(connection, id=id):
+        ref = _attempt_of(connection, id)
+        give_up_in(connection, ref, AttemptState.FAILED, actor=actor, kind="abandoned")
+
+
+def _close(connection: Connection, id: BuildId) -> None:
+    """The record of a build says what became of its attempt."""
+    state = find_attempt_state(connection, _attempt_of(connection, id))
+    if state not in _ENDED or not end_build_in(connection, id, _ENDED[state]):
+        return
+    mine = (jobs.c.build_id == id, jobs.c.state.in_(_UNFINISHED))
+    for row in connection.execute(select(jobs.c.ordinal, jobs.c.body).where(*mine)).all():
+        connection.execute(
+            update(jobs)
+            .where(jobs.c.build_id == id, jobs.c.ordinal == row.ordinal)
+            .values(state="aborted", body=dump({**load(row.body), "state": "aborted"}))
+        )
+
+
+def _attempt_of(connection: Connection, id: BuildId) -> AttemptRef:
+    row = connection.execute(
+        select(builds.c.attempt_key, builds.c.attempt_epoch).where(builds.c.id == id)
+    ).one()
+    return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch))
+
+
+def _made_for(connection: Connection, build: BuildId) -> list[BranchId]:
+    query = select(branches.c.id).where(branches.c.made_for == build)
+    return [BranchId(id) for id in connection.execute(query).scalars()]
+
+
+def _left_by_units(connection: Connection, unit: UnitId | None) -> list[BranchId]:
+    # A root that shows nothing has no head, by which the few of them are found quickly.
+    query = (
+        select(branches.c.id)
+        .join(units, units.c.id == branches.c.made_for)
+        .where(
+            branches.c.head_id.is_(None),
+            branches.c.made_for.is_not(None),
+            units.c.state == TransactionState.ABORTED,
+        )
+    )
+    if unit is not None:
+        query = query.where(branches.c.made_for == unit)
+    return [BranchId(id) for id in connection.execute(query).scalars()]
+
+
+def _unused(connection: Connection, ids: Iterable[BranchId]) -> list[Branch]:
+    committed = exists().where(
+        transactions.c.branch_id == branches.c.id,
+        transactions.c.state == TransactionState.COMMITTED,
+    )
+    found: list[Branch] = []
+    for part in in_chunks(ids):
+        query = BRANCHES.where(
+            branches.c.id.in_(part),
+            branches.c.made_for.is_not(None),
+            branches.c.head_id.is_not_distinct_from(branches.c.view_id),
+            ~committed,
+        )
+        found += [to_branch(row) for row in connection.execute(query).mappings()]
+    return found

@@ -7,20 +7,29 @@ no effect but its SQL.
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError as UrlError
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
-from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.exc import (
+    ArgumentError as UrlError,
+)
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    OperationalError,
+)
+from sqlalchemy.exc import (
+    TimeoutError as NoConnectionFree,
+)
 from sqlalchemy.pool import QueuePool
 
-from headgate.catalog.filesystem import check_catalog_path
-from headgate.catalog.line import Line
 from headgate.errors import (
     CatalogBroken,
     CatalogUnavailable,
@@ -29,9 +38,81 @@ from headgate.errors import (
     Invalid,
     MissingExtra,
 )
+from headgate.model.changes import wait_seconds
 from headgate.model.ids import Instant
 from headgate.model.names import no_text
-from headgate.model.waiting import wait_seconds
+
+# Writers of one process at one SQLite catalog: served in the order in which they came.
+#
+# SQLite lets its writers poll: who has waited longest looks least often, and in a crowd one may
+# wait for seconds while others are served again and again.
+
+
+class Line:
+    """It makes waiting fair and short, and decides nothing: the database does."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[threading.Event] = deque()
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def turn(self, *, patience_seconds: float) -> Iterator[None]:
+        """Waits for those who came before; after a while, goes on all the same."""
+        mine = threading.Event()
+        try:
+            with self._guard:
+                self._waiting.append(mine)
+                self._call_the_first()
+            mine.wait(patience_seconds)
+            yield
+        finally:
+            with self._guard:
+                if mine in self._waiting:
+                    self._waiting.remove(mine)
+                self._call_the_first()
+
+    def _call_the_first(self) -> None:
+        if self._waiting:
+            self._waiting[0].set()
+
+
+# Where a SQLite catalog may live: not on a network file system, whose locks do not hold.
+
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p"}
+_NETWORK_FUSE = {"fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone"}
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def check_catalog_path(database: str | None, mounts: Path = MOUNTS) -> None:
+    """Refuses a path on a network file system, naming it."""
+    if not database or database == ":memory:":
+        raise CatalogBroken(
+            where="sqlite",
+            reason="a catalog in memory would be lost with the process",
+            remedy="Give it a file: `sqlite:///path/catalog.db`.",
+        )
+    kind = _kind_of(Path(database).absolute(), mounts)
+    if kind in _NETWORK | _NETWORK_FUSE:
+        raise CatalogBroken(
+            where=database,
+            reason=f"it lies on a network file system ({kind}), where SQLite's locks do not hold",
+            remedy="Put it on a local disk, or use a PostgreSQL catalog for a team.",
+        )
+
+
+def _kind_of(path: Path, mounts: Path) -> str | None:
+    """The file system type of the deepest mount point above the path; None where not told."""
+    if not mounts.exists():
+        return None
+    resolved = path.resolve()
+    best: tuple[int, str] | None = None
+    for line in mounts.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4].replace("\\040", " "))
+        if resolved.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
+            best = (len(point.parts), after.split()[0])
+    return best[1] if best else None
+
 
 T = TypeVar("T")
 

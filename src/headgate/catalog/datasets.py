@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, delete, insert, select, update
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.find import (
+from headgate.catalog.publish import publish_in
+from headgate.catalog.records import (
+    dump,
     find_dataset,
+    load,
     load_dataset,
     load_transaction,
+    namespace_key,
+    namespace_parts,
 )
-from headgate.catalog.publish import publish_in
-from headgate.catalog.rows import dump, load, namespace_key, namespace_parts
 from headgate.catalog.schema import datasets, namespaces, tags
 from headgate.errors import (
     DatasetExists,

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.rows import dump, load, namespace_key
+from headgate.catalog.records import dump, load, namespace_key
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
 from headgate.model.ids import Instant, JobSpecId, mint_jobspec

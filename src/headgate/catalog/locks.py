@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select
 
-from headgate.catalog.chunks import in_chunks
-from headgate.catalog.rows import TRANSACTIONS, dataset_name, to_transaction
+from headgate.catalog.records import TRANSACTIONS, dataset_name, in_chunks, to_transaction
 from headgate.catalog.schema import (
     attempts,
     branches,

@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, bindparam, literal, select
 
-from headgate.catalog.find import load_transactions
-from headgate.catalog.rows import (
+from headgate.catalog.records import (
     TRANSACTIONS,
     dataset_name,
     load,
+    load_transactions,
     to_transaction,
 )
 from headgate.catalog.schema import (

@@ -17,11 +17,10 @@ from sqlalchemy import (
 )
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.rows import dump, load
+from headgate.catalog.records import dump, load
 from headgate.catalog.schema import moves, operations, publications
 from headgate.errors import HeadgateError, IdempotencyKeyReused
-from headgate.model.asking import is_same_request
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import OperationKey, Receipt, is_same_request
 from headgate.model.ids import Instant, OperationId, PublicationNumber
 
 T = TypeVar("T")

@@ -11,11 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headgate.catalog.database import Connection, Database
-from headgate.catalog.intent_body import IntentBody, OutsideTarget, body_from_json
+from sqlalchemy import Connection
+
+from headgate.catalog.database import Database
 from headgate.catalog.intents import (
     Intent,
+    IntentBody,
+    OutsideTarget,
     after_recovery,
+    body_from_json,
     clear_intent,
     confirm_effect,
     find_intent,

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from headgate.catalog.chunks import in_chunks
 from headgate.catalog.database import Database, now
-from headgate.catalog.find import Steps
+from headgate.catalog.effects import Picture, check_condemned, check_read, look_at
 from headgate.catalog.intents import after_recovery, check_no_foreign_intent, check_own_intent
 from headgate.catalog.locks import (
     branches_with_head,
@@ -23,22 +22,23 @@ from headgate.catalog.locks import (
     lock_units,
 )
 from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
-from headgate.catalog.picture import Picture, check_condemned, check_read, look_at
-from headgate.catalog.recording import added_rows, close_committed, write_publication
-from headgate.catalog.rows import dataset_name, dump
+from headgate.catalog.records import Steps, dataset_name, dump, in_chunks
 from headgate.catalog.schema import (
     branches,
     condemned_objects,
     datasets,
+    log_counter,
+    moves,
     protected_branches,
+    publications,
     transactions,
+    units,
     versions,
     working_objects,
 )
-from headgate.catalog.taking_off import take_off
-from headgate.catalog.transactions import end_expired
-from headgate.catalog.writes import (
+from headgate.catalog.transactions import (
     close_aborted,
+    end_expired,
     hand_down_ancestry,
     insert_versions,
 )
@@ -63,6 +63,7 @@ from headgate.model.changes import (
     Receipt,
 )
 from headgate.model.failpoints import Failpoint, reach
+from headgate.model.history import Lookup, Step, ancestor_at_depth
 from headgate.model.ids import (
     BranchId,
     DatasetId,
@@ -74,6 +75,192 @@ from headgate.model.ids import (
     mint_operation,
 )
 from headgate.model.names import DatasetName
+from headgate.model.nouns import TransactionState
+
+# The rows that a publication leaves: its transactions, its number, its moves.
+
+# Built once: making a statement costs more than running it.
+_CLOSE = (
+    update(transactions)
+    .where(transactions.c.id == bindparam("the_id"))
+    .values(
+        state=TransactionState.COMMITTED,
+        closed_at=bindparam("the_time"),
+        publication=bindparam("the_publication"),
+        type=bindparam("the_type"),
+    )
+)
+_CLOSE_WITH_PROVENANCE = _CLOSE.values(
+    inputs_key=bindparam("the_inputs_key"),
+    build_key=bindparam("the_build_key"),
+    adoptable=bindparam("the_adoptable"),
+    provenance=bindparam("the_provenance"),
+)
+_FORGET_OBJECTS = delete(working_objects).where(
+    working_objects.c.transaction_id.in_(bindparam("ids", expanding=True))
+)
+_COUNT = (
+    update(log_counter)
+    .where(log_counter.c.id == 1)
+    .values(number=bindparam("the_number"), last_at=bindparam("the_time"))
+)
+
+
+def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list[dict[str, object]]:
+    return [
+        {
+            "id": t.id,
+            "dataset_id": t.branch.dataset_id,
+            "branch_id": t.branch.id,
+            "branch_name": t.branch.name,
+            "parent_id": t.parent,
+            "depth": t.depth,
+            "jump_id": t.jump,
+            "type": t.type,
+            "state": TransactionState.COMMITTED,
+            "version_id": t.version.id if t.version else None,
+            "actor": picture.request.on_behalf_of or picture.request.actor,
+            "opened_at": at,
+            "closed_at": at,
+            "attempt_key": picture.request.attempt.key if picture.request.attempt else None,
+            "attempt_epoch": picture.request.attempt.epoch if picture.request.attempt else None,
+            "publication": number,
+            "inputs_key": t.provenance.inputs_key,
+            "build_key": t.provenance.build_key,
+            "adoptable": int(t.provenance.adoptable),
+            "provenance": dump(dict(t.provenance.facts)),
+        }
+        for t in picture.added
+    ]
+
+
+def close_committed(
+    connection: Connection, picture: Picture, number: PublicationNumber, at: Instant
+) -> None:
+    same = {"the_time": at, "the_publication": number}
+    plain = [
+        {**same, "the_id": c.id, "the_type": c.type}
+        for c in picture.committed
+        if c.provenance is None
+    ]
+    known = [
+        {
+            **same,
+            "the_id": c.id,
+            "the_type": c.type,
+            "the_inputs_key": c.provenance.inputs_key,
+            "the_build_key": c.provenance.build_key,
+            "the_adoptable": int(c.provenance.adoptable),
+            "the_provenance": dump(dict(c.provenance.facts)),
+        }
+        for c in picture.committed
+        if c.provenance is not None
+    ]
+    if plain:
+        connection.execute(_CLOSE, plain)
+    if known:
+        connection.execute(_CLOSE_WITH_PROVENANCE, known)
+    if picture.units:
+        connection.execute(
+            update(units)
+            .where(units.c.id.in_(picture.units))
+            .values(state=TransactionState.COMMITTED)
+        )
+    for part in in_chunks(c.id for c in picture.committed):
+        connection.execute(_FORGET_OBJECTS, {"ids": part})
+
+
+def write_publication(
+    connection: Connection,
+    picture: Picture,
+    operation: OperationId,
+    number: PublicationNumber,
+    at: Instant,
+) -> None:
+    connection.execute(_COUNT, {"the_number": number, "the_time": at})
+    connection.execute(
+        insert(publications),
+        {
+            "number": number,
+            "at": at,
+            "actor": picture.request.actor,
+            "kind": picture.request.kind,
+            "operation_id": operation,
+        },
+    )
+    connection.execute(
+        insert(moves),
+        [
+            {
+                "publication": number,
+                "ordinal": ordinal,
+                "dataset_id": move.branch.dataset_id,
+                "branch_id": move.branch.id,
+                "branch_name": move.branch.name,
+                "from_id": move.from_view,
+                "to_id": move.to_view,
+                "change": move.change,
+            }
+            for ordinal, move in enumerate(picture.moves)
+        ],
+    )
+
+
+# What a reset or a replacement takes off its branch, in one statement however much it is.
+
+_columns = (transactions.c.id, transactions.c.parent_id, transactions.c.depth)
+_below = transactions.alias("below")
+_newest = (
+    select(*_columns)
+    .where(transactions.c.id == bindparam("the_newest"), transactions.c.depth > bindparam("kept"))
+    .cte("gone", recursive=True)
+)
+_gone = _newest.union_all(
+    select(_below.c.id, _below.c.parent_id, _below.c.depth).where(
+        _below.c.id == _newest.c.parent_id, _below.c.depth > bindparam("kept")
+    )
+)
+_TAKE_OFF = (
+    update(transactions)
+    .where(
+        transactions.c.id.in_(select(_gone.c.id)),
+        transactions.c.branch_id == bindparam("the_branch"),
+        transactions.c.adoptable == 1,
+    )
+    .values(adoptable=0)
+)
+
+
+def take_off(
+    connection: Connection,
+    branch: BranchId,
+    before: TransactionId,
+    after: TransactionId | None,
+    steps: Steps,
+) -> None:
+    """What a reset or replacement took off its branch is never adopted again."""
+    kept = meeting_depth(steps(before), steps(after), steps) if after else -1
+    connection.execute(_TAKE_OFF, {"the_newest": before, "kept": kept, "the_branch": branch})
+
+
+def meeting_depth(one: Step, other: Step, lookup: Lookup) -> int:
+    """How deep the newest transaction lies that two histories share; -1 where they share none.
+
+    Side by side, at equal depth, both skip equally far: over what they do not share.
+    """
+    depth = min(one.depth, other.depth)
+    left, right = ancestor_at_depth(one, depth, lookup), ancestor_at_depth(other, depth, lookup)
+    while left is not None and right is not None and left.id != right.id:
+        if left.jump != right.jump:
+            left, right = _at(left.jump, lookup), _at(right.jump, lookup)
+        else:
+            left, right = _at(left.parent, lookup), _at(right.parent, lookup)
+    return left.depth if left is not None else -1
+
+
+def _at(id: TransactionId | None, lookup: Lookup) -> Step | None:
+    return lookup(id) if id is not None else None
+
 
 # Built once: making a statement costs more than running it.
 _NAMES = select(datasets.c.id, datasets.c.namespace, datasets.c.name.label("dataset_name")).where(

@@ -12,26 +12,26 @@ from functools import partial
 
 from sqlalchemy import Connection, insert, select
 
+from headgate.catalog.builds import settle_builds, settle_units
 from headgate.catalog.database import Database, now
-from headgate.catalog.intent_body import IntentBody, OutsideTarget, body_from_json
 from headgate.catalog.intents import (
     Intent,
+    IntentBody,
+    OutsideTarget,
+    body_from_json,
     clear_intent,
     list_intents,
     release_intent,
     renew_intent,
     take_over_intent,
 )
-from headgate.catalog.leftovers import settle_builds, settle_units
 from headgate.catalog.locks import branches_with_head, lock_branches, lock_transactions
 from headgate.catalog.operations import find_receipt
 from headgate.catalog.publish import publish
-from headgate.catalog.rows import dump
+from headgate.catalog.records import dump
 from headgate.catalog.schema import recoveries, transactions
-from headgate.catalog.transactions import abort_in
-from headgate.catalog.workspace_recovery import record_landing
-from headgate.catalog.workspaces import WORKSPACE
-from headgate.catalog.writes import record_event
+from headgate.catalog.transactions import abort_in, record_event
+from headgate.catalog.workspaces import WORKSPACE, record_landing
 from headgate.errors import HeadgateError, IntentTakenOver, Invalid, Unavailable
 from headgate.model.changes import PublishRequest
 from headgate.model.failpoints import Failpoint, reach

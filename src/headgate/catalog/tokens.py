@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping, insert, select, update
 
 from headgate.catalog.attempts import token_digest
 from headgate.catalog.database import Database, now
-from headgate.catalog.rows import dump, load
+from headgate.catalog.records import dump, load
 from headgate.catalog.schema import tokens
 from headgate.errors import NotFound, TokenRefused
 from headgate.model.access import Grant, Role

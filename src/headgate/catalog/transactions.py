@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, case, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.find import Steps, load_transactions
+from headgate.catalog.effects import already_open
 from headgate.catalog.intents import after_recovery, check_no_foreign_intent
 from headgate.catalog.locks import (
     BranchState,
@@ -17,23 +18,294 @@ from headgate.catalog.locks import (
     lock_branches,
     lock_transactions,
 )
-from headgate.catalog.picture import already_open
-from headgate.catalog.rows import dump
-from headgate.catalog.schema import branches, protected_branches, transactions
-from headgate.catalog.writes import close_aborted, record_event, set_head_back
+from headgate.catalog.records import (
+    BRANCHES,
+    Steps,
+    dump,
+    load_transaction,
+    load_transactions,
+    to_branch,
+)
+from headgate.catalog.schema import (
+    branches,
+    condemned_objects,
+    events,
+    protected_branches,
+    transactions,
+    units,
+    versions,
+    working_objects,
+)
 from headgate.errors import (
     AttemptSuperseded,
     BranchNotFound,
     BranchProtected,
     Invalid,
+    Mismatch,
     PlanChanged,
     TransactionNotFound,
     TransactionNotOpen,
+    VersionExpired,
+    ViewConflict,
 )
+from headgate.model.ancestry import without
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.history import next_step_pointers
-from headgate.model.ids import BranchId, Instant, TransactionId, UnitId, mint_transaction
-from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType
+from headgate.model.ids import (
+    BranchId,
+    DatasetId,
+    Instant,
+    TransactionId,
+    UnitId,
+    VersionId,
+    mint,
+    mint_transaction,
+)
+from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType, Version
+
+# Small writes that the door and the other verbs share; none of them changes a view.
+
+_NEW_VERSIONS = {
+    "sqlite": sqlite.insert(versions).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(versions).on_conflict_do_nothing(),
+}
+
+
+def insert_versions(
+    connection: Connection, new: Sequence[tuple[DatasetId, Version]], at: Instant
+) -> None:
+    """Records versions; those that are known (adopted, shared) are left as they are."""
+    if not new:
+        return
+    connection.execute(
+        _NEW_VERSIONS[connection.dialect.name],
+        [
+            {
+                "id": version.id,
+                "dataset_id": dataset,
+                "location": version.location,
+                "content_id": version.content_id,
+                "created_at": at,
+            }
+            for dataset, version in new
+        ],
+    )
+
+
+def close_aborted(connection: Connection, ids: Iterable[TransactionId], at: Instant) -> None:
+    """Marks OPEN transactions ABORTED, and with one of a unit all of that unit."""
+    gone = sorted(set(ids))
+    if not gone:
+        return
+    gone += _unit_siblings(connection, gone)
+    connection.execute(
+        update(transactions)
+        .where(transactions.c.id.in_(gone), transactions.c.state == TransactionState.OPEN)
+        .values(
+            state=TransactionState.ABORTED,
+            # It began after its parent ended, which may be ahead of a coarse clock.
+            closed_at=case((transactions.c.opened_at > at, transactions.c.opened_at), else_=at),
+        )
+    )
+    connection.execute(delete(working_objects).where(working_objects.c.transaction_id.in_(gone)))
+
+
+def _unit_siblings(connection: Connection, ids: Sequence[TransactionId]) -> list[TransactionId]:
+    """Closes the units that lose one of these; their other OPEN transactions, heads set back."""
+    lost = list(
+        connection.execute(
+            select(transactions.c.unit_id)
+            .where(transactions.c.id.in_(ids), transactions.c.unit_id.is_not(None))
+            .distinct()
+        ).scalars()
+    )
+    if not lost:
+        return []
+    connection.execute(
+        update(units)
+        .where(units.c.id.in_(lost), units.c.state == TransactionState.OPEN)
+        .values(state=TransactionState.ABORTED)
+    )
+    others = connection.execute(
+        select(transactions.c.id, transactions.c.parent_id).where(
+            transactions.c.unit_id.in_(lost),
+            transactions.c.state == TransactionState.OPEN,
+            transactions.c.id.not_in(ids),
+        )
+    ).all()
+    for id, parent in others:
+        connection.execute(update(branches).where(branches.c.head_id == id).values(head_id=parent))
+    return [TransactionId(id) for id, _ in others]
+
+
+def set_head_back(connection: Connection, branch: BranchId, head: TransactionId | None) -> None:
+    """After an abort the head is the transaction's parent again; the view never moved."""
+    connection.execute(update(branches).where(branches.c.id == branch).values(head_id=head))
+
+
+def hand_down_ancestry(connection: Connection, gone: BranchState) -> None:
+    """A deleted branch's children go to its parent; chains that led through it still hold."""
+    dataset = branches.c.dataset_id == gone.dataset_id
+    rows = list(connection.execute(BRANCHES.where(dataset)).mappings())
+    before = {row["name"]: to_branch(row) for row in rows}
+    after = without(gone.name, before)
+    ids = {branch.name: branch.id for branch in before.values()}
+    for name, lineage in after.items():
+        was = before[name]
+        if (was.parent, was.remembered_chain) == (lineage.parent, lineage.remembered_chain):
+            continue
+        chain = dump(list(lineage.remembered_chain)) if lineage.remembered_chain else None
+        connection.execute(
+            update(branches)
+            .where(branches.c.id == was.id)
+            .values(
+                parent_id=ids[lineage.parent] if lineage.parent else None,
+                remembered_chain=chain,
+            )
+        )
+
+
+def record_event(
+    connection: Connection,
+    *,
+    at: Instant,
+    actor: str,
+    kind: str,
+    dataset: DatasetId | None = None,
+    branch: str | None = None,
+    transaction: TransactionId | None = None,
+    **detail: object,
+) -> None:
+    """Notes what is recorded and is not a publication."""
+    connection.execute(
+        insert(events).values(
+            id=mint("e"),
+            at=at,
+            actor=actor,
+            kind=kind,
+            dataset_id=dataset,
+            branch_name=branch,
+            transaction_id=transaction,
+            detail=dump(detail),
+        )
+    )
+
+
+# Staging: the working version of an OPEN transaction, fenced like publishing.
+#
+# One UPDATE where the version is the expected one and the owner is the newest epoch.
+
+_CHUNK = 500
+
+
+def stage_version(
+    database: Database,
+    transaction: TransactionId,
+    version: Version,
+    *,
+    expected: VersionId | None,
+    attempt: AttemptRef | None = None,
+    objects: Iterable[str] = (),
+) -> Transaction:
+    """Replaces the working version if it is still the expected one; renews the lease."""
+    staged = database.write(
+        lambda connection: stage_in(
+            connection, transaction, version, expected=expected, attempt=attempt, objects=objects
+        )
+    )
+    reach(Failpoint.STAGE_COMMITTED)
+    return staged
+
+
+def stage_in(
+    connection: Connection,
+    transaction: TransactionId,
+    version: Version,
+    *,
+    expected: VersionId | None,
+    attempt: AttemptRef | None = None,
+    objects: Iterable[str] = (),
+) -> Transaction:
+    if attempt is not None:
+        lock_attempt(connection, attempt)
+    moment = now(connection)
+    dataset = load_transaction(connection, transaction).dataset_id
+    insert_versions(connection, [(dataset, version)], moment)
+    changed = connection.execute(
+        update(transactions)
+        .where(
+            transactions.c.id == transaction,
+            transactions.c.state == TransactionState.OPEN,
+            transactions.c.version_id.is_not_distinct_from(expected),
+            transactions.c.attempt_key.is_not_distinct_from(attempt.key if attempt else None),
+            transactions.c.attempt_epoch.is_not_distinct_from(attempt.epoch if attempt else None),
+        )
+        .values(
+            version_id=version.id,
+            lease_until=moment + transactions.c.lease_seconds * 1_000_000,
+        )
+    )
+    found = load_transaction(connection, transaction)
+    if changed.rowcount != 1:
+        raise _refusal(found, expected, attempt)
+    _use_objects(connection, transaction, sorted(set(objects)))
+    reach(Failpoint.STAGE_APPLIED)
+    return found
+
+
+def _use_objects(connection: Connection, transaction: TransactionId, objects: list[str]) -> None:
+    """Notes which stored objects the transaction re-uses, so that the door can check them."""
+    for start in range(0, len(objects), _CHUNK):
+        part = objects[start : start + _CHUNK]
+        condemned = connection.execute(
+            select(condemned_objects.c.location)
+            .where(condemned_objects.c.location.in_(part))
+            .limit(1)
+        ).scalar_one_or_none()
+        if condemned is not None:
+            raise VersionExpired(what=f"object {condemned}")
+        known = set(
+            connection.execute(
+                select(working_objects.c.location).where(
+                    working_objects.c.transaction_id == transaction,
+                    working_objects.c.location.in_(part),
+                )
+            ).scalars()
+        )
+        rows = [
+            {"transaction_id": transaction, "location": location}
+            for location in part
+            if location not in known
+        ]
+        if rows:
+            connection.execute(insert(working_objects), rows)
+
+
+def _refusal(
+    found: Transaction, expected: VersionId | None, attempt: AttemptRef | None
+) -> Exception:
+    if found.state is not TransactionState.OPEN:
+        return TransactionNotOpen(transaction=found.id, state=found.state)
+    if found.attempt != attempt:
+        return AttemptSuperseded(
+            key=found.attempt.key if found.attempt else found.id,
+            epoch=attempt.epoch if attempt else 0,
+            newest=found.attempt.epoch if found.attempt else 0,
+            state="not the owner",
+        )
+    actual = found.version.id if found.version else None
+    return ViewConflict(
+        [
+            Mismatch(
+                dataset=str(found.dataset),
+                branch=found.branch,
+                field="working version",
+                expected=expected,
+                actual=actual,
+            )
+        ]
+    )
+
 
 _SET_HEAD = (
     update(branches)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
 
+from headgate.catalog.builds import settle_units
 from headgate.catalog.database import Database, now
-from headgate.catalog.find import find_branch, load_transactions
-from headgate.catalog.leftovers import settle_units
 from headgate.catalog.locks import lock_open_unit
 from headgate.catalog.publish import publish_in
+from headgate.catalog.records import find_branch, load_transactions
 from headgate.catalog.schema import transactions, units
 from headgate.catalog.transactions import (
     Opener,

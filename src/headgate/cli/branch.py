@@ -6,20 +6,26 @@ from typing import Annotated
 
 import typer
 
-from headgate import opening
-from headgate.cli.formatting import branch_trees
-from headgate.cli.output import ActorOption, JsonOption, KeyOption, console, note, show_json
-from headgate.cli.published import show_receipt
+from headgate import connection
+from headgate.cli.formatting import branch_trees, show_receipt
+from headgate.cli.output import (
+    ActorOption,
+    JsonOption,
+    KeyOption,
+    console,
+    note,
+    show_json,
+    show_table,
+)
 from headgate.errors import Invalid
-from headgate.handles import BranchHandle
-from headgate.handles.idempotency import operation_key
-from headgate.handles.nouns import branch_json
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import Branch, PublicationKind
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle
+from headgate.store.documents import branch_json, tag_json
+from headgate.store.embedded import Store, operation_key
 
-app = typer.Typer(
+branch_app = typer.Typer(
     no_args_is_help=True, help="Create, list, delete, reset, reparent and protect branches."
 )
 
@@ -27,7 +33,7 @@ DatasetArgument = Annotated[str, typer.Argument(metavar="DATASET", help="As in s
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The branch.")]
 
 
-@app.command()
+@branch_app.command()
 def create(
     dataset: DatasetArgument,
     name: NameArgument,
@@ -48,7 +54,7 @@ def create(
     """
     if root and (parent or at):
         raise Invalid("a root has no parent: give either --root, or --from with or without --at.")
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         above = None if root else parent or hg.settings.builds.branch
         branch = hg.dataset(dataset).branch(name)
         branch.create(
@@ -60,7 +66,7 @@ def create(
     _show_branch(made, json=json)
 
 
-@app.command("list")
+@branch_app.command("list")
 def list_(
     dataset: Annotated[
         str | None, typer.Argument(metavar="DATASET", help="All datasets unless named.")
@@ -71,7 +77,7 @@ def list_(
 
     Example: headgate branch list sales.orders
     """
-    with opening.open() as hg:
+    with connection.open() as hg:
         found, guarded = hg.branches(dataset), hg.protected()
     if json:
         show_json([branch_json(branch) for branch in found])
@@ -82,7 +88,7 @@ def list_(
         note("no branch yet; `headgate branch create` makes one.")
 
 
-@app.command()
+@branch_app.command()
 def delete(
     names: Annotated[
         list[str],
@@ -101,7 +107,7 @@ def delete(
     """
     if len(names) != (1 if all_datasets else 2):
         raise Invalid("name DATASET and NAME, or NAME alone with --all-datasets.")
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         if all_datasets:
             receipt = _delete_everywhere(hg, check_branch_name(names[0]), key)
         else:
@@ -110,7 +116,7 @@ def delete(
         show_receipt(hg, receipt, kind=PublicationKind.DELETE, json=json)
 
 
-@app.command()
+@branch_app.command()
 def reset(
     dataset: DatasetArgument,
     name: NameArgument,
@@ -123,13 +129,13 @@ def reset(
 
     Example: headgate branch reset sales.orders master --to t-01m7f8gggmxzttp51zc67s
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         branch = hg.dataset(dataset).branch(name)
         receipt = branch.reset(to=to, operation=_operation(hg, key, "branch-reset", branch, to=to))
         show_receipt(hg, receipt, kind=PublicationKind.RESET, json=json)
 
 
-@app.command()
+@branch_app.command()
 def reparent(
     dataset: DatasetArgument,
     name: NameArgument,
@@ -141,12 +147,12 @@ def reparent(
 
     Example: headgate branch reparent sales.orders feature --under master
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         mended = hg.dataset(dataset).branch(name).reparent(under=under)
     _show_branch(mended, json=json)
 
 
-@app.command()
+@branch_app.command()
 def protect(
     name: NameArgument,
     off: Annotated[bool, typer.Option("--off", help="Take the protection away.")] = False,
@@ -157,7 +163,7 @@ def protect(
 
     Example: headgate branch protect master
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         hg.protect(name, protected=not off)
     if json:
         show_json({"name": name, "protected": not off})
@@ -192,3 +198,70 @@ def _show_branch(branch: Branch, *, json: bool) -> None:
     note(
         f"branch {branch.name} of {branch.dataset} is {above} and shows {branch.view or 'nothing'}."
     )
+
+
+# `headgate tag`: pin a transaction under a name.
+
+tag_app = typer.Typer(
+    no_args_is_help=True, help="Pin a transaction under a name; cleanup keeps it."
+)
+
+TagArgument = Annotated[str, typer.Argument(metavar="NAME", help="The tag.")]
+
+
+@tag_app.command("create")
+def create_tag(
+    dataset: DatasetArgument,
+    name: TagArgument,
+    at: Annotated[str, typer.Option("--at", metavar="TXN", help="A COMMITTED transaction.")],
+    actor: ActorOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Pin a COMMITTED transaction of a dataset; cleanup keeps what it shows.
+
+    Example: headgate tag create sales.orders 2026-q3 --at t-01m7f8gggmxzttp51zc67s
+    """
+    with connection.open(actor=actor) as hg:
+        pinned = hg.dataset(dataset).tag(name, at=at)
+    if json:
+        show_json(tag_json(pinned))
+    else:
+        note(f"tag {name} of {pinned.dataset} pins {pinned.transaction}.")
+
+
+@tag_app.command("list")
+def list_tags(
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="DATASET", help="All datasets unless named.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Tags, with the transactions that they pin.
+
+    Example: headgate tag list sales.orders
+    """
+    with connection.open() as hg:
+        found = [tag_json(tag) for tag in hg.tags(dataset)]
+    if json:
+        show_json(found)
+        return
+    show_table(
+        ("DATASET", "TAG", "TRANSACTION"),
+        ((tag["dataset"], tag["name"], tag["transaction"]) for tag in found),
+        empty="no tag yet; `headgate tag create` makes one.",
+    )
+
+
+@tag_app.command("delete")
+def delete_tag(dataset: DatasetArgument, name: TagArgument, json: JsonOption = False) -> None:
+    """Take a tag away; cleanup may then condemn what only it kept.
+
+    Example: headgate tag delete sales.orders 2026-q3
+    """
+    with connection.open() as hg:
+        found = hg.dataset(dataset)
+        found.untag(name)
+    if json:
+        show_json({"dataset": str(found.name), "name": name, "transaction": None})
+    else:
+        note(f"tag {name} of {found.name} is gone.")

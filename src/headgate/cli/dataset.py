@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from headgate import opening
-from headgate.cli.content import show_content
-from headgate.cli.formatting import branch_trees, transaction_line
+from headgate import connection
+from headgate.cli.formatting import branch_trees, show_content, transaction_line
 from headgate.cli.output import (
     MOST,
     ActorOption,
@@ -20,10 +19,10 @@ from headgate.cli.output import (
     show_json,
     show_table,
 )
-from headgate.endpoint.ports import Idempotency
-from headgate.handles.idempotency import operation_key, request_hash
-from headgate.handles.nouns import dataset_json
+from headgate.iceberg.service import Idempotency
 from headgate.model.nouns import DatasetKind
+from headgate.store.documents import dataset_json
+from headgate.store.embedded import operation_key, request_hash
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show and register datasets.")
 
@@ -46,7 +45,7 @@ def create(
 
     Example: headgate dataset create raw.scans --kind files
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         dataset, root = hg.dataset(name), branch or hg.settings.builds.branch
         operation = operation_key(
             key,
@@ -69,7 +68,7 @@ def list_(json: JsonOption = False) -> None:
 
     Example: headgate dataset list
     """
-    with opening.open() as hg:
+    with connection.open() as hg:
         found, branches = hg.datasets(), hg.branches()
     nouns = [dataset_json(dataset, branches) for dataset in found]
     if json:
@@ -105,7 +104,7 @@ def show(
 
     Example: headgate dataset show sales.orders -b "feature>master" --rows 5
     """
-    with opening.open() as hg:
+    with connection.open() as hg:
         document = hg.dataset(name).show(context, rows=rows)
         branches = hg.dataset(name).branches()
     if json:
@@ -142,7 +141,7 @@ def register(
 
     Example: headgate dataset register sales.orders --metadata-location s3://lake/sales/orders
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         dataset, target = hg.dataset(name), branch or hg.settings.builds.branch
         request = {"dataset": str(dataset.name), "metadata-location": location}
         hashed = request_hash("dataset-register", request)

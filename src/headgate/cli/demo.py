@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,23 +16,156 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from headgate.builds.report import BuildState
-from headgate.builds.run import BuildOutcome
-from headgate.catalog.find import list_branches, load_dataset, views_on
-from headgate.cli.build_progress import BuildProgress
-from headgate.cli.demo_project import CHANGED_REGIONS, FILES, TARGET
-from headgate.cli.demo_zombie import Zombie
+from headgate.attempts import CommitOptions, commit_transactions
+from headgate.builds.report import BuildOutcome
+from headgate.catalog.attempts import dispatch_attempt, equip_attempt
+from headgate.catalog.records import list_branches, load_branch, load_dataset, views_on
+from headgate.catalog.transactions import Opener, Opening, open_transactions
+from headgate.cli.build import BuildProgress
+from headgate.cli.formatting import job_tree
 from headgate.cli.init import CATALOG, WAREHOUSE, make_store
-from headgate.cli.jobs_view import job_tree
 from headgate.cli.output import JsonOption, show_json
-from headgate.errors import WorkFailed
-from headgate.model.graph.text import to_tree
+from headgate.errors import AttemptSuperseded, StatementFailed, WorkFailed
+from headgate.iceberg.authorization import job_id
+from headgate.model.graph_drawing import to_tree
 from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import BuildState, TransactionType
 from headgate.settings import FILE_NAME, load_settings, with_actor
 from headgate.spark.jvm import SharedJvm
+from headgate.spark.session import bind_catalog, catalog_conf
 from headgate.spark.sql import run_sql
 from headgate.spark.workplace import launch_request
-from headgate.store import Store
+from headgate.store.embedded import Store
+
+# The pipeline of `headgate demo`: three datasets, A to B to C.
+
+TARGET = "shop.totals"
+
+_SALES = '''\
+"""A: what was sold. Made here; a real one would be ingested."""
+
+from headgate.transforms import Output, transform_df
+
+
+@transform_df(Output("shop.sales"))
+def sales(ctx):
+    regions = ("north", "south", "west")
+    rows = [(n, regions[n % 3], n * 10, n % 4 == 0) for n in range(1, 301)]
+    schema = "id long, region string, amount long, refund boolean"
+    return ctx.spark_session.createDataFrame(rows, schema)
+'''
+
+_REGIONS = '''\
+"""B: one row per sale that counts, with its region."""
+
+from pyspark.sql import functions as F
+
+from headgate.transforms import Input, Output, transform_df
+
+
+@transform_df(Output("shop.regions"), sales=Input("shop.sales"))
+def regions(sales):
+    return sales.where(~F.col("refund")).select("region", "amount")
+'''
+
+CHANGED_REGIONS = '''\
+"""B: one row per sale, with its region; a refund counts as negative."""
+
+from pyspark.sql import functions as F
+
+from headgate.transforms import Input, Output, transform_df
+
+
+@transform_df(Output("shop.regions"), sales=Input("shop.sales"))
+def regions(sales):
+    amount = F.when(F.col("refund"), -F.col("amount")).otherwise(F.col("amount"))
+    return sales.select("region", amount.alias("amount"))
+'''
+
+_TOTALS = '''\
+"""C: the total of each region."""
+
+from pyspark.sql import functions as F
+
+from headgate.transforms import Input, Output, transform_df
+
+
+@transform_df(Output("shop.totals"), regions=Input("shop.regions"))
+def totals(regions):
+    return regions.groupBy("region").agg(F.sum("amount").alias("total"))
+'''
+
+FILES = {
+    "pipeline/__init__.py": "",
+    "pipeline/sales.py": _SALES,
+    "pipeline/regions.py": _REGIONS,
+    "pipeline/totals.py": _TOTALS,
+    ".gitignore": ".headgate/\nheadgate.toml\n",
+}
+
+
+# The demo's zombie: a live Spark session whose attempt somebody has given up.
+
+_KEY = "nightly"
+_LEASE_SECONDS = 60
+_MASTER = "master"
+
+
+class Zombie:
+    """An attempt with an open transaction, and a session that can write nothing else."""
+
+    def __init__(self, hg: Store, dataset: str) -> None:
+        self._hg = hg
+        self._dataset = dataset
+        self._attempt = dispatch_attempt(
+            hg.database, _KEY, actor="first driver", lease_seconds=_LEASE_SECONDS
+        ).ref
+        name = parse_dataset_name(dataset)
+        branch = hg.database.read(lambda c: load_branch(c, load_dataset(c, name), _MASTER))
+        [self._transaction] = open_transactions(
+            hg.database,
+            [Opening(branch=branch.id, type=TransactionType.UPDATE)],
+            Opener(actor="first driver", lease_seconds=_LEASE_SECONDS, attempt=self._attempt),
+        )
+        token = secrets.token_urlsafe(32)
+        outputs = {dataset: self._transaction.id}
+        scope = {"branch": _MASTER, "inputs": {}, "outputs": outputs}
+        equip_attempt(hg.database, self._attempt, token=token, scope=scope)
+        conf = catalog_conf(
+            uri=hg.build_parts.workplace.url,
+            warehouse=f"job:{job_id(self._attempt.key, self._attempt.epoch)}",
+            token=token,
+        )
+        self._session = bind_catalog(hg.spark(_MASTER), conf)
+
+    def write(self, region: str, total: int) -> None:
+        """Adds a row to what the attempt is about to publish."""
+        run_sql(self._session, f"insert into {self._dataset} values ('{region}', {total})")
+
+    def supersede(self) -> None:
+        """A newer attempt of the same work begins."""
+        dispatch_attempt(
+            self._hg.database, _KEY, actor="second driver", lease_seconds=_LEASE_SECONDS
+        )
+
+    def go_on(self) -> Iterator[tuple[str, str]]:
+        """What the old attempt tries, and what it is told; it must be told no."""
+        try:
+            self.write("west", -1)
+        except (AttemptSuperseded, StatementFailed) as refused:
+            yield "its next row, written by Spark:", refused.message
+        else:
+            raise WorkFailed("the zombie could write; that must never happen.")
+        options = CommitOptions(actor="first driver", attempt=self._attempt)
+        try:
+            commit_transactions(
+                self._hg.database, self._hg.contents, [self._transaction.id], options
+            )
+        except AttemptSuperseded as refused:
+            yield "its commit:", refused.message
+        else:
+            raise WorkFailed("the zombie was let in; that must never happen.")
+
 
 app = typer.Typer()
 

@@ -11,31 +11,31 @@ from typing import Annotated
 
 import typer
 
-from headgate import opening
-from headgate.cli.failing import told_of
-from headgate.cli.formatting import count_text, size_text
+from headgate import connection
+from headgate.cli.exit_codes import told_of
+from headgate.cli.formatting import count_text, show_receipt, size_text
 from headgate.cli.output import (
     ActorOption,
     BranchOption,
     JsonOption,
     KeyOption,
     bare_id,
+    copying,
     note,
     show_json,
     show_table,
 )
-from headgate.cli.progress import copying
-from headgate.cli.published import show_receipt
 from headgate.errors import Invalid
-from headgate.files.entries import Entry
-from headgate.files.upload import scan
-from headgate.files.writing import FileEdit
-from headgate.handles import BranchHandle, DatasetHandle, ShownFiles, TransactionHandle
-from headgate.handles.idempotency import operation_key
-from headgate.handles.nouns import Json, file_json
+from headgate.files.publication import FileEdit
+from headgate.files.transfer import scan
+from headgate.files.tree import Entry
 from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
-from headgate.store import Store
+from headgate.store.datasets import BranchHandle, DatasetHandle
+from headgate.store.documents import Json, file_json
+from headgate.store.embedded import Store, operation_key
+from headgate.store.files import ShownFiles
+from headgate.store.transactions import TransactionHandle
 
 app = typer.Typer(no_args_is_help=True, help="Put, get, list and remove files of a dataset.")
 
@@ -71,7 +71,7 @@ def put(
 
     Example: headgate files put raw.scans --branch master ./scans 2026/november
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         # Where to is settled before anything is uploaded.
         target = hg.dataset(dataset).writing(branch=branch, txn=txn)
         below = path.rstrip("/")
@@ -95,7 +95,7 @@ def rm(
 
     Example: headgate files rm raw.scans --branch master 2026/november/draft.tif
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         target = hg.dataset(dataset).writing(branch=branch, txn=txn)
         wanted = [check_file_path(path.rstrip("/") or path) for path in paths]
         _write(hg, target, "files-rm", FileEdit(remove=wanted), key, json=json)
@@ -114,7 +114,7 @@ def ls(
 
     Example: headgate files ls raw.scans --branch feature 2026
     """
-    with opening.open() as hg:
+    with connection.open() as hg:
         chosen = _find(hg, dataset, path, branch=branch, txn=txn, at=at)
     if json:
         show_json([file_json(entry) for entry in chosen.entries])
@@ -143,7 +143,7 @@ def get(
 
     Example: headgate files get raw.scans --branch master 2026/november ./scans
     """
-    with opening.open() as hg:
+    with connection.open() as hg:
         chosen = _find(hg, dataset, path, branch=branch, txn=txn, at=at)
         _download(chosen, local)
     total = sum(entry.size for entry in chosen.entries)

@@ -11,15 +11,15 @@ from typing import Annotated
 
 import typer
 
-from headgate.builds.git import Repository, find_repository
+from headgate.builds.project import Repository, find_repository
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.cli.output import JsonOption, note, show_json
 from headgate.errors import Exists, GitUnusable, Invalid, StorageUnavailable
 from headgate.model.names import check_branch_name
 from headgate.settings import FILE_NAME, Settings, load_settings
-from headgate.storage.opening import open_store
-from headgate.upkeep.probing import probe
+from headgate.storage.address import open_store
+from headgate.upkeep.reachability import probe
 
 EMBEDDED = ".headgate"
 CATALOG = f"{EMBEDDED}/catalog.db"

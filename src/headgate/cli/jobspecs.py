@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from headgate import opening
+from headgate import connection
 from headgate.cli.output import ActorOption, BranchOption, JsonOption, say, show_json, show_table
 from headgate.errors import JobSpecNotFound
-from headgate.handles.documents import jobspec_json
+from headgate.store.documents import jobspec_json
 
 app = typer.Typer(no_args_is_help=True, help="Publish transforms from Git; list and show them.")
 
@@ -32,7 +32,7 @@ def publish(
 
     Example: headgate jobspecs publish
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         found = hg.publish_jobspecs(repo, branch=branch, allow_dirty=allow_dirty)
     if json:
         show_json(
@@ -64,7 +64,7 @@ def list_(branch: BranchOption = None, json: JsonOption = False) -> None:
 
     Example: headgate jobspecs list -b feature
     """
-    with opening.open() as hg:
+    with connection.open() as hg:
         found = hg.jobspecs(branch=branch)
     if json:
         show_json(found)
@@ -91,7 +91,7 @@ def show(dataset: str, branch: BranchOption = None, json: JsonOption = False) ->
 
     Example: headgate jobspecs show sales.daily
     """
-    with opening.open() as hg:
+    with connection.open() as hg:
         found = hg.jobspecs(branch=branch, dataset=dataset)
     if not found:
         raise JobSpecNotFound(dataset=dataset, chain=[branch or "(any)"], removed_on=None)

@@ -15,46 +15,71 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from headgate.cli.failing import tell, tell_bug, tell_usage
-from headgate.cli.sparing import spare_pandas
+from headgate.cli.exit_codes import tell, tell_bug, tell_usage
 from headgate.errors import HeadgateError
 
-# name → (module, one line for --help). The order is the one people meet them in.
+# Commands on rows without pandas, which Arrow loads with the first array that it makes.
+
+# They run no code but ours, and none of ours makes a pandas object.
+_WITHOUT_PANDAS = ("load", "merge", "mutate", "optimize", "schema")
+
+
+def spare_pandas(words: Sequence[str]) -> None:
+    """Makes it that pandas is not installed, for the process of a command on rows.
+
+    Loading it takes 0.4 s, a quarter of a small mutation. Spark's own client may need it.
+    """
+    by_spark = any(word in ("spark", "--engine=spark") for word in words)
+    if words and words[0] in _WITHOUT_PANDAS and not by_spark and "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _WithoutPandas())
+
+
+class _WithoutPandas:
+    """A finder of modules that denies pandas."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not needed here", name=name)
+
+
+# name → (module:Typer application, one line for --help), in the order in which people meet them.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("init", "Make a store: headgate.toml and an embedded catalog."),
-    "demo": ("demo", "Watch a branch, a build, a merge and a promotion on real Spark."),
-    "dataset": ("dataset", "Create, list, show and register datasets."),
-    "branch": ("branch", "Create, list, delete, reset, reparent and protect branches."),
-    "tag": ("tag", "Pin a transaction under a name."),
-    "txn": ("txn", "Open, commit, abort and show transactions."),
-    "files": ("files", "Put, get, list and remove files of a files dataset."),
-    "history": ("history", "The transactions of a branch, newest first."),
-    "log": ("log", "Publications: everything that changed what a branch shows."),
-    "status": ("status", "What became of an operation, by its idempotency key."),
-    "diff": ("diff", "What differs between two branches or transactions."),
-    "sql": ("sql", "Spark SQL on a branch context."),
-    "schema": ("schema", "What tables are and what must hold of their rows, from a file."),
-    "mutate": ("mutate", "Change rows of many tables by SQL, in one publication."),
-    "load": ("load", "Load files into tables: append, merge by key, or overwrite."),
-    "merge": ("merge", "Merge a branch into another, row by row."),
-    "optimize": ("optimize", "Write a table's small files together; its rows stay the same."),
-    "jobspecs": ("jobspecs", "Publish transforms from Git, and list what is published."),
-    "plan": ("plan", "What a build would do, and why."),
-    "build": ("build", "Run JobSpecs on a branch."),
-    "builds": ("builds", "List, show and cancel builds."),
-    "task": ("task", "Check, extract, register, run and serve workspace tasks."),
-    "serve": ("serve", "Serve the store to a team: pages, HTTP API, Iceberg."),
-    "token": ("token", "Create, list and revoke bearer tokens for the server."),
-    "recover": ("recover", "Settle what crashed owners left behind."),
-    "cleanup": ("cleanup", "Condemn and sweep what no branch needs."),
-    "doctor": ("doctor", "Check a store from end to end."),
-    "migrate": ("migrate", "Bring the catalog's schema to this release."),
+    "init": ("init:app", "Make a store: headgate.toml and an embedded catalog."),
+    "demo": ("demo:app", "Watch a branch, a build, a merge and a promotion on real Spark."),
+    "dataset": ("dataset:app", "Create, list, show and register datasets."),
+    "branch": ("branch:branch_app", "Create, list, delete, reset, reparent and protect branches."),
+    "tag": ("branch:tag_app", "Pin a transaction under a name."),
+    "txn": ("txn:app", "Open, commit, abort and show transactions."),
+    "files": ("files:app", "Put, get, list and remove files of a files dataset."),
+    "history": ("log:history_app", "The transactions of a branch, newest first."),
+    "log": ("log:log_app", "Publications: everything that changed what a branch shows."),
+    "status": ("log:status_app", "What became of an operation, by its idempotency key."),
+    "diff": ("log:diff_app", "What differs between two branches or transactions."),
+    "sql": ("rows:sql_app", "Spark SQL on a branch context."),
+    "schema": ("rows:schema_app", "What tables are and what must hold of their rows, from a file."),
+    "mutate": ("rows:mutate_app", "Change rows of many tables by SQL, in one publication."),
+    "load": ("rows:load_app", "Load files into tables: append, merge by key, or overwrite."),
+    "merge": ("rows:merge_app", "Merge a branch into another, row by row."),
+    "optimize": (
+        "rows:optimize_app",
+        "Write a table's small files together; its rows stay the same.",
+    ),
+    "jobspecs": ("jobspecs:app", "Publish transforms from Git, and list what is published."),
+    "plan": ("build:plan_app", "What a build would do, and why."),
+    "build": ("build:build_app", "Run JobSpecs on a branch."),
+    "builds": ("build:builds_app", "List, show and cancel builds."),
+    "task": ("task:app", "Check, extract, register, run and serve workspace tasks."),
+    "serve": ("serve:serve_app", "Serve the store to a team: pages, HTTP API, Iceberg."),
+    "token": ("serve:token_app", "Create, list and revoke bearer tokens for the server."),
+    "recover": ("upkeep:recover_app", "Settle what crashed owners left behind."),
+    "cleanup": ("upkeep:cleanup_app", "Condemn and sweep what no branch needs."),
+    "doctor": ("upkeep:doctor_app", "Check a store from end to end."),
+    "migrate": ("upkeep:migrate_app", "Bring the catalog's schema to this release."),
 }
 
 
@@ -65,17 +90,18 @@ class _LazyGroup(TyperGroup):
     """Knows its commands by name and loads one only to use it."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name, (module, _) in COMMANDS.items() if find_spec(_path(module))]
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.list_commands(ctx):
             return None
-        loaded = import_module(_path(COMMANDS[cmd_name][0]))
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        loaded: typer.Typer = getattr(import_module(f"headgate.cli.{module}"), attribute)
         # One look for all: plain, since Rich's takes longer to load than the rest of `--help`,
         # and without options that install completion for a part of the command line.
-        loaded.app.rich_markup_mode = None
-        loaded.app._add_completion = False
-        command = typer.main.get_command(loaded.app)
+        loaded.rich_markup_mode = None
+        loaded._add_completion = False
+        command = typer.main.get_command(loaded)
         command.name = cmd_name
         return command
 
@@ -87,10 +113,6 @@ class _LazyGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
-
-
-def _path(module: str) -> str:
-    return f"headgate.cli.{module}"
 
 
 def _nearest(word: str, known: Sequence[str]) -> str | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import orjson
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
 
+from headgate.files.transfer import Progress as Report
 from headgate.model.names import check_label
 
 # More than anybody counts to, and less than what databases and loops take.
@@ -87,3 +90,25 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: 
         console().print(table)
     else:
         note(empty)
+
+
+# A bar for long copies, where a person is watching.
+
+# Less than this is copied before a bar could be read.
+_LONG_BYTES = 16 * 1024 * 1024
+_LONG_FILES = 200
+
+
+@contextmanager
+def copying(what: str, *, files: int, total_bytes: int) -> Iterator[Report | None]:
+    """Gives what reports progress; None off a terminal, and for what is copied at once."""
+    console = Console(stderr=True)
+    if not console.is_terminal or (total_bytes < _LONG_BYTES and files < _LONG_FILES):
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total_bytes)
+        yield lambda done, size: bar.update(
+            task, completed=size, description=f"{what} {done}/{files} files"
+        )

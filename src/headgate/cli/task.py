@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import orjson
 import typer
+from rich.console import Console
+from rich.status import Status as Spinner
 
-from headgate import opening
-from headgate.cli.failing import EXIT_CODES, told_of
-from headgate.cli.formatting import count_text
+from headgate import connection
+from headgate.cli.exit_codes import EXIT_CODES, told_of
+from headgate.cli.formatting import count_text, size_text
 from headgate.cli.output import (
     MOST,
     ActorOption,
@@ -22,18 +27,86 @@ from headgate.cli.output import (
     show_line,
     show_table,
 )
-from headgate.cli.task_watching import Watching
-from headgate.conductor.definitions import Comparison, Standing, compare
+from headgate.conductor import Comparison, Standing, compare
 from headgate.errors import Invalid, NotFound
 from headgate.settings import Settings, load_settings
-from headgate.tasks.declaring import TaskDefinition
-from headgate.tasks.finding import load_task, load_tasks, parse_target
-from headgate.tasks.local import Hearing, Request, run_locally
-from headgate.tasks.outcomes import Status
-from headgate.tasks.taskdef import make_taskdef, warnings_of
+from headgate.tasks.declare import TaskDefinition
+from headgate.tasks.definitions import (
+    load_task,
+    load_tasks,
+    make_taskdef,
+    parse_target,
+    warnings_of,
+)
+from headgate.tasks.messages import Status
+from headgate.tasks.supervisor import Hearing, Request, run_locally, stopped
 
 if TYPE_CHECKING:
-    from headgate.conductor.client import ConductorClient
+    from headgate.conductor import ConductorClient
+
+
+# A task under a person's eyes: live steps on a terminal, and signals that drain.
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_SECONDS = 0.1
+
+
+class Watching:
+    """Shows what an attempt does; a SIGTERM or Ctrl-C lets it finish, a second one ends it."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        console = Console(stderr=True, highlight=False)
+        self._console = console
+        self._status: Spinner | None = (
+            console.status("starting") if console.is_terminal and not quiet else None
+        )
+        # Plain values: a handler that waits for a lock of its own thread would wait for ever.
+        self._signals = 0
+        self._hearing: Hearing | None = None
+        self._before: dict[int, Any] = {}
+
+    def draining(self) -> bool:
+        return self._signals > 0
+
+    def sleep(self, seconds: float) -> None:
+        """Waits, unless it is time to leave."""
+        ends_at = time.monotonic() + seconds
+        while not self._signals and (left := ends_at - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+
+    def on_second_signal(self, hearing: Hearing) -> None:
+        """What is to be ended by a second signal."""
+        self._hearing = hearing
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        if self._status is None:
+            return
+        if line["event"] == "step":
+            self._status.update(str(line["step"]))
+        elif line["event"] == "progress":
+            done = f"{line['files']} files, {size_text(line['bytes'])}"
+            self._status.update(f"{line['step']}: {done}")
+        elif line["event"] == "retry":
+            self._status.update(f"attempt {line['attempt']} in {line['delay_seconds']:g} s")
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        self._signals += 1
+        if self._signals > 1 and self._hearing is not None:
+            for process in self._hearing.processes:
+                process.stop(stopped(f"ended by {signal.Signals(number).name}"))
+
 
 # So much of a value is shown of a difference.
 _SHOWN = 100
@@ -124,7 +197,7 @@ def run(
         key=task_key,
         retries=retries,
     )
-    with opening.open(actor=actor) as hg, Watching(quiet=json) as watching:
+    with connection.open(actor=actor) as hg, Watching(quiet=json) as watching:
         hearing = Hearing(watch=watching.show, draining=watching.draining, sleep=watching.sleep)
         watching.on_second_signal(hearing)
         result = run_locally(hg.task_place, request, hearing)
@@ -208,9 +281,7 @@ def start(
 
 def connect(settings: Settings) -> ConductorClient:
     """The configured Conductor."""
-    from headgate.conductor.client import (  # noqa: PLC0415  (optional and slow: its client)
-        ConductorClient,
-    )
+    from headgate.conductor import ConductorClient  # noqa: PLC0415  (optional and slow: its client)
 
     if settings.conductor_url is None:
         raise Invalid(

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from headgate import opening
-from headgate.cli.formatting import count_text, transaction_line
+from headgate import connection
+from headgate.cli.formatting import count_text, show_moves, transaction_line
 from headgate.cli.output import (
     ActorOption,
     JsonOption,
@@ -18,14 +18,12 @@ from headgate.cli.output import (
     show_json,
     show_line,
 )
-from headgate.cli.published import show_moves
 from headgate.errors import Invalid
-from headgate.handles import TransactionHandle, UnitHandle
-from headgate.handles.idempotency import operation_key
 from headgate.model.changes import OperationKey
-from headgate.model.durations import LONGEST_LEASE_SECONDS
+from headgate.model.names import LONGEST_LEASE_SECONDS
 from headgate.model.nouns import TransactionType
-from headgate.store import Store
+from headgate.store.embedded import Store, operation_key
+from headgate.store.transactions import TransactionHandle, UnitHandle
 
 app = typer.Typer(no_args_is_help=True, help="Open, commit, abort and show transactions.")
 
@@ -67,7 +65,7 @@ def open_(
             "in a unit each transaction has the type of what it does: leave out --type, "
             "or name a dataset."
         )
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         opened: TransactionHandle | UnitHandle
         if dataset is None:
             opened = hg.transaction(branch=branch, lease_seconds=lease)
@@ -94,7 +92,7 @@ def commit(
 
     Example: headgate txn commit t-01m7f8gggmxzttp51zc67s
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         opened = hg.opened(txn)
         receipt = opened.commit(operation=_operation(hg, key, opened))
         if json:
@@ -109,7 +107,7 @@ def abort(txn: IdArgument, actor: ActorOption = None, json: JsonOption = False) 
 
     Example: headgate txn abort t-01m7f8gggmxzttp51zc67s
     """
-    with opening.open(actor=actor) as hg:
+    with connection.open(actor=actor) as hg:
         opened = hg.opened(txn)
         opened.abort()
         noun = opened.noun()
@@ -125,7 +123,7 @@ def show(txn: IdArgument, json: JsonOption = False) -> None:
 
     Example: headgate txn show t-01m7f8gggmxzttp51zc67s
     """
-    with opening.open() as hg:
+    with connection.open() as hg:
         found = hg.opened(txn)
         if json:
             show_json(found.noun())

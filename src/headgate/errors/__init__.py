@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from headgate.errors.conflicts import (
     AttemptSuperseded,
+    BranchExists,
     BuildNotKept,
     BuildNotRunning,
     ContentSwept,
+    DatasetExists,
     FileChanged,
     HolderExpired,
     IntentPending,
     IntentTakenOver,
     Mismatch,
+    NamespaceExists,
     NamespaceNotEmpty,
     OpenTransactionAlreadyExists,
     PlanChanged,
@@ -24,6 +27,7 @@ from headgate.errors.conflicts import (
     RequirementFailed,
     StaleAttempt,
     StaleReplacement,
+    TableExists,
     TransactionNotCommitted,
     TransactionNotOpen,
     UnitIncomplete,
@@ -41,12 +45,6 @@ from headgate.errors.denied import (
     NoBuildsHere,
     RoleDenied,
     TokenRefused,
-)
-from headgate.errors.existing import (
-    BranchExists,
-    DatasetExists,
-    NamespaceExists,
-    TableExists,
 )
 from headgate.errors.failed import (
     AttemptDied,
@@ -111,7 +109,7 @@ from headgate.errors.missing import (
     UnknownInStatement,
     VersionExpired,
 )
-from headgate.errors.mutating import (
+from headgate.errors.rows import (
     ConstraintsViolated,
     ImpossibleSchemaChange,
     InvalidRows,

@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headgate.errors import ObjectNotFound, StorageUnavailable
-from headgate.files.batches import BATCHES_AHEAD, batched
-from headgate.files.entries import Entry
-from headgate.files.objects import Digest, Objects
-from headgate.files.parallel import in_parallel
+from headgate.files.objects import BATCHES_AHEAD, Digest, Objects, batched, in_parallel
+from headgate.files.tree import Entry
 
 _AHEAD = 256
 

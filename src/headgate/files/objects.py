@@ -4,15 +4,47 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NewType
+from typing import NewType, TypeVar
 
-from headgate.errors import Invalid, ObjectCorrupted, ObjectNotFound
-from headgate.files.parallel import in_parallel
+from headgate.errors import ContentsGarbled, Invalid, ObjectCorrupted, ObjectNotFound
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ports import ObjectStore, Parcels
-from headgate.storage.reading import read_checked
+from headgate.storage.local import read_checked
+
+# Many small waits at once: what storage makes us wait for, a pool of threads waits for.
+
+_THREADS = 16
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_parallel(
+    work: Callable[[Item], Result], items: Iterable[Item], *, ahead: int = 2 * _THREADS
+) -> Iterator[Result]:
+    """The results in the order of the items, at most `ahead` of them begun before they are asked
+    for; the first error ends it, with nothing still under way.
+    """
+    if isinstance(items, Sized) and len(items) <= 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="headgate-files") as pool:
+        under_way: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                under_way.append(pool.submit(work, item))
+                if len(under_way) >= ahead:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
 
 # The SHA-256 of some bytes as 64 hexadecimal digits.
 Digest = NewType("Digest", str)
@@ -168,3 +200,103 @@ class Objects:
             raise ObjectCorrupted(
                 location=self.location(expected), expected=expected, actual=actual
             )
+
+
+# What travels together to a store that is far away: small contents, up to a bound.
+
+T = TypeVar("T")
+
+# Larger ones are worth a journey of their own.
+SMALL_BYTES = 256 * 1024
+_MOST_BYTES = 2 * 1024 * 1024
+# Few enough that several batches are under way for a tree of a thousand files.
+_MOST = 250
+# Of batches that are under way at once, and of large ones by themselves.
+BATCHES_AHEAD = 8
+
+
+def batched(
+    items: Iterable[T], size_of: Callable[[T], int], *, together: bool
+) -> Iterator[list[T]]:
+    """The items in batches: large ones, or all if they do not travel together, by themselves."""
+    batch: list[T] = []
+    size = 0
+    for item in items:
+        own = size_of(item)
+        if not together or own > SMALL_BYTES:
+            yield [item]
+            continue
+        if len(batch) >= _MOST or size + own > _MOST_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += own
+    if batch:
+        yield batch
+
+
+# Many small contents as one stream of bytes: each a line that says what comes, then its bytes.
+#
+# The line is `<sha256> <bytes>` and a line feed: whoever reads the stream knows at every place what
+# is whole, and that it is what it should be.
+
+_LINE = re.compile(rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,9})\Z")
+# A digest, a space and ten digits.
+_LONGEST_LINE = 75
+_NO_LINE = "a line `<sha256> <bytes>` stands before each of them"
+
+
+def framed(digest: Digest, data: bytes) -> bytes:
+    """One content as a part of the stream."""
+    return b"%s %d\n%s" % (digest.encode(), len(data), data)
+
+
+def read_frames(chunks: Iterable[bytes], *, most_bytes: int) -> Iterator[tuple[Digest, bytes]]:
+    """Each content once it is whole and verified; `ContentsGarbled` where one is not.
+
+    A content of more than `most_bytes` is refused by its line: none of it is kept in memory.
+    """
+    buffer = bytearray()
+    announced: tuple[Digest, int] | None = None
+    for chunk in chunks:
+        buffer += chunk
+        at = 0
+        while True:
+            if announced is None:
+                end = buffer.find(b"\n", at, at + _LONGEST_LINE + 1)
+                if end < 0:
+                    _check_may_be_a_line(len(buffer) - at)
+                    break
+                announced = _read_line(bytes(buffer[at:end]), most_bytes)
+                at = end + 1
+            digest, size = announced
+            if len(buffer) - at < size:
+                break
+            yield _verified(digest, bytes(buffer[at : at + size]))
+            at, announced = at + size, None
+        del buffer[:at]
+    if buffer or announced is not None:
+        raise ContentsGarbled(reason="they were cut short")
+
+
+def _check_may_be_a_line(length: int) -> None:
+    if length > _LONGEST_LINE:
+        raise ContentsGarbled(reason=_NO_LINE)
+
+
+def _read_line(line: bytes, most_bytes: int) -> tuple[Digest, int]:
+    found = _LINE.match(line)
+    if found is None:
+        raise ContentsGarbled(reason=_NO_LINE)
+    digest, size = Digest(found[1].decode()), int(found[2])
+    if size > most_bytes:
+        reason = f"one has {size} bytes, and goes by itself above {most_bytes}"
+        raise ContentsGarbled(reason=reason, digest=digest)
+    return digest, size
+
+
+def _verified(digest: Digest, data: bytes) -> tuple[Digest, bytes]:
+    actual = digest_of(data)
+    if actual != digest:
+        raise ContentsGarbled(reason=f"the bytes of one have the digest {actual}", digest=digest)
+    return digest, data

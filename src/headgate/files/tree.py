@@ -2,15 +2,144 @@
 
 from __future__ import annotations
 
+import enum
+import hashlib
+import heapq
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
-from typing import TypeVar
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
+
+import orjson
 
 from headgate.errors import Invalid
-from headgate.files.entries import EMPTY, Entry, Index, LeafRef, decode_index, decode_leaf
-from headgate.files.objects import Digest, Objects
-from headgate.files.parallel import in_parallel
+from headgate.files.objects import Digest, Objects, digest_of, in_parallel
+from headgate.model.nouns import TransactionType
+
+# What a tree is made of, and the bytes that stand for it.
+#
+# A tree is an ordered list of entries, cut into leaves. Where a leaf ends depends on the path of
+# its last entry alone, so that the same entries always make the same leaves, whatever edits led to
+# them, and an edit changes only the leaves it falls into.
+
+_FORMAT = 1
+_NO_CONTENT = Digest("")
+
+
+class Mode(enum.IntEnum):
+    """What of a file's mode is kept: whether it can be executed."""
+
+    FILE = 0o644
+    EXECUTABLE = 0o755
+    DIRECTORY = 0o40755
+
+
+_MODES = {mode.value: mode for mode in Mode}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A file, or a directory with nothing in it; other directories exist by what is below them."""
+
+    path: str
+    mode: Mode
+    size: int
+    digest: Digest
+
+    @property
+    def is_directory(self) -> bool:
+        return self.mode is Mode.DIRECTORY
+
+
+def empty_directory(path: str) -> Entry:
+    return Entry(path=path, mode=Mode.DIRECTORY, size=0, digest=_NO_CONTENT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeafRef:
+    """A leaf as the index knows it."""
+
+    last_path: str
+    digest: Digest
+    entry_count: int
+    total_bytes: int
+
+
+class Index:
+    """The leaves of one tree, in order."""
+
+    def __init__(self, leaves: Iterable[LeafRef]) -> None:
+        self.leaves = tuple(leaves)
+        self.last_paths = [leaf.last_path for leaf in self.leaves]
+
+    def position(self, path: str) -> int:
+        """Which leaf holds the path if the tree does; one past the end if it sorts after all."""
+        return bisect_left(self.last_paths, path)
+
+
+def directories_of(path: str) -> Iterator[str]:
+    """The directories that the path is in, the innermost first."""
+    end = path.rfind("/")
+    while end > 0:
+        yield path[:end]
+        end = path.rfind("/", 0, end)
+
+
+def ends_leaf(path: str) -> bool:
+    """True of one path in 256, by its own digest."""
+    return hashlib.sha256(path.encode()).digest()[-1] == 0
+
+
+def cut(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], Sequence[Entry]]:
+    """The complete leaves that these sorted entries make, and the entries left after the last."""
+    leaves, start = [], 0
+    for end, entry in enumerate(entries, start=1):
+        if ends_leaf(entry.path):
+            leaves.append(entries[start:end])
+            start = end
+    return leaves, entries[start:]
+
+
+def encode_leaf(entries: Sequence[Entry]) -> tuple[LeafRef, bytes]:
+    rows = [[entry.path, entry.mode, entry.size, entry.digest] for entry in entries]
+    data = orjson.dumps(rows)
+    leaf = LeafRef(
+        last_path=entries[-1].path,
+        digest=digest_of(data),
+        entry_count=len(entries),
+        total_bytes=sum(entry.size for entry in entries),
+    )
+    return leaf, data
+
+
+def decode_leaf(data: bytes) -> list[Entry]:
+    rows: list[Any] = orjson.loads(data)
+    return [
+        Entry(path=path, mode=_MODES[mode], size=size, digest=digest)
+        for path, mode, size, digest in rows
+    ]
+
+
+def encode_index(leaves: Sequence[LeafRef]) -> bytes:
+    rows = [[leaf.last_path, leaf.digest, leaf.entry_count, leaf.total_bytes] for leaf in leaves]
+    return orjson.dumps({"tree": _FORMAT, "leaves": rows})
+
+
+def decode_index(data: bytes) -> Index:
+    document: Any = orjson.loads(data)
+    if document["tree"] != _FORMAT:
+        raise ValueError(f"tree format {document['tree']} is not known")
+    return Index(
+        LeafRef(last_path=path, digest=digest, entry_count=count, total_bytes=size)
+        for path, digest, count, size in document["leaves"]
+    )
+
+
+# The digest of the tree without entries; it needs no object to be read.
+EMPTY = digest_of(encode_index(()))
+
 
 _path_of = attrgetter("path")
 # The character after "/": everything below a directory sorts before the directory plus this.
@@ -86,3 +215,108 @@ def _decode(objects: Objects, digest: Digest, decode: Callable[[bytes], Decoded]
     except (ValueError, TypeError, KeyError) as error:
         location = objects.location(digest)
         raise Invalid(f"object {location} is not part of a file tree: {error}.") from error
+
+
+# What differs between two trees, at a cost that follows the difference.
+
+
+class ChangeKind(enum.StrEnum):
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One path whose entry differs; None is no entry."""
+
+    path: str
+    before: Entry | None
+    after: Entry | None
+
+    @property
+    def kind(self) -> ChangeKind:
+        if self.before is None:
+            return ChangeKind.ADDED
+        return ChangeKind.REMOVED if self.after is None else ChangeKind.CHANGED
+
+
+def difference(objects: Objects, before: Digest, after: Digest) -> Iterator[Change]:
+    """The changes that lead from one tree to the other, in the order of their paths."""
+    if before == after:
+        return iter(())
+    old, new = load_index(objects, before), load_index(objects, after)
+    return compare(_entries_outside(objects, old, new), _entries_outside(objects, new, old))
+
+
+def compare(before: Iterable[Entry], after: Iterable[Entry]) -> Iterator[Change]:
+    """The changes between two sorted runs of entries, which are read once and never held."""
+    olds = ((entry.path, "before", entry) for entry in before)
+    news = ((entry.path, "after", entry) for entry in after)
+    for path, group in itertools.groupby(heapq.merge(olds, news), key=itemgetter(0)):
+        sides = {side: entry for _, side, entry in group}
+        old, new = sides.get("before"), sides.get("after")
+        if old != new:
+            yield Change(path=path, before=old, after=new)
+
+
+def _entries_outside(objects: Objects, index: Index, other: Index) -> Iterator[Entry]:
+    """The entries in leaves that the other tree does not have; equal leaves hold no change."""
+    shared = {leaf.digest for leaf in other.leaves}
+    for entries in load_leaves(objects, [x for x in index.leaves if x.digest not in shared]):
+        yield from entries
+
+
+# What a transaction's type allows it to do to a tree; pure.
+
+_FORBIDDEN = {
+    TransactionType.SNAPSHOT: frozenset[ChangeKind](),
+    TransactionType.APPEND: frozenset({ChangeKind.CHANGED, ChangeKind.REMOVED}),
+    TransactionType.UPDATE: frozenset({ChangeKind.REMOVED}),
+    TransactionType.DELETE: frozenset({ChangeKind.ADDED, ChangeKind.CHANGED}),
+}
+_VERBS = {
+    ChangeKind.ADDED: "adds",
+    ChangeKind.CHANGED: "overwrites",
+    ChangeKind.REMOVED: "removes",
+}
+
+
+def find_violation(type: TransactionType, changes: Iterable[Change]) -> str | None:
+    """Why a transaction of this type may not make these changes, naming a path, or None."""
+    forbidden = _FORBIDDEN[type]
+    if not forbidden:
+        return None
+    all_changes = list(changes)
+    broken = [change for change in all_changes if change.kind in forbidden]
+    unexcused = _without_directories_that_stay(broken, all_changes)
+    if not unexcused:
+        return None
+    first = unexcused[0]
+    more = f" (and {len(unexcused) - 1} more paths)" if len(unexcused) > 1 else ""
+    return f"it {_VERBS[first.kind]} {first.path!r}{more}, which {type} does not allow"
+
+
+def _without_directories_that_stay(
+    broken: Sequence[Change], changes: Iterable[Change]
+) -> list[Change]:
+    """Leaves out directories whose entry came or went only because their content went or came."""
+    if not any(_is_directory_alone(change) for change in broken):
+        return list(broken)
+    filled, emptied = set[str](), set[str]()
+    for change in changes:
+        if change.kind is not ChangeKind.CHANGED:
+            above = filled if change.kind is ChangeKind.ADDED else emptied
+            above.update(directories_of(change.path))
+    stays = {ChangeKind.REMOVED: filled, ChangeKind.ADDED: emptied}
+    return [
+        change
+        for change in broken
+        if not (_is_directory_alone(change) and change.path in stays[change.kind])
+    ]
+
+
+def _is_directory_alone(change: Change) -> bool:
+    """Whether an empty directory's entry came or went, rather than turned into a file."""
+    entry = change.before or change.after
+    return change.kind is not ChangeKind.CHANGED and entry is not None and entry.is_directory

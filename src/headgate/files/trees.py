@@ -8,14 +8,10 @@ from pathlib import Path
 
 from headgate.files import tree
 from headgate.files.cache import ContentCache, LocalContents
-from headgate.files.difference import Change, difference
-from headgate.files.download import download, relative_to
-from headgate.files.editing import Edited, edit
-from headgate.files.entries import EMPTY, Entry
+from headgate.files.edit import Edited, edit
 from headgate.files.objects import Digest, Objects
-from headgate.files.progress import Progress
-from headgate.files.rules import find_violation
-from headgate.files.upload import LocalFile, scan, upload
+from headgate.files.transfer import LocalFile, Progress, download, relative_to, scan, upload
+from headgate.files.tree import EMPTY, Change, Entry, difference, find_violation
 from headgate.model.nouns import TransactionType
 from headgate.model.ports import ObjectStore
 

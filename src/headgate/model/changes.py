@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +18,10 @@ from headgate.model.ids import (
     OperationId,
     PublicationNumber,
     TransactionId,
+    mint_branch,
 )
-from headgate.model.nouns import (
-    AttemptRef,
-    PublicationKind,
-    TransactionType,
-    Version,
-)
+from headgate.model.names import check_label
+from headgate.model.nouns import AttemptRef, Branch, PublicationKind, TransactionType, Version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,3 +160,113 @@ class Receipt:
     # The transaction that each moved branch now shows, by branch id.
     transactions: dict[str, str | None]
     replayed: bool = False
+
+
+# A write of its own: one transaction on a branch that may have to be made first; pure.
+
+
+def add_on_branch(
+    name: str,
+    dataset: DatasetId,
+    *,
+    branch: Branch | None,
+    source: Branch | None,
+    type: TransactionType,
+    version: Version | None,
+    objects: frozenset[str] = frozenset(),
+    provenance: Provenance | None = None,
+) -> list[Change]:
+    """The changes that add a transaction to a branch, which is made off its source if missing."""
+    steps: list[Change] = []
+    if branch is None:
+        made = _new_branch(name, dataset, source)
+        steps.append(made)
+        id, view = made.id, made.view
+    else:
+        id, view = branch.id, branch.view
+        if view is None and version is not None:
+            # The branch was passed over: all that it is given is new on it.
+            type = TransactionType.SNAPSHOT
+    steps.append(
+        AddTransaction(
+            branch=id,
+            expected_head=view,
+            expected_view=view,
+            parent=view,
+            type=type,
+            version=version,
+            objects=objects,
+            provenance=provenance or Provenance(),
+        )
+    )
+    return steps
+
+
+def _new_branch(name: str, dataset: DatasetId, source: Branch | None) -> CreateBranch:
+    return CreateBranch(
+        id=mint_branch(),
+        dataset=dataset,
+        name=name,
+        parent=source.id if source else None,
+        expected_head=source.head if source else None,
+        expected_view=source.view if source else None,
+        # At the view: nobody who only writes shares a transaction that is OPEN on the parent.
+        head=source.view if source else None,
+        view=source.view if source else None,
+    )
+
+
+# What makes a repeated request the same request.
+
+# Between the hash of what a request says and that of what it points at, if that was read.
+_AND = "."
+
+
+def operation_key(
+    key: str | None,
+    *,
+    actor: str,
+    kind: str,
+    branch: str,
+    request: Mapping[str, Any],
+    contents: str | None = None,
+) -> OperationKey | None:
+    """The operation that a key names, with a hash of all that the request says; None without.
+
+    `contents`: a digest of the files that it names, where they are there to be read.
+    """
+    if key is None:
+        return None
+    check_label(key, what="an idempotency key")
+    said = request_hash(kind, request)
+    return OperationKey(
+        principal=actor,
+        kind=kind,
+        branch=branch,
+        key=key,
+        request_hash=f"{said}{_AND}{contents}" if contents else said,
+    )
+
+
+def is_same_request(one: str, other: str) -> bool:
+    """Whether two hashes are of one request; contents count where both sides could read them."""
+    (said, _, read), (said_there, _, read_there) = one.partition(_AND), other.partition(_AND)
+    return said == said_there and (not read or not read_there or read == read_there)
+
+
+def request_hash(kind: str, request: Mapping[str, Any]) -> str:
+    """The same for the same request, however its parts were ordered."""
+    canonical = json.dumps([kind, request], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+# How long to wait before doing something again that others were quicker at.
+
+_FIRST_SECONDS = 0.005
+_LONGEST_SECONDS = 0.5
+
+
+def wait_seconds(losses: int) -> float:
+    """A random wait, longer after each loss: those who lost together do not meet again."""
+    longest: float = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2**losses)
+    return random.uniform(0.2, 1) * longest

@@ -2,26 +2,176 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from headgate.errors import InputNotFound
-from headgate.model.fingerprints import (
-    Fingerprint,
-    digest,
-    fingerprint,
-    on_top_of,
-)
+from headgate.errors import InputNotFound, InvalidParameter
 from headgate.model.ids import ContentId, Instant, TransactionId
-from headgate.model.incrementality import Extent, Incrementality, decide_incremental
-from headgate.model.jobspecs import FRESH_NEVER, InputSpec, JobSpec
+from headgate.model.incrementality import (
+    Answer,
+    Answers,
+    Base,
+    Change,
+    Extent,
+    Histories,
+    Incrementality,
+    Place,
+    Question,
+    decide_incremental,
+)
+from headgate.model.job_graph import Job
+from headgate.model.jobspecs import FRESH_NEVER, InputSpec, JobSpec, ParameterSpec
 from headgate.model.names import DatasetName
 from headgate.model.nouns import TransactionType
-from headgate.model.parameters import effective_parameters
-from headgate.model.past import Answer, Answers, Base, Change, Histories, Place, Question
-from headgate.model.planning import Job
+
+# Values that a build gives to the parameters of its jobs; pure.
+
+Value = str | int | float | bool
+_TRUTHS = {"true": True, "false": False}
+
+
+def effective_parameters(spec: JobSpec, given: Mapping[str, Any]) -> dict[str, Value]:
+    """The declared defaults, with what this build gives in their place."""
+    return {
+        parameter.name: parameter_value(parameter, given[parameter.name])
+        if parameter.name in given
+        else parameter.default
+        for parameter in spec.declaration.parameters
+    }
+
+
+def check_parameters(specs: Iterable[JobSpec], given: Mapping[str, Any]) -> None:
+    """Refuses a value of the wrong type, and one that no job of the build declares."""
+    if not given:
+        return
+    declared = {p.name: p for spec in specs for p in spec.declaration.parameters}
+    for name, value in given.items():
+        if name not in declared:
+            near = difflib.get_close_matches(name, declared, n=1)
+            known = f"did you mean {near[0]!r}?" if near else _known(declared)
+            raise InvalidParameter(name=name, reason=f"no job of this build declares it; {known}")
+        parameter_value(declared[name], value)
+
+
+def parameter_value(parameter: ParameterSpec, given: Any) -> Value:
+    """What was given as the declared type; a text, as a command line has it, is read as one."""
+    value = given
+    if isinstance(given, str) and parameter.kind != "string":
+        value = _read(parameter.kind, given.strip())
+    fits = {
+        "string": isinstance(value, str),
+        "integer": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, int | float) and not isinstance(value, bool),
+        "boolean": isinstance(value, bool),
+    }
+    if not fits[parameter.kind]:
+        raise InvalidParameter(
+            name=parameter.name, reason=f"{given!r} is no {parameter.kind}, which it is declared as"
+        )
+    return float(value) if parameter.kind == "float" else value
+
+
+def _read(kind: str, text: str) -> Any:
+    try:
+        if kind == "integer":
+            return int(text)
+        if kind == "float":
+            number = float(text)
+            return number if math.isfinite(number) else None
+    except ValueError:
+        return None
+    return _TRUTHS.get(text.lower())
+
+
+def _known(declared: Mapping[str, ParameterSpec]) -> str:
+    if not declared:
+        return "none of them declares any"
+    return f"declared are {', '.join(sorted(declared))}"
+
+
+# What a job's outputs are made from, as keys that freshness and adoption compare; pure.
+#
+# A job's fingerprint is all that decides what its outputs hold. Its inputs key says whether the
+# views that are there were made from the same; its build key finds transactions to adopt.
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """All that decides what a job's outputs hold; a built transaction carries it."""
+
+    logic: str
+    parameters: str
+    environment: str
+    # (input name, content id), by name.
+    inputs: tuple[tuple[str, str], ...]
+    # Where only what was added was read: what each output held before, by dataset; else None.
+    base: tuple[tuple[str, str | None], ...] | None = None
+
+    @property
+    def inputs_key(self) -> str:
+        return digest(
+            ["inputs-1", self.logic, self.parameters, self.environment, list(self.inputs)]
+        )
+
+    @property
+    def build_key(self) -> str:
+        return digest(["build-1", self.inputs_key, None if self.base is None else list(self.base)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "logic": self.logic,
+            "parameters": self.parameters,
+            "environment": self.environment,
+            "inputs": [list(pair) for pair in self.inputs],
+            "base": None if self.base is None else [list(pair) for pair in self.base],
+        }
+
+
+def fingerprint_from_json(data: Mapping[str, Any]) -> Fingerprint:
+    base = data["base"]
+    return Fingerprint(
+        logic=data["logic"],
+        parameters=data["parameters"],
+        environment=data["environment"],
+        inputs=tuple((name, content) for name, content in data["inputs"]),
+        base=None if base is None else tuple((name, content) for name, content in base),
+    )
+
+
+def fingerprint(
+    spec: JobSpec,
+    *,
+    parameters: Mapping[str, Any],
+    environment: str,
+    inputs: Mapping[str, ContentId],
+) -> Fingerprint:
+    """The fingerprint of a JobSpec that reads all of its inputs."""
+    return Fingerprint(
+        logic=spec.logic_hash,
+        parameters=digest(effective_parameters(spec, parameters)),
+        environment=environment,
+        inputs=tuple(sorted(inputs.items())),
+    )
+
+
+def on_top_of(made_from: Fingerprint, bases: Mapping[DatasetName, Base]) -> Fingerprint:
+    """The fingerprint of a job that adds to what its outputs hold."""
+    contents = sorted((str(name), base.content) for name, base in bases.items())
+    return replace(made_from, base=tuple(contents))
+
+
+def digest(value: Any) -> str:
+    """The sha256 of a JSON value, the same on every machine and Python."""
+    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()
+
 
 _MICROSECONDS = 1_000_000
 

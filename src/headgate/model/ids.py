@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from datetime import UTC, datetime
 from typing import NewType
 
 DatasetId = NewType("DatasetId", str)
@@ -75,3 +76,13 @@ def mint_build() -> BuildId:
 
 def mint_jobspec() -> JobSpecId:
     return JobSpecId(mint("js"))
+
+
+# Moments as people and programs read them: ISO 8601 in UTC.
+
+
+def instant_text(instant: Instant) -> str:
+    """With microseconds, so that two publications never look alike."""
+    seconds, micros = divmod(instant, 1_000_000)
+    moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -172,3 +172,23 @@ class Tag:
     dataset: DatasetName
     name: str
     transaction: TransactionId
+
+
+# The states that builds and jobs go through; the words are part of the interface.
+
+
+class JobState(enum.StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABORTED = "aborted"
+    SKIPPED = "skipped"
+    ADOPTED = "adopted"
+
+
+class BuildState(enum.StrEnum):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"

@@ -2,53 +2,92 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPMethod
 from pathlib import Path
 
+import uvicorn
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from headgate import __version__
 from headgate.catalog.migrate import find_version
-from headgate.endpoint.app import create_app
-from headgate.endpoint.service import Service
-from headgate.endpoint.truth import SqlTableCatalog
-from headgate.errors import HeadgateError, StorageUnavailable
-from headgate.model.access import Role
-from headgate.server.api import (
-    branches,
-    builds,
-    contents,
-    datasets,
-    differences,
-    files,
-    handing,
-    jobspecs,
-    parcels,
-    past,
-    rows,
-    tags,
-    tasks,
-    tokens,
-    transactions,
-    upkeep,
+from headgate.errors import Denied, HeadgateError, StorageUnavailable, Unavailable
+from headgate.iceberg.app import create_app
+from headgate.iceberg.service import Service
+from headgate.iceberg.sql_catalog import SqlTableCatalog
+from headgate.model.access import Right, Role, require
+from headgate.server.api import admin, builds, datasets, files, rows, tasks
+from headgate.server.api.http import Guard, Limits, handle_errors
+from headgate.server.api.openapi import DescribedApp
+from headgate.server.authorization import Authority, ServedTokens
+from headgate.server.builds import ServerBuilds
+from headgate.server.metrics import (
+    CONTENT_TYPE,
+    Metrics,
+    Observing,
+    log_to_stderr,
+    write_access_line,
 )
-from headgate.server.api.describing import DescribedApp
-from headgate.server.api.limits import Guard, Limits
-from headgate.server.api.problems import handle_errors
-from headgate.server.authorizing import Authority, ServedTokens
-from headgate.server.building import ServerBuilds
-from headgate.store import Store
-from headgate.tables.s3 import client_properties
+from headgate.server.web.build_page import again_on
+from headgate.server.web.host import mount_pages
+from headgate.storage.address import client_properties
+from headgate.store.embedded import Store
 
-# Each module has the routes of one noun.
-NOUNS = (
-    *(upkeep, datasets, branches, tags, transactions, files, contents, parcels),
-    *(past, differences, rows, jobspecs, builds, handing, tasks, tokens),
+# What an operator has of a server: access log, metrics.
+
+_PATH = "/metrics"
+
+
+def add_operation(app: FastAPI, store: Store) -> None:
+    """Counts and logs every request from now on, and answers `/metrics` to whoever may read."""
+    metrics = Metrics(store.database)
+    authority: Authority = app.state.authority
+
+    def read(token: str | None) -> bytes:
+        # Names of branches and codes of errors are nobody's business who may not read the store.
+        require(authority.grant(token, "read_metrics"), Right.READ)
+        return metrics.text()
+
+    async def show(request: Request) -> Response:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        try:
+            text = await run_in_threadpool(read, token if kind.lower() == "bearer" else None)
+        except Denied as refused:
+            headers = {"www-authenticate": "Bearer"}
+            return JSONResponse(refused.to_json(), status_code=401, headers=headers)
+        return Response(text, media_type=CONTENT_TYPE)
+
+    app.add_route(_PATH, show, include_in_schema=False)
+    app.add_middleware(Observing, listeners=[write_access_line, metrics.saw_request])
+
+
+# One router per noun; their order is that of the OpenAPI document.
+ROUTERS = (
+    admin.store_routes,
+    datasets.dataset_routes,
+    datasets.branch_routes,
+    datasets.tag_routes,
+    datasets.transaction_routes,
+    files.file_routes,
+    files.content_routes,
+    files.parcel_routes,
+    admin.past_routes,
+    datasets.difference_routes,
+    rows.row_routes,
+    builds.jobspec_routes,
+    builds.build_routes,
+    builds.client_build_routes,
+    tasks.task_routes,
+    admin.token_routes,
 )
 
 
@@ -75,8 +114,8 @@ def create_server(
     app.state.builds = builds_on_server or ServerBuilds(store)
     handle_errors(app)
     app.add_middleware(Guard, limits=limits or Limits())
-    for noun in NOUNS:
-        app.include_router(noun.routes)
+    for routes in ROUTERS:
+        app.include_router(routes)
     app.add_route(
         "/api/{rest:path}", _unrouted, methods=[str(m) for m in HTTPMethod], include_in_schema=False
     )
@@ -88,7 +127,7 @@ def create_server(
 
 async def _unrouted(request: Request) -> JSONResponse:
     """What no route of the API answers is answered here: the pages would say it to a person."""
-    routes = [route for noun in NOUNS for route in noun.routes.routes if isinstance(route, Route)]
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
     allowed = {
         method
         for route in routes
@@ -136,3 +175,59 @@ def _refuse_outside(location: str) -> bytes:
         reason="this entrance reads no files for a client; an admin uses `headgate dataset "
         "register`",
     )
+
+
+# Starting and ending a server.
+
+_GRACE_SECONDS = 20
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(
+    store: Store,
+    *,
+    host: str,
+    port: int,
+    code_from: Role = Role.ADMIN,
+    runs_builds: bool = True,
+) -> None:
+    """Serves until SIGTERM or Ctrl-C; requests under way are finished first."""
+    store.recover_forward_only()
+    log_to_stderr()
+    try:
+        listening = socket.create_server((host, port))
+    except OSError as error:
+        raise Unavailable(
+            f"{host}:{port} cannot be listened on: {error.strerror}. Choose another --port.",
+            host=host,
+            port=port,
+        ) from error
+    builds = ServerBuilds(store) if runs_builds else ServerBuilds(store, at_once=0)
+    with listening, contextlib.closing(builds):
+        # A reply of two small packets would wait for the client's delayed acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        app = create_server(store, builds_on_server=builds, code_from=code_from)
+        add_operation(app, store)
+        mount_pages(app, store, again=again_on(builds) if runs_builds else None)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_keep_alive=600,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        _Server(config).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Being told to stop is how a server ends: uvicorn would raise the signal again and fail."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in _STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)

@@ -14,12 +14,10 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from headgate.spark.conf import PYTHON_OF_WORKERS
-from headgate.spark.engines import StageProgress
-from headgate.spark.gateway import GatewayAddress, connect
-from headgate.spark.session import point
-from headgate.spark.shipping import archive_of
-from headgate.transforms.finding import import_roots
+from headgate.spark.engines import StageProgress, archive_of
+from headgate.spark.jvm import GatewayAddress, connect
+from headgate.spark.session import PYTHON_OF_WORKERS, point
+from headgate.transforms.discovery import import_roots
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import SparkUnavailable
-from headgate.spark.engines import ConnectAddress, StageProgress
-from headgate.spark.jars import ICEBERG
-from headgate.spark.library import spark_home
+from headgate.spark.engines import ConnectAddress, StageProgress, archive_of
+from headgate.spark.java import ICEBERG
+from headgate.spark.jvm import spark_home
 from headgate.spark.session import point
-from headgate.spark.shipping import archive_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

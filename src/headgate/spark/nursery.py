@@ -17,7 +17,7 @@ import sys
 import warnings
 
 from headgate.spark import job
-from headgate.spark.forking import BORN, DIED, MESSAGE
+from headgate.spark.job_processes import BORN, DIED, MESSAGE
 
 # PySpark loads them sooner or later in every driver; they take longer than all the rest.
 _HEAVY = ("pandas", "pyarrow")

@@ -6,7 +6,8 @@ import base64
 import datetime
 import decimal
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,32 @@ from headgate.errors import (
     UnknownInStatement,
 )
 from headgate.errors.retelling import kinds_by_code, retold
-from headgate.spark.quiet import told_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Errors that PySpark raises are told once: by whoever catches them.
+
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Within the block PySpark does not also log its errors, a screenful of JSON for each."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415  (optional, and slow)
+
+    # PySpark's own way to get at them: made otherwise they could not take what it says.
+    loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
 
 # `org.apache.iceberg.exceptions.ForbiddenException: ` and the like.
 _CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")

@@ -4,38 +4,100 @@ from __future__ import annotations
 
 import os
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlencode
 
 from headgate.catalog.database import Database
-from headgate.endpoint.app import create_app
-from headgate.endpoint.authorizing import EmbeddedTokens
-from headgate.endpoint.loopback import LoopbackEndpoint
-from headgate.endpoint.service import Service
-from headgate.endpoint.truth import SqlTableCatalog
-from headgate.errors import EndpointNotNamed
+from headgate.catalog.tokens import create_token, revoke_token
+from headgate.errors import EndpointNotNamed, SparkUnavailable
+from headgate.iceberg.app import LoopbackEndpoint, create_app
+from headgate.iceberg.authorization import EmbeddedTokens
+from headgate.iceberg.service import Service
+from headgate.iceberg.sql_catalog import SqlTableCatalog
+from headgate.model.access import Role
 from headgate.model.contexts import parse_context
 from headgate.settings import Settings, split_endpoint
-from headgate.spark.conf import catalog_conf, executor_credentials, jvm_conf
 from headgate.spark.connect import ConnectServer, connect_remote
 from headgate.spark.engines import Engine
-from headgate.spark.gateway import Launch
-from headgate.spark.jars import coordinates_for, ensure
-from headgate.spark.java import find_java_home
-from headgate.spark.jvm import SharedJvm
-from headgate.spark.pool import ProcessPool
-from headgate.spark.processes import JobProcess
-from headgate.spark.served import ServedEndpoint
-from headgate.spark.session import LocalSpark, bind, start
-from headgate.storage.outside import read_outside
-from headgate.tables.s3 import client_properties
+from headgate.spark.java import coordinates_for, ensure, find_java_home
+from headgate.spark.job_processes import JobProcess, ProcessPool
+from headgate.spark.jvm import Launch, SharedJvm
+from headgate.spark.session import (
+    LocalSpark,
+    bind,
+    bind_catalog,
+    catalog_conf,
+    executor_credentials,
+    jvm_conf,
+    start,
+)
+from headgate.storage.address import client_properties, read_outside
 from headgate.tables.versions import TableVersions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame as DataFrame
+    from pyspark.sql import DataFrame as DataFrame  # re-exported: annotations of other rooms
     from pyspark.sql import SparkSession as SparkSession
+
+
+# An endpoint that others serve: a `headgate serve` on this store, by the URL that Spark knows.
+
+# Longer than any session lasts that nobody closes.
+_TOKEN_SECONDS = 24 * 3600
+_ANSWER_SECONDS = 10
+
+
+class ServedEndpoint:
+    """Lends sessions a token of the store's own, or the one that was given, and takes it back."""
+
+    def __init__(self, url: str, database: Database, token: str | None) -> None:
+        self.url = url.rstrip("/")
+        self._database = database
+        self._given = token
+        self._lent: list[str] = []
+        _check_answers(self.url)
+
+    def issue(self, actor: str) -> str:
+        """A token for one session, which may do what a session of this process may."""
+        if self._given is not None:
+            return self._given
+        token, record = create_token(
+            self._database,
+            actor=actor,
+            role=Role.WRITER,
+            branches=["*"],
+            lifetime_seconds=_TOKEN_SECONDS,
+            created_by=actor,
+        )
+        self._lent.append(record.id)
+        return token
+
+    def stop(self) -> None:
+        """The tokens lent are good for nothing any more."""
+        while self._lent:
+            revoke_token(self._database, self._lent.pop())
+
+
+def _check_answers(url: str) -> None:
+    """Whoever answers at all is taken for the server; tokens decide the rest."""
+    question = f"{url}/v1/config?{urlencode({'warehouse': 'master'})}"
+    try:
+        with urllib.request.urlopen(question, timeout=_ANSWER_SECONDS):
+            pass
+    except urllib.error.HTTPError as refused:
+        refused.close()
+    except (OSError, ValueError) as error:
+        raise SparkUnavailable(
+            reason=f"nobody answers at {url}, which [spark] endpoint names ({error})",
+            remedy="Start `headgate serve` on this store there, or let port 0 stand for a free "
+            "one of this machine: this process then listens itself.",
+        ) from error
+
 
 # More would take the processor from the jobs that run.
 _WAITING_PROCESSES = 2
@@ -286,3 +348,65 @@ class Workplace:
                 self._directory.mkdir(parents=True, exist_ok=True)
                 self._processes = ProcessPool(self._directory, self._settings.environ)
             return self._processes
+
+
+# Spark of a server's client: sessions here, or on a Connect server, over its Iceberg endpoint.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ServersEndpoint:
+    """Where a server has its tables; it is not ours to end."""
+
+    url: str
+
+    def stop(self) -> None: ...
+
+
+def client_workplace(
+    settings: Settings, url: str, directory: Path, *, on_s3: bool, jvm: SharedJvm | None
+) -> Workplace:
+    """Where a client does the jobs of its builds: its own engine, the server's tables."""
+    endpoint = _ServersEndpoint(url=url)
+    return Workplace(_placed(settings, on_s3=on_s3), lambda: endpoint, directory, jvm)
+
+
+def _placed(settings: Settings, *, on_s3: bool) -> Settings:
+    """Which jars are needed depends on where the server keeps its bytes."""
+    return replace(settings, warehouse="s3://" if on_s3 else "/")
+
+
+class ClientSpark:
+    """Sessions that are each bound to one context there; the token says what they may."""
+
+    def __init__(self, settings: Settings, url: str, directory: Path, *, on_s3: bool) -> None:
+        self._settings = settings
+        self._url = url
+        self._directory = directory
+        self._on_s3 = on_s3
+        self._local: LocalSpark | None = None
+        self._sessions: list[SparkSession] = []
+
+    def session(self, context: str, token: str | None = None) -> SparkSession:
+        """A SparkSession whose catalog `headgate` is that context; a job's needs its own token."""
+        parse_context(context)
+        shown = token or self._settings.token
+        conf = catalog_conf(uri=self._url, warehouse=context, token=shown)
+        if self._settings.spark.remote is None:
+            return bind_catalog(self._started().session, conf)
+        session = connect_remote(self._settings.spark.remote, conf)
+        self._sessions.append(session)
+        return session
+
+    def _started(self) -> LocalSpark:
+        if self._local is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            log = self._directory / f"spark-{os.getpid()}.log"
+            placed = _placed(self._settings, on_s3=self._on_s3)
+            self._local = start(launch_request(placed, log))
+        return self._local
+
+    def stop(self) -> None:
+        while self._sessions:
+            self._sessions.pop().stop()
+        if self._local is not None:
+            self._local.stop()

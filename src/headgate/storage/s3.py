@@ -18,7 +18,7 @@ from headgate.errors import BucketMissing, Invalid, ObjectNotFound, StorageUnava
 from headgate.model.ids import Instant
 from headgate.model.ports import ObjectInfo
 from headgate.storage.keys import check_key, check_prefix
-from headgate.storage.reading import CHUNK_BYTES, HashedFile, read_checked
+from headgate.storage.local import CHUNK_BYTES, HashedFile, read_checked
 
 if TYPE_CHECKING:  # obstore has these types in its stubs only
     from obstore.store import ClientConfig, RetryConfig, S3Config

@@ -5,6 +5,7 @@ Columns are kept by field id, so that a renamed column keeps what is demanded of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -81,3 +82,20 @@ def constraints_property(schema: Json, constraints: Constraints) -> str:
     }
     kept = {name: value for name, value in stored.items() if value}
     return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode()
+
+
+# Which datasets refer to a table, noted in its own metadata.
+#
+# Without the note a delete would have to read the constraints of every table of the branch.
+
+REFERRING_PROPERTY = "headgate.referred-to-by"
+
+
+def referring_datasets(metadata: Metadata) -> list[str]:
+    """The names of datasets with a reference to this table."""
+    text = (metadata.get("properties") or {}).get(REFERRING_PROPERTY)
+    return sorted(orjson.loads(text)) if text else []
+
+
+def referring_property(names: Iterable[str]) -> str:
+    return orjson.dumps(sorted(set(names))).decode()

@@ -17,7 +17,7 @@ from pyiceberg.io import InputFile, InputStream
 from pyiceberg.typedef import Record
 
 from headgate.errors import StorageUnavailable
-from headgate.tables.naming import ManifestRef, NamedFile
+from headgate.tables.named_files import ManifestRef, NamedFile
 
 _DELETED = 2
 # Field ids of Iceberg's specification. A manifest list: path, length, files added, files existing.

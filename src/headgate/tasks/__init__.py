@@ -1,17 +1,23 @@
 """What task modules import; loads no SQL, no Spark and no network client."""
 
 from headgate.errors import TaskFailed, TaskTerminalError
-from headgate.tasks.checks import forbid_glob, require_dir, require_file, require_glob
-from headgate.tasks.controls import (
+from headgate.tasks.declare import (
     ExecutionLimits,
+    MetricRecorder,
+    MetricSpec,
     PublishBudget,
     RetryPolicy,
+    TableSpec,
     TaskControls,
+    TaskDefinition,
     TimeoutPolicy,
+    WorkspaceSpec,
+    forbid_glob,
+    require_dir,
+    require_file,
+    require_glob,
+    task,
 )
-from headgate.tasks.declaring import TaskDefinition, WorkspaceSpec, task
-from headgate.tasks.metrics import MetricRecorder, MetricSpec
-from headgate.tasks.tables import TableSpec
 
 __all__ = [
     "ExecutionLimits",

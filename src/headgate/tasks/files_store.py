@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from headgate.catalog.attempts import check_newest
+from headgate.attempts import LEASE_SECONDS
+from headgate.catalog.attempts import check_newest, dispatch_attempt, end_attempt, heartbeat
 from headgate.catalog.database import Connection, Database
-from headgate.catalog.find import load_branch, load_dataset, load_transaction
 from headgate.catalog.publish import publish
+from headgate.catalog.records import load_branch, load_dataset, load_transaction
 from headgate.errors import (
+    Invalid,
     PublishFenceRefused,
     TransactionNotCommitted,
     TransactionNotFound,
@@ -18,19 +23,20 @@ from headgate.errors import (
     ViewConflict,
 )
 from headgate.files.cache import ContentCache
-from headgate.files.copying import PrivateCopy
-from headgate.files.looking import Changes
-from headgate.files.objects import Digest
-from headgate.files.progress import Progress
-from headgate.files.trees import FileTrees
-from headgate.files.writing import (
+from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
+from headgate.files.private_copy import Changes, LocalChange, PrivateCopy, copy_privately
+from headgate.files.publication import (
     FileEdit,
     check_is_files,
+    locations_in,
     natural_type,
     root_of,
     take_back,
     tree_version,
 )
+from headgate.files.transfer import Progress, counted, hash_file, relative_to
+from headgate.files.tree import Entry
+from headgate.files.trees import FileTrees
 from headgate.model.changes import (
     AddTransaction,
     Change,
@@ -44,15 +50,100 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import (
     AttemptRef,
+    AttemptState,
     Branch,
     Dataset,
     PublicationKind,
     Transaction,
     TransactionState,
 )
-from headgate.tasks.inputs import WorkspaceRef
-from headgate.tasks.ports import Capabilities, Identity, Staged, Together
-from headgate.tasks.workspace_bytes import WorkspaceBytes
+from headgate.tasks.ports import Capabilities, Held, Identity, Staged, Together, WorkspaceRef
+
+# The bytes' half of a workspace in a `files` dataset: a private copy, and a tree made from it.
+#
+# Which trees those are is the catalog's to say, wherever it is.
+
+
+class WorkspaceBytes:
+    """Copies trees to this machine and makes new ones from what became of the copies."""
+
+    def __init__(self, trees: FileTrees, cache: ContentCache) -> None:
+        self._trees = trees
+        self._contents = trees.contents(cache)
+
+    def download(
+        self,
+        workspace: WorkspaceRef,
+        root: Digest,
+        prefix: str,
+        target: Path,
+        progress: Progress | None,
+    ) -> PrivateCopy:
+        entries = list(self._trees.walk(root, prefix))
+        if any(entry.path == prefix and not entry.is_directory for entry in entries):
+            raise Invalid(f"prefix {prefix!r} of {workspace.repository} is a file, no directory.")
+        below = relative_to((entry for entry in entries if entry.path != prefix), prefix)
+        return copy_privately(self._contents, below, target, progress)
+
+    def stage(
+        self,
+        workspace: WorkspaceRef,
+        root: Digest,
+        prefix: str,
+        changes: Changes,
+        progress: Progress | None,
+    ) -> Staged:
+        stored = counted(self._stored(changes.put), progress)
+        edited = self._trees.edit(
+            root,
+            put=_placed(prefix, stored),
+            remove=[_path(prefix, path) for path in changes.remove],
+        )
+        return Staged(
+            repository=workspace.repository,
+            ref=edited.root,
+            objects=frozenset(locations_in(self._trees, edited)),
+        )
+
+    def _stored(self, changes: Sequence[LocalChange]) -> Iterator[Entry]:
+        """The entries of what is put, each once its content is in the store."""
+        if not self._trees.travel_together:
+            return in_parallel(self._store, changes)
+        batches = batched(changes, lambda change: change.entry.size, together=True)
+        return chain.from_iterable(in_parallel(self._store_batch, batches, ahead=BATCHES_AHEAD))
+
+    def _store_batch(self, changes: list[LocalChange]) -> list[Entry]:
+        if len(changes) == 1:
+            return [self._store(changes[0])]
+        entries = [_hashed(change) for change in changes]
+        pairs = zip(entries, changes, strict=True)
+        self._trees.store_files({e.digest: c.source for e, c in pairs if not e.is_directory})
+        return entries
+
+    def _store(self, change: LocalChange) -> Entry:
+        """Its content is in the store when this returns, and the entry names it."""
+        if change.entry.is_directory:
+            return change.entry
+        if change.is_hashed:
+            self._trees.store_file(change.entry.digest, change.source)
+            return change.entry
+        digest, size = self._trees.store_unhashed(change.source)
+        return replace(change.entry, digest=digest, size=size)
+
+
+def _hashed(change: LocalChange) -> Entry:
+    if change.is_hashed or change.entry.is_directory:
+        return change.entry
+    digest, size = hash_file(change.source)
+    return replace(change.entry, digest=digest, size=size)
+
+
+def _path(prefix: str, path: str) -> str:
+    return f"{prefix}/{path}" if prefix else path
+
+
+def _placed(prefix: str, entries: Sequence[Entry]) -> list[Entry]:
+    return [replace(entry, path=_path(prefix, entry.path)) for entry in entries]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,3 +385,38 @@ def _provenance(identity: Identity, replaced: Transaction | None) -> Provenance:
 
 def _changes(together: Together | None) -> tuple[Change, ...]:
     return together.changes if together is not None else ()
+
+
+# Attempts of tasks at the catalog itself.
+
+
+class CatalogAttempts:
+    """Implements `Attempts` in one actor's name; whoever has the catalog needs no secret."""
+
+    def __init__(self, database: Database, actor: str) -> None:
+        self._database = database
+        self._actor = actor
+
+    def dispatch(self, key: str, *, branch: str | None = None) -> Held:
+        made = dispatch_attempt(
+            self._database,
+            key,
+            actor=self._actor,
+            lease_seconds=LEASE_SECONDS,
+            scope=attempt_scope(branch),
+        )
+        return Held(ref=made.ref)
+
+    def renew(self, held: Held) -> None:
+        heartbeat(self._database, held.ref)
+
+    def check(self, held: Held) -> None:
+        self._database.read(partial(check_newest, ref=held.ref))
+
+    def end(self, held: Held, state: AttemptState) -> None:
+        end_attempt(self._database, held.ref, state)
+
+
+def attempt_scope(branch: str | None) -> dict[str, Any]:
+    """What is known of a task's attempt when it is dispatched; tables come later, if at all."""
+    return {"branch": branch, "inputs": {}, "outputs": {}}

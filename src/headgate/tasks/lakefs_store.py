@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,24 +15,90 @@ from headgate.catalog.workspaces import (
     PlannedMove,
     announce_move,
     find_maker,
+    known_repositories,
+    live_attempts,
     settle_move,
 )
-from headgate.errors import HeadgateError, NotFound, PublishFenceRefused, Unavailable, UnsafePath
+from headgate.errors import (
+    HeadgateError,
+    NotFound,
+    ObjectCorrupted,
+    ObjectNotFound,
+    PublishFenceRefused,
+    Unavailable,
+    UnsafePath,
+)
 from headgate.files.cache import ContentCache
-from headgate.files.copying import PrivateCopy, copy_privately
-from headgate.files.entries import Entry
-from headgate.files.looking import Changes, LocalChange
-from headgate.files.parallel import in_parallel
-from headgate.files.progress import Progress, counted
-from headgate.lakefs.client import Commit, LakeFS
-from headgate.lakefs.connecting import MARK
+from headgate.files.objects import Digest, in_parallel
+from headgate.files.private_copy import Changes, LocalChange, PrivateCopy, copy_privately
+from headgate.files.transfer import Progress, counted
+from headgate.files.tree import Entry, Mode
+from headgate.lakefs.client import Commit, LakeFS, StoredObject
+from headgate.lakefs.connection import MARK
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import check_file_path
 from headgate.model.nouns import AttemptRef
 from headgate.model.recovery import Landing, landing_of
-from headgate.tasks.inputs import WorkspaceRef
-from headgate.tasks.lakefs_contents import LakeFSContents
-from headgate.tasks.ports import Capabilities, Identity, Staged, Together
+from headgate.tasks.ports import Capabilities, Identity, Staged, Together, WorkspaceRef
+
+# Objects of lakeFS as contents of this machine: fetched once, known by address and digest.
+
+_AHEAD = 256
+
+
+class LakeFSContents:
+    """Implements `Contents`; what an address held before is not asked for again."""
+
+    def __init__(
+        self, lakefs: LakeFS, workspace: WorkspaceRef, below: str, cache: ContentCache
+    ) -> None:
+        self._lakefs = lakefs
+        self._workspace = workspace
+        self._below = below
+        self._cache = cache
+
+    def entries(self, found: Iterable[StoredObject]) -> Iterator[Entry]:
+        """The objects as entries, each with its bytes in the cache; lakeFS keeps no modes."""
+        listed = list(found)
+        digests = in_parallel(self._digest, listed, ahead=_AHEAD)
+        for one, digest in zip(listed, digests, strict=True):
+            yield Entry(path=one.path, mode=Mode.FILE, size=one.size, digest=digest)
+
+    def path(self, digest: Digest) -> str:
+        found = self._cache.find(digest)
+        if found is None:
+            raise self.missing(digest)
+        return str(found)
+
+    def fetch(self, entries: Iterable[Entry]) -> None:
+        """They were fetched when their digests became known."""
+
+    def missing(self, digest: Digest) -> ObjectNotFound:
+        return ObjectNotFound(location=f"{self._workspace.repository} {digest}")
+
+    def _digest(self, one: StoredObject) -> Digest:
+        known = self._cache.find_named(_name(one))
+        if known is not None and self._cache.find(known) is not None:
+            return known
+        digest, path = self._cache.add_unnamed(self._read(one))
+        if path.stat().st_size != one.size:
+            raise ObjectCorrupted(
+                location=f"{self._workspace.repository} {one.path}",
+                expected=f"{one.size} bytes",
+                actual=f"{path.stat().st_size} bytes",
+            )
+        self._cache.name(_name(one), digest)
+        return digest
+
+    def _read(self, one: StoredObject) -> Iterator[bytes]:
+        path = f"{self._below}{one.path}"
+        return self._lakefs.read(self._workspace.repository, self._workspace.ref, path)
+
+
+def _name(one: StoredObject) -> str:
+    text = f"{one.address}\n{one.checksum}\n{one.size}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 STAGING = "headgate-staging-"
 _INTENT_SECONDS = 60
@@ -254,3 +320,26 @@ def _refuse_tables(together: Together | None) -> None:
         raise UnsafePath(
             path="tables", reason="they cannot be published in one step with a lakeFS workspace"
         )
+
+
+# Staging branches whose attempt is over: removed by cleanup, however the attempt ended.
+
+
+def sweep_staging(database: Database, lakefs: LakeFS, *, dry_run: bool = False) -> list[str]:
+    """Deletes them in every repository that tasks have published to; which they were."""
+    swept = []
+    for repository in database.read(known_repositories):
+        try:
+            found = lakefs.list_branches(repository, STAGING)
+        except NotFound:
+            # The whole repository is gone, and its branches with it.
+            continue
+        # Asked after the listing: what is listed and not live now was left behind.
+        living = tuple(staging_prefix(attempt) for attempt in database.read(live_attempts))
+        for branch in found:
+            if living and branch.startswith(living):
+                continue
+            if not dry_run:
+                lakefs.delete_branch(repository, branch)
+            swept.append(f"{repository}/{branch}")
+    return swept

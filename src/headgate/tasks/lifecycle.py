@@ -12,18 +12,35 @@ from threading import Thread
 from typing import Any
 
 from headgate.errors import HeadgateError, Invalid, TaskDeadlinePassed, TaskFailed
-from headgate.files.copying import PrivateCopy
-from headgate.files.looking import Changes, changes_of
+from headgate.files.private_copy import Changes, PrivateCopy, changes_of
 from headgate.model.failpoints import Failpoint, reach
-from headgate.tasks.attempt_log import AttemptLog
-from headgate.tasks.checks import Phase, check_workspace
-from headgate.tasks.declaring import TaskDefinition, WorkspaceSpec
-from headgate.tasks.directories import AttemptDirectory, attempt_directory, remove_directory
-from headgate.tasks.inputs import TaskInput, WorkspaceRef, read_input, read_result, write_output
-from headgate.tasks.metrics import MetricRecorder
-from headgate.tasks.outcomes import Outcome, completed, failed
-from headgate.tasks.ports import Fence, Identity, Staged, Together, WorkspaceStore
-from headgate.tasks.table_work import TableWork
+from headgate.tasks.attempt_directory import (
+    AttemptDirectory,
+    AttemptLog,
+    attempt_directory,
+    remove_directory,
+)
+from headgate.tasks.declare import (
+    MetricRecorder,
+    Phase,
+    TaskDefinition,
+    WorkspaceSpec,
+    check_workspace,
+)
+from headgate.tasks.messages import Outcome, completed, failed
+from headgate.tasks.ports import (
+    Fence,
+    Identity,
+    Staged,
+    TableWork,
+    TaskInput,
+    Together,
+    WorkspaceRef,
+    WorkspaceStore,
+    read_input,
+    read_result,
+    write_output,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.builds.attempting import Attempt, JobResult, Jobs, JobWork, Progress
-from headgate.builds.retrying import explain_end
+from headgate.builds.attempt import Attempt, JobResult, Jobs, JobWork, Progress
+from headgate.builds.job import explain_end
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.database import Database
 from headgate.model.names import DatasetName, parse_dataset_name

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.lakefs.client import LakeFS
-from headgate.lakefs.connecting import connect
+from headgate.lakefs.connection import connect
 from headgate.model.nouns import AttemptRef
-from headgate.store import Store
-from headgate.tasks.inputs import WorkspaceRef
+from headgate.store.embedded import Store
 from headgate.tasks.lakefs_store import STAGING
-from headgate.tasks.ports import Staged, WorkspaceStore
+from headgate.tasks.ports import Staged, WorkspaceRef, WorkspaceStore
 
 _STORAGE = "local://headgate-protocol"
 _MAIN = "main"

@@ -16,10 +16,9 @@ import pytest
 
 if TYPE_CHECKING:
     from headgate.spark.workplace import SparkSession
-    from headgate.store import Store
+    from headgate.store.embedded import Store
     from headgate.testing.faults import Failpoints
-    from headgate.testing.machine import SparkOfTests
-    from headgate.testing.project import Project
+    from headgate.testing.project import Project, SparkOfTests
 
 _ROOT = "headgate_root"
 
@@ -37,7 +36,7 @@ def headgate_spark_conf() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def headgate_shared_spark(headgate_spark_conf: dict[str, str]) -> Iterator[SparkOfTests]:
     """The one Spark of this test session, or of each xdist worker; started when needed."""
-    from headgate.testing.machine import SparkOfTests  # noqa: PLC0415  (slow: HTTP, Spark)
+    from headgate.testing.project import SparkOfTests  # noqa: PLC0415  (slow: HTTP, Spark)
 
     shared = SparkOfTests(headgate_spark_conf)
     yield shared
@@ -81,8 +80,10 @@ def headgate_published(
     headgate_shared_spark: SparkOfTests,
 ) -> Path:
     """The project in a repository, and a store that has its JobSpecs; copied for each test."""
-    from headgate.testing.machine import PRIMARY  # noqa: PLC0415  (slow: HTTP, Spark)
-    from headgate.testing.repository import copy_project  # noqa: PLC0415  (only where it is used)
+    from headgate.testing.project import (  # noqa: PLC0415  (slow: the store)
+        PRIMARY,
+        copy_project,
+    )
 
     root = tmp_path_factory.mktemp("headgate")
     source = request.config.rootpath / str(request.config.getini(_ROOT))
@@ -113,8 +114,8 @@ def headgate_project(
 def _open(root: Path, shared: SparkOfTests) -> Store:
     from headgate.catalog.database import Database  # noqa: PLC0415  (slow: SQL)
     from headgate.catalog.migrate import ensure_schema  # noqa: PLC0415  (slow: SQL)
-    from headgate.store import Store  # noqa: PLC0415  (slow: SQL)
-    from headgate.testing.machine import settings_of_tests  # noqa: PLC0415  (slow: HTTP, Spark)
+    from headgate.store.embedded import Store  # noqa: PLC0415  (slow: SQL)
+    from headgate.testing.project import settings_of_tests  # noqa: PLC0415  (slow: HTTP, Spark)
 
     settings = settings_of_tests(root)
     database = Database(settings.catalog)

@@ -18,8 +18,8 @@ from headgate.transforms.decorators import (
     transform_pandas,
 )
 from headgate.transforms.definition import Transform
-from headgate.transforms.finding import Pipeline
-from headgate.transforms.job import (
+from headgate.transforms.discovery import Pipeline
+from headgate.transforms.runtime import (
     FileStatus,
     FileSystem,
     TransformContext,

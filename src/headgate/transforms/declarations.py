@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from headgate.errors import InvalidName
 from headgate.model.names import DatasetName, check_branch_name, parse_dataset_name
 from headgate.model.nouns import DatasetKind
-from headgate.transforms.expected import Expectation
+from headgate.transforms.expectation_tree import Expectation
 from headgate.transforms.where import Place, calling_place
 
 

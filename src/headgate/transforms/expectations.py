@@ -24,7 +24,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.transforms.expected import (
+from headgate.transforms.expectation_tree import (
     Expectation,
     NowOperand,
     Op,

@@ -6,44 +6,322 @@ first, cleanup gives way. Killed at any place, it leaves marks that the next one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+import enum
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from typing import Any
 
-from headgate.catalog.condemning import (
+from headgate.catalog.database import Connection, Database, now
+from headgate.catalog.garbage_collection import (
     ObjectMark,
     VersionMark,
+    claim_objects,
+    condemn_objects,
     condemn_versions,
     describe_versions,
+    forget_objects,
     locations_of,
     mark_objects,
     mark_versions,
     spare_objects,
     spare_versions,
+    sweeping_alone,
+    tables_since,
 )
-from headgate.catalog.database import Connection, Database
-from headgate.catalog.forgetting import forget_before, remembered_since
-from headgate.catalog.keeping import Keeping, find_keeping, oldest_owner
 from headgate.catalog.operations import forget_old_operations
-from headgate.catalog.sweeping import sweeping_alone
-from headgate.catalog.writes import record_event
+from headgate.catalog.retention import (
+    Keeping,
+    find_keeping,
+    forget_before,
+    oldest_owner,
+    remembered_since,
+)
+from headgate.catalog.transactions import record_event
+from headgate.errors import CatalogUnavailable, Invalid
 from headgate.files.trees import FileTrees
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Instant, VersionId
 from headgate.model.nouns import DatasetKind
 from headgate.model.ports import ObjectInfo, ObjectStore
-from headgate.upkeep.cleaned import Cleaned, Step
-from headgate.upkeep.needing import Readers, find_needed, find_whole
-from headgate.upkeep.sorting import (
+from headgate.upkeep.reachability import (
     Fate,
     Kind,
     Limits,
+    MarkManifests,
+    Readers,
+    TableFiles,
     decide,
+    find_needed,
+    find_whole,
     name_kind,
+    probe,
     read_key,
+    table_file_of,
 )
-from headgate.upkeep.sweep import Sorted, Sweep
-from headgate.upkeep.table_files import MarkManifests, TableFiles
-from headgate.upkeep.terms import Clock, Moments, Terms, read_clocks, read_one_clock
+
+# How long cleanup waits before each step, and by which clocks.
+
+DAY_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What has to be how old, in seconds."""
+
+    # How long a version is kept after a branch stopped showing it.
+    retain_seconds: int
+    # What is younger is never condemned.
+    older_than_seconds: int = 7 * DAY_SECONDS
+    # From condemning to sweeping, at least.
+    sweep_after_seconds: int = DAY_SECONDS
+    # How long the door remembers what was swept: longer than any writer sleeps.
+    forget_after_seconds: int = 30 * DAY_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """Now, by the two clocks there are: leases and marks know the one, objects the other."""
+
+    database: Instant
+    store: Instant
+
+
+Clock = Callable[[], Moments]
+
+
+def check_older_than(seconds: int) -> int:
+    """A grace that leaves every writer the time to publish what it has uploaded."""
+    if seconds < DAY_SECONDS:
+        raise Invalid(
+            f"--older-than {seconds} s is too short: what is younger than 24 h may belong to a "
+            "writer that has not published yet. Give 24h or more.",
+            older_than_seconds=seconds,
+        )
+    return seconds
+
+
+def read_clocks(database: Database, objects: ObjectStore) -> Moments:
+    """Asks both; the store answers with the time it gives to a new object."""
+    return Moments(database=database.read(now), store=probe(objects).modified_at)
+
+
+def read_one_clock(database: Database) -> Moments:
+    """For those who must not write: the database's clock for both."""
+    moment = database.read(now)
+    return Moments(database=moment, store=moment)
+
+
+# What a cleanup did, or would do, and why.
+
+_EXAMPLES = 20
+
+
+class Step(enum.StrEnum):
+    CONDEMN = "condemn"
+    SWEEP = "sweep"
+    # Condemned before, and needed again.
+    SPARE = "spare"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One thing that was condemned, swept or spared: what, where, and why."""
+
+    step: Step
+    what: str
+    where: str
+    why: str
+    bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """How much is left alone for one reason, with some of it by name where that helps."""
+
+    what: str
+    why: str
+    count: int
+    bytes: int
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Cleaned:
+    """The report of one cleanup."""
+
+    dry_run: bool
+    items: list[Item] = field(default_factory=list)
+    _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _examples: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    @property
+    def condemned(self) -> int:
+        return self._count(Step.CONDEMN)
+
+    @property
+    def deleted(self) -> int:
+        return self._count(Step.SWEEP)
+
+    @property
+    def spared(self) -> int:
+        return self._count(Step.SPARE)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the deleted objects had."""
+        return sum(item.bytes for item in self.items if item.step is Step.SWEEP)
+
+    @property
+    def kept(self) -> list[Kept]:
+        return [
+            Kept(
+                what=what,
+                why=why,
+                count=count,
+                bytes=self._bytes[what, why],
+                examples=tuple(self._examples.get((what, why), ())),
+            )
+            for (what, why), count in sorted(self._counts.items())
+        ]
+
+    def add(self, step: Step, what: str, where: str, why: str, *, bytes: int = 0) -> None:
+        self.items.append(Item(step=step, what=what, where=where, why=why, bytes=bytes))
+
+    def keep(
+        self, what: str, why: str, *, count: int = 1, bytes: int = 0, example: str | None = None
+    ) -> None:
+        self._counts[what, why] += count
+        self._bytes[what, why] += bytes
+        if example is not None:
+            shown = self._examples.setdefault((what, why), [])
+            if len(shown) < _EXAMPLES:
+                shown.append(example)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "condemned": self.condemned,
+            "deleted": self.deleted,
+            "bytes": self.bytes,
+            "kept": [asdict(kept) for kept in self.kept],
+            "dry_run": self.dry_run,
+            "spared": self.spared,
+            "items": [asdict(item) for item in self.items],
+        }
+
+    def _count(self, step: Step) -> int:
+        return sum(item.step is step for item in self.items)
+
+
+# The marks and deletions of one cleanup, in an order that gives way to everybody else.
+
+# So many objects are deleted while others who delete, or take back, wait.
+_SWEPT_AT_ONCE = 100
+_ELSEWHERE_SECONDS = 5.0
+# No unit of work takes longer from reading the clock to its commit.
+_LONGEST_UNIT_SECONDS = 600
+
+
+@dataclass(kw_only=True)
+class Sorted:
+    """Stored objects by what becomes of them, each under its location."""
+
+    condemn: dict[str, ObjectInfo] = field(default_factory=dict)
+    sweep: dict[str, ObjectInfo] = field(default_factory=dict)
+    spare: dict[str, ObjectInfo] = field(default_factory=dict)
+    # Of the condemned, those that are still there.
+    present: set[str] = field(default_factory=set)
+    # How many could not be swept, by what stood in the way.
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+class Sweep:
+    """Does to objects what was decided about them, except where somebody was quicker."""
+
+    def __init__(self, database: Database, readers: Readers, terms: Terms, moment: Instant) -> None:
+        self._database = database
+        self._readers = readers
+        self._objects = readers.objects
+        self._terms = terms
+        self._moment = moment
+        # By the database itself: the moment given may be another one.
+        self._began = database.read(now)
+
+    def apply(self, mark: ObjectMark, found: Sorted) -> None:
+        """Condemns, gives way, sweeps; `found` is left with what was really done."""
+        spare_objects(self._database, found.spare)
+        if found.condemn:
+            sizes = {location: info.size for location, info in found.condemn.items()}
+            done = condemn_objects(self._database, sizes, self._moment)
+            found.condemn = {location: found.condemn[location] for location in done}
+            reach(Failpoint.CLEANUP_CONDEMNED)
+            self._give_way(mark, found)
+        due = {location: mark.condemned[location] for location in found.sweep}
+        swept = self._sweep(due, found)
+        found.sweep = {location: found.sweep[location] for location in swept}
+        long_ago = self._moment - self._terms.forget_after_seconds * 1_000_000
+        gone = mark.condemned.keys() - found.present
+        forget_objects(
+            self._database,
+            {place: at for place in gone if (at := mark.condemned[place]) <= long_ago},
+        )
+
+    def _give_way(self, before: ObjectMark, found: Sorted) -> None:
+        """Takes back what somebody came to use between the look and the mark.
+
+        Whoever comes later finds the mark, so one look is enough.
+        """
+        after = self._database.read(mark_objects)
+        needed = find_needed(self._readers, after, before)
+        for location, info in list(found.condemn.items()):
+            if needed.holds(info.key, location) is not False:
+                found.spare[location] = found.condemn.pop(location)
+        spare_objects(self._database, found.spare)
+
+    def _sweep(self, due: Mapping[str, Instant], found: Sorted) -> list[str]:
+        """Deletes the bytes of what is due, some at a time; another cleanup may be at it too."""
+        swept: list[str] = []
+        remaining = iter(sorted(due))
+        while batch := list(islice(remaining, _SWEPT_AT_ONCE)):
+            try:
+                swept += self._sweep_batch({place: due[place] for place in batch}, found)
+            except CatalogUnavailable as refusal:
+                found.refused[refusal.message] = len(batch)
+                break
+        return swept
+
+    def _sweep_batch(self, due: Mapping[str, Instant], found: Sorted) -> Sequence[str]:
+        with sweeping_alone(self._database, wait_seconds=_ELSEWHERE_SECONDS):
+            used = self._used_since([place for place in due if _is_table(found.sweep[place])])
+            claimed = claim_objects(
+                self._database,
+                {place: at for place, at in due.items() if place not in used},
+                self._moment,
+            )
+            self._objects.delete(found.sweep[place].key for place in claimed)
+        spare_objects(self._database, used)
+        found.spare |= {place: found.sweep[place] for place in used}
+        reach(Failpoint.CLEANUP_SWEPT)
+        return claimed
+
+    def _used_since(self, places: Sequence[str]) -> set[str]:
+        """Of these table files, those that a version names which came after the look.
+
+        The door does not know a table's files, so they are looked for once more, just before.
+        """
+        if not places:
+            return set()
+        since = Instant(self._began - _LONGEST_UNIT_SECONDS * 1_000_000)
+        new = self._database.read(lambda connection: tables_since(connection, since))
+        named = self._readers.tables.needed(new)
+        start = len(self._objects.url) + 1
+        return {place for place in places if table_file_of(place[start:]) in named}
+
+
+def _is_table(info: ObjectInfo) -> bool:
+    return read_key(info.key)[0] is Kind.TABLE
 
 
 def clean_up(

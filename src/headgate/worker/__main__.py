@@ -12,13 +12,12 @@ from typing import Any
 
 import orjson
 
-from headgate import opening
-from headgate.conductor.client import ConductorClient
+from headgate import connection
+from headgate.conductor import ConductorClient
 from headgate.errors import HeadgateError, Invalid
-from headgate.tasks.executing import PROCESS
-from headgate.tasks.finding import load_tasks, parse_target
-from headgate.worker.dispatching import Duty
-from headgate.worker.polling import Capacity, Worker
+from headgate.tasks.definitions import load_tasks, parse_target
+from headgate.tasks.supervisor import PROCESS
+from headgate.worker.dispatch import Capacity, Duty, Worker
 
 _FAILED = 1
 
@@ -43,7 +42,7 @@ def work(order: Mapping[str, Any], *, command: Sequence[str] = PROCESS) -> None:
     target = parse_target(order["target"])
     directory = Path.cwd()
     tasks = load_tasks(target, directory)
-    with opening.open(actor=order["actor"]) as hg:
+    with connection.open(actor=order["actor"]) as hg:
         url = hg.settings.conductor_url
         if url is None:
             raise Invalid(

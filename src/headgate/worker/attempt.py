@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Mapping
@@ -16,16 +18,41 @@ import orjson
 
 from headgate.errors import StaleAttempt, Unavailable
 from headgate.settings import load_settings, with_server
-from headgate.store import Store
-from headgate.tasks.attempt_log import AttemptLog
-from headgate.tasks.declaring import TaskDefinition
-from headgate.tasks.finding import load_task, parse_target
-from headgate.tasks.inputs import TaskInput
+from headgate.store.embedded import Store
+from headgate.tasks.attempt_directory import AttemptLog
+from headgate.tasks.declare import TaskDefinition
+from headgate.tasks.definitions import load_task, parse_target
 from headgate.tasks.lifecycle import Surroundings, run_attempt
-from headgate.tasks.orders import ANSWER, ASKED, ENDED, REFUSAL, SAID, Order, order_from_line
-from headgate.tasks.outcomes import Outcome, failed
-from headgate.tasks.table_work import TableWork
-from headgate.worker.dying import ORPHANED, die_with_parent
+from headgate.tasks.messages import (
+    ANSWER,
+    ASKED,
+    ENDED,
+    REFUSAL,
+    SAID,
+    Order,
+    Outcome,
+    failed,
+    order_from_line,
+)
+from headgate.tasks.ports import TableWork, TaskInput
+
+# A process that must not outlive the one that started it.
+
+_PR_SET_PDEATHSIG = 1
+ORPHANED = 70
+
+
+def die_with_parent(parent: int) -> None:
+    """From here on the system kills this process as soon as the thread that started it is gone.
+
+    The pipe from the parent does the same where the system does not.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent and os.getppid() != parent:
+        # It was gone before the wish was known.
+        os._exit(ORPHANED)
+
 
 # A supervisor that takes longer is not there any more, or cannot say: fail closed.
 _ANSWER_SECONDS = 60.0
@@ -142,7 +169,7 @@ def _open_store(order: Order) -> Store:
     server = order.server
     if server is None:
         return Store(load_settings(Path(order.store)), recover_first=False)
-    from headgate.remote.store import RemoteStore  # noqa: PLC0415  (slow, and seldom needed)
+    from headgate.client.store import RemoteStore  # noqa: PLC0415  (slow, and seldom needed)
 
     settings = load_settings(Path(order.store), server_url=server.url)
     return RemoteStore(with_server(settings, url=server.url, token=server.token))

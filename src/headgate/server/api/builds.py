@@ -5,28 +5,280 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import orjson
+from fastapi import Path as PathParameter
 from fastapi import Request
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from headgate.builds.handed import HandedJobs
+from headgate.builds.attempt import JobResult
+from headgate.builds.bundle import Bundle, check_bundle
+from headgate.builds.client_jobs import HandedJobs, Said
 from headgate.builds.ledger import Watch
-from headgate.builds.outcome import BuildOutcome
-from headgate.builds.report import BuildState
-from headgate.handles.nouns import Json
+from headgate.builds.project import Discovery, bundle_key, require_one_maker
+from headgate.builds.report import BuildOutcome
+from headgate.errors import BranchProtected, BuildOfAnother, ContentSwept, Invalid
+from headgate.files.objects import Digest
+from headgate.model.checks import CheckStage
 from headgate.model.ids import BuildId
-from headgate.server.api.asking import Cursor, Limit
-from headgate.server.api.caller import Caller, CallerDependency
-from headgate.server.api.models import BuildModel, BuildWithJobsModel
-from headgate.server.api.replies import JsonReply, page
-from headgate.server.api.requests import Building, Where
-from headgate.server.api.routing import documented, router
-from headgate.server.handing import AskedOnce
+from headgate.model.jobspecs import JobSpec, Source, declaration_from_json
+from headgate.model.names import check_branch_name
+from headgate.model.nouns import BuildState, DatasetKind
+from headgate.server.api.files import OCTETS
+from headgate.server.api.http import (
+    Caller,
+    CallerDependency,
+    Cursor,
+    JsonReply,
+    Limit,
+    documented,
+    following,
+    page,
+    router,
+)
+from headgate.server.api.models import (
+    Branch,
+    Building,
+    BuildModel,
+    BuildWithJobsModel,
+    JobModel,
+    JobSpecModel,
+    Name,
+    Path,
+    PlanModel,
+    PlanToShow,
+    Sha256,
+    Where,
+    asked,
+    shown,
+)
+from headgate.server.builds import AskedOnce, KeptBuild
+from headgate.store.documents import Json, jobspec_json
+from headgate.store.embedded import Store
 
-routes = router("builds")
+# What a client that does the jobs of its build says and hears.
+
+_BUILD = "build-01m7f8gggmxzttp51zc67s"
+_ATTEMPT = f"{_BUILD}/0:1"
+_SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_T = "t-01m7f8gggmxzttp51zc67s"
+
+_INPUT = {
+    "dataset": "sales.orders",
+    "branch": "master",
+    "transaction": _T,
+    "since_snapshot": None,
+    "root": None,
+    "since_root": None,
+}
+_OUTPUT = {"dataset": "sales.daily", "is_files": False, "base_snapshot": None, "base_root": None}
+_ORDER = {
+    "key": f"{_BUILD}/0",
+    "epoch": 1,
+    "token": "of this attempt alone",
+    "module": "sales.daily",
+    "bundle": _SHA,
+    "inputs": {"orders": _INPUT},
+    "outputs": {"daily": _OUTPUT},
+    "branch": "feature",
+    "fallback": ["master"],
+    "incremental": False,
+    "extent": None,
+    "parameters": {},
+    "allowed_run_seconds": None,
+}
+
+# As many as a job of any size has, and as much of its log as anybody reads.
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Attempt = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+Output = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+Log = Annotated[str, StringConstraints(max_length=1024 * 1024)]
+
+
+class _Said(BaseModel):
+    attempt: Attempt
+    number: int = Field(ge=1, le=2**63 - 1, description="Of this attempt, from 1 on.")
+
+
+class ProgressSaid(_Said):
+    model_config = asked(
+        attempt=_ATTEMPT,
+        number=1,
+        event="progress",
+        stages_done=1,
+        stages=3,
+        tasks_done=5,
+        tasks=8,
+    )
+    event: Literal["progress"]
+    stages_done: Count
+    stages: Count
+    tasks_done: Count
+    tasks: Count
+
+
+class WrittenSaid(_Said):
+    model_config = asked(attempt=_ATTEMPT, number=2, event="written", rows=1200)
+    event: Literal["written"]
+    rows: Count
+
+
+class CheckSaid(BaseModel):
+    """What a check found, in the form that is kept with a transaction."""
+
+    model_config = asked(
+        name="one row an order",
+        stage="post",
+        dataset="sales.daily",
+        on_error="FAIL",
+        passed=True,
+        expectation="id is a key",
+        reason="1200 rows, 0 repeated",
+        samples=[],
+    )
+    name: str
+    stage: CheckStage
+    dataset: str
+    on_error: str
+    passed: bool
+    expectation: str
+    reason: str
+    samples: list[dict[str, str | None]] = Field(default_factory=list, max_length=1000)
+
+
+class EndedSaid(_Said):
+    model_config = asked(
+        attempt=_ATTEMPT,
+        number=3,
+        event="ended",
+        succeeded=True,
+        written=["report"],
+        files={"report": _SHA},
+        rows=1200,
+        spark_jobs=4,
+    )
+    event: Literal["ended"]
+    succeeded: bool
+    aborted: bool = Field(False, description="It asked to publish nothing.")
+    written: list[Output] = Field(default_factory=list, max_length=1000)
+    replaced: list[Output] = Field(default_factory=list, max_length=1000)
+    files: dict[str, Sha256] = Field(
+        default_factory=dict,
+        description="By output of files: the root of the tree that was stored as contents.",
+    )
+    rows: Count = 0
+    spark_jobs: Count = 0
+    checks: list[CheckSaid] = Field(default_factory=list, max_length=10_000)
+    error: dict[str, Any] | None = None
+    log: Log | None = Field(None, description="The end of what it printed.")
+
+    def result(self) -> JobResult:
+        failure = self.error or {"message": "the client did not say why it failed"}
+        return JobResult(
+            succeeded=self.succeeded,
+            written=tuple(self.written),
+            replaced=tuple(self.replaced),
+            aborted=self.aborted,
+            rows=self.rows,
+            spark_jobs=self.spark_jobs,
+            checks=tuple(check.model_dump(mode="json") for check in self.checks),
+            error=None if self.succeeded else failure,
+        )
+
+
+class Working(BaseModel):
+    model_config = asked(running=[_ATTEMPT], seen=4, expected=1, said=[], wait_seconds=10)
+    running: list[Attempt] = Field(
+        default_factory=list, max_length=1000, description="Attempts that are under way there."
+    )
+    seen: int = Field(
+        0, ge=0, le=2**63 - 1, description="The number that came with the last answer."
+    )
+    expected: int = Field(0, ge=0, le=2**31, description="As the last answer had it.")
+    said: list[Annotated[ProgressSaid | WrittenSaid | EndedSaid, Field(discriminator="event")]] = (
+        Field(default_factory=list, max_length=1000)
+    )
+    ready: bool = Field(True, description="False while what jobs need is still being started.")
+    wait_seconds: float = Field(
+        0, ge=0, le=10, description="How long to wait for something that is new."
+    )
+
+    def heard(self) -> list[Said]:
+        return [_heard(one) for one in self.said]
+
+
+class ShownJobModel(BaseModel):
+    model_config = shown(
+        position=0,
+        job={"outputs": ["sales.daily"], "state": "running", "reason": "stale-input"},
+    )
+    position: int
+    job: JobModel
+
+
+class InputOrderModel(BaseModel):
+    model_config = shown(**_INPUT)
+    dataset: str
+    branch: str
+    transaction: str
+    since_snapshot: int | None = Field(description="Only what is newer in the table is read.")
+    root: str | None = Field(description="Of files: the tree, a content by this digest.")
+    since_root: str | None = Field(description="Of files: the tree that was read last.")
+
+
+class OutputOrderModel(BaseModel):
+    model_config = shown(**_OUTPUT)
+    dataset: str
+    is_files: bool
+    base_snapshot: int | None = Field(description="What the table held, where it is added to.")
+    base_root: str | None = Field(description="Of files: the tree that it held.")
+
+
+class OrderModel(BaseModel):
+    model_config = shown(**_ORDER)
+    key: str
+    epoch: int
+    token: str = Field(description="Opens `job:<key>:<epoch>` of the Iceberg endpoint alone.")
+    module: str
+    bundle: str = Field(description="The code: `GET /bundles/{digest}`.")
+    inputs: dict[str, InputOrderModel]
+    outputs: dict[str, OutputOrderModel]
+    branch: str
+    fallback: list[str]
+    incremental: bool
+    extent: str | None = Field(description="How much is read, and why; for the log.")
+    parameters: dict[str, Any]
+    allowed_run_seconds: float | None
+
+
+class WorkModel(BaseModel):
+    model_config = shown(expected=1, start=[_ORDER], stop=[], seen=4, jobs=[], outcome=None)
+    expected: int = Field(description="How many jobs are still to come.")
+    start: list[OrderModel] = Field(description="Attempts to begin.")
+    stop: list[str] = Field(description="Attempts to end: they are not wanted any more.")
+    seen: int = Field(description="To be sent with the next request.")
+    jobs: list[ShownJobModel] = Field(description="Those that changed since.")
+    outcome: PlanModel | None = Field(description="The document of the build, at its end.")
+
+
+def _heard(one: ProgressSaid | WrittenSaid | EndedSaid) -> Said:
+    if isinstance(one, EndedSaid):
+        return Said(
+            attempt=one.attempt,
+            number=one.number,
+            event={"event": one.event},
+            result=one.result(),
+            roots=one.files,
+            log=one.log,
+        )
+    event = one.model_dump(exclude={"attempt", "number"})
+    return Said(attempt=one.attempt, number=one.number, event=event)
+
+
+build_routes = router("builds")
 
 EVENTS = "text/event-stream"
 _POLL_SECONDS = 0.5
@@ -34,7 +286,7 @@ _POLL_SECONDS = 0.5
 _SILENCE_SECONDS = 15.0
 
 
-@routes.get("/builds", **documented("list_builds", list[BuildModel], paged=True))
+@build_routes.get("/builds", **documented("list_builds", list[BuildModel], paged=True))
 def list_builds(
     caller: CallerDependency, request: Request, limit: Limit = 50, cursor: Cursor = None
 ) -> JsonReply:
@@ -45,7 +297,7 @@ def list_builds(
     )
 
 
-@routes.post("/builds", **documented("start_build", BuildWithJobsModel, status=202))
+@build_routes.post("/builds", **documented("start_build", BuildWithJobsModel, status=202))
 def start_build(caller: CallerDependency, body: Building) -> JsonReply:
     """Starts a build; answers once it is open, while it runs.
 
@@ -92,20 +344,20 @@ def _asked(actor: str, body: Building) -> AskedOnce | None:
     return AskedOnce(actor=actor, key=body.request_key, request_hash=request_hash)
 
 
-@routes.get("/builds/{build}", **documented("show_build", BuildWithJobsModel))
+@build_routes.get("/builds/{build}", **documented("show_build", BuildWithJobsModel))
 def show_build(caller: CallerDependency, build: str) -> JsonReply:
     """One build with its jobs."""
     return JsonReply(caller.looking().build_record(build))
 
 
-@routes.post("/builds/{build}/cancel", **documented("cancel_build", BuildModel))
+@build_routes.post("/builds/{build}/cancel", **documented("cancel_build", BuildModel))
 def cancel_build(caller: CallerDependency, build: str) -> JsonReply:
     """Ends a build that runs, wherever it runs: what it has not committed is aborted."""
     with caller.acting(str(caller.looking().build_record(build)["branch"])) as store:
         return JsonReply(store.cancel_build(build))
 
 
-@routes.get(
+@build_routes.get(
     "/builds/{build}/progress",
     **documented("watch_build", None, what="Events `progress`, then one `end`.")
     | {"response_class": StreamingResponse},
@@ -148,3 +400,282 @@ def _picture(caller: Caller, build: str) -> Json:
 
 def _event(name: str, data: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data, default=str))
+
+
+# Routes of builds whose jobs are done by the client that started them.
+
+client_build_routes = router("builds")
+
+Sha256Path = Annotated[
+    str, PathParameter(pattern="^[0-9a-f]{64}$", description="SHA-256 of the archive.")
+]
+
+
+@client_build_routes.post("/builds/{build}/work", **documented("work_build", WorkModel))
+async def work_build(caller: CallerDependency, build: str, body: Working) -> JsonReply:
+    """Says how a client's jobs are doing, and hears which to begin and to end; asked repeatedly.
+
+    Who does not ask for a minute is taken for gone, and the build is canceled.
+    """
+    kept = await run_in_threadpool(_kept, caller, build)
+    await run_in_threadpool(_hear, kept, body)
+    return JsonReply(await _answer(kept, body))
+
+
+@client_build_routes.get(
+    "/bundles/{digest}",
+    **documented("get_bundle", None, what="The archive.") | {"response_class": Response},
+)
+def get_bundle(caller: CallerDependency, digest: Sha256Path) -> Response:
+    """The code of a JobSpec, for those who may build."""
+    with caller.acting() as store:
+        return Response(store.objects.get(bundle_key(digest)), media_type=OCTETS)
+
+
+def _kept(caller: Caller, build: str) -> KeptBuild:
+    """The build, if it is this caller's to work for."""
+    kept = caller.builds.load_handed(build)
+    with caller.acting(kept.branch):
+        if kept.actor != caller.grant.actor:
+            raise BuildOfAnother(build=build, actor=kept.actor)
+    return kept
+
+
+def _hear(kept: KeptBuild, body: Working) -> None:
+    assert kept.handed is not None
+    kept.handed.hear(body.heard(), ready=body.ready)
+
+
+async def _answer(kept: KeptBuild, body: Working) -> object:
+    """What is new, as soon as something is; else, after a while, that nothing is."""
+    assert kept.handed is not None
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    # Never so long that the wait itself would be taken for silence.
+    deadline = loop.time() + min(body.wait_seconds, kept.handed.silent_seconds / 3)
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(woken.set)
+
+    with kept.handed.listening(wake):
+        while True:
+            woken.clear()
+            rest = deadline - loop.time()
+            found = kept.find_answer(
+                body.running, body.seen, expected=body.expected, anyway=rest <= 0
+            )
+            if found is not None:
+                return found
+            try:
+                await asyncio.wait_for(woken.wait(), rest)
+            except TimeoutError:
+                continue
+
+
+# JobSpecs as clients send them: every field is described, for all later plans read them.
+
+Words = Annotated[str, StringConstraints(max_length=10_000)]
+Argument = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_IDENTIFIER = r"[^\W\d]\w*"
+Function = Annotated[str, StringConstraints(max_length=500, pattern=rf"^{_IDENTIFIER}$")]
+Module = Annotated[
+    str, StringConstraints(max_length=500, pattern=rf"^{_IDENTIFIER}(\.{_IDENTIFIER})*$")
+]
+# One line that people can read: it is shown, and compared.
+Line = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f]+$")]
+_MANY = 10_000
+
+_DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_SOURCE = {
+    "repository": "git.example.org/shop",
+    "commit": "5d3f0c2a",
+    "branch": "feature",
+    "clean": True,
+}
+_DECLARED: dict[str, Any] = {
+    "module": "shop.daily",
+    "function": "daily",
+    "file": "shop/daily.py",
+    "line": 7,
+    "inputs": [{"name": "orders", "dataset": "sales.orders"}],
+    "outputs": [{"name": "out", "dataset": "sales.daily", "kind": "table"}],
+}
+
+
+class SentCheck(BaseModel):
+    model_config = asked(name="has rows", on_error="FAIL", expectation={"op": "true"})
+    name: Argument
+    on_error: Literal["FAIL", "WARN"]
+    expectation: dict[str, Any]
+    description: Words = ""
+
+
+class SentInput(BaseModel):
+    model_config = asked(name="orders", dataset="sales.orders")
+    name: Argument
+    dataset: Name
+    branch: Branch | None = None
+    transaction: Argument | None = None
+    checks: list[SentCheck] = Field(default_factory=list, max_length=_MANY)
+    description: Words = ""
+
+
+class SentOutput(BaseModel):
+    model_config = asked(name="out", dataset="sales.daily", kind="table")
+    name: Argument
+    dataset: Name
+    kind: DatasetKind = DatasetKind.TABLE
+    checks: list[SentCheck] = Field(default_factory=list, max_length=_MANY)
+    partition_cols: list[Argument] = Field(default_factory=list, max_length=_MANY)
+    sort_by: list[Argument] = Field(default_factory=list, max_length=_MANY)
+    description: Words = ""
+
+
+class SentParameter(BaseModel):
+    model_config = asked(name="days", kind="integer", default=7)
+    name: Argument
+    kind: Literal["string", "integer", "float", "boolean"]
+    default: bool | int | float | Words
+    description: Words = ""
+
+
+class SentIncremental(BaseModel):
+    model_config = asked(semantic_version=1, snapshot_inputs=["rates"])
+    require_incremental: bool = False
+    semantic_version: int = 1
+    snapshot_inputs: list[Argument] = Field(default_factory=list, max_length=_MANY)
+    allow_retention: bool = False
+    strict_append: bool = False
+
+
+class SentDeclaration(BaseModel):
+    model_config = asked(**_DECLARED)
+    module: Module
+    function: Function
+    file: Path
+    line: int = Field(ge=0)
+    inputs: list[SentInput] = Field(max_length=_MANY)
+    outputs: list[SentOutput] = Field(min_length=1, max_length=_MANY)
+    parameters: list[SentParameter] = Field(default_factory=list, max_length=_MANY)
+    incremental: SentIncremental | None = None
+    fresh: Literal["inputs", "never"] | Annotated[float, Field(ge=0)] = "inputs"
+    bundle_data: list[Path] = Field(default_factory=list, max_length=_MANY)
+    allowed_run_seconds: Annotated[float, Field(gt=0)] | None = None
+    profile: list[Argument] = Field(default_factory=list, max_length=_MANY)
+    spark_conf: dict[Argument, Words] = Field(default_factory=dict)
+    allow_empty: bool = False
+
+
+class SentJobSpec(BaseModel):
+    model_config = asked(declaration=_DECLARED, logic_hash=_DIGEST)
+    declaration: SentDeclaration
+    logic_hash: Sha256
+
+
+class SentSource(BaseModel):
+    model_config = asked(**_SOURCE)
+    repository: Line = Field(description="A name that clones share, without credentials.")
+    commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,64}$")]
+    branch: Branch
+    clean: bool = Field(description="False where files differ from the commit.")
+
+
+class JobSpecsToPublish(BaseModel):
+    model_config = asked(
+        source=_SOURCE,
+        bundle=_DIGEST,
+        jobspecs=[{"declaration": _DECLARED, "logic_hash": _DIGEST}],
+    )
+    source: SentSource
+    bundle: Sha256 = Field(description="The code: a zip, sent to `/contents/{digest}` before.")
+    jobspecs: list[SentJobSpec] = Field(max_length=_MANY)
+
+
+class PublishedJobSpecsModel(BaseModel):
+    model_config = shown(published=[], removed=["sales.hourly"])
+    published: list[JobSpecModel]
+    removed: list[str] = Field(description="Datasets that the repository no longer makes there.")
+
+
+# Routes of JobSpecs and of plans: publish, list, and what a build would do.
+
+jobspec_routes = router("jobspecs")
+
+# It is read as a whole, to be checked before anything runs it.
+_BUNDLE_BYTES = 256 * 1024 * 1024
+
+
+@jobspec_routes.get("/jobspecs", **documented("list_jobspecs", list[JobSpecModel], paged=True))
+def list_jobspecs(
+    caller: CallerDependency,
+    request: Request,
+    branch: str | None = None,
+    dataset: str | None = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> JsonReply:
+    """What is published now on each branch name, in the order in which it was."""
+
+    def key(spec: Json) -> str:
+        return str(spec["jobspec"])
+
+    found = sorted(caller.looking().jobspecs(branch=branch, dataset=dataset), key=key)
+    rest = following(found, cursor, key=key)
+    return page(request, rest, limit=limit, cursor=key, to=lambda spec: spec)
+
+
+@jobspec_routes.post("/jobspecs", **documented("publish_jobspecs", PublishedJobSpecsModel))
+def publish_jobspecs(caller: CallerDependency, body: JobSpecsToPublish) -> JsonReply:
+    """Replaces what a repository publishes on a branch's name; what it left out is marked."""
+    branch = check_branch_name(body.source.branch)
+    with caller.acting(branch) as store:
+        # Whether the commit was clean is the client's word, which is not enough here.
+        if not store.may_write_protected and branch in store.protected():
+            raise BranchProtected(branch=branch)
+        done = store.publish_discovery(_discovery(store, body))
+        published = [jobspec_json(spec) for spec in done.published]
+        return JsonReply({"published": published, "removed": list(done.removed)})
+
+
+@jobspec_routes.post("/plan", **documented("plan", PlanModel))
+def plan(caller: CallerDependency, body: PlanToShow) -> JsonReply:
+    """What a build would do, and why; nothing is changed."""
+    planned = caller.looking().plan(
+        body.targets,
+        branch=body.branch,
+        fallback=body.fallback,
+        upstream=body.upstream,
+        force=body.force,
+        full=body.full,
+        parameters=body.parameters,
+        graph=body.graph,
+    )
+    return JsonReply(planned.to_json())
+
+
+def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
+    """What the client found in its repository, held to the same rules as what is found here."""
+    source = Source(**body.source.model_dump())
+    declared = [declaration_from_json(s.declaration.model_dump(mode="json")) for s in body.jobspecs]
+    require_one_maker(declared)
+    specs = zip(declared, (sent.logic_hash for sent in body.jobspecs), strict=True)
+    return Discovery(
+        source=source,
+        jobspecs=tuple(
+            JobSpec(declaration=one, logic_hash=hashed, bundle=body.bundle, source=source)
+            for one, hashed in specs
+        ),
+        bundle=_bundle(store, body.bundle),
+        suspicions=(),
+        unreachable=(),
+    )
+
+
+def _bundle(store: Store, digest: str) -> Bundle:
+    size = store.trees.find_size(digest)
+    if size is None:
+        raise ContentSwept(path=f"bundle {digest}")
+    if size > _BUNDLE_BYTES:
+        raise Invalid(f"the bundle has {size} bytes; a server takes {_BUNDLE_BYTES}.", bytes=size)
+    data = b"".join(store.trees.stream_content(Digest(digest)))
+    check_bundle(data)
+    return Bundle(data=data, digest=digest)

@@ -2,33 +2,94 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
+from fastapi import Path as PathParameter
 from fastapi import Query, Request
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from headgate.errors import ContentSwept, Invalid
-from headgate.files.entries import Entry, Mode, empty_directory
-from headgate.files.objects import Digest
-from headgate.files.parallel import in_parallel
-from headgate.files.writing import FileEdit
-from headgate.handles import BranchHandle, TransactionHandle
-from headgate.handles.nouns import Json
-from headgate.handles.wire import entry_wire, transaction_wire
+from headgate.errors import ContentSwept, Invalid, ObjectNotFound, StorageUnavailable
+from headgate.files.objects import SMALL_BYTES, Digest, framed, in_parallel, read_frames
+from headgate.files.publication import FileEdit
+from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
-from headgate.server.api.asking import Cursor, KeyDependency, Keyed, Limit
-from headgate.server.api.caller import Caller, CallerDependency
-from headgate.server.api.models import FileModel, PublicationModel, TransactionModel
-from headgate.server.api.receiving import received
-from headgate.server.api.replies import JsonReply, following, page, published
-from headgate.server.api.requests import Edit, FileToPut
-from headgate.server.api.routing import documented, router
-from headgate.store import Store
+from headgate.server.api.http import (
+    Caller,
+    CallerDependency,
+    Cursor,
+    JsonReply,
+    KeyDependency,
+    Keyed,
+    Limit,
+    documented,
+    following,
+    page,
+    published,
+    router,
+)
+from headgate.server.api.models import (
+    Edit,
+    FileModel,
+    FileToPut,
+    PublicationModel,
+    Sha256,
+    TransactionModel,
+    asked,
+    shown,
+)
+from headgate.store.datasets import BranchHandle
+from headgate.store.documents import Json, entry_wire, transaction_wire
+from headgate.store.embedded import Store
+from headgate.store.transactions import TransactionHandle
 
-routes = router("files")
+# A body as it arrives, on disk rather than in memory.
+
+# Larger writes mean fewer turns on a worker thread.
+_BUFFER_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    path: Path
+    digest: Digest
+    size: int
+
+
+@asynccontextmanager
+async def received(request: Request, directory: Path) -> AsyncIterator[Received]:
+    """The whole body in a file, with its digest; the file is gone when the block ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    seen, size, buffer = hashlib.sha256(), 0, bytearray()
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="upload-") as file:
+
+        def flush() -> None:
+            seen.update(buffer)
+            file.write(buffer)
+            buffer.clear()
+
+        async for chunk in request.stream():
+            size += len(chunk)
+            buffer += chunk
+            if len(buffer) >= _BUFFER_BYTES:
+                await run_in_threadpool(flush)
+        await run_in_threadpool(flush)
+        file.flush()
+        yield Received(path=Path(file.name), digest=Digest(seen.hexdigest()), size=size)
+
+
+file_routes = router("files")
 
 OCTETS = "application/octet-stream"
 _WRITTEN = PublicationModel | TransactionModel
@@ -38,7 +99,7 @@ TxnQuery = Annotated[str | None, Query(max_length=200, description="An OPEN tran
 AtQuery = Annotated[str | None, Query(max_length=200, description="As a transaction showed it.")]
 
 
-@routes.get("/files/{dataset}", **documented("list_files", list[FileModel], paged=True))
+@file_routes.get("/files/{dataset}", **documented("list_files", list[FileModel], paged=True))
 def list_files(
     caller: CallerDependency,
     request: Request,
@@ -57,7 +118,7 @@ def list_files(
     return page(request, rest, limit=limit, cursor=lambda entry: entry.path, to=entry_wire)
 
 
-@routes.get(
+@file_routes.get(
     "/files/{dataset}/{path:path}",
     **documented("get_file", None, what="The bytes.") | {"response_class": StreamingResponse},
 )
@@ -85,7 +146,7 @@ def get_file(
     )
 
 
-@routes.put(
+@file_routes.put(
     "/files/{dataset}/{path:path}",
     **documented("put_file", _WRITTEN),
     openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": {}}}}},
@@ -118,7 +179,7 @@ async def put_file(
             return await run_in_threadpool(write)
 
 
-@routes.delete("/files/{dataset}/{path:path}", **documented("delete_file", _WRITTEN))
+@file_routes.delete("/files/{dataset}/{path:path}", **documented("delete_file", _WRITTEN))
 def delete_file(
     caller: CallerDependency,
     dataset: str,
@@ -132,7 +193,7 @@ def delete_file(
     return _write(caller, dataset, branch, txn, edit, "files-rm", keyed)
 
 
-@routes.post("/files/{dataset}", **documented("edit_files", _WRITTEN))
+@file_routes.post("/files/{dataset}", **documented("edit_files", _WRITTEN))
 def edit_files(
     caller: CallerDependency, dataset: str, body: Edit, keyed: KeyDependency
 ) -> JsonReply:
@@ -212,3 +273,162 @@ def _entry(store: Store, file: FileToPut) -> Entry:
         raise Invalid(f"the content of {path!r} has {size} bytes, not {file.size}.", path=path)
     mode = Mode.EXECUTABLE if file.executable else Mode.FILE
     return Entry(path=path, mode=mode, size=size, digest=Digest(file.digest))
+
+
+# Routes of contents: bytes by their digest, which an edit of files then names.
+
+content_routes = router("files")
+
+_SMALL_BYTES = 64 * 1024
+
+Sha256Path = Annotated[
+    str, PathParameter(pattern="^[0-9a-f]{64}$", description="SHA-256 of the bytes.")
+]
+
+
+@content_routes.head("/contents/{digest}", **documented("find_content", None, what="It is stored."))
+def find_content(caller: CallerDependency, digest: Sha256Path) -> Response:
+    """Whether a content is stored, and how long it is."""
+    size = _size(caller.looking(), digest)
+    return Response(headers={"content-length": str(size)}, media_type=OCTETS)
+
+
+@content_routes.get(
+    "/contents/{digest}",
+    **documented("get_content", None, what="The bytes.") | {"response_class": StreamingResponse},
+)
+def get_content(caller: CallerDependency, digest: Sha256Path) -> Response:
+    """A stored content."""
+    store = caller.looking()
+    size = _size(store, digest)
+    chunks = store.trees.stream_content(Digest(digest))
+    if size <= _SMALL_BYTES:
+        # Handing over piece by piece costs more than the whole of it.
+        return Response(b"".join(chunks), media_type=OCTETS)
+    headers = {"content-length": str(size)}
+    return StreamingResponse(chunks, headers=headers, media_type=OCTETS)
+
+
+@content_routes.put(
+    "/contents/{digest}",
+    **documented("put_content", dict[str, str | int], status=201),
+    openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": {}}}}},
+)
+async def put_content(caller: CallerDependency, request: Request, digest: Sha256Path) -> JsonReply:
+    """Stores a content for an edit to name; one that nothing names is cleaned up after a while."""
+    with caller.acting() as store:
+        async with received(request, store.scratch / "uploads") as body:
+            if body.digest != digest:
+                raise Invalid(
+                    f"the bytes that came have the digest {body.digest}, not {digest}: they were "
+                    "cut short or changed on the way. Send them again.",
+                    expected=digest,
+                    actual=body.digest,
+                )
+            await run_in_threadpool(store.trees.store_file, body.digest, body.path)
+        return JsonReply({"digest": digest, "size": body.size}, status_code=201)
+
+
+def _size(store: Store, digest: str) -> int:
+    size = store.trees.find_size(digest)
+    if size is None:
+        raise ObjectNotFound(location=digest)
+    return size
+
+
+# Routes of many small contents at once: a tree of a thousand files in a few requests.
+
+parcel_routes = router("files")
+
+_log = logging.getLogger("headgate.server")
+
+_SHA = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+_MOST = 1000
+# Of one answer, whatever was asked for: the rest is asked for again.
+_MOST_BYTES = 16 * 1024 * 1024
+# Handing over piece by piece costs more than the pieces.
+_PIECE_BYTES = 256 * 1024
+_READ_BYTES = 1024 * 1024
+
+
+class Contents(BaseModel):
+    model_config = asked(digests=[_SHA])
+    digests: list[Sha256] = Field(max_length=_MOST, description="SHA-256 of each one's bytes.")
+
+
+class MissingModel(BaseModel):
+    model_config = shown(missing=[_SHA])
+    missing: list[str] = Field(description="Those that are not stored.")
+
+
+class StoredModel(BaseModel):
+    model_config = shown(stored=1)
+    stored: int = Field(description="How many contents came.")
+
+
+@parcel_routes.post("/contents/missing", **documented("find_missing_contents", MissingModel))
+def find_missing_contents(caller: CallerDependency, body: Contents) -> JsonReply:
+    """Which of these contents are not stored: only those have to be sent."""
+    return JsonReply({"missing": caller.looking().trees.find_missing(_digests(body))})
+
+
+@parcel_routes.post(
+    "/contents/get",
+    **documented("get_contents", None, what="Those that travel together.")
+    | {"response_class": StreamingResponse},
+)
+def get_contents(caller: CallerDependency, body: Contents) -> Response:
+    """Small contents in one stream: each a line `<sha256> <bytes>`, then its bytes.
+
+    What is large, is not there or finds no room any more is left out: ask for it again, and by
+    itself if nothing else comes.
+    """
+    chunks = _pieces(caller.looking(), _digests(body))
+    return StreamingResponse(chunks, media_type=OCTETS)
+
+
+@parcel_routes.post(
+    "/contents/put",
+    **documented("put_contents", StoredModel, status=201),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {OCTETS: {"schema": {}, "example": f"{_SHA} 5\nhello"}},
+        }
+    },
+)
+async def put_contents(caller: CallerDependency, request: Request) -> JsonReply:
+    """Stores small contents, each a line `<sha256> <bytes>`, then its bytes."""
+    with caller.acting() as store:
+        async with received(request, store.scratch / "uploads") as body:
+            stored = await run_in_threadpool(_store_each, store, body.path)
+        return JsonReply({"stored": stored}, status_code=201)
+
+
+def _digests(body: Contents) -> list[Digest]:
+    """Each once, in the order in which they were asked for."""
+    return [Digest(digest) for digest in dict.fromkeys(body.digests)]
+
+
+def _pieces(store: Store, digests: Sequence[Digest]) -> Iterator[bytes]:
+    piece, total = bytearray(), 0
+    try:
+        for digest, data in store.trees.read_small(digests, most_bytes=SMALL_BYTES):
+            piece += framed(digest, data)
+            total += len(data)
+            if len(piece) >= _PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+            if total >= _MOST_BYTES:
+                break
+    except StorageUnavailable as error:
+        # The answer has begun: whoever asks for one of the others by itself is told.
+        _log.warning("contents were left out of an answer: %s", error.message)
+    if piece:
+        yield bytes(piece)
+
+
+def _store_each(store: Store, path: Path) -> int:
+    with path.open("rb", buffering=0) as file:
+        chunks = iter(partial(file.read, _READ_BYTES), b"")
+        return store.trees.store_each(read_frames(chunks, most_bytes=SMALL_BYTES))

@@ -3,31 +3,141 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from headgate.errors import Invalid, ObjectNotFound
 from headgate.files.objects import Digest
 from headgate.model.contexts import parse_context
-from headgate.server.api.asking import KeyDependency
-from headgate.server.api.caller import CallerDependency
-from headgate.server.api.replies import REPLAYED, JsonReply
-from headgate.server.api.routing import documented, router
-from headgate.server.api.rows_models import (
-    Load,
-    Merge,
-    Mutation,
-    Optimize,
-    OptimizedModel,
-    OutcomeModel,
-    Schema,
-    SchemaModel,
+from headgate.server.api.http import (
+    REPLAYED,
+    CallerDependency,
+    JsonReply,
+    KeyDependency,
+    documented,
+    router,
 )
-from headgate.store import Store
+from headgate.server.api.models import Branch, Name, Sha256, asked, shown
+from headgate.store.embedded import Store
 
-routes = router("rows")
+# Bodies of the routes of work on rows.
+
+Context = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+# The client waits as long: no longer than connections live.
+TimeoutSeconds = Annotated[float, Field(ge=0, le=300)]
 
 
-@routes.post("/mutate", **documented("mutate", OutcomeModel))
+class Mutation(BaseModel):
+    model_config = asked(branch="master", sql="delete from graph.person where id = 'ana'")
+    branch: Context = Field(description="A branch, or one with fallbacks: `feature>master`.")
+    sql: Annotated[str, StringConstraints(min_length=1, max_length=16 * 1024 * 1024)]
+    if_head: dict[str, str | None] = Field(
+        default_factory=dict, description="Only while the branch shows these transactions."
+    )
+    timeout_seconds: TimeoutSeconds = 60
+
+
+class Load(BaseModel):
+    model_config = asked(
+        branch="master", mode="merge", rows={"graph.person": [{"id": "ana", "name": "Ana"}]}
+    )
+    branch: Context = Field(description="A branch, or one with fallbacks: `feature>master`.")
+    mode: Literal["append", "merge", "overwrite"] = "append"
+    rows: dict[str, list[dict[str, Any]]] = Field(
+        default_factory=dict, description="Rows as objects, by dataset."
+    )
+    arrow: dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="Arrow streams in base64, one or several by dataset. A schema's metadata may "
+        "name the file that the rows come from, as `headgate.file`.",
+    )
+    contents: dict[str, list[Sha256]] = Field(
+        default_factory=dict,
+        description="Arrow streams that were put as contents, by dataset and SHA-256: for more "
+        "rows than a document may hold.",
+    )
+    if_head: dict[str, str | None] = Field(default_factory=dict)
+    timeout_seconds: TimeoutSeconds = 60
+
+
+class Merge(BaseModel):
+    model_config = asked(source="corrections", into="master", dry_run=True)
+    source: Branch
+    into: Branch
+    datasets: list[Name] = Field(default_factory=list, max_length=10_000)
+    dry_run: bool = False
+    timeout_seconds: TimeoutSeconds = 60
+
+
+class CountsModel(BaseModel):
+    inserted: int
+    updated: int
+    deleted: int
+
+
+class OutcomeModel(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "publication": 12,
+                    "counts": {"graph.person": {"inserted": 0, "updated": 1, "deleted": 0}},
+                }
+            ]
+        }
+    )
+    publication: int | None = Field(description="Null where nothing changed.")
+    counts: dict[str, CountsModel]
+
+
+class Schema(BaseModel):
+    model_config = asked(
+        branch="master",
+        file="graph.toml",
+        text='[dataset."graph.person"]\ncolumns = {id = "string"}',
+    )
+    branch: Context
+    text: str = Field(description="A schema file, in TOML.")
+    file: Name = Field("schema.toml", description="What it is called where errors name it.")
+
+
+class SchemaModel(BaseModel):
+    model_config = shown(
+        branch="master",
+        publication=14,
+        datasets=[{"dataset": "graph.person", "steps": ["create the table"]}],
+    )
+    branch: str
+    datasets: list[dict[str, Any]]
+
+
+class Optimize(BaseModel):
+    model_config = asked(dataset="graph.person", branch="master", keep_snapshots=100)
+    dataset: Name
+    branch: Branch
+    keep_snapshots: int = Field(100, ge=1, le=1_000_000)
+
+
+class OptimizedModel(BaseModel):
+    model_config = shown(
+        dataset="graph.person",
+        branch="master",
+        state="optimized",
+        publication=15,
+        files={"before": 40, "after": 8},
+        snapshots_dropped=3,
+    )
+    dataset: str
+    branch: str
+    state: str
+    publication: int | None
+
+
+row_routes = router("rows")
+
+
+@row_routes.post("/mutate", **documented("mutate", OutcomeModel))
 def mutate(caller: CallerDependency, body: Mutation, keyed: KeyDependency) -> JsonReply:
     """A script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements: one publication."""
     with caller.acting(_written(body.branch)) as store:
@@ -41,7 +151,7 @@ def mutate(caller: CallerDependency, body: Mutation, keyed: KeyDependency) -> Js
         return _reply(outcome)
 
 
-@routes.post("/load", **documented("load", OutcomeModel))
+@row_routes.post("/load", **documented("load", OutcomeModel))
 def load(caller: CallerDependency, body: Load, keyed: KeyDependency) -> JsonReply:
     """Rows into tables, by dataset: appended, merged by key, or in place of all."""
     with caller.acting(_written(body.branch)) as store:
@@ -60,7 +170,7 @@ def load(caller: CallerDependency, body: Load, keyed: KeyDependency) -> JsonRepl
         return _reply(outcome)
 
 
-@routes.post("/merge", **documented("merge", OutcomeModel))
+@row_routes.post("/merge", **documented("merge", OutcomeModel))
 def merge(caller: CallerDependency, body: Merge, keyed: KeyDependency) -> JsonReply:
     """What a branch changed since it forked, into another; conflicts are all listed."""
     with caller.acting(body.into) as store:
@@ -75,7 +185,7 @@ def merge(caller: CallerDependency, body: Merge, keyed: KeyDependency) -> JsonRe
         return _reply(outcome)
 
 
-@routes.post("/schema/plan", **documented("plan_schema", SchemaModel))
+@row_routes.post("/schema/plan", **documented("plan_schema", SchemaModel))
 def plan_schema(caller: CallerDependency, body: Schema) -> JsonReply:
     """What applying a schema file to a branch would do; nothing is changed."""
     rows = caller.looking().rows
@@ -83,7 +193,7 @@ def plan_schema(caller: CallerDependency, body: Schema) -> JsonReply:
     return JsonReply(planned.to_json())
 
 
-@routes.post("/schema/apply", **documented("apply_schema", SchemaModel))
+@row_routes.post("/schema/apply", **documented("apply_schema", SchemaModel))
 def apply_schema(caller: CallerDependency, body: Schema, keyed: KeyDependency) -> JsonReply:
     """Makes a branch's tables what a schema file says; rows that are there must fit."""
     with caller.acting(_written(body.branch)) as store:
@@ -93,7 +203,7 @@ def apply_schema(caller: CallerDependency, body: Schema, keyed: KeyDependency) -
         return JsonReply(applied.to_json())
 
 
-@routes.post("/optimize", **documented("optimize", OptimizedModel))
+@row_routes.post("/optimize", **documented("optimize", OptimizedModel))
 def optimize(caller: CallerDependency, body: Optimize, keyed: KeyDependency) -> JsonReply:
     """Writes a table's small files together; its rows and content id stay."""
     with caller.acting(body.branch) as store:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Query
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
-from headgate.attempts.pulse import LEASE_SECONDS
+from headgate.attempts import LEASE_SECONDS
 from headgate.catalog.attempts import (
     Holder,
     check_newest,
@@ -21,30 +23,142 @@ from headgate.catalog.attempts import (
 from headgate.errors import AttemptNotFound, AttemptOfAnother, Invalid
 from headgate.files.cache import ContentCache
 from headgate.files.objects import Digest
-from headgate.handles.nouns import Json
 from headgate.model.access import Role, may_write
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import Attempt, AttemptState
-from headgate.server.api import tasks_models as models
-from headgate.server.api.caller import Caller, CallerDependency
-from headgate.server.api.replies import REPLAYED, JsonReply
-from headgate.server.api.routing import documented, router
-from headgate.store import Store
-from headgate.tasks.catalog_attempts import attempt_scope
-from headgate.tasks.files_store import FilesWorkspaces
-from headgate.tasks.handed import Desk, Handed, publish_handed
-from headgate.tasks.held_tables import HeldTables
-from headgate.tasks.inputs import WorkspaceRef
-from headgate.tasks.ports import Identity
+from headgate.server.api.http import (
+    REPLAYED,
+    Caller,
+    CallerDependency,
+    JsonReply,
+    documented,
+    router,
+)
+from headgate.server.api.models import Branch, Name, Sha256, asked, shown
+from headgate.store.documents import Json
+from headgate.store.embedded import Store
+from headgate.tasks.client_publications import Desk, Handed, publish_handed
+from headgate.tasks.files_store import FilesWorkspaces, attempt_scope
+from headgate.tasks.ports import Identity, WorkspaceRef
+from headgate.tasks.table_work import HeldTables
 
-routes = router("tasks")
+# What a client that does the attempts of workspace tasks says and hears.
+
+_KEY = "task:render_song:k-01m7f8gggmxzttp51zc67s"
+_SECRET = "of-this-attempt-alone-made-by-the-client-43"
+_SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_T = "t-01m7f8gggmxzttp51zc67s"
+_MOST_LABELS = 50
+_MOST_TABLES = 1000
+
+# 32 random bytes in URL-safe base64: nobody guesses one, and nobody can have chosen a short one.
+Secret = Annotated[
+    str,
+    StringConstraints(pattern="^[A-Za-z0-9_-]{43}$"),
+    Field(description="The attempt's own: 32 random bytes in URL-safe base64; kept as a hash."),
+]
+Key = Annotated[
+    str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
+Word = Annotated[str, StringConstraints(max_length=500)]
+
+
+class Ending(enum.StrEnum):
+    """How an attempt can end by its holder's word."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class NewAttempt(BaseModel):
+    model_config = asked(key=_KEY, secret=_SECRET, branch="master")
+    key: Key = Field(description="The identity of the work across its attempts.")
+    secret: Secret
+    branch: Branch | None = Field(None, description="That it is going to move, where there is one.")
+
+
+class AttemptToRenew(BaseModel):
+    model_config = asked(secret=_SECRET)
+    secret: Secret
+
+
+class AttemptToEnd(BaseModel):
+    model_config = asked(secret=_SECRET, state="succeeded")
+    secret: Secret
+    state: Ending
+
+
+class TablesToOpen(BaseModel):
+    model_config = asked(
+        secret=_SECRET,
+        repository="work.songs",
+        branch="master",
+        ref=_T,
+        inputs=["sales.orders"],
+        outputs=["sales.totals"],
+    )
+    secret: Secret
+    repository: Name = Field(description="The dataset of the workspace.")
+    branch: Branch
+    ref: Name
+    inputs: list[Name] = Field(default_factory=list, max_length=_MOST_TABLES)
+    outputs: list[Name] = Field(default_factory=list, max_length=_MOST_TABLES)
+
+
+class WorkspaceToPublish(BaseModel):
+    model_config = asked(
+        secret=_SECRET,
+        branch="master",
+        ref=_T,
+        root=_SHA,
+        task="render_song",
+        execution="render_song-1-5f0c2b7a9d3e4f10",
+        labels={"orchestrator": "local"},
+    )
+    secret: Secret
+    branch: Branch = Field(description="The target.")
+    ref: Name = Field(description="The input: a committed transaction.")
+    root: Sha256 | None = Field(
+        description="The tree that the attempt made, whose contents were sent; null: no change."
+    )
+    read_only: bool = Field(False, description="Only the tables of the attempt are published.")
+    task: Word = ""
+    execution: Word = ""
+    labels: dict[Word, Word] = Field(default_factory=dict, max_length=_MOST_LABELS)
+
+
+class AttemptModel(BaseModel):
+    model_config = shown(key=_KEY, epoch=1, state="running", actor="ana", lease_seconds=60)
+    key: str
+    epoch: int
+    state: AttemptState
+    actor: str
+    lease_seconds: int
+
+
+class WorkspaceModel(BaseModel):
+    model_config = shown(repository="work.songs", branch="master", ref=_T, root=_SHA)
+    repository: str
+    branch: str
+    ref: str
+    root: str
+
+
+class PublishedWorkspaceModel(BaseModel):
+    model_config = shown(repository="work.songs", branch="master", ref=_T)
+    repository: str
+    branch: str
+    ref: str
+
+
+task_routes = router("tasks")
 
 BranchQuery = Annotated[str, Query(min_length=1, max_length=200)]
 RefQuery = Annotated[str, Query(min_length=1, max_length=200)]
 
 
-@routes.post("/tasks/attempts", **documented("dispatch_attempt", models.AttemptModel, status=201))
-def dispatch_attempt(caller: CallerDependency, body: models.NewAttempt) -> JsonReply:
+@task_routes.post("/tasks/attempts", **documented("dispatch_attempt", AttemptModel, status=201))
+def dispatch_attempt(caller: CallerDependency, body: NewAttempt) -> JsonReply:
     """Begins an attempt of a task key: a new epoch, which supersedes every older one.
 
     The secret makes it the same attempt, however often it is sent.
@@ -65,8 +179,8 @@ def dispatch_attempt(caller: CallerDependency, body: models.NewAttempt) -> JsonR
         return JsonReply(_attempt_wire(made), status_code=201)
 
 
-@routes.post("/tasks/attempts/renew", **documented("renew_attempt", models.AttemptModel))
-def renew_attempt(caller: CallerDependency, body: models.AttemptToRenew) -> JsonReply:
+@task_routes.post("/tasks/attempts/renew", **documented("renew_attempt", AttemptModel))
+def renew_attempt(caller: CallerDependency, body: AttemptToRenew) -> JsonReply:
     """Its lease begins again; one that was superseded, or has ended, learns it."""
     with caller.acting() as store:
         attempt = _own(caller, store, body.secret)
@@ -74,8 +188,8 @@ def renew_attempt(caller: CallerDependency, body: models.AttemptToRenew) -> Json
         return _told(store, attempt)
 
 
-@routes.post("/tasks/attempts/end", **documented("end_attempt", models.AttemptModel))
-def end_attempt_route(caller: CallerDependency, body: models.AttemptToEnd) -> JsonReply:
+@task_routes.post("/tasks/attempts/end", **documented("end_attempt", AttemptModel))
+def end_attempt_route(caller: CallerDependency, body: AttemptToEnd) -> JsonReply:
     """Closes it, and aborts what it has open; one that has ended before stays as it is."""
     with caller.acting() as store:
         attempt = _own(caller, store, body.secret)
@@ -84,8 +198,8 @@ def end_attempt_route(caller: CallerDependency, body: models.AttemptToEnd) -> Js
         return _told(store, attempt)
 
 
-@routes.post("/tasks/attempts/tables", **documented("open_attempt_tables", models.AttemptModel))
-def open_attempt_tables(caller: CallerDependency, body: models.TablesToOpen) -> JsonReply:
+@task_routes.post("/tasks/attempts/tables", **documented("open_attempt_tables", AttemptModel))
+def open_attempt_tables(caller: CallerDependency, body: TablesToOpen) -> JsonReply:
     """Opens tables to the attempt: its secret is then the token of its context at `/iceberg`.
 
     What it writes there is published with its workspace, or aborted when it ends.
@@ -101,7 +215,7 @@ def open_attempt_tables(caller: CallerDependency, body: models.TablesToOpen) -> 
         return _told(store, attempt)
 
 
-@routes.get("/tasks/workspaces/{dataset}", **documented("show_workspace", models.WorkspaceModel))
+@task_routes.get("/tasks/workspaces/{dataset}", **documented("show_workspace", WorkspaceModel))
 def show_workspace(
     caller: CallerDependency, dataset: str, branch: BranchQuery, ref: RefQuery
 ) -> JsonReply:
@@ -111,13 +225,11 @@ def show_workspace(
     return JsonReply(_workspace_wire(workspace) | {"root": root})
 
 
-@routes.post(
+@task_routes.post(
     "/tasks/workspaces/{dataset}",
-    **documented("publish_workspace", models.PublishedWorkspaceModel),
+    **documented("publish_workspace", PublishedWorkspaceModel),
 )
-def publish_workspace(
-    caller: CallerDependency, dataset: str, body: models.WorkspaceToPublish
-) -> Response:
+def publish_workspace(caller: CallerDependency, dataset: str, body: WorkspaceToPublish) -> Response:
     """Publishes what an attempt made, replaces what was abandoned, or refuses; once.
 
     The tree's contents have been sent before. Sent again, it answers what it did the first time.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headgate.catalog.branch_names import (
+from headgate.catalog.branches import list_protected
+from headgate.catalog.database import Connection
+from headgate.catalog.overview import (
     BranchNameLine,
     DifferingDataset,
     count_branch_names,
@@ -13,14 +15,12 @@ from headgate.catalog.branch_names import (
     list_differing_datasets,
     load_branch_name,
 )
-from headgate.catalog.branches import list_protected
-from headgate.catalog.database import Connection
 from headgate.errors import HeadgateError, NotFound
 from headgate.model.names import parse_dataset_name
-from headgate.server.web import addresses
-from headgate.server.web.freshness import freshness_counts
-from headgate.server.web.markup import Child, Markup, join, tag
-from headgate.server.web.pieces import (
+from headgate.server.web import markup
+from headgate.server.web.markup import (
+    Child,
+    Markup,
     badge,
     card,
     command,
@@ -30,12 +30,14 @@ from headgate.server.web.pieces import (
     field,
     form,
     heading,
+    join,
     link,
     moment,
     more,
     table,
+    tag,
 )
-from headgate.server.web.visiting import Page, Section, Visit
+from headgate.server.web.page import Page, Section, Visit, freshness_counts
 
 _PAGE_ROWS = 100
 _DIFFERING_ROWS = 50
@@ -91,15 +93,15 @@ def _all(visit: Visit) -> Page:
     shown = lines[:_PAGE_ROWS]
     following = None
     if len(lines) > _PAGE_ROWS:
-        following = addresses.with_query(addresses.BRANCHES, search=search, after=shown[-1].name)
+        following = markup.with_query(markup.BRANCHES, search=search, after=shown[-1].name)
     body = _tree(visit, place_in_tree(shown), protected) if shown else _nothing(search)
     search_form = form(
-        addresses.BRANCHES, field("search", "Name contains", search), label="Find branches"
+        markup.BRANCHES, field("search", "Name contains", search), label="Find branches"
     )
     beside = tag("p", count(total, "branch"), class_="beside", role="status")
     return Page(
         title="Branches",
-        place=addresses.BRANCHES,
+        place=markup.BRANCHES,
         sections=(
             Section(key="head", body=heading("Branches", beside, search_form)),
             Section(key="tree", body=join([body, more(following, "Next page")])),
@@ -136,7 +138,7 @@ def _name(here: Placed, is_protected: bool) -> Markup:
     off += [f"elsewhere off {', '.join(line.other_parents)}"] if line.other_parents else []
     return tag(
         "span",
-        link(line.name, addresses.branch_at(line.name)),
+        link(line.name, markup.branch_at(line.name)),
         badge("protected", "taken") if is_protected else None,
         tag("span", "; ".join(off), class_="faint") if off else None,
         class_="named branch",
@@ -173,15 +175,13 @@ def _one(visit: Visit, name: str) -> Page:
     if line is None:
         raise NotFound(f"no dataset has a branch {name!r}.", branch=name)
     title = [name, badge("protected", "taken") if is_protected else None]
-    review = link(
-        "Review", addresses.with_query(addresses.REVIEW, branch=name), class_="button primary"
-    )
+    review = link("Review", markup.with_query(markup.REVIEW, branch=name), class_="button primary")
     buttons: list[Child] = [_lineage_link(visit, name)]
     if line.parent is not None:
         buttons.insert(0, review)
     return Page(
         title=f"Branch {name}",
-        place=addresses.BRANCHES,
+        place=markup.BRANCHES,
         sections=(
             Section(key="head", body=heading(title, tag("div", buttons, class_="buttons"))),
             Section(key="facts", body=facts(_facts(visit, line))),
@@ -191,11 +191,11 @@ def _one(visit: Visit, name: str) -> Page:
 
 
 def _lineage_link(visit: Visit, name: str) -> Markup:
-    return link("Lineage", addresses.with_query(addresses.LINEAGE, branch=name), class_="button")
+    return link("Lineage", markup.with_query(markup.LINEAGE, branch=name), class_="button")
 
 
 def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, Child]]:
-    parent = link(line.parent, addresses.branch_at(line.parent)) if line.parent else "none: a root"
+    parent = link(line.parent, markup.branch_at(line.parent)) if line.parent else "none: a root"
     pairs: list[tuple[str, Child]] = [
         ("Parent", parent),
         ("On", count(line.dataset_count, "dataset")),
@@ -217,7 +217,7 @@ def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]
         return empty(f"It shows the same as {line.parent}, on every dataset.")
     rows = [
         (
-            link(str(d.dataset), addresses.dataset_at(d.dataset, branch=line.name)),
+            link(str(d.dataset), markup.dataset_at(d.dataset, branch=line.name)),
             badge(d.kind, "kind"),
             badge("behind", "quiet") if d.is_behind else badge("ahead", "warn"),
             moment(d.at, visit.now),
@@ -229,11 +229,11 @@ def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]
     following = None
     if len(found) > _DIFFERING_ROWS:
         last = str(found[_DIFFERING_ROWS - 1].dataset)
-        following = addresses.with_query(addresses.BRANCHES, branch=line.name, after=last)
+        following = markup.with_query(markup.BRANCHES, branch=line.name, after=last)
     headings = ("Dataset", "Kind", "", "Published here", "By", "")
     drawn = table(headings, rows, label="Datasets that differ")
     return card("Differs from its parent", drawn, more(following, "Next page"))
 
 
 def _compare(d: DifferingDataset, branch: str) -> str:
-    return addresses.dataset_at(d.dataset, branch=branch, tab="compare", from_=d.parent, to=branch)
+    return markup.dataset_at(d.dataset, branch=branch, tab="compare", from_=d.parent, to=branch)

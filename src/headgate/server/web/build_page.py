@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from headgate.builds.opening import job_key
+from headgate.builds.open import job_key
 from headgate.catalog.attempts import list_attempts
-from headgate.catalog.builds import BuildRecord, JobRecord, load_build
-from headgate.catalog.leftovers import cancel_build
+from headgate.catalog.builds import BuildRecord, JobRecord, cancel_build, list_builds, load_build
 from headgate.errors import Invalid
 from headgate.model.access import Right, require
+from headgate.model.ids import BuildId
 from headgate.model.nouns import Attempt
-from headgate.server.web import addresses
-from headgate.server.web.builds_page import targets
-from headgate.server.web.histories import check_table
-from headgate.server.web.job_logs import read_log_tail
-from headgate.server.web.markup import Child, Markup, join, tag
-from headgate.server.web.pieces import (
+from headgate.server.builds import ServerBuilds
+from headgate.server.web import markup
+from headgate.server.web.dataset_parts import check_table
+from headgate.server.web.markup import (
+    Child,
+    Markup,
     badge,
     card,
     code,
@@ -27,13 +28,107 @@ from headgate.server.web.pieces import (
     empty,
     facts,
     heading,
+    join,
     lasted,
     link,
     moment,
+    more,
     short,
     table,
+    tag,
 )
-from headgate.server.web.visiting import Act, Page, Section, Visit
+from headgate.server.web.page import Act, Page, Section, Visit
+
+if TYPE_CHECKING:
+    from headgate.builds.ledger import Watch
+    from headgate.builds.report import BuildOutcome
+
+
+# The end of what a job printed, where this machine still has it.
+
+_TAIL_BYTES = 16_384
+
+
+def read_log_tail(root: Path, build: str, log: str | None) -> str | None:
+    """The last lines of a job's log; None where it ran elsewhere, or it is gone."""
+    if log is None:
+        return None
+    home = (root / ".headgate" / "work" / "builds" / build).resolve()
+    path = Path(log).resolve()
+    # The path is what a build wrote down of itself: nothing else on this machine is read for it.
+    if not path.is_relative_to(home) or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL_BYTES))
+        tail = file.read().decode(errors="replace")
+    if size > _TAIL_BYTES:
+        tail = "…\n" + tail.partition("\n")[2]
+    return tail.strip() or None
+
+
+# Builds: what runs now and what ran, kept up to date while it is looked at.
+
+_PAGE_ROWS = 30
+_TARGETS = 3
+_LIST_WATCH_SECONDS = 2.0
+
+
+def builds_page(visit: Visit) -> Page:
+    """Builds, newest first; looked at again as long as somebody watches."""
+    after = visit.asked("after") or None
+    found = visit.store.database.read(lambda c: list_builds(c, limit=_PAGE_ROWS + 1, after=after))
+    following = None
+    if len(found) > _PAGE_ROWS:
+        following = markup.with_query(markup.BUILDS, after=found[_PAGE_ROWS - 1].id)
+    body = _list(visit, found[:_PAGE_ROWS]) if found else _nothing()
+    return Page(
+        title="Builds",
+        place=markup.BUILDS,
+        sections=(
+            Section(key="head", body=heading("Builds", _running(found))),
+            Section(key="list", body=join([body, more(following)])),
+        ),
+        refresh_seconds=_LIST_WATCH_SECONDS,
+    )
+
+
+def _running(found: list[BuildRecord]) -> Markup | None:
+    running = sum(build.state == "running" for build in found)
+    return tag("p", badge(f"{running} running", "busy"), role="status") if running else None
+
+
+def _list(visit: Visit, found: list[BuildRecord]) -> Markup:
+    rows = [
+        (
+            link(short(build.id), markup.build_at(build.id), title=build.id),
+            badge(build.state),
+            targets(build),
+            tag("span", build.branch, class_="chip"),
+            moment(build.started_at, visit.now),
+            lasted(build.started_at, build.ended_at or visit.now),
+            build.actor,
+        )
+        for build in found
+    ]
+    headings = ("Build", "State", "Targets", "Branch", "Started", "Took", "By")
+    return table(headings, rows, label="Builds")
+
+
+def targets(build: BuildRecord) -> Child:
+    """What was asked for; of many only the first few."""
+    names = list(build.body["targets"])
+    shown = [link(name, markup.dataset_at(name, branch=build.branch)) for name in names]
+    parts: list[Child] = []
+    for at, one in enumerate(shown[:_TARGETS]):
+        parts += [", ", one] if at else [one]
+    rest = len(names) - _TARGETS
+    return [parts, f" and {rest} more"] if rest > 0 else parts
+
+
+def _nothing() -> Markup:
+    return empty("Nothing was built yet.", command("headgate build sales.daily --upstream"))
+
 
 _WATCH_SECONDS = 1.0
 _ENDED_BADLY = {"failed", "canceled"}
@@ -50,7 +145,7 @@ def build_page(visit: Visit, *, can_retry: bool = False) -> Page:
     running = build.state == "running"
     return Page(
         title=f"Build {short(build.id)}",
-        place=addresses.BUILDS,
+        place=markup.BUILDS,
         sections=(
             Section(key="head", body=_head(visit, build, can_retry=can_retry)),
             Section(key="facts", body=facts(_facts(visit, build))),
@@ -71,7 +166,7 @@ def acting(again: Again | None) -> Act:
             cancel_build(visit.store.database, build.id, actor=visit.grant.actor)
             return "The build was canceled."
         if action == "retry" and again is not None:
-            return addresses.build_at(again(visit, build))
+            return markup.build_at(again(visit, build))
         raise Invalid(f"there is nothing called {action!r} to do here.")
 
     return act
@@ -113,7 +208,7 @@ def _jobs(build: BuildRecord) -> Markup:
         return empty("This build had no jobs.")
     rows = [
         (
-            link(", ".join(job.body["outputs"]), addresses.build_at(build.id, job=job.ordinal)),
+            link(", ".join(job.body["outputs"]), markup.build_at(build.id, job=job.ordinal)),
             badge(job.state),
             job.reason,
             progress(job),
@@ -181,7 +276,7 @@ def _job(visit: Visit, build: BuildRecord, job: JobRecord) -> Markup:
 def _inputs(job: JobRecord) -> Markup:
     rows = [
         (
-            link(given["dataset"], addresses.dataset_at(given["dataset"], branch=given["branch"])),
+            link(given["dataset"], markup.dataset_at(given["dataset"], branch=given["branch"])),
             given["branch"],
             code(short(given["transaction"])) if given["transaction"] else "made by this build",
         )
@@ -221,3 +316,30 @@ def _error(error: Mapping[str, Any] | None) -> Markup | None:
         beside=badge(error["error"], "bad") if error.get("error") else None,
         class_="failed",
     )
+
+
+# Starting a build again from its page, on the server's own workers.
+
+
+def again_on(builds: ServerBuilds) -> Again:
+    """The same targets, chain and options in the visitor's name; what is fresh stays as it is."""
+
+    def again(visit: Visit, build: BuildRecord) -> str:
+        grant, asked = visit.grant, build.body
+        store = visit.store.acting_as(grant.actor, may_write_protected=grant.may_write_protected)
+
+        def work(id: BuildId, watch: Watch) -> BuildOutcome:
+            return store.build(
+                asked["targets"],
+                branch=build.branch,
+                fallback=asked["fallback"],
+                upstream=asked.get("upstream", False),
+                atomic=asked.get("atomic", False),
+                parameters=asked.get("parameters", {}),
+                watch=watch,
+                id=id,
+            )
+
+        return builds.start(work)
+
+    return again

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from headgate.catalog.browsing import DatasetLine, count_datasets, list_dataset_lines
 from headgate.catalog.database import Connection
+from headgate.catalog.overview import DatasetLine, count_datasets, list_dataset_lines
 from headgate.model.names import parse_dataset_name
-from headgate.server.web import addresses
-from headgate.server.web.markup import Child, Markup, join, tag
-from headgate.server.web.pieces import (
+from headgate.server.web import markup
+from headgate.server.web.markup import (
+    Child,
+    Markup,
     badge,
     command,
     count,
     empty,
     heading,
+    join,
     link,
     mark,
     moment,
     more,
     table,
+    tag,
 )
-from headgate.server.web.visiting import Page, Section, Visit
+from headgate.server.web.page import Page, Section, Visit
 
 PAGE_ROWS = 50
 
@@ -40,12 +43,12 @@ def datasets_page(visit: Visit) -> Page:
     following = None
     if len(lines) > PAGE_ROWS:
         last = str(lines[PAGE_ROWS - 1].dataset.name)
-        following = addresses.with_query(addresses.DATASETS, q=search, after=last)
+        following = markup.with_query(markup.DATASETS, q=search, after=last)
     told = f"{count(total, 'dataset')} with “{search}”" if search else count(total, "dataset")
     beside = tag("p", told, class_="beside", role="status")
     return Page(
         title="Datasets",
-        place=addresses.DATASETS,
+        place=markup.DATASETS,
         sections=(
             Section(key="head", body=heading("Datasets", beside)),
             Section(key="list", body=join([body, more(following, "Next page")])),
@@ -59,7 +62,7 @@ def _list(visit: Visit, lines: list[DatasetLine]) -> Markup:
             tag(
                 "span",
                 mark(blue=line.blue, primary=visit.primary),
-                link(str(line.dataset.name), addresses.dataset_at(line.dataset.name)),
+                link(str(line.dataset.name), markup.dataset_at(line.dataset.name)),
                 class_="named",
             ),
             badge(line.dataset.kind.value, "kind"),
@@ -85,7 +88,7 @@ def _branches(line: DatasetLine) -> Child:
     if not line.branches:
         return count(line.branch_count, "branch")
     here = [
-        link(name, addresses.dataset_at(line.dataset.name, branch=name), class_="chip")
+        link(name, markup.dataset_at(line.dataset.name, branch=name), class_="chip")
         for name in line.branches
     ]
     return tag("span", here, class_="chips")
@@ -93,7 +96,7 @@ def _branches(line: DatasetLine) -> Child:
 
 def _nothing(search: str) -> Markup:
     if search:
-        every = link("See all datasets", addresses.DATASETS)
+        every = link("See all datasets", markup.DATASETS)
         return empty(f"No dataset has “{search}” in its name.", every)
     hint = join(
         [

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.catalog.database import Connection
-from headgate.catalog.find import load_dataset
 from headgate.catalog.log import list_events, list_publications
+from headgate.catalog.records import load_dataset
 from headgate.errors import Invalid
 from headgate.model.ids import DatasetId
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import MoveRecord, Publication, PublicationKind
 from headgate.model.recovery import RECOVERY_ACTOR
-from headgate.server.web import addresses
-from headgate.server.web.histories import code_of
-from headgate.server.web.markup import Child, Markup, join, tag
-from headgate.server.web.pieces import (
+from headgate.server.web import markup
+from headgate.server.web.dataset_parts import code_of
+from headgate.server.web.markup import (
+    Child,
+    Markup,
     badge,
     card,
     choice,
@@ -25,12 +26,14 @@ from headgate.server.web.pieces import (
     field,
     form,
     heading,
+    join,
     link,
     moment,
     more,
     table,
+    tag,
 )
-from headgate.server.web.visiting import Page, Section, Visit
+from headgate.server.web.page import Page, Section, Visit
 
 _PAGE_ROWS = 50
 _EVENTS = 50
@@ -67,7 +70,7 @@ def log_page(visit: Visit) -> Page:
     found, settled = visit.store.database.read(read)
     return Page(
         title="Log",
-        place=addresses.LOG,
+        place=markup.LOG,
         sections=(
             Section(key="head", body=heading("Log")),
             Section(key="filters", body=_filters(visit, kind)),
@@ -84,7 +87,7 @@ def _dataset(connection: Connection, name: str) -> DatasetId | None:
 def _filters(visit: Visit, kind: str) -> Markup:
     kinds = [("", "all kinds"), *((k.value, k.value) for k in PublicationKind)]
     return form(
-        addresses.LOG,
+        markup.LOG,
         field("actor", "By", visit.asked("actor"), hint="anybody"),
         field("dataset", "Dataset", visit.asked("dataset"), hint="all"),
         field("branch", "Branch", visit.asked("branch"), hint="all"),
@@ -97,14 +100,14 @@ def _filters(visit: Visit, kind: str) -> Markup:
 def _publications(visit: Visit, found: list[Publication]) -> Markup:
     if not found:
         if visit.query:
-            return empty("Nothing was published that fits.", link("See all", addresses.LOG))
+            return empty("Nothing was published that fits.", link("See all", markup.LOG))
         return empty("Nothing was published yet.", command("headgate dataset create sales.orders"))
     rows = [
         (
             tag("b", f"{p.number}"),
             moment(p.at, visit.now),
             badge(p.kind.value, _TONES.get(p.kind.value, "quiet")),
-            link(p.actor, addresses.with_query(addresses.LOG, actor=p.actor)),
+            link(p.actor, markup.with_query(markup.LOG, actor=p.actor)),
             _moves(p.moves),
         )
         for p in found[:_PAGE_ROWS]
@@ -112,7 +115,7 @@ def _publications(visit: Visit, found: list[Publication]) -> Markup:
     older = None
     if len(found) > _PAGE_ROWS:
         last = found[_PAGE_ROWS - 1].number
-        older = addresses.with_query(addresses.LOG, **{**visit.query, "before": str(last)})
+        older = markup.with_query(markup.LOG, **{**visit.query, "before": str(last)})
     drawn = table(("No.", "When", "Kind", "By", "What"), rows, label="Publications", numbers=(0,))
     return join([drawn, more(older)])
 
@@ -125,7 +128,7 @@ def _moves(moves: tuple[MoveRecord, ...]) -> Markup:
 
 
 def _move(move: MoveRecord) -> Child:
-    at = addresses.dataset_at(move.dataset, branch=move.branch, tab="history")
+    at = markup.dataset_at(move.dataset, branch=move.branch, tab="history")
     where = [link(str(move.dataset), at), " ", tag("span", move.branch, class_="chip")]
     before, after = move.from_transaction, move.to_transaction
     if before == after:

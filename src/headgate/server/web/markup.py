@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlencode
+
+from headgate.model.ids import Instant, instant_text
+from headgate.model.names import DatasetName
 
 _VOID = {"br", "hr", "img", "input", "link", "meta"}
 
@@ -43,3 +47,241 @@ def _attribute(key: str, value: Attribute) -> str:
         return ""
     name = key.rstrip("_").replace("_", "-")
     return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
+
+
+# Where each page is: the only place that writes a path.
+
+DATASETS = "/"
+BRANCHES = "/branches"
+LINEAGE = "/lineage"
+BUILDS = "/builds"
+LOG = "/log"
+REVIEW = "/review"
+SIGN_IN = "/login"
+SIGN_OUT = "/logout"
+ASSETS = "/assets"
+
+
+def with_query(path: str, /, **query: str | int | None) -> str:
+    """A path with those of the parameters that say something."""
+    given = {key.rstrip("_"): value for key, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def dataset_at(name: DatasetName | str, /, **query: str | int | None) -> str:
+    return with_query(f"/datasets/{quote(str(name), safe='')}", **query)
+
+
+def build_at(id: str, /, **query: str | int | None) -> str:
+    return with_query(f"/builds/{quote(id, safe='')}", **query)
+
+
+def branch_at(name: str) -> str:
+    return with_query(BRANCHES, branch=name)
+
+
+def local_path(text: str | None) -> str:
+    """A path on this server that somebody was on the way to; anything else is the first page."""
+    if text is None or not text.startswith("/") or text.startswith("//") or "\\" in text:
+        return DATASETS
+    return text if text.isprintable() else DATASETS
+
+
+# The small parts that every page is put together from; pure.
+
+_STEPS = ((60, 1, "s"), (3600, 60, "min"), (86_400, 3600, "h"), (86_400 * 60, 86_400, "d"))
+# What a state is drawn as; each has its colour in the theme.
+TONES = {
+    "succeeded": "good",
+    "COMMITTED": "good",
+    "fresh": "good",
+    "passed": "good",
+    "running": "busy",
+    "OPEN": "busy",
+    "waiting": "quiet",
+    "stale": "warn",
+    "failed": "bad",
+    "aborted": "bad",
+    "ABORTED": "quiet",
+    "canceled": "quiet",
+    "adopted": "taken",
+    "skipped": "quiet",
+}
+
+
+def heading(text: Child, *beside: Child) -> Markup:
+    """The page's title: where the skip link leads, and what screen readers hear first."""
+    title = tag("h1", text, id="content", tabindex="-1")
+    return tag("div", title, beside, class_="heading")
+
+
+def badge(text: str, tone: str | None = None, title: str | None = None) -> Markup:
+    return tag("span", text, class_=f"badge {tone or TONES.get(text, 'quiet')}", title=title)
+
+
+def mark(*, blue: bool, primary: str) -> Markup:
+    """Whether the primary branch has a JobSpec that makes the dataset."""
+    told = f"made by a JobSpec on {primary}" if blue else f"no JobSpec on {primary} makes it"
+    return tag(
+        "span", class_=f"mark {'blue' if blue else 'gray'}", role="img", aria_label=told, title=told
+    )
+
+
+def link(text: Child, href: str, **attributes: str) -> Markup:
+    return tag("a", text, href=href, **attributes)
+
+
+def code(text: str) -> Markup:
+    return tag("code", text)
+
+
+def table(
+    headings: Sequence[Child],
+    rows: Iterable[Sequence[Child]],
+    *,
+    label: str,
+    numbers: Sequence[int] = (),
+) -> Markup:
+    """A table that scrolls by itself where the screen is narrow; `numbers` are columns of them."""
+
+    def kind(at: int) -> str | None:
+        return "number" if at in numbers else None
+
+    head = tag("tr", (tag("th", h, scope="col", class_=kind(i)) for i, h in enumerate(headings)))
+    body = (tag("tr", (tag("td", c, class_=kind(i)) for i, c in enumerate(row))) for row in rows)
+    drawn = tag("table", tag("thead", head), tag("tbody", list(body)), aria_label=label)
+    return tag("div", drawn, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def facts(pairs: Iterable[tuple[str, Child]]) -> Markup:
+    """Names with what they are, one below the other."""
+    return tag("dl", [(tag("dt", name), tag("dd", value)) for name, value in pairs], class_="facts")
+
+
+def card(title: Child, *body: Child, beside: Child = None, class_: str = "") -> Markup:
+    head = tag("div", tag("h2", title), beside, class_="card-head") if title else None
+    return tag("section", head, body, class_=f"card {class_}".strip())
+
+
+def empty(text: Child, hint: Child = None) -> Markup:
+    """Says that there is nothing, and what to do about it."""
+    return tag(
+        "div", tag("p", text), tag("p", hint, class_="hint") if hint else None, class_="empty"
+    )
+
+
+def command(text: str) -> Markup:
+    """Something to type in a shell."""
+    return tag("pre", tag("code", text), class_="command")
+
+
+def tabs(label: str, entries: Iterable[tuple[str, str, bool]]) -> Markup:
+    """Links of which one is where you are: text, address, whether it is this one."""
+    drawn = [
+        link(text, href, **({"aria_current": "page"} if here else {}))
+        for text, href, here in entries
+    ]
+    return tag("nav", drawn, class_="tabs", aria_label=label)
+
+
+def more(href: str | None, text: str = "Show older") -> Markup | None:
+    return tag("p", link(text, href, class_="button"), class_="more") if href else None
+
+
+def form(
+    action: str, *fields: Child, label: str, button: str = "Show", class_: str = "filters"
+) -> Markup:
+    """Fields whose values end up in the address, so that what is seen can be sent to others."""
+    send = tag("button", button, type="submit", class_="button")
+    return tag(
+        "form",
+        fields,
+        send,
+        action=action,
+        method="get",
+        class_=class_,
+        role="search",
+        aria_label=label,
+    )
+
+
+def field(name: str, label: str, value: str = "", *, hint: str = "", wide: bool = False) -> Markup:
+    box = tag(
+        "input", name=name, value=value, placeholder=hint, autocomplete="off", spellcheck="false"
+    )
+    return tag("label", tag("span", label), box, class_="wide" if wide else None)
+
+
+def choice(name: str, label: str, options: Iterable[tuple[str, str]], chosen: str) -> Markup:
+    """One of several; choosing sends the form."""
+    drawn = [tag("option", text, value=v, selected=v == chosen) for v, text in options]
+    return tag("label", tag("span", label), tag("select", drawn, name=name, data_sends=True))
+
+
+def hidden(name: str, value: str) -> Markup | None:
+    return tag("input", type="hidden", name=name, value=value) if value else None
+
+
+def moment(instant: Instant | None, now: Instant) -> Markup:
+    """How long ago, with the moment itself for those who point at it."""
+    if instant is None:
+        return tag("span", "–", class_="faint")
+    text = instant_text(instant)
+    return tag("time", ago(instant, now), datetime=text, title=text[:19].replace("T", " ") + " UTC")
+
+
+def ago(instant: Instant, now: Instant) -> str:
+    seconds = max((now - instant) // 1_000_000, 0)
+    if seconds < 5:
+        return "just now"
+    for limit, unit, name in _STEPS:
+        if seconds < limit:
+            return f"{seconds // unit} {name} ago"
+    return instant_text(instant)[:10]
+
+
+def lasted(begun: Instant, ended: Instant) -> str:
+    """How long it was from one moment to another."""
+    return duration(max(ended - begun, 0) / 1_000_000)
+
+
+def duration(seconds: float) -> str:
+    """`850 ms`, `12.3 s`, `4 min 5 s`."""
+    if seconds < 1:
+        return f"{int(seconds * 1000)} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
+
+
+def count(number: int, one: str) -> str:
+    """`1 row`, `2,345 rows`, `3 branches`."""
+    many = f"{one}es" if one.endswith(("ch", "s")) else f"{one}s"
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def size(number: int) -> str:
+    value, units = float(number), ("B", "KiB", "MiB", "GiB", "TiB")
+    at = 0
+    while value >= 1024 and at < len(units) - 1:
+        value, at = value / 1024, at + 1
+    return f"{value:.1f} {units[at]}" if at else f"{number} B"
+
+
+def prose(message: str) -> Markup:
+    """An error's sentences for a page: what stands in backticks is something to type."""
+    parts = (message[:1].upper() + message[1:]).split("`")
+    if len(parts) % 2 == 0:
+        return join("`".join(parts))
+    return join([code(part) if at % 2 else part for at, part in enumerate(parts)])
+
+
+def short(id: str) -> str:
+    """The end of an id: its beginning is a clock, and looks alike on one day."""
+    return f"…{id[-8:]}" if len(id) > 12 else id
+
+
+def cell(value: Any, limit: int = 200) -> Markup:
+    """A value of a row; nothing is told apart from an empty text."""
+    if value is None:
+        return tag("span", "null", class_="faint")
+    text = str(value)
+    return tag("span", text[:limit] + "…", title=text[:2000]) if len(text) > limit else join(text)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from headgate.catalog.branch_names import list_branch_names
-from headgate.errors import HeadgateError
-from headgate.handles.comparing import FilesDifference
-from headgate.handles.reading import Sides
-from headgate.server.web import addresses
-from headgate.server.web.comparing import counts_line, difference_body, schema_lines, sign_of
-from headgate.server.web.freshness import freshness_counts
-from headgate.server.web.histories import check_table, checks_badge, why
-from headgate.server.web.markup import Child, Markup, join, tag
-from headgate.server.web.pieces import (
+from headgate.catalog.database import Connection
+from headgate.catalog.jobspecs import PublishedJobSpec, load_jobspecs
+from headgate.catalog.overview import list_branch_names, load_branch_name
+from headgate.errors import HeadgateError, NotFound
+from headgate.model.nouns import DatasetKind
+from headgate.server.web import markup
+from headgate.server.web.dataset_parts import (
+    check_table,
+    checks_badge,
+    counts_line,
+    difference_body,
+    schema_lines,
+    sign_of,
+    why,
+)
+from headgate.server.web.markup import (
+    Child,
+    Markup,
     badge,
     card,
     code,
@@ -24,20 +35,155 @@ from headgate.server.web.pieces import (
     field,
     form,
     heading,
+    join,
     link,
     more,
     table,
+    tag,
 )
-from headgate.server.web.reviewing import (
-    LogicChange,
-    LogicLine,
-    Reviewed,
-    base_of,
-    differing,
-    logic_lines,
-    review,
-)
-from headgate.server.web.visiting import Page, Section, Visit
+from headgate.server.web.page import Page, Section, Visit, freshness_counts
+from headgate.store.diff import FilesDifference, Sides, compare_sides, list_differing
+from headgate.tables.diff import Comparing, TableDifference
+from headgate.tables.inspect import recorded_row_count
+
+# What a branch would bring to its base: logic, data, checks, freshness; read, never written.
+
+# More rows than these are compared only when somebody asks for that dataset alone.
+_ROWS_AT_MOST = 200_000
+_SAMPLES = 3
+
+
+class LogicChange(enum.StrEnum):
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogicLine:
+    """A dataset whose published logic differs between the branch and its base."""
+
+    dataset: str
+    change: LogicChange
+    title: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reviewed:
+    """One dataset that differs; rows are None where only metadata was looked at."""
+
+    sides: Sides
+    found: TableDifference | FilesDifference
+
+    @property
+    def checks(self) -> list[Mapping[str, Any]]:
+        return list(self.sides.after.provenance.get("checks") or []) if self.sides.after else []
+
+
+def base_of(visit: Visit, branch: str) -> str:
+    """What a branch is reviewed against unless told otherwise: its parent, else the primary."""
+    line = visit.store.database.read(lambda c: load_branch_name(c, branch))
+    if line is None and not _has_logic(visit, branch):
+        told = f"no dataset has a branch {branch!r}, and no JobSpec is on it."
+        raise NotFound(told, branch=branch)
+    return (line.parent if line else None) or visit.primary
+
+
+def _has_logic(visit: Visit, branch: str) -> bool:
+    return bool(visit.store.database.read(lambda c: load_jobspecs(c, branch=branch)))
+
+
+def logic_lines(visit: Visit, branch: str, base: str) -> list[LogicLine]:
+    """Datasets that are made by other logic on the branch than on its base, by name."""
+
+    def read(connection: Connection) -> list[LogicLine]:
+        sides = (_by_dataset(connection, name) for name in (base, branch))
+        return compare_logic(*sides)
+
+    return visit.store.database.read(read)
+
+
+def _by_dataset(connection: Connection, branch: str) -> dict[str, PublishedJobSpec]:
+    found = load_jobspecs(connection, branch=branch)
+    return {str(name): spec for spec in found for name in _outputs(spec)}
+
+
+def _outputs(published: PublishedJobSpec) -> list[str]:
+    if published.removed:
+        return list(published.body["outputs"])
+    return [output["dataset"] for output in published.body["jobspec"]["declaration"]["outputs"]]
+
+
+def compare_logic(
+    base: Mapping[str, PublishedJobSpec], branch: Mapping[str, PublishedJobSpec]
+) -> list[LogicLine]:
+    """A dataset without logic of its own on the branch keeps its base's; pure."""
+    lines: list[LogicLine] = []
+    for dataset in sorted(branch):
+        here, there = branch[dataset], base.get(dataset)
+        old = _hash(there)
+        new = _hash(here)
+        if old == new:
+            continue
+        named = there if new is None and there is not None else here
+        lines.append(
+            LogicLine(
+                dataset=dataset,
+                change=_change(old, new),
+                title=_title(named),
+                before=old,
+                after=new,
+            )
+        )
+    return lines
+
+
+def _change(old: str | None, new: str | None) -> LogicChange:
+    if old is None:
+        return LogicChange.ADDED
+    return LogicChange.REMOVED if new is None else LogicChange.CHANGED
+
+
+def _hash(published: PublishedJobSpec | None) -> str | None:
+    if published is None or published.removed:
+        return None
+    return str(published.body["jobspec"]["logic_hash"])
+
+
+def _title(published: PublishedJobSpec) -> str:
+    declared = published.body["jobspec"]["declaration"]
+    return f"{declared['module']}.{declared['function']}"
+
+
+def differing(visit: Visit, branch: str, base: str) -> list[Sides]:
+    """Datasets whose content differs; where the branch has none of its own, it shows its base's."""
+    if visit.store.database.read(lambda c: load_branch_name(c, branch)) is None:
+        return []
+    return list_differing(visit.store, base, f"{branch}>{base}")
+
+
+def review(visit: Visit, sides: Sequence[Sides]) -> list[Reviewed]:
+    """How each differs: rows too where they are few enough to be read while somebody waits."""
+    return [Reviewed(sides=one, found=_compare(visit, one)) for one in sides]
+
+
+def _compare(visit: Visit, sides: Sides) -> TableDifference | FilesDifference:
+    small = _is_small(visit, sides)
+    how = Comparing(
+        options=visit.store.settings.environ, samples=_SAMPLES if small else 0, reads_files=small
+    )
+    return compare_sides(visit.store, sides, how)
+
+
+def _is_small(visit: Visit, sides: Sides) -> bool:
+    if sides.dataset.kind is DatasetKind.FILES:
+        return True
+    tables = visit.store.tables
+    counts = [recorded_row_count(tables.read(v.location).metadata) for v in sides.versions if v]
+    return all(rows is not None and rows <= _ROWS_AT_MOST for rows in counts)
+
 
 _PAGE_DATASETS = 5
 _BRANCHES = 50
@@ -55,14 +201,14 @@ def review_page(visit: Visit) -> Page:
     shown = review(visit, changed[first : first + _PAGE_DATASETS])
     following = None
     if first + _PAGE_DATASETS < len(changed):
-        following = addresses.with_query(
-            addresses.REVIEW, branch=branch, base=base, from_=first + _PAGE_DATASETS
+        following = markup.with_query(
+            markup.REVIEW, branch=branch, base=base, from_=first + _PAGE_DATASETS
         )
     logic = logic_lines(visit, branch, base)
     title: list[Child] = ["Review ", tag("span", branch), " → ", tag("span", base)]
     return Page(
         title=f"Review {branch}",
-        place=addresses.REVIEW,
+        place=markup.REVIEW,
         sections=(
             Section(key="head", body=heading(title, _chooser(branch, base))),
             Section(key="summary", body=_summary(visit, branch, base, changed, logic)),
@@ -79,7 +225,7 @@ def _choose(visit: Visit) -> Page:
     own = [line for line in lines if line.parent is not None]
     rows = [
         (
-            link(line.name, addresses.with_query(addresses.REVIEW, branch=line.name)),
+            link(line.name, markup.with_query(markup.REVIEW, branch=line.name)),
             line.parent,
             badge(f"{line.ahead} differ", "warn") if line.ahead else badge("same content", "quiet"),
         )
@@ -93,7 +239,7 @@ def _choose(visit: Visit) -> Page:
     )
     return Page(
         title="Review",
-        place=addresses.REVIEW,
+        place=markup.REVIEW,
         sections=(
             Section(key="head", body=heading("Review", _chooser("", ""))),
             Section(key="list", body=body),
@@ -103,7 +249,7 @@ def _choose(visit: Visit) -> Page:
 
 def _chooser(branch: str, base: str) -> Markup:
     return form(
-        addresses.REVIEW,
+        markup.REVIEW,
         field("branch", "Branch", branch),
         field("base", "Against", base, hint="its parent"),
         label="What to review",
@@ -136,7 +282,7 @@ def _logic(lines: Sequence[LogicLine], branch: str) -> Markup:
     rows = [
         (
             sign_of(_SIGNS[line.change]),
-            link(line.dataset, addresses.dataset_at(line.dataset, branch=branch, tab="logic")),
+            link(line.dataset, markup.dataset_at(line.dataset, branch=branch, tab="logic")),
             code(line.title),
             _hashes(line),
         )
@@ -159,12 +305,12 @@ def _data(shown: Sequence[Reviewed], branch: str, base: str) -> Markup:
 
 def _dataset(one: Reviewed, branch: str, base: str) -> Markup:
     sides, name = one.sides, one.sides.dataset.name
-    compare = addresses.dataset_at(name, branch=branch, tab="compare", from_=base, to=branch)
+    compare = markup.dataset_at(name, branch=branch, tab="compare", from_=base, to=branch)
     made = tag("p", why(sides.after), f", by {sides.after.actor}") if sides.after else None
     gone = tag("p", "It is not shown on the branch.") if sides.after is None else None
     failed = [result for result in one.checks if not result["passed"]]
     return card(
-        link(str(name), addresses.dataset_at(name, branch=branch)),
+        link(str(name), markup.dataset_at(name, branch=branch)),
         made,
         gone,
         difference_body(one.found),

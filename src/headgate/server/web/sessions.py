@@ -8,6 +8,19 @@ import os
 import secrets
 import time
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from headgate.catalog.tokens import find_good, load_grant
+from headgate.errors import HeadgateError, TokenRefused
+from headgate.model.access import Grant
+from headgate.server.web import markup
+from headgate.server.web.markup import Markup, command, tag
+from headgate.server.web.page import HEADERS, document
+from headgate.store.embedded import Store
 
 COOKIE = "headgate_session"
 LIFETIME_SECONDS = 12 * 3600
@@ -56,3 +69,122 @@ def load_key(path: Path) -> bytes:
     finally:
         temporary.unlink()
     return made
+
+
+# Signing in with a token, and out again: plain forms, which work before any script does.
+
+_LONGEST_FORM = 8192
+
+
+class Door:
+    """Lets people with a good token in; every visit asks the catalog again."""
+
+    def __init__(self, store: Store, sessions: Sessions, version: str) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._version = version
+
+    def find_visitor(self, cookie: str | None) -> Grant | None:
+        """What the cookie's token grants now; None where there is none, or it was revoked."""
+        token_id = self._sessions.read(cookie)
+        if token_id is None:
+            return None
+        try:
+            return self._store.database.read(lambda c: load_grant(c, token_id))
+        except TokenRefused:
+            return None
+
+    async def show(self, request: Request) -> Response:
+        return self._form(markup.local_path(request.query_params.get("next")))
+
+    async def enter(self, request: Request) -> Response:
+        if not is_own(request):
+            return self._form(markup.DATASETS, "This form was sent from another site.", 403)
+        body = await request.body()
+        if len(body) > _LONGEST_FORM:
+            return self._form(markup.DATASETS, "That is too long to be a token.", 413)
+        form = parse_qs(body.decode(errors="replace"))
+        secret = form.get("token", [""])[0].strip()
+        wanted = markup.local_path(form.get("next", [None])[0])
+        try:
+            record = await run_in_threadpool(
+                self._store.database.read, lambda c: find_good(c, secret)
+            )
+        except TokenRefused as refused:
+            return self._form(wanted, str(refused), 401)
+        except HeadgateError as error:
+            return self._form(wanted, str(error), 503)
+        if record is None:
+            return self._form(wanted, "This token is not known here.", 401)
+        response = RedirectResponse(wanted, status_code=303)
+        response.set_cookie(
+            COOKIE,
+            self._sessions.issue(record.id),
+            max_age=LIFETIME_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    async def leave(self, request: Request) -> Response:
+        response = RedirectResponse(markup.SIGN_IN, status_code=303)
+        if is_own(request):
+            response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return response
+
+    def turn_away(self, request: Request) -> Response:
+        """To the form, and back here afterwards."""
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # A strict cookie stays at home when a link elsewhere led here: ask once more from here.
+            again = tag("meta", http_equiv="refresh", content="0")
+            return HTMLResponse(f"<!doctype html><title>Headgate</title>{again}")
+        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        wanted = markup.with_query(markup.SIGN_IN, next=asked if asked != "/" else None)
+        return RedirectResponse(wanted, status_code=303)
+
+    def _form(self, wanted: str, problem: str | None = None, status: int = 200) -> HTMLResponse:
+        text = document("Sign in", _sign_in(wanted, problem), self._version)
+        return HTMLResponse(text, status_code=status, headers=HEADERS)
+
+
+def is_own(request: Request) -> bool:
+    """Whether a form of ours sent this; browsers say so, and cannot be made to lie by a page."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in {"same-origin", "none"}
+    origin = request.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+
+
+def _sign_in(wanted: str, problem: str | None) -> Markup:
+    box = tag(
+        "input",
+        type="password",
+        name="token",
+        required=True,
+        autofocus=True,
+        autocomplete="current-password",
+        id="token",
+        placeholder="hg_…",
+        aria_describedby="problem" if problem else None,
+    )
+    return tag(
+        "form",
+        tag("div", tag("span", class_="gate", aria_hidden="true"), "Headgate", class_="brand"),
+        tag("h1", "Sign in", id="content"),
+        tag("label", "Token", for_="token"),
+        box,
+        tag("p", problem, class_="problem", id="problem", role="alert") if problem else None,
+        tag("input", type="hidden", name="next", value=wanted),
+        tag("button", "Sign in", type="submit", class_="button primary"),
+        tag(
+            "p",
+            "The server printed an admin token at its first start. For another one:",
+            class_="hint",
+        ),
+        command("headgate token create --actor ana --role reader"),
+        method="post",
+        action=markup.SIGN_IN,
+        class_="sign-in",
+    )

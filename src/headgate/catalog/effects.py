@@ -1,0 +1,342 @@
+"""What the door sees under its locks, and what each change would do to it.
+
+One small function per change: it checks what the change expects and notes the effects. Nothing
+here writes; `publish` writes all effects at once, or none when anything did not match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headgate.catalog.locks import BranchState
+from headgate.catalog.records import Steps
+from headgate.errors import (
+    AttemptSuperseded,
+    HolderExpired,
+    Mismatch,
+    OpenTransactionAlreadyExists,
+    TransactionNotCommitted,
+    TransactionNotFound,
+    TransactionNotOpen,
+    VersionExpired,
+)
+from headgate.model.changes import (
+    AddTransaction,
+    Change,
+    CommitTransaction,
+    CreateBranch,
+    DeleteBranch,
+    MoveBranch,
+    Provenance,
+    PublishRequest,
+    ReadView,
+)
+from headgate.model.history import next_step_pointers
+from headgate.model.ids import (
+    BranchId,
+    DatasetId,
+    Instant,
+    TransactionId,
+    UnitId,
+    VersionId,
+    mint_transaction,
+)
+from headgate.model.names import DatasetName
+from headgate.model.nouns import Transaction, TransactionState, TransactionType, Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """One line of the publication: what happened to a branch, and its view before and after."""
+
+    branch: BranchState
+    from_view: TransactionId | None
+    to_view: TransactionId | None
+    change: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTransaction:
+    id: TransactionId
+    branch: BranchState
+    parent: TransactionId | None
+    depth: int
+    jump: TransactionId | None
+    type: TransactionType
+    version: Version | None
+    provenance: Provenance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed:
+    id: TransactionId
+    type: TransactionType
+    provenance: Provenance | None
+
+
+@dataclass(kw_only=True)
+class Picture:
+    """The locked rows, and the effects noted so far."""
+
+    request: PublishRequest
+    now: Instant
+    branches: dict[BranchId, BranchState]
+    transactions: dict[TransactionId, Transaction]
+    dataset_names: dict[DatasetId, DatasetName]
+    steps: Steps
+    # Units whose transactions are all being committed.
+    units: list[UnitId] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    added: list[NewTransaction] = field(default_factory=list)
+    committed: list[Closed] = field(default_factory=list)
+    aborted: list[TransactionId] = field(default_factory=list)
+    created: list[CreateBranch] = field(default_factory=list)
+    deleted: list[BranchState] = field(default_factory=list)
+    # (branch, view before, view after): what a reset or a replacement took off its branch.
+    taken_off: list[tuple[BranchId, TransactionId, TransactionId | None]] = field(
+        default_factory=list
+    )
+    touched: set[BranchId] = field(default_factory=set)
+    versions: dict[VersionId, str] = field(default_factory=dict)
+    objects: set[str] = field(default_factory=set)
+
+    def mismatch(
+        self, branch: BranchState, what: str, expected: str | None, actual: str | None
+    ) -> None:
+        self.mismatches.append(
+            Mismatch(
+                dataset=str(branch.dataset),
+                branch=branch.name,
+                field=what,
+                expected=expected,
+                actual=actual,
+            )
+        )
+
+
+def look_at(picture: Picture, change: Change) -> None:
+    """Checks one change against the picture and notes what it does."""
+    rule: Callable[[Picture, Change], None] = _RULES[type(change)]  # type: ignore[assignment]
+    rule(picture, change)
+
+
+def check_read(picture: Picture, read: ReadView) -> None:
+    branch = picture.branches.get(read.branch)
+    if branch is None:
+        _missing(picture, read.branch, expected=read.view)
+    elif branch.view != read.view:
+        picture.mismatch(branch, "view (read)", read.view, branch.view)
+
+
+def _commit(picture: Picture, change: CommitTransaction) -> None:
+    transaction = picture.transactions.get(change.transaction)
+    if transaction is None:
+        raise TransactionNotFound(transaction=change.transaction)
+    if transaction.state is not TransactionState.OPEN:
+        raise TransactionNotOpen(transaction=transaction.id, state=transaction.state)
+    if transaction.attempt is not None and transaction.attempt != picture.request.attempt:
+        raise AttemptSuperseded(
+            key=transaction.attempt.key,
+            epoch=picture.request.attempt.epoch if picture.request.attempt else 0,
+            newest=transaction.attempt.epoch,
+            state="not the owner",
+        )
+    heads = [b for b in picture.branches.values() if b.head == transaction.id]
+    working = transaction.version.id if transaction.version else None
+    checked = change.version.id if change.version else None
+    for branch in heads:
+        if branch.view != transaction.parent:
+            picture.mismatch(branch, "view", transaction.parent, branch.view)
+        if working != checked:
+            picture.mismatch(branch, "working version", checked, working)
+        _move(picture, branch, head=transaction.id, view=transaction.id)
+    _use(picture, change.version, what=f"transaction {transaction.id}")
+    picture.committed.append(
+        Closed(
+            id=transaction.id,
+            type=change.type or transaction.type,
+            provenance=change.provenance,
+        )
+    )
+
+
+def _add(picture: Picture, change: AddTransaction) -> None:
+    _check_holder(picture, change.branch)
+    branch = _expected(picture, change.branch, change.expected_head, change.expected_view)
+    if branch is None:
+        return
+    if change.parent is not None and change.parent != branch.view:
+        _past(picture, branch.dataset_id, change.parent)
+    parent = picture.steps(change.parent) if change.parent else None
+    depth, jump = next_step_pointers(parent, picture.steps)
+    id = change.id or mint_transaction()
+    picture.added.append(
+        NewTransaction(
+            id=id,
+            branch=branch,
+            parent=change.parent,
+            depth=depth,
+            jump=jump,
+            type=change.type,
+            version=change.version,
+            provenance=change.provenance,
+        )
+    )
+    if branch.view is not None and branch.view != change.parent:
+        picture.taken_off.append((branch.id, branch.view, change.parent))
+    _use(picture, change.version, what=f"a version for {branch.dataset}")
+    picture.objects |= change.objects
+    _move(picture, branch, head=id, view=id)
+
+
+def _relocate(picture: Picture, change: MoveBranch) -> None:
+    branch = _expected(picture, change.branch, change.expected_head, change.expected_view)
+    if branch is None:
+        return
+    if change.to is not None:
+        target = _past(picture, branch.dataset_id, change.to)
+        _use(picture, target.version, what=f"transaction {target.id}")
+    if branch.view is not None:
+        picture.taken_off.append((branch.id, branch.view, change.to))
+    _move(picture, branch, head=change.to, view=change.to)
+
+
+def _create(picture: Picture, change: CreateBranch) -> None:
+    if change.parent is not None:
+        parent = picture.branches.get(change.parent)
+        if parent is None:
+            _missing(picture, change.parent, expected=change.expected_view)
+            return
+        if (parent.head, parent.view) != (change.expected_head, change.expected_view):
+            picture.mismatch(parent, "head", change.expected_head, parent.head)
+            return
+    if change.view is not None:
+        shown = _past(picture, change.dataset, change.view)
+        _use(picture, shown.version, what=f"transaction {shown.id}")
+    branch = BranchState(
+        id=change.id,
+        dataset_id=change.dataset,
+        dataset=picture.dataset_names[change.dataset],
+        name=change.name,
+        parent_id=change.parent,
+        head=change.head,
+        view=change.view,
+    )
+    picture.branches[branch.id] = branch
+    picture.created.append(change)
+    picture.moves.append(Move(branch=branch, from_view=None, to_view=change.view, change="created"))
+
+
+def _delete(picture: Picture, change: DeleteBranch) -> None:
+    branch = picture.branches.get(change.branch)
+    if branch is None:
+        _missing(picture, change.branch, expected=change.expected_view)
+        return
+    if (branch.head, branch.view) != (change.expected_head, change.expected_view):
+        picture.mismatch(branch, "head", change.expected_head, branch.head)
+        return
+    del picture.branches[branch.id]
+    picture.deleted.append(branch)
+    picture.moves.append(Move(branch=branch, from_view=branch.view, to_view=None, change="deleted"))
+    is_open = branch.head is not None and branch.head != branch.view
+    shared = any(b.head == branch.head for b in picture.branches.values())
+    if is_open and not shared and branch.head is not None:
+        # Nobody can ever commit it: its last branch is gone.
+        picture.aborted.append(branch.head)
+
+
+_RULES = {
+    CommitTransaction: _commit,
+    AddTransaction: _add,
+    MoveBranch: _relocate,
+    CreateBranch: _create,
+    DeleteBranch: _delete,
+}
+
+
+def _expected(
+    picture: Picture,
+    id: BranchId,
+    head: TransactionId | None,
+    view: TransactionId | None,
+) -> BranchState | None:
+    """The branch, if it exists by identity, is where it was expected, and is not OPEN."""
+    branch = picture.branches.get(id)
+    if branch is None:
+        _missing(picture, id, expected=view)
+        return None
+    if branch.head != branch.view and branch.head is not None:
+        raise already_open(picture.transactions.get(branch.head), branch, picture.now)
+    if branch.view != view:
+        picture.mismatch(branch, "view", view, branch.view)
+        return None
+    if branch.head != head:
+        picture.mismatch(branch, "head", head, branch.head)
+        return None
+    return branch
+
+
+def _check_holder(picture: Picture, id: BranchId) -> None:
+    """Who adds a transaction opens one: where a holder's lease is over, it may be taken over."""
+    branch = picture.branches.get(id)
+    if branch is None or branch.head is None or branch.head == branch.view:
+        return
+    holder = picture.transactions.get(branch.head)
+    if holder is not None and (holder.lease_until or picture.now) < picture.now:
+        refusal = already_open(holder, branch, picture.now)
+        raise HolderExpired(refusal, wanted_by=picture.request.actor)
+
+
+def _past(picture: Picture, dataset: DatasetId, id: TransactionId) -> Transaction:
+    """A COMMITTED transaction of the dataset: all that a branch may show or build upon."""
+    found = picture.transactions.get(id)
+    if found is None or found.dataset_id != dataset:
+        raise TransactionNotFound(transaction=id)
+    if found.state is not TransactionState.COMMITTED:
+        raise TransactionNotCommitted(transaction=id, state=found.state)
+    return found
+
+
+def already_open(
+    transaction: Transaction | None, branch: BranchState, now: Instant
+) -> OpenTransactionAlreadyExists:
+    """The refusal that names who holds the branch and for how long."""
+    until = (transaction.lease_until if transaction else None) or now
+    return OpenTransactionAlreadyExists(
+        dataset=str(branch.dataset),
+        branch=branch.name,
+        transaction=str(branch.head),
+        holder=transaction.actor if transaction else "unknown",
+        lease_left_seconds=max(0, -(-(until - now) // 1_000_000)),
+    )
+
+
+def _missing(picture: Picture, id: BranchId, *, expected: TransactionId | None) -> None:
+    picture.mismatches.append(
+        Mismatch(dataset="?", branch=id, field="branch", expected=expected or id, actual=None)
+    )
+
+
+def _move(
+    picture: Picture,
+    branch: BranchState,
+    *,
+    head: TransactionId | None,
+    view: TransactionId | None,
+) -> None:
+    picture.moves.append(Move(branch=branch, from_view=branch.view, to_view=view, change="moved"))
+    branch.head, branch.view = head, view
+    picture.touched.add(branch.id)
+
+
+def _use(picture: Picture, version: Version | None, *, what: str) -> None:
+    if version is not None:
+        picture.versions[version.id] = what
+
+
+def check_condemned(picture: Picture, condemned: set[VersionId]) -> None:
+    for id, what in picture.versions.items():
+        if id in condemned:
+            raise VersionExpired(what=what)

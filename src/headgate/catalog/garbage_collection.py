@@ -1,0 +1,382 @@
+"""Sweeping in SQL: which condemned objects may be deleted now, and by whom.
+
+The mark of an object outlives its bytes: a writer that saw them before, and publishes later, is
+refused by the door instead of showing a file that is not there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from sqlalchemy import Connection, Executable, delete, insert, select, text, update
+
+from headgate.catalog.database import Database
+from headgate.catalog.locks import lock_counter
+from headgate.catalog.records import dataset_name
+from headgate.catalog.retention import (
+    PAGE_ROWS,
+    Keeping,
+    Reason,
+    in_chunks,
+    intent_texts,
+    needed_since,
+    words_of,
+)
+from headgate.catalog.schema import (
+    condemned_objects,
+    datasets,
+    jobspecs,
+    transactions,
+    versions,
+    working_objects,
+)
+from headgate.errors import CatalogUnavailable
+from headgate.model.ids import Instant, VersionId
+from headgate.model.nouns import DatasetKind, TransactionState
+
+# Condemning in SQL: what the door, `--at`, `reset` and adoption refuse from now on.
+
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionMark:
+    """What a mark found out about all versions."""
+
+    condemn: tuple[VersionId, ...]
+    # Condemned, and needed again.
+    spare: tuple[VersionId, ...]
+    kept: Mapping[Reason, int]
+    too_young: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectMark:
+    """What the catalog knows about stored objects at one moment."""
+
+    # The trees of all versions that are not condemned.
+    roots: frozenset[str]
+    # The metadata files of all versions of tables that are not condemned.
+    tables: frozenset[str]
+    # Named by intents: locations, and digests that may be trees of versions to come.
+    named: frozenset[str]
+    # Locations that OPEN transactions have put to use.
+    working: frozenset[str]
+    # Digests of bundles that a JobSpec names.
+    bundles: frozenset[str]
+    # Location and moment of each condemned object, also of those swept since.
+    condemned: Mapping[str, Instant]
+
+
+# --- versions -------------------------------------------------------------------------------
+
+
+def mark_versions(connection: Connection, keeping: Keeping, older_than: Instant) -> VersionMark:
+    """Sorts all versions: to condemn are those that nothing keeps and that are old enough."""
+    query = select(versions.c.id, versions.c.created_at, versions.c.condemned_at).execution_options(
+        yield_per=PAGE_ROWS
+    )
+    condemn: list[VersionId] = []
+    spare: list[VersionId] = []
+    kept: dict[Reason, int] = {}
+    too_young = 0
+    for id, created_at, condemned_at in connection.execute(query):
+        reason = keeping.versions.get(id)
+        if reason is not None:
+            kept[reason] = kept.get(reason, 0) + 1
+            if condemned_at is not None:
+                spare.append(id)
+        elif condemned_at is None:
+            if created_at < older_than:
+                condemn.append(id)
+            else:
+                too_young += 1
+    return VersionMark(condemn=tuple(condemn), spare=tuple(spare), kept=kept, too_young=too_young)
+
+
+def condemn_versions(
+    database: Database, ids: Collection[VersionId], keeping: Keeping, at: Instant
+) -> list[VersionId]:
+    """Condemns those that are still not needed; in short units, so that nobody waits for long."""
+    condemned: list[VersionId] = []
+    for part in in_chunks(ids):
+        condemned += database.write(partial(_condemn_versions, part=part, keeping=keeping, at=at))
+    return condemned
+
+
+def _condemn_versions(
+    connection: Connection, part: Sequence[str], keeping: Keeping, at: Instant
+) -> list[VersionId]:
+    lock_counter(connection)
+    doubtful = {VersionId(id) for id in part}
+    doomed = sorted(doubtful - needed_since(connection, keeping, doubtful))
+    connection.execute(
+        update(versions)
+        .where(versions.c.id.in_(doomed), versions.c.condemned_at.is_(None))
+        .values(condemned_at=at)
+    )
+    return doomed
+
+
+def spare_versions(database: Database, ids: Collection[VersionId]) -> None:
+    """Takes the mark off versions whose content is still there."""
+    for part in in_chunks(ids):
+        _do(database, update(versions).where(versions.c.id.in_(part)).values(condemned_at=None))
+
+
+def locations_of(
+    connection: Connection, ids: Collection[VersionId]
+) -> dict[VersionId, tuple[DatasetKind, str]]:
+    """Of each version its kind, and the root of its content."""
+    found: dict[VersionId, tuple[DatasetKind, str]] = {}
+    for part in in_chunks(ids):
+        query = (
+            select(versions.c.id, datasets.c.kind, versions.c.location)
+            .join(datasets, datasets.c.id == versions.c.dataset_id)
+            .where(versions.c.id.in_(part))
+        )
+        found |= {
+            VersionId(id): (DatasetKind(kind), location)
+            for id, kind, location in connection.execute(query)
+        }
+    return found
+
+
+def describe_versions(
+    connection: Connection, ids: Collection[VersionId]
+) -> Iterator[tuple[str, str]]:
+    """Of each version where it is from, and why nothing needs it."""
+    for part in in_chunks(ids):
+        query = (
+            select(
+                versions.c.id.label("version"),
+                datasets.c.namespace,
+                datasets.c.name.label("dataset_name"),
+                transactions.c.id,
+                transactions.c.state,
+                transactions.c.branch_name,
+            )
+            .join(datasets, datasets.c.id == versions.c.dataset_id)
+            .outerjoin(transactions, transactions.c.version_id == versions.c.id)
+            .where(versions.c.id.in_(part))
+            .order_by(versions.c.id, transactions.c.id)
+        )
+        newest = {row["version"]: row for row in connection.execute(query).mappings()}
+        for id, row in newest.items():
+            if row["id"] is None:
+                yield f"version {id} of {dataset_name(row)}", _REPLACED
+            else:
+                where = f"transaction {row['id']} of {dataset_name(row)}@{row['branch_name']}"
+                aborted = row["state"] == TransactionState.ABORTED
+                yield where, _ABORTED if aborted else _UNSEEN
+
+
+_REPLACED = "it was staged and then replaced: no transaction holds it"
+_ABORTED = "its transaction was aborted"
+_UNSEEN = "no branch has shown it within the time to retain, and nothing else needs it"
+
+
+# --- objects --------------------------------------------------------------------------------
+
+
+def mark_objects(connection: Connection, without: Collection[VersionId] = ()) -> ObjectMark:
+    """What must not be swept; versions that are about to be condemned are left out."""
+    alive = (
+        select(versions.c.id, versions.c.location, datasets.c.kind)
+        .join(datasets, datasets.c.id == versions.c.dataset_id)
+        .where(versions.c.condemned_at.is_(None))
+        .execution_options(yield_per=PAGE_ROWS)
+    )
+    left_out = set(without)
+    roots: dict[str, set[str]] = {kind: set() for kind in DatasetKind}
+    for id, location, kind in connection.execute(alive):
+        if id not in left_out:
+            roots[kind].add(location)
+    condemned = select(condemned_objects.c.location, condemned_objects.c.condemned_at)
+    return ObjectMark(
+        roots=frozenset(roots[DatasetKind.FILES]),
+        tables=frozenset(roots[DatasetKind.TABLE]),
+        named=frozenset(words_of(intent_texts(connection))),
+        working=frozenset(connection.execute(select(working_objects.c.location)).scalars()),
+        bundles=bundles_named(connection),
+        condemned={place: Instant(at) for place, at in connection.execute(condemned)},
+    )
+
+
+def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
+    """The metadata files of the table versions that were published or staged since a moment."""
+    query = (
+        select(versions.c.location)
+        .join(datasets, datasets.c.id == versions.c.dataset_id)
+        .where(
+            datasets.c.kind == DatasetKind.TABLE,
+            versions.c.created_at >= since,
+            versions.c.condemned_at.is_(None),
+        )
+    )
+    return frozenset(connection.execute(query).scalars())
+
+
+def bundles_named(connection: Connection) -> frozenset[str]:
+    """The digests of all bundles that a JobSpec, of any age, names."""
+    texts = connection.execute(select(jobspecs.c.body)).scalars()
+    return frozenset(word for word in words_of(texts) if _DIGEST.match(word))
+
+
+def condemn_objects(database: Database, sizes: Mapping[str, int], at: Instant) -> list[str]:
+    """From now on the door refuses these locations, but for those that came into use."""
+    condemned: list[str] = []
+    for part in in_chunks(sizes):
+        condemned += database.write(partial(_condemn_objects, part=part, sizes=sizes, at=at))
+    return condemned
+
+
+def _condemn_objects(
+    connection: Connection, part: Sequence[str], sizes: Mapping[str, int], at: Instant
+) -> list[str]:
+    # Whatever is being published or staged is over by then, or comes to see these rows.
+    lock_counter(connection)
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("LOCK TABLE working_objects IN SHARE MODE"))
+    used = select(working_objects.c.location).where(working_objects.c.location.in_(part))
+    new = set(part) - find_condemned(connection, part) - set(connection.execute(used).scalars())
+    if new:
+        connection.execute(
+            insert(condemned_objects),
+            [{"location": p, "condemned_at": at, "bytes": sizes[p]} for p in sorted(new)],
+        )
+    return sorted(new)
+
+
+def spare_objects(database: Database, locations: Collection[str]) -> None:
+    """Takes the mark off these objects: their bytes are there, and somebody needs them."""
+    for part in in_chunks(locations):
+        _do(
+            database,
+            delete(condemned_objects).where(condemned_objects.c.location.in_(part)),
+        )
+
+
+def find_condemned(connection: Connection, locations: Iterable[str]) -> set[str]:
+    """Which of these objects are condemned."""
+    found: set[str] = set()
+    for part in in_chunks(locations):
+        query = select(condemned_objects.c.location).where(condemned_objects.c.location.in_(part))
+        found |= set(connection.execute(query).scalars())
+    return found
+
+
+def _do(database: Database, statement: Executable) -> None:
+    database.write(lambda connection: connection.execute(statement))
+
+
+# Any fixed number: it names the sweep among PostgreSQL's advisory locks.
+_POSTGRES_LOCK = 4_817_220_265
+_POLL_SECONDS = 0.01
+
+
+def claim_objects(database: Database, due: Mapping[str, Instant], at: Instant) -> list[str]:
+    """Of the objects due, those still condemned as they were; their marks begin anew.
+
+    To be called, and the bytes deleted, while sweeping alone.
+    """
+    return database.write(partial(_claim, due=due, at=at))
+
+
+def _claim(connection: Connection, due: Mapping[str, Instant], at: Instant) -> list[str]:
+    query = (
+        select(condemned_objects.c.location, condemned_objects.c.condemned_at)
+        .where(condemned_objects.c.location.in_(sorted(due)))
+        .order_by(condemned_objects.c.location)
+        .with_for_update()
+    )
+    unchanged = [place for place, since in connection.execute(query) if since == due[place]]
+    needed = _bundles_needed(connection, unchanged)
+    claimed = [place for place in unchanged if place not in needed]
+    connection.execute(
+        update(condemned_objects)
+        .where(condemned_objects.c.location.in_(claimed))
+        .values(condemned_at=at)
+    )
+    return claimed
+
+
+def _bundles_needed(connection: Connection, locations: Iterable[str]) -> set[str]:
+    """Bundles pass no door: that no JobSpec names one is seen once more, just before."""
+    bundles = [place for place in locations if place.endswith(".zip")]
+    named = bundles_named(connection) if bundles else frozenset()
+    return {place for place in bundles if PurePosixPath(place).stem in named}
+
+
+def forget_objects(database: Database, gone: Mapping[str, Instant]) -> None:
+    """Drops the marks of objects that were swept long ago and not condemned since."""
+
+    def work(connection: Connection) -> None:
+        for place, since in gone.items():
+            connection.execute(
+                delete(condemned_objects).where(
+                    condemned_objects.c.location == place,
+                    condemned_objects.c.condemned_at == since,
+                )
+            )
+
+    if gone:
+        database.write(work)
+
+
+@contextmanager
+def sweeping_alone(database: Database, *, wait_seconds: float = 30.0) -> Iterator[None]:
+    """Nobody else deletes condemned bytes, or takes them back, within the block.
+
+    The lock ends with its process, however that ends.
+    """
+    with _lock(database) as try_lock:
+        deadline = time.monotonic() + wait_seconds
+        while not try_lock():
+            if time.monotonic() > deadline:
+                raise CatalogUnavailable(
+                    where=database.where, reason="another cleanup is deleting and does not end"
+                )
+            time.sleep(_POLL_SECONDS)
+        yield
+
+
+@contextmanager
+def _lock(database: Database) -> Iterator[Callable[[], bool]]:
+    """A way to try for the lock, which is given back at the end of the block."""
+    if database.path is not None:
+        with _lock_file(database) as file:
+            yield partial(_try_file, file)
+        return
+    lock = {"lock": _POSTGRES_LOCK}
+    with database.raw() as connection:
+        try:
+            take = text("SELECT pg_try_advisory_lock(:lock)")
+            yield lambda: bool(connection.execute(take, lock).scalar_one())
+        finally:
+            connection.execute(text("SELECT pg_advisory_unlock(:lock)"), lock)
+
+
+def _lock_file(database: Database) -> IO[str]:
+    """Beside the catalog: SQLite's own file must not be opened by anybody else."""
+    try:
+        return Path(f"{database.path}.sweeping").open("a")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CatalogUnavailable(where=database.where, reason=reason) from error
+
+
+def _try_file(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""What happened to a dataset between two transactions, and what a build's retyping needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from headgate.catalog.database import Database
+from headgate.catalog.locks import lock_attempt
+from headgate.catalog.records import Steps, is_below, load_transaction, load_transactions
+from headgate.catalog.schema import transactions, versions
+from headgate.errors import TransactionNotOpen
+from headgate.model.history import common_ancestor, is_in_history
+from headgate.model.ids import ContentId, TransactionId
+from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType
+
+# Where two histories of a dataset parted, merges between them included.
+
+# A transaction that merged another branch says here which transaction of it.
+MERGED = "merged"
+_LOOKED_AT = 100
+
+
+def find_merge_base(
+    connection: Connection, source: Transaction, target: Transaction
+) -> Transaction | None:
+    """The newest state that both sides contain: where they forked, or what was merged since."""
+    steps = Steps(connection)
+    fork = common_ancestor(steps(source.id), steps(target.id), steps)
+    for merge in _merges(connection, source):
+        into_target = is_below(connection, merge, target.id)
+        into_source = is_below(connection, merge, source.id)
+        if not into_target and not into_source:
+            continue
+        if fork is not None and merge.depth <= fork.depth and into_target and into_source:
+            continue
+        merged = load_transaction(connection, merge.provenance[MERGED]["transaction"])
+        side = source if into_target else target
+        if is_below(connection, merged, side.id):
+            return merged
+    return load_transaction(connection, fork.id) if fork is not None else None
+
+
+def _merges(connection: Connection, of: Transaction) -> list[Transaction]:
+    """Merges on any branch of the dataset, newest first."""
+    query = (
+        select(transactions.c.id)
+        .where(
+            transactions.c.dataset_id == of.dataset_id,
+            transactions.c.state == TransactionState.COMMITTED,
+            transactions.c.provenance.like(f'%"{MERGED}"%'),
+        )
+        .order_by(transactions.c.publication.desc())
+        .limit(_LOOKED_AT)
+    )
+    ids = [TransactionId(id) for id in connection.execute(query).scalars()]
+    found = load_transactions(connection, ids)
+    return [found[id] for id in ids if MERGED in found[id].provenance]
+
+
+_FIELDS = ("id", "parent_id", "depth", "type", "version_id")
+_start = (
+    select(*(transactions.c[name] for name in _FIELDS))
+    .where(transactions.c.id == bindparam("the_head"))
+    .cte("span", recursive=True)
+)
+_above = transactions.alias("above")
+_span = _start.union_all(
+    select(*(_above.c[name] for name in _FIELDS))
+    .join_from(_start, _above, _above.c.id == _start.c.parent_id)
+    .where(_start.c.depth > bindparam("the_depth"))
+)
+# One further than the first step: its content is what that step changed, or did not.
+_SPAN = (
+    select(_span.c.id, _span.c.depth, _span.c.type, versions.c.content_id)
+    .outerjoin(versions, versions.c.id == _span.c.version_id)
+    .order_by(_span.c.depth)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanStep:
+    """One transaction between two others; the content before it is its parent's."""
+
+    transaction: TransactionId
+    depth: int
+    type: TransactionType
+    before: ContentId | None
+    after: ContentId | None
+
+
+def find_span(
+    connection: Connection, last: TransactionId, head: TransactionId
+) -> list[SpanStep] | None:
+    """The steps from `last` to `head`, oldest first; None if it is not in the head's history."""
+    steps = Steps(connection)
+    depth = steps(last).depth
+    steps.prepare_walk(head, depth)
+    if not is_in_history(steps(last), steps(head), steps):
+        return None
+    rows = connection.execute(_SPAN, {"the_head": head, "the_depth": depth}).all()
+    return [
+        SpanStep(
+            transaction=TransactionId(row.id),
+            depth=row.depth,
+            type=TransactionType(row.type),
+            before=ContentId(previous.content_id) if previous.content_id else None,
+            after=ContentId(row.content_id) if row.content_id else None,
+        )
+        for previous, row in pairwise(rows)
+    ]
+
+
+def retype_transactions(
+    database: Database,
+    ids: Sequence[TransactionId],
+    type: TransactionType,
+    *,
+    attempt: AttemptRef,
+) -> None:
+    """Gives an attempt's OPEN transactions another type; they start again from its base."""
+
+    def work(connection: Connection) -> None:
+        lock_attempt(connection, attempt)
+        found = load_transactions(connection, ids)
+        parents = load_transactions(connection, [t.parent for t in found.values() if t.parent])
+        for transaction in found.values():
+            parent = parents.get(transaction.parent) if transaction.parent else None
+            base = parent.version if parent and type is not TransactionType.SNAPSHOT else None
+            changed = connection.execute(
+                update(transactions)
+                .where(
+                    transactions.c.id == transaction.id,
+                    transactions.c.state == TransactionState.OPEN,
+                    transactions.c.attempt_key == attempt.key,
+                    transactions.c.attempt_epoch == attempt.epoch,
+                )
+                .values(type=type, version_id=base.id if base else None)
+            )
+            if changed.rowcount != 1:
+                raise TransactionNotOpen(transaction=transaction.id, state=transaction.state)
+
+    database.write(work)

@@ -1,0 +1,406 @@
+"""How much there is of everything that an operator watches, in one reading of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Table,
+    and_,
+    case,
+    distinct,
+    func,
+    or_,
+    select,
+)
+
+from headgate.catalog.records import DATASETS, branches_of, dataset_name, namespace_key, to_dataset
+from headgate.catalog.schema import (
+    attempts,
+    branches,
+    builds,
+    datasets,
+    intents,
+    jobspec_outputs,
+    jobspecs,
+    log_counter,
+    moves,
+    transactions,
+    versions,
+)
+from headgate.catalog.schema import (
+    publications as published,
+)
+from headgate.model.ids import DatasetId, Instant, PublicationNumber, TransactionId
+from headgate.model.names import DatasetName
+from headgate.model.nouns import Dataset, TransactionState
+
+# What people leaf through: datasets and publications a page at a time.
+#
+# The cost of each follows what is shown: pages go on where the last one ended.
+
+# Of more branches than these only their number is told.
+_NAMED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastMove:
+    """The newest publication that concerned something."""
+
+    publication: PublicationNumber
+    at: Instant
+    actor: str
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetLine:
+    """A dataset as a list shows it; `blue` where the primary branch has a JobSpec for it."""
+
+    dataset: Dataset
+    branch_count: int
+    # Empty where they are too many to be named.
+    branches: tuple[str, ...]
+    last: LastMove | None
+    blue: bool
+
+
+def count_datasets(connection: Connection, search: str = "") -> int:
+    query = select(func.count()).select_from(datasets).where(*_matches_dataset(search))
+    return int(connection.execute(query).scalar_one())
+
+
+def list_dataset_lines(
+    connection: Connection,
+    *,
+    primary: str,
+    search: str = "",
+    after: DatasetName | None = None,
+    limit: int = 50,
+) -> list[DatasetLine]:
+    """Datasets whose name contains the text, by name, from behind `after` on."""
+    query = DATASETS.where(*_matches_dataset(search)).order_by(
+        datasets.c.namespace, datasets.c.name
+    )
+    if after is not None:
+        query = query.where(_behind(after))
+    rows = connection.execute(query.limit(limit)).mappings()
+    found = [to_dataset(row) for row in rows]
+    ids = [dataset.id for dataset in found]
+    counts = _branch_counts(connection, ids)
+    named = _branch_names(connection, [id for id in ids if counts.get(id, 0) <= _NAMED])
+    last = last_moves(connection, ids)
+    blue = made_on(connection, primary, [dataset.name for dataset in found])
+    return [
+        DatasetLine(
+            dataset=dataset,
+            branch_count=counts.get(dataset.id, 0),
+            branches=tuple(sorted(named.get(dataset.id, ()))),
+            last=last.get(dataset.id),
+            blue=dataset.name in blue,
+        )
+        for dataset in found
+    ]
+
+
+def last_moves(connection: Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, LastMove]:
+    """The newest publication that moved a branch of each dataset."""
+    newest = (
+        select(moves.c.dataset_id, func.max(moves.c.publication).label("number"))
+        .where(moves.c.dataset_id.in_(ids))
+        .group_by(moves.c.dataset_id)
+        .subquery()
+    )
+    query = select(newest.c.dataset_id, published).join(
+        published, published.c.number == newest.c.number
+    )
+    return {
+        DatasetId(row["dataset_id"]): LastMove(
+            publication=PublicationNumber(row["number"]),
+            at=Instant(row["at"]),
+            actor=row["actor"],
+            kind=row["kind"],
+        )
+        for row in connection.execute(query).mappings()
+    }
+
+
+def made_on(connection: Connection, branch: str, names: Sequence[DatasetName]) -> set[DatasetName]:
+    """Those of the datasets that a JobSpec published on this branch name makes."""
+    texts = {str(name): name for name in names}
+    query = (
+        select(jobspec_outputs.c.dataset)
+        .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
+        .where(
+            jobspec_outputs.c.branch == branch,
+            jobspec_outputs.c.dataset.in_(list(texts)),
+            jobspecs.c.removed == 0,
+        )
+    )
+    return {texts[text] for text in connection.execute(query).scalars()}
+
+
+def _matches_dataset(search: str) -> list[ColumnElement[bool]]:
+    if not search:
+        return []
+    text = search.lower()
+    for sign in ("\\", "%", "_"):
+        text = text.replace(sign, f"\\{sign}")
+    name = func.replace(datasets.c.namespace, "\x1f", ".") + "." + datasets.c.name
+    return [func.lower(name).like(f"%{text}%", escape="\\")]
+
+
+def _behind(after: DatasetName) -> ColumnElement[bool]:
+    space = namespace_key(after.namespace)
+    return or_(
+        datasets.c.namespace > space,
+        and_(datasets.c.namespace == space, datasets.c.name > after.name),
+    )
+
+
+def _branch_counts(connection: Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, int]:
+    query: Select[str, int] = (
+        select(branches.c.dataset_id, func.count())
+        .where(branches.c.dataset_id.in_(ids))
+        .group_by(branches.c.dataset_id)
+    )
+    return {DatasetId(id): int(number) for id, number in connection.execute(query)}
+
+
+def _branch_names(connection: Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, list[str]]:
+    found: dict[DatasetId, list[str]] = {}
+    for branch in branches_of(connection, ids):
+        found.setdefault(branch.dataset_id, []).append(branch.name)
+    return found
+
+
+# Branches by name, over all datasets: how each stands to the branch that it was made off.
+
+_parents = branches.alias("parent_branches")
+_ours = transactions.alias("our_views")
+_theirs = transactions.alias("their_views")
+_our_versions = versions.alias("our_versions")
+_their_versions = versions.alias("their_versions")
+
+_DIFFERS: ColumnElement[bool] = func.coalesce(_our_versions.c.content_id, "") != func.coalesce(
+    _their_versions.c.content_id, ""
+)
+# The parent was published on after this branch was, and shows something else: it has moved on.
+_BEHIND: ColumnElement[bool] = and_(
+    _DIFFERS, func.coalesce(_theirs.c.publication, 0) > func.coalesce(_ours.c.publication, 0)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchNameLine:
+    """A branch name: on how many datasets, off which parent, and how it stands to that."""
+
+    name: str
+    # The name that most of its branches have as their parent; None: most are roots.
+    parent: str | None
+    # Other names that some of its branches have as their parent.
+    other_parents: tuple[str, ...]
+    dataset_count: int
+    # Datasets on which it shows other content than its parent, and on which that moved on since.
+    ahead: int
+    behind: int
+    open: int
+    last_at: Instant | None
+    last_actor: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferingDataset:
+    """A dataset on which a branch shows other content than its parent."""
+
+    dataset: DatasetName
+    kind: str
+    parent: str
+    ours: TransactionId | None
+    theirs: TransactionId | None
+    actor: str | None
+    at: Instant | None
+    is_behind: bool
+
+
+def count_branch_names(connection: Connection, search: str = "") -> int:
+    query = select(func.count(distinct(branches.c.name))).where(*_matches_branch_name(search))
+    return int(connection.execute(query).scalar_one())
+
+
+def list_branch_names(
+    connection: Connection, *, search: str = "", after: str | None = None, limit: int = 100
+) -> list[BranchNameLine]:
+    """Names in their order, from behind `after` on, each with what all its branches add up to."""
+    wanted = select(branches.c.name).where(*_matches_branch_name(search)).group_by(branches.c.name)
+    if after is not None:
+        wanted = wanted.where(branches.c.name > after)
+    named = connection.execute(wanted.order_by(branches.c.name).limit(limit)).scalars()
+    return list(_summed(connection, list(named)).values())
+
+
+def load_branch_name(connection: Connection, name: str) -> BranchNameLine | None:
+    return _summed(connection, [name]).get(name)
+
+
+def list_differing_datasets(
+    connection: Connection, name: str, *, after: DatasetName | None = None, limit: int = 50
+) -> list[DifferingDataset]:
+    """Datasets on which a branch of this name shows other content than its parent."""
+    query = (
+        _compared(
+            select(
+                datasets.c.namespace,
+                datasets.c.name.label("dataset_name"),
+                datasets.c.kind,
+                _parents.c.name.label("parent"),
+                branches.c.view_id.label("ours"),
+                _parents.c.view_id.label("theirs"),
+                _ours.c.actor,
+                _ours.c.closed_at,
+                case((_BEHIND, 1), else_=0).label("behind"),
+            )
+        )
+        .join(datasets, datasets.c.id == branches.c.dataset_id)
+        .where(branches.c.name == name, _parents.c.id.is_not(None), _DIFFERS)
+        .order_by(datasets.c.namespace, datasets.c.name)
+        .limit(limit)
+    )
+    if after is not None:
+        space = namespace_key(after.namespace)
+        beyond = and_(datasets.c.namespace == space, datasets.c.name > after.name)
+        query = query.where(or_(datasets.c.namespace > space, beyond))
+    return [
+        DifferingDataset(
+            dataset=dataset_name(row),
+            kind=row["kind"],
+            parent=row["parent"],
+            ours=TransactionId(row["ours"]) if row["ours"] else None,
+            theirs=TransactionId(row["theirs"]) if row["theirs"] else None,
+            actor=row["actor"],
+            at=Instant(row["closed_at"]) if row["closed_at"] is not None else None,
+            is_behind=bool(row["behind"]),
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def _compared(query: Select[Any]) -> Select[Any]:
+    """From branches, with their parents and what both show."""
+    return (
+        query.select_from(branches)
+        .outerjoin(_parents, _parents.c.id == branches.c.parent_id)
+        .outerjoin(_ours, _ours.c.id == branches.c.view_id)
+        .outerjoin(_theirs, _theirs.c.id == _parents.c.view_id)
+        .outerjoin(_our_versions, _our_versions.c.id == _ours.c.version_id)
+        .outerjoin(_their_versions, _their_versions.c.id == _theirs.c.version_id)
+    )
+
+
+def _summed(connection: Connection, names: Sequence[str]) -> dict[str, BranchNameLine]:
+    query = (
+        _compared(
+            select(
+                branches.c.name,
+                _parents.c.name.label("parent"),
+                func.count().label("datasets"),
+                _number(and_(_parents.c.id.is_not(None), _DIFFERS)).label("ahead"),
+                _number(and_(_parents.c.id.is_not(None), _BEHIND)).label("behind"),
+                _number(_is_open()).label("open"),
+            )
+        )
+        .where(branches.c.name.in_(names))
+        .group_by(branches.c.name, _parents.c.name)
+        .order_by(branches.c.name, func.count().desc(), _parents.c.name)
+    )
+    groups: dict[str, list[RowMapping]] = {}
+    for row in connection.execute(query).mappings():
+        groups.setdefault(row["name"], []).append(row)
+    last = _last_moves(connection, names)
+    return {name: _to_line(name, rows, last.get(name)) for name, rows in groups.items()}
+
+
+def _to_line(
+    name: str, rows: Sequence[RowMapping], last: tuple[Instant, str] | None
+) -> BranchNameLine:
+    return BranchNameLine(
+        name=name,
+        parent=rows[0]["parent"],
+        other_parents=tuple(row["parent"] for row in rows[1:] if row["parent"] is not None),
+        dataset_count=sum(row["datasets"] for row in rows),
+        ahead=sum(row["ahead"] for row in rows),
+        behind=sum(row["behind"] for row in rows),
+        open=sum(row["open"] for row in rows),
+        last_at=last[0] if last else None,
+        last_actor=last[1] if last else None,
+    )
+
+
+def _last_moves(connection: Connection, names: Sequence[str]) -> dict[str, tuple[Instant, str]]:
+    newest = (
+        select(moves.c.branch_name, func.max(moves.c.publication).label("number"))
+        .where(moves.c.branch_name.in_(names))
+        .group_by(moves.c.branch_name)
+        .subquery()
+    )
+    query = select(newest.c.branch_name, published.c.at, published.c.actor).join(
+        published, published.c.number == newest.c.number
+    )
+    return {row[0]: (Instant(row[1]), row[2]) for row in connection.execute(query)}
+
+
+def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.sum(case((condition, 1), else_=0))
+
+
+def _is_open() -> ColumnElement[bool]:
+    head, view = branches.c.head_id, branches.c.view_id
+    return func.coalesce(head, "") != func.coalesce(view, "")
+
+
+def _matches_branch_name(search: str) -> list[ColumnElement[bool]]:
+    return [branches.c.name.contains(search, autoescape=True)] if search else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogFigures:
+    publications: int
+    datasets: int
+    branches: int
+    open_transactions: int
+    intents_pending: int
+    builds_by_state: Mapping[str, int]
+    attempts_by_state: Mapping[str, int]
+
+
+def read_figures(connection: Connection) -> CatalogFigures:
+    """Counts by index or of small tables: reading them is no burden, however often it is done."""
+    is_open = transactions.c.state == TransactionState.OPEN
+    return CatalogFigures(
+        publications=int(connection.execute(select(log_counter.c.number)).scalar() or 0),
+        datasets=_count(connection, datasets),
+        branches=_count(connection, branches),
+        open_transactions=int(
+            connection.execute(
+                select(func.count()).select_from(transactions).where(is_open)
+            ).scalar_one()
+        ),
+        intents_pending=_count(connection, intents),
+        builds_by_state=_by_state(connection, builds),
+        attempts_by_state=_by_state(connection, attempts),
+    )
+
+
+def _count(connection: Connection, table: Table) -> int:
+    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+
+
+def _by_state(connection: Connection, table: Table) -> dict[str, int]:
+    query = select(table.c.state, func.count()).group_by(table.c.state)
+    return {str(state): int(number) for state, number in connection.execute(query)}

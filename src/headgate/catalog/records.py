@@ -1,0 +1,409 @@
+"""Reading datasets, branches and transactions: `find_` returns None, `load_` raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import orjson
+from sqlalchemy import Connection, Row, RowMapping, Select, bindparam, case, select
+
+from headgate.catalog.schema import branches, datasets, transactions, versions
+from headgate.errors import BranchNotFound, DatasetNotFound, NotInHistory, TransactionNotFound
+from headgate.model.history import Step, is_in_history
+from headgate.model.ids import (
+    BranchId,
+    ContentId,
+    DatasetId,
+    Epoch,
+    Instant,
+    PublicationNumber,
+    TransactionId,
+    UnitId,
+    VersionId,
+)
+from headgate.model.names import DatasetName
+from headgate.model.nouns import (
+    AttemptRef,
+    Branch,
+    Dataset,
+    DatasetKind,
+    Transaction,
+    TransactionState,
+    TransactionType,
+    Version,
+)
+
+# Long lists of ids, in parts that both databases take as the parameters of one statement.
+
+T = TypeVar("T", bound=str)
+
+_SIZE = 500
+
+
+def in_chunks(ids: Iterable[T]) -> Iterator[list[T]]:
+    """The ids in ascending order, each once; nothing where there are none."""
+    wanted = sorted(set(ids))
+    for start in range(0, len(wanted), _SIZE):
+        yield wanted[start : start + _SIZE]
+
+
+# Rows become nouns here, and only here.
+
+_SEPARATOR = "\x1f"
+_parents = branches.alias("parents")
+
+
+def dump(value: object) -> str:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def load(text: str) -> Any:
+    return orjson.loads(text)
+
+
+def namespace_key(parts: tuple[str, ...]) -> str:
+    """How a namespace is stored: parts joined by the separator that Iceberg's REST uses."""
+    return _SEPARATOR.join(parts)
+
+
+def namespace_parts(key: str) -> tuple[str, ...]:
+    return tuple(key.split(_SEPARATOR))
+
+
+def dataset_name(row: RowMapping | Mapping[str, Any]) -> DatasetName:
+    return _dataset_name(row["namespace"], row["dataset_name"])
+
+
+# The same few thousand names come with every branch and every transaction of a plan.
+@lru_cache(maxsize=32_768)
+def _dataset_name(namespace: str, name: str) -> DatasetName:
+    return DatasetName(namespace=namespace_parts(namespace), name=name)
+
+
+DATASETS = select(datasets, datasets.c.name.label("dataset_name"))
+
+
+def to_dataset(row: RowMapping) -> Dataset:
+    return Dataset(
+        id=DatasetId(row["id"]),
+        name=dataset_name(row),
+        kind=DatasetKind(row["kind"]),
+        owned=bool(row["owned"]),
+        created_at=Instant(row["created_at"]),
+    )
+
+
+# The parent's name by a left join: a branch is read far more often than it is written.
+BRANCHES: Select[Any] = (
+    select(
+        branches,
+        datasets.c.namespace,
+        datasets.c.name.label("dataset_name"),
+        _parents.c.name.label("parent_name"),
+    )
+    .join(datasets, datasets.c.id == branches.c.dataset_id)
+    .outerjoin(_parents, _parents.c.id == branches.c.parent_id)
+)
+
+
+def to_branch(row: RowMapping) -> Branch:
+    return Branch(
+        id=BranchId(row["id"]),
+        dataset_id=DatasetId(row["dataset_id"]),
+        dataset=dataset_name(row),
+        name=row["name"],
+        parent_id=BranchId(row["parent_id"]) if row["parent_id"] else None,
+        parent=row["parent_name"],
+        head=TransactionId(row["head_id"]) if row["head_id"] else None,
+        view=TransactionId(row["view_id"]) if row["view_id"] else None,
+        remembered_chain=tuple(load(row["remembered_chain"])) if row["remembered_chain"] else (),
+    )
+
+
+TRANSACTIONS: Select[Any] = (
+    select(
+        transactions,
+        datasets.c.namespace,
+        datasets.c.name.label("dataset_name"),
+        versions.c.location,
+        versions.c.content_id,
+        versions.c.condemned_at,
+    )
+    .join(datasets, datasets.c.id == transactions.c.dataset_id)
+    .outerjoin(versions, versions.c.id == transactions.c.version_id)
+)
+
+
+def to_transaction(row: RowMapping) -> Transaction:
+    return Transaction(
+        id=TransactionId(row["id"]),
+        dataset_id=DatasetId(row["dataset_id"]),
+        dataset=dataset_name(row),
+        branch_id=BranchId(row["branch_id"]),
+        branch=row["branch_name"],
+        parent=TransactionId(row["parent_id"]) if row["parent_id"] else None,
+        depth=row["depth"],
+        jump=TransactionId(row["jump_id"]) if row["jump_id"] else None,
+        type=TransactionType(row["type"]),
+        state=TransactionState(row["state"]),
+        version=_version(row),
+        actor=row["actor"],
+        opened_at=Instant(row["opened_at"]),
+        closed_at=Instant(row["closed_at"]) if row["closed_at"] is not None else None,
+        lease_until=Instant(row["lease_until"]) if row["lease_until"] is not None else None,
+        lease_seconds=row["lease_seconds"],
+        attempt=attempt_ref(row),
+        unit=UnitId(row["unit_id"]) if row["unit_id"] else None,
+        publication=(
+            PublicationNumber(row["publication"]) if row["publication"] is not None else None
+        ),
+        inputs_key=row["inputs_key"],
+        build_key=row["build_key"],
+        adoptable=bool(row["adoptable"]),
+        condemned=row["condemned_at"] is not None,
+        provenance=load(row["provenance"]),
+    )
+
+
+def to_step(id: str, parent_id: str | None, depth: int, jump_id: str | None) -> Step:
+    return Step(
+        id=TransactionId(id),
+        parent=TransactionId(parent_id) if parent_id else None,
+        depth=depth,
+        jump=TransactionId(jump_id) if jump_id else None,
+    )
+
+
+def attempt_ref(row: RowMapping) -> AttemptRef | None:
+    if row["attempt_key"] is None:
+        return None
+    return AttemptRef(key=row["attempt_key"], epoch=Epoch(row["attempt_epoch"]))
+
+
+def _version(row: RowMapping) -> Version | None:
+    if row["version_id"] is None:
+        return None
+    return Version(
+        id=VersionId(row["version_id"]),
+        location=row["location"],
+        content_id=ContentId(row["content_id"]),
+    )
+
+
+# Built once: making a statement costs more than running it.
+_DATASET = DATASETS.where(
+    datasets.c.namespace == bindparam("the_namespace"), datasets.c.name == bindparam("the_name")
+)
+_DATASET_BY_ID = DATASETS.where(datasets.c.id == bindparam("the_id"))
+_BRANCH = BRANCHES.where(
+    branches.c.dataset_id == bindparam("the_dataset"), branches.c.name == bindparam("the_name")
+)
+_BRANCHES_NAMED = BRANCHES.where(
+    branches.c.dataset_id.in_(bindparam("ids", expanding=True)),
+    branches.c.name.in_(bindparam("names", expanding=True)),
+)
+_TRANSACTIONS = TRANSACTIONS.where(transactions.c.id.in_(bindparam("ids", expanding=True)))
+
+
+def find_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
+    wanted = {"the_namespace": namespace_key(name.namespace), "the_name": name.name}
+    row = connection.execute(_DATASET, wanted).mappings().one_or_none()
+    return to_dataset(row) if row else None
+
+
+def find_dataset_by_id(connection: Connection, id: DatasetId) -> Dataset | None:
+    row = connection.execute(_DATASET_BY_ID, {"the_id": id}).mappings().one_or_none()
+    return to_dataset(row) if row else None
+
+
+def load_dataset(connection: Connection, name: DatasetName) -> Dataset:
+    dataset = find_dataset(connection, name)
+    if dataset is None:
+        raise DatasetNotFound(dataset=str(name))
+    return dataset
+
+
+def list_datasets(
+    connection: Connection, namespace: tuple[str, ...] | None = None
+) -> list[Dataset]:
+    query = DATASETS.order_by(datasets.c.namespace, datasets.c.name)
+    if namespace is not None:
+        query = query.where(datasets.c.namespace == namespace_key(namespace))
+    return [to_dataset(row) for row in connection.execute(query).mappings()]
+
+
+def find_datasets(
+    connection: Connection, names: Iterable[DatasetName]
+) -> dict[DatasetName, Dataset]:
+    """Those of the names that exist, in few queries."""
+    wanted = set(names)
+    found: dict[DatasetName, Dataset] = {}
+    for spaces in in_chunks(namespace_key(name.namespace) for name in wanted):
+        query = DATASETS.where(datasets.c.namespace.in_(spaces))
+        for row in connection.execute(query).mappings():
+            if (name := dataset_name(row)) in wanted:
+                found[name] = to_dataset(row)
+    return found
+
+
+def branches_of(connection: Connection, dataset_ids: Sequence[DatasetId]) -> list[Branch]:
+    """Every branch of many datasets."""
+    found: list[Branch] = []
+    for part in in_chunks(dataset_ids):
+        query = BRANCHES.where(branches.c.dataset_id.in_(part))
+        found += [to_branch(row) for row in connection.execute(query).mappings()]
+    return found
+
+
+def find_branch(connection: Connection, dataset: DatasetId, name: str) -> Branch | None:
+    wanted = {"the_dataset": dataset, "the_name": name}
+    row = connection.execute(_BRANCH, wanted).mappings().one_or_none()
+    return to_branch(row) if row else None
+
+
+def load_branch(connection: Connection, dataset: Dataset, name: str) -> Branch:
+    branch = find_branch(connection, dataset.id, name)
+    if branch is None:
+        raise BranchNotFound(dataset=str(dataset.name), branch=name)
+    return branch
+
+
+def list_branches(connection: Connection, dataset: DatasetId | None = None) -> list[Branch]:
+    query = BRANCHES.order_by(datasets.c.namespace, datasets.c.name, branches.c.name)
+    if dataset is not None:
+        query = query.where(branches.c.dataset_id == dataset)
+    return [to_branch(row) for row in connection.execute(query).mappings()]
+
+
+def branches_named(
+    connection: Connection, names: Iterable[str], dataset_ids: Sequence[DatasetId]
+) -> list[Branch]:
+    """The branches with these names, over many datasets at once."""
+    wanted = list(names)
+    found: list[Branch] = []
+    for part in in_chunks(dataset_ids):
+        rows = connection.execute(_BRANCHES_NAMED, {"ids": part, "names": wanted}).mappings()
+        found += [to_branch(row) for row in rows]
+    return found
+
+
+def find_transaction(connection: Connection, id: str) -> Transaction | None:
+    return load_transactions(connection, [TransactionId(id)]).get(TransactionId(id))
+
+
+def load_transaction(connection: Connection, id: str) -> Transaction:
+    transaction = find_transaction(connection, id)
+    if transaction is None:
+        raise TransactionNotFound(transaction=id)
+    return transaction
+
+
+def load_transactions(
+    connection: Connection, ids: Iterable[TransactionId]
+) -> dict[TransactionId, Transaction]:
+    found: dict[TransactionId, Transaction] = {}
+    for part in in_chunks(ids):
+        for row in connection.execute(_TRANSACTIONS, {"ids": part}).mappings():
+            found[TransactionId(row["id"])] = to_transaction(row)
+    return found
+
+
+def check_in_history(
+    connection: Connection, branch: Branch, candidate: Transaction, newest: TransactionId | None
+) -> None:
+    """Raises unless the candidate is `newest` or one of its ancestors."""
+    if not is_below(connection, candidate, newest):
+        raise NotInHistory(
+            dataset=str(branch.dataset), branch=branch.name, transaction=candidate.id
+        )
+
+
+def is_below(connection: Connection, candidate: Transaction, newest: TransactionId | None) -> bool:
+    """Whether the candidate is `newest` or one of its ancestors; a history is of one dataset."""
+    if newest is None:
+        return False
+    steps = Steps(connection)
+    steps.prepare_walk(newest, candidate.depth)
+    return is_in_history(steps(candidate.id), steps(newest), steps)
+
+
+_jumps = transactions.alias("jumps")
+_far = transactions.alias("far")
+_STEP = select(
+    transactions.c.id, transactions.c.parent_id, transactions.c.depth, transactions.c.jump_id
+)
+_STEPS = _STEP.where(transactions.c.id.in_(bindparam("ids", expanding=True)))
+# A step with the two that its child's own skip pointer is decided by.
+_PARENTS = (
+    _STEPS.add_columns(_jumps.c.id, _jumps.c.parent_id, _jumps.c.depth, _jumps.c.jump_id)
+    .add_columns(_far.c.id, _far.c.parent_id, _far.c.depth, _far.c.jump_id)
+    .outerjoin(_jumps, _jumps.c.id == transactions.c.jump_id)
+    .outerjoin(_far, _far.c.id == _jumps.c.jump_id)
+)
+# The way down to a depth as the rule of skip pointers goes it, with the jumps it looks at.
+_start = _STEP.where(transactions.c.id == bindparam("the_newest")).cte("walk", recursive=True)
+_next = transactions.alias("next")
+_deep_enough = _jumps.c.depth >= bindparam("the_depth")
+_walk = _start.union_all(
+    select(_next.c.id, _next.c.parent_id, _next.c.depth, _next.c.jump_id)
+    .join_from(_start, _jumps, _jumps.c.id == _start.c.jump_id)
+    .join(_next, _next.c.id == case((_deep_enough, _start.c.jump_id), else_=_start.c.parent_id))
+    .where(_start.c.depth > bindparam("the_depth"))
+)
+_WALK = select(_walk, _jumps.c.id, _jumps.c.parent_id, _jumps.c.depth, _jumps.c.jump_id).outerjoin(
+    _jumps, _jumps.c.id == _walk.c.jump_id
+)
+
+
+class Steps:
+    """A lookup of history steps that remembers, and can fetch many at once."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known: dict[TransactionId, Step] = {}
+
+    def __call__(self, id: TransactionId) -> Step:
+        if id not in self._known:
+            self.fetch([id])
+        if id not in self._known:
+            raise TransactionNotFound(transaction=id)
+        return self._known[id]
+
+    def prepare_parents(self, parents: Iterable[TransactionId | None]) -> None:
+        """Fetches what placing children under these parents looks at, in one query."""
+        for part in in_chunks(id for id in parents if id is not None):
+            self._remember(self._connection.execute(_PARENTS, {"ids": part}))
+
+    def prepare_walk(self, newest: TransactionId, depth: int) -> None:
+        """Fetches what the way from a transaction down to a depth looks at, in one query."""
+        walk = {"the_newest": newest, "the_depth": depth}
+        self._remember(self._connection.execute(_WALK, walk))
+
+    def fetch(self, ids: Iterable[TransactionId]) -> None:
+        for part in in_chunks(set(ids) - self._known.keys()):
+            self._remember(self._connection.execute(_STEPS, {"ids": part}))
+
+    def _remember(self, rows: Iterable[Row[Any]]) -> None:
+        """Each row has one step or several, four columns for each; an outer join leaves gaps."""
+        for row in rows:
+            for at in range(0, len(row), 4):
+                id, parent, depth, jump = row[at : at + 4]
+                if id is not None:
+                    self._known[id] = to_step(id, parent, depth, jump)
+
+
+def branch_of(connection: Connection, id: BranchId) -> Branch | None:
+    row = connection.execute(BRANCHES.where(branches.c.id == id)).mappings().one_or_none()
+    return to_branch(row) if row else None
+
+
+def views_on(
+    connection: Connection, names: Iterable[DatasetName], branch: str
+) -> dict[DatasetName, Transaction]:
+    """What a branch shows of many datasets at once; those without a view are left out."""
+    found = find_datasets(connection, names)
+    on = branches_named(connection, [branch], [d.id for d in found.values()])
+    views = load_transactions(connection, [b.view for b in on if b.view])
+    return {b.dataset: views[b.view] for b in on if b.view}

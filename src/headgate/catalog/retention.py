@@ -1,0 +1,318 @@
+"""Since when the snapshots of tables are remembered: one moment for the whole store.
+
+Every version lists its table's earlier snapshots. What none of them has shown since this moment is
+listed no longer, whatever version is asked, so that cleanup may take the files. The moment only
+ever moves forward, with the time to retain.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, insert, select, update
+
+from headgate.catalog.database import Database
+from headgate.catalog.locks import lock_counter
+from headgate.catalog.recovery import ABANDONED_LEASES
+from headgate.catalog.schema import (
+    attempts,
+    branches,
+    builds,
+    intents,
+    jobs,
+    log_counter,
+    moves,
+    publications,
+    store,
+    tags,
+    transactions,
+    units,
+)
+from headgate.model.ids import Instant, TransactionId, VersionId
+from headgate.model.nouns import AttemptState, TransactionState
+
+# What cleanup keeps: every version that a branch, a tag, an owner or an intent may still need.
+
+CHUNK = 500
+PAGE_ROWS = 10_000
+# Every string of a JSON document, also of one that was cut off.
+_WORD = re.compile(r'"([^"\\]+)"')
+
+
+class Reason(enum.StrEnum):
+    """Why a version is kept."""
+
+    VIEW = "a branch shows it"
+    HISTORY = "a branch showed it within the time to retain"
+    TAG = "a tag pins it"
+    OPEN = "an open transaction holds it or starts from it"
+    INTENT = "an unfinished operation names it"
+    JOB = "a running job reads it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What was to be kept when the log stood at `number`."""
+
+    number: int
+    # What was closed since then is within the time to retain.
+    horizon: Instant
+    # Those whose histories were followed; others are kept by themselves.
+    histories: frozenset[TransactionId]
+    versions: Mapping[VersionId, Reason]
+
+
+Parents = Mapping[TransactionId, TransactionId | None]
+
+
+def kept_histories(views: Iterable[TransactionId], young: Parents) -> set[TransactionId]:
+    """Each view, and of its history all that was still shown within the time to retain.
+
+    `young` has the parents of the transactions closed within that time. The parent of a young
+    one was shown until then, however old it is itself; what lies before it was not.
+    """
+    kept: set[TransactionId] = set()
+    for view in views:
+        here: TransactionId | None = view
+        while here is not None and here not in kept:
+            kept.add(here)
+            here = young.get(here)
+    return kept
+
+
+def words_of(texts: Iterable[str]) -> set[str]:
+    """All strings in some JSON texts: an id among them is named there, whatever the shape."""
+    return {word for text in texts for word in _WORD.findall(text)}
+
+
+def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant) -> Keeping:
+    """What must be kept at this moment, by all the rules."""
+    horizon = Instant(max(0, moment - retain_seconds * 1_000_000))
+    number = connection.execute(select(log_counter.c.number)).scalar_one()
+    young, held = _young(connection, horizon)
+    views = set(_ids(connection, _known(branches.c.view_id)))
+    histories = kept_histories(views, young)
+    kept: dict[TransactionId, Reason] = dict.fromkeys(views, Reason.VIEW)
+    for reason, found in (
+        (Reason.HISTORY, histories),
+        (Reason.HISTORY, _left_behind(connection, horizon)),
+        (Reason.TAG, _ids(connection, _known(tags.c.transaction_id))),
+        (Reason.OPEN, _open_and_bases(connection)),
+        (Reason.INTENT, words_of(intent_texts(connection))),
+        (Reason.JOB, words_of(_live_job_texts(connection, moment))),
+    ):
+        for id in found:
+            kept.setdefault(TransactionId(id), reason)
+    held |= _versions_of(connection, kept.keys() - held.keys())
+    versions: dict[VersionId, Reason] = {}
+    for id, reason in kept.items():
+        if id in held:
+            versions.setdefault(held[id], reason)
+    for word in words_of(intent_texts(connection)):
+        # An intent may also name a version that no transaction holds yet.
+        versions.setdefault(VersionId(word), Reason.INTENT)
+    return Keeping(
+        number=number, horizon=horizon, histories=frozenset(histories), versions=versions
+    )
+
+
+def needed_since(
+    connection: Connection, keeping: Keeping, doubtful: Collection[VersionId]
+) -> set[VersionId]:
+    """Of these versions, those that came to be needed after `keeping` was found.
+
+    Asked under the log's counter: no publication is under way then.
+    """
+    moved = select(moves.c.from_id, moves.c.to_id).where(moves.c.publication > keeping.number)
+    ends = {TransactionId(id) for pair in connection.execute(moved) for id in pair if id}
+    needed = _histories_since(connection, ends, keeping)
+    pinned = select(transactions.c.version_id).join(
+        tags, tags.c.transaction_id == transactions.c.id
+    )
+    here = transactions.c.version_id.in_(sorted(doubtful))
+    needed |= {VersionId(id) for id in connection.execute(pinned.where(here)).scalars()}
+    named = words_of(intent_texts(connection))
+    needed |= {VersionId(word) for word in named}
+    needed |= set(_versions_of(connection, named | _open_and_bases(connection)).values())
+    return needed & set(doubtful)
+
+
+def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
+    """Since when the oldest live attempt, OPEN transaction or OPEN unit has been at work."""
+    opened = [
+        select(func.min(table.c.opened_at)).where(table.c.state == TransactionState.OPEN)
+        # A unit has uploaded files before its first transaction opens.
+        for table in (transactions, units)
+    ]
+    started = select(func.min(attempts.c.started_at)).where(_is_live(moment))
+    found = [connection.execute(query).scalar_one() for query in (*opened, started)]
+    return min((Instant(at) for at in found if at is not None), default=None)
+
+
+def intent_texts(connection: Connection) -> list[str]:
+    return list(connection.execute(select(intents.c.body)).scalars())
+
+
+def in_chunks(ids: Iterable[str]) -> Iterator[list[str]]:
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), CHUNK):
+        yield ordered[start : start + CHUNK]
+
+
+def _young(
+    connection: Connection, horizon: Instant
+) -> tuple[Parents, dict[TransactionId, VersionId]]:
+    """Parents and versions of what was committed within the time to retain."""
+    query = (
+        select(transactions.c.id, transactions.c.parent_id, transactions.c.version_id)
+        .where(
+            transactions.c.state == TransactionState.COMMITTED,
+            transactions.c.closed_at >= horizon,
+        )
+        .execution_options(yield_per=PAGE_ROWS)
+    )
+    parents: dict[TransactionId, TransactionId | None] = {}
+    held: dict[TransactionId, VersionId] = {}
+    for id, parent, version in connection.execute(query):
+        parents[id] = parent
+        if version is not None:
+            held[id] = version
+    return parents, held
+
+
+def _left_behind(connection: Connection, horizon: Instant) -> Iterator[TransactionId]:
+    """What a branch that still lives moved away from within that time: reset can go back there."""
+    first = select(func.min(publications.c.number)).where(publications.c.at >= horizon)
+    query = (
+        select(moves.c.from_id)
+        .join(branches, branches.c.id == moves.c.branch_id)
+        .where(
+            moves.c.publication >= first.scalar_subquery(),
+            moves.c.from_id.is_not(None),
+        )
+        .distinct()
+    )
+    return _ids(connection, query)
+
+
+def _open_and_bases(connection: Connection) -> set[TransactionId]:
+    query = select(transactions.c.id, transactions.c.parent_id).where(
+        transactions.c.state == TransactionState.OPEN
+    )
+    return {TransactionId(id) for pair in connection.execute(query) for id in pair if id}
+
+
+def _live_job_texts(connection: Connection, moment: Instant) -> list[str]:
+    """What live attempts, and the jobs of builds that still run, say they read."""
+    scopes = select(attempts.c.scope).where(_is_live(moment))
+    of_build = and_(
+        attempts.c.key == builds.c.attempt_key, attempts.c.epoch == builds.c.attempt_epoch
+    )
+    plans = (
+        select(jobs.c.body)
+        .join(builds, builds.c.id == jobs.c.build_id)
+        .join(attempts, of_build)
+        .where(_is_live(moment))
+    )
+    return [text for query in (scopes, plans) for text in connection.execute(query).scalars()]
+
+
+def _is_live(moment: Instant) -> ColumnElement[bool]:
+    """Running, and not silent for so long that recovery would give it up."""
+    patience = attempts.c.lease_seconds * (ABANDONED_LEASES * 1_000_000)
+    return and_(
+        attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until + patience >= moment
+    )
+
+
+def _known(column: Any) -> Select[Any]:
+    return select(column).where(column.is_not(None))
+
+
+def _ids(connection: Connection, query: Select[Any]) -> Iterator[TransactionId]:
+    yield from connection.execute(query.execution_options(yield_per=PAGE_ROWS)).scalars()
+
+
+def _versions_of(connection: Connection, ids: Iterable[str]) -> dict[TransactionId, VersionId]:
+    found: dict[TransactionId, VersionId] = {}
+    for part in in_chunks(ids):
+        query = select(transactions.c.id, transactions.c.version_id).where(
+            transactions.c.id.in_(part), transactions.c.version_id.is_not(None)
+        )
+        found |= {
+            TransactionId(id): VersionId(version) for id, version in connection.execute(query)
+        }
+    return found
+
+
+def _histories_since(
+    connection: Connection, ends: Iterable[TransactionId], keeping: Keeping
+) -> set[VersionId]:
+    """The versions of these, and of their histories, back to what is old or was followed before."""
+    needed: set[VersionId] = set()
+    seen: set[TransactionId] = set()
+    layer = set(ends) - keeping.histories
+    while layer:
+        seen |= layer
+        above: set[TransactionId] = set()
+        for part in in_chunks(layer):
+            query = select(
+                transactions.c.parent_id, transactions.c.version_id, transactions.c.closed_at
+            ).where(transactions.c.id.in_(part))
+            for parent, version, closed_at in connection.execute(query):
+                needed |= {VersionId(version)} if version else set()
+                if parent is not None and (closed_at or keeping.horizon) >= keeping.horizon:
+                    above.add(TransactionId(parent))
+        layer = above - seen - keeping.histories
+    return needed
+
+
+_KEY = "snapshots_remembered_since"
+# What is forgotten stays on storage for a day at least, so a reader may be this much behind.
+_BELIEVED_SECONDS = 60.0
+
+
+def remembered_since(connection: Connection) -> Instant:
+    """The moment; 0 as long as nothing was ever forgotten."""
+    found = connection.execute(select(store.c.value).where(store.c.key == _KEY)).scalar()
+    return Instant(int(found) if found is not None else 0)
+
+
+def forget_before(database: Database, moment: Instant) -> Instant:
+    """Moves the moment forward, never back; where it is then."""
+
+    def work(connection: Connection) -> Instant:
+        # Of two cleanups the one that is behind must not win.
+        lock_counter(connection)
+        held = remembered_since(connection)
+        if not held:
+            connection.execute(insert(store).values(key=_KEY, value=str(moment)))
+        elif held < moment:
+            connection.execute(update(store).where(store.c.key == _KEY).values(value=str(moment)))
+        return max(held, moment)
+
+    return database.write(work)
+
+
+class Remembered:
+    """The moment, asked for at most once a minute; safe to use from many threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._since: Instant | None = None
+        self._asked_at = 0.0
+
+    def __call__(self) -> Instant:
+        with self._lock:
+            at = time.monotonic()
+            if self._since is None or at - self._asked_at > _BELIEVED_SECONDS:
+                self._since = self._database.read(remembered_since)
+                self._asked_at = at
+            return self._since

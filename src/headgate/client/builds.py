@@ -1,0 +1,467 @@
+"""A build that a server keeps and this process works for: its jobs are done here."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headgate.builds.attempt import JobOrder, JobResult, log_in
+from headgate.builds.ledger import Watch
+from headgate.builds.open import LEASE_SECONDS, job_position
+from headgate.builds.project import Discovery, Publishing
+from headgate.builds.report import BuildInterrupted, BuildOutcome, ToldJob
+from headgate.builds.spark_jobs import Doing, Means
+from headgate.catalog.jobspecs import PublishedJobSpec
+from headgate.client.contents import RemoteObjects, remote_contents
+from headgate.client.http import Line, segment
+from headgate.errors import HeadgateError, OpenTransactionAlreadyExists, PlanChanged, Unavailable
+from headgate.files.objects import Digest
+from headgate.files.tree import EMPTY
+from headgate.files.trees import FileTrees
+from headgate.model.ids import JobSpecId
+from headgate.model.jobspecs import JobSpec
+from headgate.model.names import check_options, listed
+from headgate.model.nouns import BuildState
+from headgate.settings import Settings
+from headgate.spark.jvm import SharedJvm
+from headgate.spark.workplace import client_workplace
+from headgate.store.documents import Json, to_instant
+from headgate.store.embedded import BuildAsked, PlanAsked, check_patience
+
+# How a plan or a build is asked for: as JSON, and in requests of a bearable length.
+
+# Of one request that waits for branches which others hold; who waits longer asks again.
+_START_WAIT_SECONDS = 20.0
+# Beyond that wait; both together are shorter than a build waits for its client.
+_START_ANSWER_SECONDS = 30.0
+
+
+def asked_body(targets: Sequence[str], asked: PlanAsked) -> Json:
+    """What is asked, as JSON: what was left out is the server's to fill in."""
+    check_options(asked, BuildAsked, needed=("branch",))
+    given: Json = {name: value for name, value in asked.items() if value is not None}
+    if "fallback" in given:
+        given["fallback"] = list(listed(given["fallback"]))
+    return {**given, "targets": list(listed(targets))}
+
+
+def start_build(line: Line, targets: Sequence[str], asked: BuildAsked, *, where: str) -> Json:
+    """Starts a build whose jobs the server's workers do, or the caller; its record once open."""
+    body = asked_body(targets, asked)
+    check_patience(asked)
+    deadline = time.monotonic() + asked.get("wait_seconds", 0)
+    while True:
+        rest = min(max(0.0, deadline - time.monotonic()), _START_WAIT_SECONDS)
+        waiting = {"wait_seconds": rest}
+        try:
+            return _start(line, {**body, **waiting, "where": where}, wait_seconds=rest)
+        except (OpenTransactionAlreadyExists, PlanChanged):
+            if time.monotonic() >= deadline:
+                raise
+
+
+def _start(line: Line, body: Json, *, wait_seconds: float) -> Json:
+    # Named here, so that a request whose reply was lost is the same one when it comes again: else
+    # a build would be left that nobody works for, and hold its branches until that is noticed.
+    named = {**body, "request_key": secrets.token_urlsafe(32)}
+    patience = wait_seconds + _START_ANSWER_SECONDS
+    started: Json = line.ask(
+        "POST", "/builds", body=named, again=True, patience_seconds=patience
+    ).document
+    return started
+
+
+# JobSpecs that a client found in its repository, sent to a server with their code.
+
+
+def send_discovery(line: Line, found: Discovery) -> Publishing:
+    """Sends the code by its digest, then the JobSpecs that name it."""
+    with tempfile.TemporaryDirectory(prefix="headgate-publish-") as directory:
+        bundle = Path(directory) / "bundle.zip"
+        bundle.write_bytes(found.bundle.data)
+        remote_contents(line).put_file(Digest(found.bundle.digest), bundle)
+    specs = [
+        {"declaration": spec.declaration.to_json(), "logic_hash": spec.logic_hash}
+        for spec in found.jobspecs
+    ]
+    done = line.post(
+        "/jobspecs", source=found.source.to_json(), bundle=found.bundle.digest, jobspecs=specs
+    )
+    sent = {tuple(_outputs(spec)): spec for spec in found.jobspecs}
+    return Publishing(
+        source=found.source,
+        published=tuple(_published(one, sent[tuple(one["outputs"])]) for one in done["published"]),
+        removed=tuple(done["removed"]),
+        suspicions=found.suspicions,
+        unreachable=found.unreachable,
+    )
+
+
+def _published(noun: Json, spec: JobSpec) -> PublishedJobSpec:
+    """The JobSpec that was sent, with what the server wrote down beside it."""
+    return PublishedJobSpec(
+        id=JobSpecId(noun["jobspec"]),
+        branch=noun["branch"],
+        repository=noun["repository"],
+        commit=noun["commit"],
+        clean=noun["clean"],
+        removed=False,
+        actor=noun["actor"],
+        published_at=to_instant(noun["published_at"]),
+        body={"outputs": _outputs(spec), "jobspec": spec.to_json()},
+    )
+
+
+def _outputs(spec: JobSpec) -> list[str]:
+    return [str(output.dataset) for output in spec.outputs]
+
+
+# What a client's jobs have to say to the server, in order, each thing heard once.
+
+_MOST_AT_ONCE = 200
+_AGAIN_SECONDS = 0.5
+# Of an error's words, as many as anybody reads.
+_SHORT = 2000
+# Of what a job's process reports, what others want to see.
+_TOLD = {
+    "progress": ("stages_done", "stages", "tasks_done", "tasks"),
+    "written": ("rows",),
+}
+
+
+class Talk:
+    """Numbers what each attempt says, and repeats it until the server has heard it."""
+
+    def __init__(self, send: Callable[[list[Json]], object]) -> None:
+        self._send = send
+        self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        # Attempts whose end has been heard.
+        self.ended: set[str] = set()
+        self._thread = threading.Thread(target=self._talk, name="headgate-talk", daemon=True)
+        self._thread.start()
+
+    def tell(self, attempt: str, event: Mapping[str, Any]) -> None:
+        """Something that a job's process reported."""
+        kind = str(event["event"])
+        if kind in _TOLD:
+            self._say(attempt, kind, {name: event.get(name) or 0 for name in _TOLD[kind]})
+
+    def end(
+        self, attempt: str, result: JobResult, files: Mapping[str, str], *, log: str | None
+    ) -> None:
+        """How an attempt ended; nothing is said of it afterwards."""
+        self._say(
+            attempt,
+            "ended",
+            {
+                "succeeded": result.succeeded,
+                "aborted": result.aborted,
+                "written": list(result.written),
+                "replaced": list(result.replaced),
+                "files": dict(files),
+                "rows": result.rows,
+                "spark_jobs": result.spark_jobs,
+                "checks": [dict(check) for check in result.checks],
+                "error": dict(result.error) if result.error is not None else None,
+                "log": log,
+            },
+        )
+
+    def close(self) -> None:
+        """Says nothing any more."""
+        self._closed.set()
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _say(self, attempt: str, kind: str, facts: Mapping[str, Any]) -> None:
+        with self._lock:
+            number = self._numbers[attempt] = self._numbers.get(attempt, 0) + 1
+            said = {"attempt": attempt, "number": number, "event": kind, **facts}
+            self._waiting.put(said)
+
+    def _talk(self) -> None:
+        while (first := self._waiting.get()) is not None and not self._closed.is_set():
+            said = [first]
+            while len(said) < _MOST_AT_ONCE and not self._waiting.empty():
+                more = self._waiting.get()
+                if more is None:
+                    self._closed.set()
+                    break
+                said.append(more)
+            self._until_heard(said)
+
+    def _until_heard(self, said: list[Json]) -> None:
+        """Says it until it is heard; what is refused is said plainly, so that no number lacks."""
+        refused = self._say_all(said)
+        if refused is not None:
+            for one in said:
+                if self._say_all([one]) is not None:
+                    # Refused once more, the client has no say here any more: it hears so as well.
+                    self._say_all([_plainly(one, refused)])
+        self.ended |= {one["attempt"] for one in said if one["event"] == "ended"}
+
+    def _say_all(self, said: list[Json]) -> HeadgateError | None:
+        while not self._closed.is_set():
+            try:
+                self._send(said)
+                return None
+            except Unavailable:
+                self._closed.wait(_AGAIN_SECONDS)
+            except HeadgateError as refused:
+                return refused
+        return None
+
+
+def _plainly(said: Json, refused: HeadgateError) -> Json:
+    """The same place in the order of what an attempt says, with nothing that could be wrong."""
+    place = {"attempt": said["attempt"], "number": said["number"]}
+    if said["event"] != "ended":
+        return {**place, "event": "written", "rows": 0}
+    told = str((said["error"] or {}).get("message", "that it succeeded"))[:_SHORT]
+    why = f"the server did not take what the job reported: {refused.message} It said: {told}"
+    return {**place, "event": "ended", "succeeded": False, "error": {"message": why}}
+
+
+_WAIT_SECONDS = 10
+# Beyond the wait that was asked for: a network that swallows what is sent must not look like one.
+_ANSWER_SECONDS = 20
+# Whoever interrupts a build wants to go.
+_LEAVING_SECONDS = 10
+_LOG_TAIL_BYTES = 64 * 1024
+_NOT_WANTED = "it is not wanted any more"
+
+
+def client_means(
+    settings: Settings, line: Line, directory: Path, *, on_s3: bool, jvm: SharedJvm | None
+) -> Means:
+    """The server's bytes and tables, and an engine of this process's own."""
+    objects = RemoteObjects(line)
+    return Means(
+        objects=objects,
+        trees=FileTrees(objects),
+        bundles=settings.cache / "bundles",
+        workplace=client_workplace(
+            settings, f"{line.url}/iceberg", directory, on_s3=on_s3, jvm=jvm
+        ),
+    )
+
+
+class ClientBuild:
+    """Asks what to do, does it, and says how it goes, until the build has ended."""
+
+    def __init__(
+        self,
+        line: Line,
+        means: Callable[[], Means],
+        id: str,
+        directory: Path,
+        watch: Watch,
+    ) -> None:
+        self._line = line
+        self._means = means
+        self._id = id
+        self._where = f"/builds/{segment(id)}/work"
+        self._directory = directory
+        self._watch = watch
+        self._talk = Talk(self._post)
+        self._jobs: dict[int, ToldJob] = {}
+        self._seen = self._expected = 0
+        # By attempt: what is under way here, and what has been, so that nothing is begun twice.
+        self._doing: dict[str, Doing] = {}
+        self._begun: set[str] = set()
+        # Attempts that the server does not want any more; nothing has to be heard of them.
+        self._dropped: set[str] = set()
+        self._threads: list[threading.Thread] = []
+        # By job: the log of its last attempt, which is on this machine.
+        self._logs: dict[int, str] = {}
+        # Whether an engine is there, and what keeps this process from having one.
+        self._ready = False
+        self._hindered: Exception | None = None
+
+    def to_the_end(self) -> BuildOutcome:
+        """What came of it; Ctrl-C cancels it, and what it had not committed is aborted."""
+        try:
+            try:
+                outcome = self._work()
+            except KeyboardInterrupt as interrupt:
+                raise BuildInterrupted(self._canceled()) from interrupt
+            except BaseException:
+                # Nobody does its jobs from here on: what it holds is free now, not in a minute.
+                self._cancel()
+                raise
+        finally:
+            self._stop_all(_NOT_WANTED)
+            self._talk.close()
+            for thread in self._threads:
+                thread.join()
+        if outcome.state is BuildState.SUCCEEDED:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        elif self._hindered is not None:
+            raise self._hindered
+        return outcome
+
+    # --- what the server says ---------------------------------------------------------------
+
+    def _work(self) -> BuildOutcome:
+        while True:
+            answer = self._ask(_WAIT_SECONDS)
+            self._show(answer)
+            for attempt in answer["stop"]:
+                self._stop(attempt)
+            if answer["outcome"] is not None:
+                return self._outcome(answer["outcome"])
+            if answer["expected"] not in {0, self._expected}:
+                # Made on this thread, so that there is one; it starts its engine on the other.
+                self._in_background(self._prepare, self._means(), answer["expected"])
+            self._expected = answer["expected"]
+            for sent in answer["start"]:
+                self._begin(JobOrder.from_json(sent))
+
+    def _ask(self, wait_seconds: float, *, patience_seconds: float = LEASE_SECONDS) -> Json:
+        """One exchange, again and again while the server is away, as long as it waits for us."""
+        heard_at = time.monotonic()
+        while True:
+            try:
+                return self._post([], wait_seconds=wait_seconds)
+            except Unavailable:
+                if time.monotonic() - heard_at > patience_seconds:
+                    raise
+                time.sleep(_AGAIN_SECONDS)
+
+    def _post(self, said: list[Json], *, wait_seconds: float = 0) -> Json:
+        body: Json = {
+            "running": sorted(self._begun - self._talk.ended - self._dropped),
+            "seen": self._seen,
+            "expected": self._expected,
+            "said": said,
+            "ready": self._ready,
+            "wait_seconds": wait_seconds,
+        }
+        # What is said is numbered, and the rest only asks: it may be sent again.
+        answer: Json = self._line.ask(
+            "POST",
+            self._where,
+            body=body,
+            again=True,
+            patience_seconds=wait_seconds + _ANSWER_SECONDS,
+        ).document
+        return answer
+
+    def _show(self, answer: Json) -> None:
+        self._seen = answer["seen"]
+        if not answer["jobs"]:
+            return
+        for told in answer["jobs"]:
+            self._jobs[told["position"]] = self._job(told["position"], told["job"])
+        self._watch([self._jobs[position] for position in sorted(self._jobs)])
+
+    def _outcome(self, told: Json) -> BuildOutcome:
+        jobs = [self._job(at, job).to_live_json() for at, job in enumerate(told["jobs"])]
+        outcome = BuildOutcome.from_live_json({**told, "jobs": jobs})
+        if jobs:
+            self._watch(outcome.jobs)
+        return outcome
+
+    def _job(self, position: int, told: Mapping[str, Any]) -> ToldJob:
+        """The job as it was told of; its log is where it was written."""
+        here = self._logs.get(position)
+        return ToldJob({**told, "log": here} if here and told.get("log") else told)
+
+    def _cancel(self) -> None:
+        # It may have ended by itself, which the exchange tells.
+        with contextlib.suppress(HeadgateError):
+            where = f"/builds/{segment(self._id)}/cancel"
+            self._line.ask("POST", where, again=True, patience_seconds=_ANSWER_SECONDS)
+
+    def _canceled(self) -> BuildOutcome:
+        """Cancels it there and hears how it ended."""
+        # Else jobs that are stopped here would be heard of as failed, and tried again.
+        self._talk.close()
+        self._cancel()
+        # No job is going to wait for an engine any more.
+        self._ready = True
+        self._stop_all("the build was interrupted")
+        while True:
+            answer = self._ask(_WAIT_SECONDS, patience_seconds=_LEAVING_SECONDS)
+            if answer["outcome"] is not None:
+                return self._outcome(answer["outcome"])
+
+    # --- what is done here ------------------------------------------------------------------
+
+    def _prepare(self, means: Means, count: int) -> None:
+        try:
+            means.expect(count)
+        except Exception as error:
+            self._hindered = error
+            self._cancel()
+        if not self._ready:
+            self._ready = True
+            # At once, beside the question that waits; if it is lost, the next one says it too.
+            with contextlib.suppress(HeadgateError):
+                self._post([])
+
+    def _begin(self, order: JobOrder) -> None:
+        if order.id in self._begun:
+            return
+        self._begun.add(order.id)
+        directory = self._directory / order.name
+        self._logs[job_position(order.key)] = str(log_in(directory))
+        doing = self._doing[order.id] = Doing(self._means(), directory)
+        self._in_background(self._do, order, doing, directory)
+
+    def _do(self, order: JobOrder, doing: Doing, directory: Path) -> None:
+        try:
+            result = doing.run(order, lambda event: self._talk.tell(order.id, event))
+            files = {name: self._tree(put) for name, put in result.files.items()}
+        except HeadgateError as error:
+            result, files = _failed(error.message, error.code), {}
+        except Exception as error:
+            result, files = _failed(f"the job could not be done here: {error!r}"), {}
+        self._doing.pop(order.id, None)
+        self._talk.end(order.id, result, files, log=_tail(log_in(directory)))
+
+    def _tree(self, put: Any) -> str:
+        """One name for all that an output holds, however much that is."""
+        return self._means().trees.edit(EMPTY, put=put).root
+
+    def _stop(self, attempt: str) -> None:
+        self._dropped.add(attempt)
+        doing = self._doing.pop(attempt, None)
+        if doing is not None:
+            # Off this thread, which goes on asking: an engine takes its time to cancel.
+            self._in_background(doing.stop, _NOT_WANTED)
+
+    def _stop_all(self, reason: str) -> None:
+        for doing in list(self._doing.values()):
+            doing.stop(reason)
+        self._doing.clear()
+
+    def _in_background(self, work: Callable[..., None], *given: Any) -> None:
+        thread = threading.Thread(target=work, args=given, name="headgate-job", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+
+def _failed(message: str, code: str | None = None) -> JobResult:
+    error = {"message": message} | ({"code": code} if code is not None else {})
+    return JobResult(succeeded=False, error=error)
+
+
+def _tail(log: Path) -> str | None:
+    """The end of what a job printed, for those who look at the server."""
+    if not log.is_file():
+        return None
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace") or None

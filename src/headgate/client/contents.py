@@ -1,0 +1,192 @@
+"""Trees of files that a server shows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from headgate.builds.project import bundle_key
+from headgate.client.http import Line, segment
+from headgate.errors import ContentsGarbled, FileNotInView, Invalid, Unavailable
+from headgate.files.objects import (
+    SMALL_BYTES,
+    Digest,
+    Objects,
+    batched,
+    framed,
+    key_of,
+    read_frames,
+)
+from headgate.files.transfer import Progress, download, relative_to
+from headgate.files.tree import Entry
+from headgate.model.names import check_file_path
+from headgate.model.ports import ObjectInfo
+from headgate.store.documents import to_entry
+from headgate.store.files import ShownFiles
+
+# The bytes of a served store by their digests: as much of an object store as jobs need.
+
+_DIGITS = 64
+
+
+def remote_contents(line: Line) -> Objects:
+    """The contents of a served store, verified on this side."""
+    return Objects(RemoteObjects(line))
+
+
+class RemoteObjects:
+    """Contents and bundles by the keys that they have there; nothing else can be reached so."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    @property
+    def url(self) -> str:
+        return f"{self._line.url}/api/v1"
+
+    def put(self, key: str, data: bytes) -> bool:
+        where = f"/contents/{_content(key)}"
+        if self._line.exists(where):
+            return False
+        self._line.send_file(where, data)
+        return True
+
+    def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
+        where = f"/contents/{_content(key)}"
+        if self._line.exists(where):
+            return False
+        self._line.send_file(where, source)
+        return True
+
+    def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
+        with source.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self.put_file(key_of(digest), source)
+        return digest, source.stat().st_size
+
+    def get(self, key: str) -> bytes:
+        return b"".join(self.stream(key))
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        digest = Path(key).stem
+        if key == bundle_key(digest):
+            return self._line.stream(f"/bundles/{digest}")
+        return self._whole(f"/contents/{_content(key)}")
+
+    def _whole(self, where: str) -> Iterator[bytes]:
+        """Asked for again where it was cut off, as long as more of it comes than before."""
+        came = 0
+        while True:
+            seen, before = 0, came
+            try:
+                for chunk in self._line.stream(where):
+                    # A content is what its digest says: what came once would come again.
+                    fresh = chunk[max(0, came - seen) :]
+                    seen += len(chunk)
+                    if fresh:
+                        came += len(fresh)
+                        yield fresh
+                return
+            except Unavailable:
+                if came == before:
+                    raise
+
+    # --- many at once -----------------------------------------------------------------------
+
+    def find_missing(self, keys: Sequence[str]) -> set[str]:
+        digests = [_content(key) for key in keys]
+        body = {"digests": digests}
+        answer = self._line.ask("POST", "/contents/missing", body=body, again=True)
+        return {key_of(digest) for digest in answer.document["missing"]}
+
+    def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """As long as some of them come, the rest is asked for again, wherever it was cut off."""
+        missing = {_content(key): key for key in keys}
+        while missing:
+            asked = len(missing)
+            try:
+                for digest, data in self._some_of(missing):
+                    yield missing.pop(digest), data
+            except Unavailable:
+                if len(missing) == asked:
+                    raise
+            if len(missing) == asked:
+                return
+
+    def put_many(self, objects: Mapping[str, bytes]) -> None:
+        for batch in batched(objects.items(), lambda one: len(one[1]), together=True):
+            if len(batch) == 1:
+                self.put(*batch[0])
+                continue
+            body = b"".join(framed(_content(key), data) for key, data in batch)
+            self._line.send_file("/contents/put", body, method="POST")
+
+    def _some_of(self, missing: Mapping[Digest, str]) -> Iterator[tuple[Digest, bytes]]:
+        """What comes in one answer; it ends where something that came is not what was asked for."""
+        chunks = self._line.stream("/contents/get", body={"digests": list(missing)})
+        try:
+            for digest, data in read_frames(chunks, most_bytes=SMALL_BYTES):
+                if digest in missing:
+                    yield digest, data
+        except ContentsGarbled:
+            return
+
+    def local_path(self, key: str) -> Path | None:
+        return None
+
+    def find(self, key: str) -> ObjectInfo | None:
+        _refuse(key)
+
+    def replace(self, key: str, data: bytes) -> None:
+        _refuse(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        _refuse(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        _refuse(", ".join(keys))
+
+
+def _content(key: str) -> Digest:
+    digest = Digest("".join(key.split("/")[-2:]))
+    if len(digest) != _DIGITS or key_of(digest) != key:
+        _refuse(key)
+    return digest
+
+
+def _refuse(key: str) -> NoReturn:
+    raise Invalid(f"{key!r} of a served store is for the server alone.", key=key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteShownFiles(ShownFiles):
+    """The tree of files that a server shows on a branch, at a transaction, or in one."""
+
+    line: Line
+    branch: str | None
+    txn: str | None
+    at: str | None
+
+    def entries(self, path: str = "") -> list[Entry]:
+        found = self.line.pages(
+            f"/files/{segment(str(self.dataset))}",
+            path=path or None,
+            branch=self.branch,
+            txn=self.txn,
+            at=self.at,
+        )
+        return [to_entry(sent) for sent in found]
+
+    def find(self, path: str) -> Entry:
+        check_file_path(path)
+        for entry in self.entries(path):
+            if entry.path == path and not entry.is_directory:
+                return entry
+        raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
+
+    def download(self, target: Path, path: str = "", *, progress: Progress | None = None) -> None:
+        chosen = list(relative_to(self.entries(path), path.rstrip("/")))
+        download(remote_contents(self.line), chosen, target, progress)

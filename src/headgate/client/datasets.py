@@ -1,0 +1,377 @@
+"""Datasets and branches of a served store, by name, whether they exist yet or not."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from headgate.client.contents import RemoteShownFiles, remote_contents
+from headgate.client.http import Line, Reply, path_of, segment
+from headgate.errors import DatasetNotFound, Invalid, NotInHistory
+from headgate.files.publication import FileEdit, check_is_files, write_uploaded
+from headgate.files.transfer import LocalFile, Progress, scan, upload
+from headgate.files.tree import Entry
+from headgate.iceberg.service import Idempotency
+from headgate.model.changes import OperationKey, Receipt
+from headgate.model.ids import OperationId
+from headgate.model.names import check_file_path, member
+from headgate.model.nouns import (
+    Branch,
+    Dataset,
+    DatasetKind,
+    Tag,
+    Transaction,
+    TransactionState,
+    TransactionType,
+)
+from headgate.store.datasets import LEASE_SECONDS, BranchHandle, DatasetHandle
+from headgate.store.documents import (
+    Json,
+    to_branch,
+    to_dataset,
+    to_entry,
+    to_instant,
+    to_receipt,
+    to_tag,
+    to_transaction,
+)
+from headgate.store.embedded import Store
+from headgate.store.files import ShownFiles, check_is_bytes
+from headgate.store.transactions import TransactionHandle, UnitHandle
+
+# Transactions and units of a served store.
+
+
+@dataclass
+class RemoteTransactionHandle(TransactionHandle):
+    """An OPEN transaction of a served store in somebody's hands."""
+
+    line: Line
+
+    def put(self, source: Path | str, path: str = "", *, progress: Progress | None = None) -> None:
+        contents = remote_contents(self.line)
+        write_uploaded(lambda: upload(contents, scan(Path(source), path), progress), self.edit)
+
+    def write(self, path: str, content: bytes) -> None:
+        check_file_path(path)
+        check_is_bytes(path, content)
+        with tempfile.TemporaryDirectory(prefix="headgate-") as aside:
+            source = Path(aside, "content")
+            source.write_bytes(content)
+            self.put(source, path)
+
+    def remove(self, *paths: str) -> None:
+        self.edit(FileEdit(remove=paths))
+
+    def edit(self, edit: FileEdit) -> None:
+        where = f"/files/{segment(str(self.transaction.dataset))}"
+        sent = self.line.post(where, txn=self.id, **edit_body(edit))
+        self.transaction = to_transaction(sent)
+
+    def files(self, prefix: str = "") -> list[Entry]:
+        where = f"/files/{segment(str(self.transaction.dataset))}"
+        return [to_entry(e) for e in self.line.pages(where, txn=self.id, path=prefix or None)]
+
+    def noun(self) -> Json:
+        return noun_of(self.line, self.id)
+
+    def renew(self) -> None:
+        self.line.ask("POST", f"/transactions/{segment(self.id)}/renew")
+
+    def commit(self, *, operation: OperationKey | None = None) -> Receipt:
+        return commit(self.line, self.id, operation)
+
+    def _abort(self) -> Sequence[str]:
+        self.line.ask("POST", f"/transactions/{segment(self.id)}/abort")
+        return [self.id]
+
+    def _state(self) -> TransactionState:
+        return state_of(self.line, self.id)
+
+
+@dataclass
+class RemoteUnitHandle(UnitHandle):
+    """A unit of a served store's transactions in somebody's hands."""
+
+    line: Line
+
+    def dataset(self, name: str) -> TransactionHandle:
+        sent = self.line.post(f"/units/{segment(self.id)}/transactions", dataset=name)
+        return RemoteTransactionHandle(self.store, to_transaction(sent), self.line)
+
+    def noun(self) -> Json:
+        return noun_of(self.line, self.id)
+
+    def renew(self) -> None:
+        self.line.ask("POST", f"/transactions/{segment(self.id)}/renew")
+
+    def commit(self, *, operation: OperationKey | None = None) -> Receipt:
+        return commit(self.line, self.id, operation)
+
+    def _abort(self) -> Sequence[str]:
+        sent = self.line.ask("POST", f"/transactions/{segment(self.id)}/abort").document
+        return [one["transaction"] for one in sent["transactions"]]
+
+    def _state(self) -> TransactionState:
+        return state_of(self.line, self.id)
+
+
+def state_of(line: Line, id: str) -> TransactionState:
+    return TransactionState(line.get(f"/transactions/{segment(id)}")["state"])
+
+
+_NOUN = (
+    *("transaction", "dataset", "branch", "type", "state", "parent", "actor"),
+    *("opened_at", "closed_at", "version"),
+)
+
+
+def noun_of(line: Line, id: str) -> Json:
+    """As the catalog has it now: a unit's noun, or a transaction's without what else was sent."""
+    sent: Json = line.get(f"/transactions/{segment(id)}")
+    return sent if "transactions" in sent else {name: sent[name] for name in _NOUN}
+
+
+def commit(line: Line, id: str, operation: OperationKey | None) -> Receipt:
+    """One publication of all that it holds."""
+    reply: Reply = line.publish("POST", f"/transactions/{segment(id)}/commit", operation)
+    sent = reply.document
+    return Receipt(
+        operation=OperationId(sent["operation"]),
+        publication=sent["publication"],
+        at=to_instant(sent["at"]),
+        transactions=sent["receipt"],
+        replayed=reply.replayed,
+    )
+
+
+def edit_body(edit: FileEdit) -> Json:
+    """An edit as it is sent."""
+    return {
+        "put": [
+            {
+                "path": entry.path,
+                "size": entry.size,
+                "digest": None if entry.is_directory else entry.digest,
+                "executable": entry.mode.name == "EXECUTABLE",
+            }
+            for entry in edit.put
+        ],
+        "remove": list(edit.remove),
+    }
+
+
+@dataclass(frozen=True)
+class RemoteDatasetHandle(DatasetHandle):
+    """A dataset of a served store."""
+
+    line: Line
+    served: Store
+
+    @property
+    def where(self) -> str:
+        return segment(str(self.name))
+
+    def load(self) -> Dataset:
+        return to_dataset(self.line.get(f"/datasets/{self.where}"))
+
+    def exists(self) -> bool:
+        try:
+            self.load()
+        except DatasetNotFound:
+            return False
+        return True
+
+    def create(
+        self,
+        kind: str = "table",
+        *,
+        branch: str | None = None,
+        operation: OperationKey | None = None,
+    ) -> Self:
+        body = {
+            "dataset": str(self.name),
+            "kind": member(DatasetKind, kind, what="kind of dataset"),
+            "branch": branch,
+        }
+        self.line.publish("POST", "/datasets", operation, body=body)
+        return self
+
+    def branch(self, name: str) -> BranchHandle:
+        return RemoteBranchHandle(self, name, self.line)
+
+    def branches(self) -> list[Branch]:
+        found = self.line.pages("/branches", dataset=str(self.name))
+        return [to_branch(sent) for sent in found]
+
+    def show(self, context: str | None = None, *, rows: int = 0) -> Json:
+        document: Json = self.line.get(
+            f"/datasets/{self.where}/content", context=context, rows=rows
+        )
+        return document
+
+    def register(
+        self, location: str, *, branch: str, idempotency: Idempotency | None = None
+    ) -> None:
+        if "://" not in location and not location.startswith(("/", "file:")):
+            raise Invalid(
+                f"the server looks for {location!r}: write the whole path, as it is there, or an "
+                "s3:// address.",
+                location=location,
+            )
+        key = idempotency.key if idempotency is not None else secrets.token_hex(16)
+        body = {"metadata_location": location, "branch": branch}
+        headers = {"Idempotency-Key": key}
+        where = f"/datasets/{self.where}/register"
+        self.line.ask("POST", where, body=body, headers=headers, again=True)
+
+    def tag(self, name: str, *, at: str) -> Tag:
+        return to_tag(self.line.post("/tags", dataset=str(self.name), name=name, at=at))
+
+    def untag(self, name: str) -> None:
+        self.line.ask("DELETE", f"/tags/{self.where}/{path_of(name)}")
+
+    def upload(
+        self, files: Sequence[LocalFile], *, progress: Progress | None = None
+    ) -> list[Entry]:
+        check_is_files(self.load())
+        return upload(remote_contents(self.line), files, progress)
+
+    def shown(
+        self, *, branch: str | None = None, txn: str | None = None, at: str | None = None
+    ) -> ShownFiles:
+        transaction = None
+        if txn is None:
+            chosen = self.branch(branch or self.store.settings.builds.branch)
+            transaction = chosen.view(at=at)
+        elif branch is not None or at is not None:
+            raise Invalid("a transaction says it all: leave out the branch and the moment.")
+        return RemoteShownFiles(
+            store=self.store,
+            dataset=self.name,
+            transaction=transaction,
+            line=self.line,
+            branch=branch,
+            txn=txn,
+            at=at,
+        )
+
+    def writing(
+        self, *, branch: str | None = None, txn: str | None = None
+    ) -> BranchHandle | TransactionHandle:
+        check_is_files(self.load())
+        if branch is not None and txn is None:
+            target = self.branch(branch)
+            target.load()
+            return target
+        if txn is None or branch is not None:
+            raise Invalid("say where: name either a branch or a transaction.")
+        opened = self.served.opened(txn)
+        if isinstance(opened, UnitHandle):
+            return opened.dataset(str(self.name))
+        if opened.transaction.dataset != self.name:
+            raise NotInHistory(dataset=str(self.name), branch=opened.branch, transaction=txn)
+        return opened
+
+
+@dataclass(frozen=True)
+class RemoteBranchHandle(BranchHandle):
+    """A branch of a served store's dataset."""
+
+    line: Line
+
+    @property
+    def _dataset(self) -> str:
+        return str(self.dataset.name)
+
+    @property
+    def _path(self) -> str:
+        return f"/branches/{segment(self._dataset)}/{path_of(self.name)}"
+
+    def load(self) -> Branch:
+        return to_branch(self.line.get(self._path))
+
+    def create(
+        self,
+        parent: str | None = None,
+        *,
+        at: str | None = None,
+        operation: OperationKey | None = None,
+    ) -> Self:
+        body = {"dataset": self._dataset, "name": self.name, "parent": parent, "at": at}
+        self.line.publish("POST", "/branches", operation, body=body)
+        return self
+
+    def delete(self, *, operation: OperationKey | None = None) -> Receipt:
+        reply = self.line.publish("DELETE", self._path, operation)
+        return to_receipt(reply.document, replayed=reply.replayed)
+
+    def reset(self, to: str, *, operation: OperationKey | None = None) -> Receipt:
+        body = {"dataset": self._dataset, "branch": self.name, "to": to}
+        reply = self.line.publish("POST", "/branches/reset", operation, body=body)
+        return to_receipt(reply.document, replayed=reply.replayed)
+
+    def reparent(self, under: str | None) -> Branch:
+        body = {"dataset": self._dataset, "branch": self.name, "under": under}
+        return to_branch(self.line.post("/branches/reparent", **body))
+
+    def history(self, *, aborted: bool = False, limit: int | None = None) -> list[Transaction]:
+        found = self.line.pages(
+            f"/history/{segment(self._dataset)}", most=limit, branch=self.name, all=aborted
+        )
+        return [to_transaction(sent) for sent in found]
+
+    def transaction(
+        self, type: str = "UPDATE", *, lease_seconds: int = LEASE_SECONDS
+    ) -> TransactionHandle:
+        sent = self.line.post(
+            "/transactions",
+            dataset=self._dataset,
+            branch=self.name,
+            type=member(TransactionType, type, what="type"),
+            lease_seconds=lease_seconds,
+        )
+        return RemoteTransactionHandle(self.store, to_transaction(sent), self.line)
+
+    def put(
+        self,
+        source: Path | str,
+        path: str = "",
+        *,
+        operation: OperationKey | None = None,
+        progress: Progress | None = None,
+    ) -> Receipt:
+        check_is_files(self.dataset.load())
+        contents = remote_contents(self.line)
+        return write_uploaded(
+            lambda: upload(contents, scan(Path(source), path), progress),
+            lambda edit: self.edit(edit, operation=operation),
+        )
+
+    def remove(self, *paths: str, operation: OperationKey | None = None) -> Receipt:
+        return self.edit(FileEdit(remove=paths), operation=operation)
+
+    def edit(self, edit: FileEdit, *, operation: OperationKey | None = None) -> Receipt:
+        body = {"branch": self.name, **edit_body(edit)}
+        where = f"/files/{segment(self._dataset)}"
+        reply = self.line.publish("POST", where, operation, body=body)
+        return to_receipt(reply.document, replayed=reply.replayed)
+
+    def files(self, prefix: str = "", *, at: str | None = None) -> list[Entry]:
+        return self.dataset.shown(branch=self.name, at=at).entries(prefix)
+
+    def read(self, path: str, *, at: str | None = None) -> bytes:
+        where = f"/files/{segment(self._dataset)}/{path_of(path)}"
+        return b"".join(self.line.stream(where, branch=self.name, at=at))
+
+    def view(self, *, at: str | None = None) -> Transaction | None:
+        """What the branch shows, or a COMMITTED transaction of the dataset's past."""
+        branch = self.load()
+        id = at or branch.view
+        if id is None:
+            return None
+        return self._checked(branch, to_transaction(self.line.get(f"/transactions/{segment(id)}")))

@@ -1,0 +1,174 @@
+"""Work on rows, done by a server: the same verbs, sent over the line."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from headgate.client.contents import remote_contents
+from headgate.client.http import Line, Reply
+from headgate.errors import ConstraintsViolated, HeadgateError, InvalidRows, Unavailable
+from headgate.files.objects import digest_of
+from headgate.model.names import check_label
+from headgate.store.rows import How, Rows, read_given
+
+if TYPE_CHECKING:
+    from headgate.rows.outcome import AppliedSchema, Optimized, Outcome, PlannedSchema
+    from headgate.rows.sources import Source
+
+
+# Well below what a server takes as a document, of which base64 makes a third more.
+_INLINE_BYTES = 4 * 1024 * 1024
+
+
+class RemoteRows(Rows):
+    """Files are read here and sent as Arrow streams; the server does the rest."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def mutate(self, branch: str, sql: str, **how: Unpack[How]) -> Outcome:
+        return self._send("/mutate", how, branch=branch, sql=sql)
+
+    def load(
+        self,
+        branch: str,
+        sources: Mapping[str, Any],
+        *,
+        mode: str = "append",
+        engine: str = "arrow",
+        **how: Unpack[How],
+    ) -> Outcome:
+        if engine != "arrow":
+            raise Unavailable(
+                "a server loads what it is sent by Arrow. For Spark, open its endpoint with "
+                "`hg.spark(...)` and write there."
+            )
+        given = read_given(sources)
+        streams = {name: [_stream(part) for part in parts] for name, parts in given.items()}
+        try:
+            return self._send("/load", how, branch=branch, mode=mode, **self._sent(streams))
+        except (InvalidRows, ConstraintsViolated) as error:
+            _tell_lines(error, [part for parts in given.values() for part in parts])
+            raise
+
+    def _sent(self, streams: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
+        """The rows in the document itself, or as contents where they would be too large for it."""
+        if sum(len(stream) for each in streams.values() for stream in each) > _INLINE_BYTES:
+            return {"contents": {n: [self._stored(s) for s in each] for n, each in streams.items()}}
+        encoded = {n: [base64.b64encode(s).decode() for s in each] for n, each in streams.items()}
+        return {"arrow": encoded}
+
+    def _stored(self, stream: bytes) -> str:
+        digest = digest_of(stream)
+        remote_contents(self._line).put_all({digest: stream})
+        return digest
+
+    def merge(
+        self,
+        source: str,
+        into: str,
+        *,
+        datasets: Sequence[str] = (),
+        dry_run: bool = False,
+        **how: Unpack[How],
+    ) -> Outcome:
+        body = {"source": source, "into": into, "datasets": list(datasets), "dry_run": dry_run}
+        return self._send("/merge", how, **body)
+
+    def advise(self, sources: Mapping[str, list[str]]) -> str | None:
+        """The server's machine is not this one's to judge."""
+        return None
+
+    def plan_schema_text(self, text: str, *, file: str, branch: str) -> PlannedSchema:
+        from headgate.rows.outcome import PlannedSchema  # noqa: PLC0415  (seldom needed)
+
+        body = {"text": text, "file": file, "branch": branch}
+        return PlannedSchema.from_json(self._line.post("/schema/plan", **body))
+
+    def apply_schema_text(
+        self, text: str, *, file: str, branch: str, **how: Unpack[How]
+    ) -> AppliedSchema:
+        from headgate.rows.outcome import AppliedSchema  # noqa: PLC0415  (seldom needed)
+
+        body = {"text": text, "file": file, "branch": branch}
+        return AppliedSchema.from_json(self._publish("/schema/apply", how, **body))
+
+    def advise_optimize(self, dataset: str, *, branch: str) -> str | None:
+        """The server's machine is not this one's to judge."""
+        return None
+
+    def optimize(
+        self,
+        dataset: str,
+        *,
+        branch: str,
+        keep_snapshots: int = 100,
+        engine: str = "arrow",
+        **how: Unpack[How],
+    ) -> Optimized:
+        from headgate.rows.outcome import Optimized  # noqa: PLC0415  (seldom needed)
+
+        if engine != "arrow":
+            raise Unavailable(
+                "a server optimizes by Arrow. `headgate optimize --engine spark` is done where the "
+                "store is."
+            )
+        body = {"dataset": dataset, "branch": branch, "keep_snapshots": keep_snapshots}
+        return Optimized.from_json(self._publish("/optimize", how, **body))
+
+    def _ask(self, path: str, how: How, body: dict[str, Any]) -> Reply:
+        """Always under a key, so that a request whose reply was lost can be sent again."""
+        key = how.get("idempotency_key")
+        named = (
+            secrets.token_hex(16) if key is None else check_label(key, what="an idempotency key")
+        )
+        headers = {"Idempotency-Key": named}
+        return self._line.ask("POST", path, body=body, headers=headers, again=True)
+
+    def _publish(self, path: str, how: How, **body: Any) -> dict[str, Any]:
+        reply = self._ask(path, how, body)
+        document: dict[str, Any] = reply.document
+        return document
+
+    def _send(self, path: str, how: How, **body: Any) -> Outcome:
+        from headgate.rows.outcome import recalled  # noqa: PLC0415  (an optional extra)
+
+        if how.get("if_head"):
+            body["if_head"] = dict(how["if_head"])
+        if "timeout_seconds" in how:
+            body["timeout_seconds"] = how["timeout_seconds"]
+        reply = self._ask(path, how, body)
+        return recalled(reply.document, replayed=reply.replayed)
+
+
+def _stream(source: Source) -> bytes:
+    import pyarrow.ipc as ipc  # noqa: PLC0415  (an optional extra, and slow)
+
+    from headgate.rows.sources import FILE_METADATA  # noqa: PLC0415  (an optional extra)
+
+    rows = source.rows.replace_schema_metadata({FILE_METADATA: source.file.encode()})
+    sink = io.BytesIO()
+    with ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def _tell_lines(error: HeadgateError, sources: Sequence[Source]) -> None:
+    """The server counts the rows that it was sent; people look for the lines of their files."""
+    line_of = {source.file: source.line_of for source in sources}
+    texts: dict[str, str] = {}
+    for told in error.facts.get("rows") or error.facts.get("violations") or ():
+        file, row = told.get("file"), told.get("line")
+        if file in line_of and row:
+            told["line"] = line_of[file](row - 1)
+            texts[f"{file}:{row}"] = f"{file}:{told['line']}"
+    if texts:
+        places = "|".join(re.escape(place) for place in sorted(texts, key=len, reverse=True))
+        error.message = re.sub(
+            rf"(?:{places})(?!\d)", lambda found: texts[found.group()], error.message
+        )

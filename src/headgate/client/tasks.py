@@ -1,0 +1,203 @@
+"""Workspace tasks of a served store: their bodies run here, the fence and the door are there."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headgate.client.contents import RemoteObjects
+from headgate.client.http import Line, segment
+from headgate.errors import ContentSwept, ObjectNotFound
+from headgate.files.cache import ContentCache
+from headgate.files.objects import Digest
+from headgate.files.private_copy import Changes, PrivateCopy
+from headgate.files.transfer import Progress
+from headgate.files.trees import FileTrees
+from headgate.model.ids import Epoch
+from headgate.model.nouns import AttemptRef, AttemptState
+from headgate.store.documents import Json
+from headgate.tasks.declare import TableSpec
+from headgate.tasks.files_store import FilesWorkspaces, WorkspaceBytes
+from headgate.tasks.ports import (
+    Held,
+    Identity,
+    Staged,
+    Together,
+    WorkspaceRef,
+)
+from headgate.tasks.table_work import JobSession, OpenSession
+
+# A network that swallows what is sent must not keep a supervisor, or a lease would end meanwhile.
+_ANSWER_SECONDS = 20
+_ATTEMPTS = "/tasks/attempts"
+
+
+class RemoteAttempts:
+    """Implements `Attempts` by requests; each may be sent again, since the secret names one."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def dispatch(self, key: str, *, branch: str | None = None) -> Held:
+        # Made here, so that a request whose reply was lost is the same one when it comes again.
+        secret = secrets.token_urlsafe(32)
+        told = self._post(_ATTEMPTS, {"key": key, "secret": secret, "branch": branch})
+        return Held(ref=AttemptRef(key=key, epoch=Epoch(told["epoch"])), secret=secret)
+
+    def renew(self, held: Held) -> None:
+        self._post(f"{_ATTEMPTS}/renew", {"secret": held.secret})
+
+    def check(self, held: Held) -> None:
+        # Who is asked to renew a lease says whether there is still one.
+        self.renew(held)
+
+    def end(self, held: Held, state: AttemptState) -> None:
+        self._post(f"{_ATTEMPTS}/end", {"secret": held.secret, "state": state})
+
+    def _post(self, path: str, body: Json) -> Json:
+        answer: Json = self._line.ask(
+            "POST", path, body=body, again=True, patience_seconds=_ANSWER_SECONDS
+        ).document
+        return answer
+
+
+class RemoteWorkspaces:
+    """Implements `WorkspaceStore`: bytes go to and come from the server, which then publishes."""
+
+    capabilities = FilesWorkspaces.capabilities
+
+    def __init__(self, line: Line, cache: ContentCache) -> None:
+        self._line = line
+        self._bytes = WorkspaceBytes(FileTrees(RemoteObjects(line)), cache)
+        # By the root that was staged: how to send it again.
+        self._staging: dict[str, Callable[[], Staged]] = {}
+
+    def download(
+        self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
+    ) -> PrivateCopy:
+        return self._bytes.download(workspace, self._root(workspace), prefix, target, progress)
+
+    def stage(
+        self,
+        workspace: WorkspaceRef,
+        prefix: str,
+        changes: Changes,
+        identity: Identity,
+        progress: Progress | None = None,
+    ) -> Staged:
+        root = self._root(workspace)
+
+        def send() -> Staged:
+            return self._bytes.stage(workspace, root, prefix, changes, progress)
+
+        staged = send()
+        self._staging[staged.ref] = send
+        return staged
+
+    def publish(
+        self,
+        workspace: WorkspaceRef,
+        staged: Staged,
+        identity: Identity,
+        *,
+        timeout_seconds: float | None = None,
+        together: Together | None = None,
+    ) -> str:
+        # Whoever has a budget stops waiting by itself: an impatient line would only ask again.
+        try:
+            return self._publish(workspace, identity, staged.ref)
+        except (ContentSwept, ObjectNotFound):
+            # What the server had already, and was therefore not sent, was swept since.
+            self._staging[staged.ref]()
+            return self._publish(workspace, identity, staged.ref)
+
+    def keep(
+        self,
+        workspace: WorkspaceRef,
+        identity: Identity,
+        *,
+        timeout_seconds: float | None = None,
+        together: Together | None = None,
+    ) -> str:
+        return self._publish(workspace, identity, None)
+
+    def discard(self, staged: Staged) -> None:
+        """Contents that nothing names are the server's cleanup's to find."""
+        self._staging.pop(staged.ref, None)
+
+    def _root(self, workspace: WorkspaceRef) -> Digest:
+        where = _where(workspace)
+        return Digest(self._line.get(where, branch=workspace.branch, ref=workspace.ref)["root"])
+
+    def _publish(self, workspace: WorkspaceRef, identity: Identity, root: str | None) -> str:
+        return publish_at_server(self._line, workspace, identity, root)
+
+
+class RemoteTables:
+    """Implements `TableWork`: the session is of this machine, the transactions are the server's."""
+
+    def __init__(
+        self,
+        line: Line,
+        open_session: OpenSession,
+        spec: TableSpec,
+        workspace: WorkspaceRef,
+        identity: Identity,
+    ) -> None:
+        assert identity.secret is not None
+        body = {
+            "secret": identity.secret,
+            "repository": workspace.repository,
+            "branch": workspace.branch,
+            "ref": workspace.ref,
+            "inputs": list(spec.inputs),
+            "outputs": list(spec.outputs),
+        }
+        # What is open already is not opened twice.
+        line.ask("POST", f"{_ATTEMPTS}/tables", body=body, again=True)
+        self._line = line
+        self._workspace = workspace
+        self._identity = identity
+        self._session = JobSession(open_session, spec, identity, identity.secret)
+
+    @property
+    def session(self) -> Any:
+        return self._session.get()
+
+    def finish(self) -> Together:
+        """The server looks at what was written, when it is asked to publish it."""
+        return Together(at_the_store=True)
+
+    def publish(self, together: Together) -> None:
+        publish_at_server(self._line, self._workspace, self._identity, None, read_only=True)
+
+    def close(self) -> None:
+        """What was not published is aborted by the server, when it hears that this has ended."""
+
+
+def publish_at_server(
+    line: Line,
+    workspace: WorkspaceRef,
+    identity: Identity,
+    root: str | None,
+    *,
+    read_only: bool = False,
+) -> str:
+    """The ref that came of it; an attempt publishes once, so the request may be sent again."""
+    body = {
+        "secret": identity.secret,
+        "branch": workspace.branch,
+        "ref": workspace.ref,
+        "root": root,
+        "read_only": read_only,
+        "task": identity.task,
+        "execution": identity.execution,
+        "labels": dict(identity.labels),
+    }
+    return str(line.ask("POST", _where(workspace), body=body, again=True).document["ref"])
+
+
+def _where(workspace: WorkspaceRef) -> str:
+    return f"/tasks/workspaces/{segment(workspace.repository)}"

@@ -1,0 +1,249 @@
+"""What registering would change on the server; pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from conductor.client.configuration.configuration import Configuration
+from conductor.client.http.api.metadata_resource_api import MetadataResourceApi
+from conductor.client.http.api.task_resource_api import TaskResourceApi
+from conductor.client.http.api_client import ApiClient
+from conductor.client.http.models.task_result import TaskResult
+from conductor.client.http.rest import ApiException
+
+from headgate.errors import Invalid, NotFound, OrchestratorUnavailable, StaleAttempt
+
+# Conductor over its published client: dispatches, leases, results and task definitions.
+
+IN_PROGRESS = "IN_PROGRESS"
+_NOT_FOUND, _TOO_MANY = 404, 429
+_CLIENT_ERRORS = range(400, 500)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatch:
+    """One task as Conductor handed it out, or as it knows it now."""
+
+    task_id: str
+    workflow_id: str
+    task_type: str
+    reference: str
+    status: str
+    retry_count: int
+    iteration: int
+    seq: int
+    response_seconds: int
+    data: Any
+    output: Any = None
+    reason: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The identity of the work: it outlives retries, restarts and reruns."""
+        return f"conductor:{self.workflow_id}:{self.reference}:{self.iteration}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {
+            "orchestrator": "conductor",
+            "workflow": self.workflow_id,
+            "reference": self.reference,
+            "seq": str(self.seq),
+            "iteration": str(self.iteration),
+            "task_id": self.task_id,
+            "retry": str(self.retry_count),
+        }
+
+
+def check_same(polled: Dispatch, fresh: Dispatch | None) -> None:
+    """Raises unless what the server knows now is the very dispatch that was polled."""
+    if fresh is None:
+        raise StaleAttempt(task=polled.task_id, field="task", expected="there", actual="gone")
+    for field, expected, actual in (
+        ("status", IN_PROGRESS, fresh.status),
+        ("workflow", polled.workflow_id, fresh.workflow_id),
+        ("task id", polled.task_id, fresh.task_id),
+        ("retry count", str(polled.retry_count), str(fresh.retry_count)),
+    ):
+        if expected != actual:
+            raise StaleAttempt(task=polled.task_id, field=field, expected=expected, actual=actual)
+
+
+class ConductorClient:
+    """One server; its credentials come from the client's own variables."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/").removesuffix("/api")
+        self._api = ApiClient(Configuration(server_api_url=f"{self.url}/api"))
+        self._tasks = TaskResourceApi(self._api)
+        self._metadata = MetadataResourceApi(self._api)
+
+    def poll(self, task_type: str, *, worker: str, count: int, wait_ms: int) -> list[Dispatch]:
+        """Tasks that are now in progress here, at most so many."""
+        found = self._call(
+            lambda: self._tasks.batch_poll(task_type, workerid=worker, count=count, timeout=wait_ms)
+        )
+        return [_dispatch(task) for task in found or []]
+
+    def find_task(self, task_id: str) -> Dispatch | None:
+        """The task as the server knows it at this moment."""
+        try:
+            return _dispatch(self._call(lambda: self._tasks.get_task(task_id)))
+        except NotFound:
+            return None
+
+    def check_current(self, polled: Dispatch) -> None:
+        """The attempt fence: raises unless the server still waits for exactly this dispatch."""
+        check_same(polled, self.find_task(polled.task_id))
+
+    def extend_lease(self, polled: Dispatch, *, worker: str) -> None:
+        """The server waits for one more response timeout."""
+        self._update(polled, worker=worker, status=IN_PROGRESS, extend_lease=True)
+
+    def report(
+        self,
+        polled: Dispatch,
+        *,
+        worker: str,
+        status: str,
+        output: Mapping[str, Any] | None,
+        reason: str | None,
+    ) -> None:
+        self._update(
+            polled,
+            worker=worker,
+            status=status,
+            output_data=dict(output) if output is not None else None,
+            reason_for_incompletion=reason,
+        )
+
+    def find_taskdef(self, name: str) -> dict[str, Any] | None:
+        """A task definition as the server has it, with all of its fields."""
+        try:
+            # Not by the client's model: it leaves out fields that it does not know.
+            found = self._call(
+                lambda: self._api.call_api(
+                    "/metadata/taskdefs/{name}",
+                    "GET",
+                    {"name": name},
+                    [],
+                    {"Accept": "application/json"},
+                    response_type="object",
+                    auth_settings=[],
+                    _return_http_data_only=True,
+                )
+            )
+        except NotFound:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def register(self, taskdefs: Sequence[Mapping[str, Any]]) -> None:
+        """Makes these definitions, which are not there yet."""
+        self._call(lambda: self._metadata.register_task_def([dict(one) for one in taskdefs]))
+
+    def replace(self, taskdef: Mapping[str, Any]) -> None:
+        """Changes a definition that is there."""
+        self._call(lambda: self._metadata.update_task_def(dict(taskdef)))
+
+    def _update(self, polled: Dispatch, *, worker: str, **fields: Any) -> None:
+        result = TaskResult(
+            workflow_instance_id=polled.workflow_id,
+            task_id=polled.task_id,
+            worker_id=worker,
+            **fields,
+        )
+        self._call(lambda: self._tasks.update_task(result))
+
+    def _call(self, call: Callable[[], T]) -> T:
+        with self._answering():
+            return call()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except ApiException as error:
+            if error.status == _NOT_FOUND:
+                raise NotFound(f"Conductor at {self.url} says: {_said(error)}.") from error
+            if error.status in _CLIENT_ERRORS and error.status != _TOO_MANY:
+                raise Invalid(f"Conductor at {self.url} refuses it: {_said(error)}.") from error
+            raise OrchestratorUnavailable(url=self.url, reason=_said(error)) from error
+        except OSError as error:
+            raise OrchestratorUnavailable(url=self.url, reason=str(error)) from error
+
+
+def _said(error: ApiException) -> str:
+    """The server's words, without the headers that were sent."""
+    body = error.body if isinstance(error.body, str) else ""
+    return " ".join(f"{error.status or ''} {error.reason or ''} {body}".split())[:400]
+
+
+def _dispatch(task: Any) -> Dispatch:
+    return Dispatch(
+        task_id=task.task_id,
+        workflow_id=task.workflow_instance_id,
+        task_type=task.task_def_name,
+        reference=task.reference_task_name,
+        status=task.status,
+        retry_count=task.retry_count or 0,
+        iteration=task.iteration or 0,
+        seq=task.seq or 0,
+        response_seconds=task.response_timeout_seconds or 0,
+        data=task.input_data,
+        output=task.output_data,
+        reason=task.reason_for_incompletion,
+    )
+
+
+# What a server fills in by itself where a definition says nothing; it is no difference.
+_SERVER_OWN = {"createTime", "updateTime", "createdBy", "updatedBy", "ownerApp"}
+
+
+class Standing(enum.StrEnum):
+    NEW = "new"
+    CHANGED = "changed"
+    SAME = "same"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One definition, ours beside the server's: field, theirs, ours."""
+
+    name: str
+    standing: Standing
+    changes: tuple[tuple[str, Any, Any], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "task": self.name,
+            "state": self.standing.value,
+            "changes": {field: {"from": old, "to": new} for field, old, new in self.changes},
+        }
+
+
+def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> Comparison:
+    """What registering ours would change; fields of theirs that ours leaves alone do not count."""
+    name = str(ours["name"])
+    if theirs is None:
+        return Comparison(name=name, standing=Standing.NEW)
+    changes = tuple(
+        (field, theirs.get(field), value)
+        for field, value in ours.items()
+        if not _is_same(theirs.get(field), value)
+    )
+    standing = Standing.CHANGED if changes else Standing.SAME
+    return Comparison(name=name, standing=standing, changes=changes)
+
+
+def _is_same(theirs: Any, ours: Any) -> bool:
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        wanted = {key: value for key, value in ours.items() if key not in _SERVER_OWN}
+        return all(_is_same(theirs.get(key), value) for key, value in wanted.items())
+    # A number that the server keeps as nothing is its zero.
+    return bool(theirs == ours or (theirs is None and ours == 0))

@@ -1,0 +1,408 @@
+"""The Iceberg REST catalog as an ASGI application."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import parse_qsl
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headgate.errors import (
+    ContextReadOnly,
+    Denied,
+    EndpointNotStarted,
+    HeadgateError,
+    IdempotencyKeyReused,
+    InvalidContext,
+    TokenRefused,
+)
+from headgate.iceberg import commits, namespaces, tables
+from headgate.iceberg.requests import Request
+from headgate.iceberg.service import (
+    Action,
+    Idempotency,
+    Reply,
+    ServedTable,
+    Service,
+    error_reply,
+    json_reply,
+    problem,
+)
+from headgate.model.contexts import decode_prefix, encode_prefix, is_writable, parse_context
+
+# Which request goes where, by the raw path.
+
+Handler = Callable[[Service, Request], Reply]
+# Given the tables that the write made then.
+Replay = Callable[[Service, Request, Sequence[ServedTable]], Reply]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One operation of the protocol."""
+
+    method: str
+    # As the protocol writes it, without `/v1/{prefix}`.
+    pattern: str
+    handler: Handler
+    action: Action = Action.READ
+    # Answers a write that has happened already, when its idempotency key comes again.
+    replay: Replay | None = None
+
+    @property
+    def advertised(self) -> str:
+        return f"{self.method} /v1/{{prefix}}/{self.pattern}"
+
+    def match(self, segments: tuple[str, ...]) -> Mapping[str, str] | None:
+        """The pattern's variables, or None where the segments do not fit it."""
+        parts = self.pattern.split("/")
+        if len(parts) != len(segments):
+            return None
+        found: dict[str, str] = {}
+        for part, segment in zip(parts, segments, strict=True):
+            if part.startswith("{"):
+                found[part.strip("{}")] = segment
+            elif part != segment:
+                return None
+        return found
+
+
+_NAMESPACE = "namespaces/{namespace}"
+_TABLE = "namespaces/{namespace}/tables/{table}"
+
+
+def _write(method: str, pattern: str, handler: Handler, replay: Replay) -> Route:
+    return Route(
+        method=method, pattern=pattern, handler=handler, action=Action.WRITE, replay=replay
+    )
+
+
+def _read(method: str, pattern: str, handler: Handler) -> Route:
+    return Route(method=method, pattern=pattern, handler=handler)
+
+
+ROUTES = (
+    _read("GET", "namespaces", namespaces.list_namespaces),
+    _write(
+        "POST",
+        "namespaces",
+        namespaces.create_namespace,
+        namespaces.replay_create_namespace,
+    ),
+    _read("GET", _NAMESPACE, namespaces.load_namespace),
+    _read("HEAD", _NAMESPACE, namespaces.namespace_exists),
+    _write("DELETE", _NAMESPACE, namespaces.drop_namespace, tables.replay_nothing),
+    _write(
+        "POST",
+        f"{_NAMESPACE}/properties",
+        namespaces.update_properties,
+        namespaces.replay_update_properties,
+    ),
+    _read("GET", f"{_NAMESPACE}/tables", tables.list_tables),
+    _write("POST", f"{_NAMESPACE}/tables", tables.create_table, tables.replay_made),
+    _write("POST", f"{_NAMESPACE}/register", tables.register_table, tables.replay_made),
+    _read("GET", _TABLE, tables.load_table),
+    _read("HEAD", _TABLE, tables.table_exists),
+    _write("POST", _TABLE, commits.commit_table, tables.replay_made),
+    _write("DELETE", _TABLE, tables.drop_table, tables.replay_nothing),
+    _read("POST", f"{_TABLE}/metrics", tables.report_metrics),
+    _write("POST", "tables/rename", tables.rename_table, tables.replay_nothing),
+    _write("POST", "transactions/commit", commits.commit_transaction, tables.replay_nothing),
+)
+
+
+def find_route(method: str, segments: tuple[str, ...]) -> tuple[Route, Mapping[str, str]] | None:
+    """The operation that a method and path name, with the path's variables."""
+    for route in ROUTES:
+        if route.method == method and (found := route.match(segments)) is not None:
+            return route, found
+    return None
+
+
+# What a client is told first: its prefix, and what this endpoint can do.
+
+# How long a client may repeat a request under its key.
+IDEMPOTENCY_KEY_LIFETIME = "PT24H"
+
+
+def get_config(service: Service, token: str | None, warehouse: str | None) -> Reply:
+    """The settings of a client that asked for a context; each client gets a prefix of its own."""
+    if not warehouse:
+        raise InvalidContext(context="", reason="the catalog property 'warehouse' is not set")
+    context = parse_context(warehouse)
+    service.authorize(token, context, Action.READ)
+    overrides = {
+        "prefix": encode_prefix(context, client=secrets.token_hex(8)),
+        # Statements then load with a `snapshots` parameter, which a refresh inside a commit lacks.
+        "snapshot-loading-mode": "all",
+        "rest-metrics-reporting-enabled": "false",
+    }
+    return json_reply(
+        {
+            "defaults": dict(service.client_defaults),
+            "overrides": overrides,
+            "endpoints": [route.advertised for route in ROUTES],
+            "idempotency-key-lifetime": IDEMPOTENCY_KEY_LIFETIME,
+        }
+    )
+
+
+# Refusals that were given for an idempotency key, so that the same key hears the same again.
+
+
+class RecordedRefusals:
+    """Final 4xx replies by actor and key; writes that happened are on the catalog's record.
+
+    In memory only: a refusal changed nothing, so forgetting it at a restart loses nothing.
+    """
+
+    def __init__(self, *, limit: int = 10_000) -> None:
+        self._limit = limit
+        self._replies: OrderedDict[tuple[str, str], tuple[str, Reply]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, actor: str, idempotency: Idempotency) -> Reply | None:
+        """The refusal given before; another request under the same key is invalid."""
+        with self._lock:
+            known = self._replies.get((actor, idempotency.key))
+        if known is None:
+            return None
+        if known[0] != idempotency.request_hash:
+            raise IdempotencyKeyReused(key=idempotency.key)
+        return known[1]
+
+    def keep(self, actor: str, idempotency: Idempotency, reply: Reply) -> None:
+        """Remembers a final refusal."""
+        with self._lock:
+            self._replies[actor, idempotency.key] = (idempotency.request_hash, reply)
+            while len(self._replies) > self._limit:
+                self._replies.popitem(last=False)
+
+
+_log = logging.getLogger("headgate.endpoint")
+_BODY_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+def create_app(service: Service) -> Starlette:
+    """The endpoint, to be served by itself or mounted below another application."""
+    endpoint = _Endpoint(service)
+    return Starlette(routes=[Mount("/", app=endpoint)])
+
+
+class _Endpoint:
+    """Reads a request, answers it on a worker thread, and turns every error into the protocol's."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._refusals = RecordedRefusals()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        http = HttpRequest(scope, receive)
+        try:
+            body = await _read_body(http)
+        except ClientDisconnect:
+            return
+        if body is None:
+            reply = problem(400, "BadRequestException", "the request body is over 64 MiB.")
+        else:
+            headers = {key.lower(): value for key, value in http.headers.items()}
+            reply = await run_in_threadpool(
+                self.answer, http.method, _raw_path(scope), http.url.query, headers, body
+            )
+        response = Response(reply.body, status_code=reply.status, headers=dict(reply.headers))
+        await response(scope, receive, send)
+
+    def answer(
+        self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+    ) -> Reply:
+        """The reply to one request; never raises."""
+        token = _bearer(headers)
+        try:
+            return self._route(method, path, query, headers, body, token)
+        except HeadgateError as error:
+            return error_reply(error, authenticated=not _from_stranger(error, token))
+        except Exception:
+            _log.exception("%s %s failed", method, path)
+            kind = "CommitStateUnknownException" if method == "POST" else "InternalServerError"
+            return problem(500, kind, "the server failed; its log says why. [internal]")
+
+    def _route(
+        self,
+        method: str,
+        path: str,
+        query_text: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        token: str | None,
+    ) -> Reply:
+        query = dict(parse_qsl(query_text, keep_blank_values=True))
+        segments = tuple(path.strip("/").split("/"))
+        if segments == ("v1", "config") and method == "GET":
+            return get_config(self._service, token, query.get("warehouse"))
+        found = find_route(method, segments[2:]) if segments[0] == "v1" else None
+        if found is None:
+            return problem(404, "NotFoundException", f"there is no operation {method} {path}.")
+        route, arguments = found
+        context, _ = decode_prefix(segments[1])
+        principal = self._service.authorize(token, context, route.action)
+        if route.action is Action.WRITE and not is_writable(context):
+            raise ContextReadOnly(context=str(context))
+        request = Request(
+            method=method,
+            path=path,
+            prefix=segments[1],
+            context=context,
+            principal=principal,
+            arguments=arguments,
+            query=query,
+            headers=headers,
+            body=body,
+        )
+        return self._perform(route, request)
+
+    def _perform(self, route: Route, request: Request) -> Reply:
+        """Runs a handler once for each idempotency key."""
+        idempotency = request.idempotency if route.replay else None
+        if route.replay is None or idempotency is None:
+            return self._handle(route, request)
+        if refusal := self._refusals.find(request.principal.actor, idempotency):
+            return refusal
+        recall = partial(
+            self._service.catalog.recall, request.principal, request.context, idempotency
+        )
+        if (made := recall()) is not None:
+            return route.replay(self._service, request, made)
+        try:
+            return self._handle(route, request)
+        except HeadgateError as error:
+            reply = error_reply(error)
+            if reply.status >= 500:
+                return reply
+            # The same request may have come first while this one was being answered.
+            if (made := recall()) is not None:
+                return route.replay(self._service, request, made)
+            self._refusals.keep(request.principal.actor, idempotency, reply)
+            return reply
+
+    def _handle(self, route: Route, request: Request) -> Reply:
+        try:
+            return route.handler(self._service, request)
+        except Denied as refusal:
+            self._service.refused(request.principal, route.action, refusal)
+            raise
+
+
+async def _read_body(http: HttpRequest) -> bytes | None:
+    """The whole body, or None as soon as it is over the limit."""
+    chunks, size = [], 0
+    async for chunk in http.stream():
+        size += len(chunk)
+        if size > _BODY_LIMIT_BYTES:
+            return None
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _raw_path(scope: Scope) -> str:
+    """The path as sent, below where this application is mounted.
+
+    Decoding comes after splitting: `%2F` and `%1F` may be inside a name.
+    """
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    text = raw.decode("latin-1").partition("?")[0]
+    return text.removeprefix(scope.get("root_path", ""))
+
+
+def _from_stranger(error: HeadgateError, token: str | None) -> bool:
+    """Whether whoever is denied showed no good token at all, and is told to show one."""
+    if token is None:
+        return isinstance(error, Denied)
+    return isinstance(error, TokenRefused) and not error.is_good
+
+
+def _bearer(headers: Mapping[str, str]) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+# The endpoint on this machine only, for as long as somebody needs it.
+
+_POLL_SECONDS = 0.005
+
+
+class LoopbackEndpoint:
+    """Serves an application on a free port, of 127.0.0.1 unless told, from a daemon thread.
+
+    Off the main thread uvicorn leaves the process's signals alone.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, host: str = "127.0.0.1", start_seconds: float = 10.0
+    ) -> None:
+        self._host = host
+        self._start_seconds = start_seconds
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                # Spark keeps connections; closing one under it would look like a lost commit.
+                timeout_keep_alive=600,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> str:
+        """Starts serving and returns the URL, once requests are answered."""
+        listening = self._listen()
+        # Accepted connections inherit it; else a reply's second packet waits 40 ms for the first.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        port = listening.getsockname()[1]
+        self._socket = listening
+        self._thread = threading.Thread(
+            target=self._server.run,
+            kwargs={"sockets": [listening]},
+            name=f"headgate-endpoint-{port}",
+            daemon=True,
+        )
+        self._thread.start()
+        deadline = time.monotonic() + self._start_seconds
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                self.stop()
+                raise EndpointNotStarted(where=f"{self._host}:{port}", reason="the log says why")
+            time.sleep(_POLL_SECONDS)
+        return f"http://{self._host}:{port}"
+
+    def stop(self) -> None:
+        """Stops serving and waits for the thread; safe to call twice."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+        if self._socket is not None:
+            self._socket.close()
+
+    def _listen(self) -> socket.socket:
+        try:
+            return socket.create_server((self._host, 0))
+        except OSError as error:
+            raise EndpointNotStarted(where=self._host, reason=str(error)) from error

@@ -1,0 +1,249 @@
+"""Trees of files, merged three ways by path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from headgate.catalog.garbage_collection import find_condemned
+from headgate.errors import UnsafePath
+from headgate.files.edit import Edited
+from headgate.files.objects import Digest
+from headgate.files.publication import FileEdit, locations_in, natural_type, take_back, tree_version
+from headgate.files.tree import Change, ChangeKind, Entry
+from headgate.model.nouns import TransactionType, Version
+from headgate.rows.outcome import Counts, Parts
+from headgate.tables import constraints
+from headgate.tables.schemas import current_schema, same_schema
+from headgate.tables.shape import Json, Metadata
+from headgate.tables.updates import apply_updates
+from headgate.tables.versions import StoredVersion
+
+# The schema that a merged table has, and how rows of all three sides are read to be compared.
+
+_LAYOUT = ("partition-specs", "default-spec-id", "sort-orders", "default-sort-order-id")
+
+
+class SchemasDisagree(Exception):
+    """Both sides changed the schema, and not by adding different columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Metadata by which each side is read; `target` is also what the merged table gets."""
+
+    base: Metadata
+    source: Metadata
+    target: Metadata
+    # Neither schema, partition spec nor sort order changed on any side.
+    unchanged: bool
+
+
+def merge_schemas(
+    base: StoredVersion, source: StoredVersion, target: StoredVersion, *, now_ms: int
+) -> Readings:
+    """Takes the schema of the side that changed it; where both added columns, those of both."""
+    ours, theirs, was = (_schema(v) for v in (target, source, base))
+    source_changed = not same_schema(was, theirs) or _property_changed(base, source)
+    target_changed = not same_schema(was, ours) or _property_changed(base, target)
+    if not source_changed:
+        return Readings(
+            base=_read_by(base, ours),
+            source=_read_by(source, ours),
+            target=target.metadata,
+            unchanged=not target_changed and _same_layout(base, source, target),
+        )
+    if not target_changed:
+        merged = _with_schema(target, theirs, source, now_ms)
+        return Readings(
+            base=_read_by(base, theirs), source=source.metadata, target=merged, unchanged=False
+        )
+    if same_schema(ours, theirs) and not _disagree(source, target):
+        merged = target.metadata
+    else:
+        merged = _with_schema(target, _union(was, ours, theirs, target), None, now_ms)
+    return Readings(
+        base=_read_by(base, theirs), source=source.metadata, target=merged, unchanged=False
+    )
+
+
+def _schema(version: StoredVersion) -> Json:
+    schema = current_schema(version.metadata)
+    assert schema is not None
+    return schema
+
+
+def _property_changed(one: StoredVersion, other: StoredVersion) -> bool:
+    name = constraints.PROPERTY
+    before = (one.metadata.get("properties") or {}).get(name)
+    return bool(before != (other.metadata.get("properties") or {}).get(name))
+
+
+def _disagree(source: StoredVersion, target: StoredVersion) -> bool:
+    if _property_changed(source, target):
+        raise SchemasDisagree("both sides changed what the table demands of its rows")
+    return False
+
+
+def _same_layout(*versions: StoredVersion) -> bool:
+    first, *others = ({part: v.metadata.get(part) for part in _LAYOUT} for v in versions)
+    return all(other == first for other in others)
+
+
+def _read_by(version: StoredVersion, schema: Json) -> Metadata:
+    """The version's files read by another schema that began from the same fields."""
+    number = max(s["schema-id"] for s in version.metadata["schemas"]) + 1
+    schemas = [*version.metadata["schemas"], {**schema, "schema-id": number}]
+    return {**version.metadata, "schemas": schemas, "current-schema-id": number}
+
+
+def _with_schema(
+    target: StoredVersion, schema: Json, taken: StoredVersion | None, now_ms: int
+) -> Metadata:
+    updates: list[Json] = [
+        {"action": "add-schema", "schema": schema},
+        {"action": "set-current-schema", "schema-id": -1},
+    ]
+    if taken is not None:
+        held = taken.metadata.get("properties") or {}
+        text = held.get(constraints.PROPERTY)
+        names = {
+            *constraints.referring_datasets(target.metadata),
+            *constraints.referring_datasets(taken.metadata),
+        }
+        properties = {constraints.PROPERTY: text} if text else {}
+        if names:
+            properties[constraints.REFERRING_PROPERTY] = constraints.referring_property(names)
+        if properties:
+            updates.append({"action": "set-properties", "updates": properties})
+    return apply_updates(target.metadata, updates, now_ms=now_ms, base_location=target.location)
+
+
+def _union(was: Json, ours: Json, theirs: Json, target: StoredVersion) -> Json:
+    """The target's schema with the columns that the source added, under ids of their own."""
+    old = {field["name"]: field for field in was["fields"]}
+    mine = {field["name"]: field for field in ours["fields"]}
+    yours = {field["name"]: field for field in theirs["fields"]}
+    for side in (mine, yours):
+        for name, column in old.items():
+            if name not in side or side[name]["type"] != column["type"]:
+                raise SchemasDisagree(f"one side changed column {name!r}, and both their schemas")
+    if ours.get("identifier-field-ids") != theirs.get("identifier-field-ids"):
+        raise SchemasDisagree("both sides changed their schemas, and one its key")
+    added = [field for name, field in yours.items() if name not in old]
+    for column in added:
+        if column["name"] in mine and mine[column["name"]]["type"] != column["type"]:
+            raise SchemasDisagree(f"both sides added column {column['name']!r}, with two types")
+        if not isinstance(column["type"], str) and column["name"] not in mine:
+            raise SchemasDisagree(f"both sides added columns, {column['name']!r} a nested one")
+    next_id = int(target.metadata["last-column-id"])
+    fresh = [field for field in added if field["name"] not in mine]
+    numbered = [{**field, "id": next_id + at} for at, field in enumerate(fresh, start=1)]
+    return {**ours, "fields": [*ours["fields"], *numbered]}
+
+
+_SENTENCES = {
+    "insert_insert": "both sides added it, with different content",
+    "update_update": "both sides changed it, differently",
+    "delete_update": "one side deleted it, the other changed it",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergedTree:
+    """What the target is to show; None where it shows it already, or where there are conflicts."""
+
+    version: Version | None = None
+    type: TransactionType = TransactionType.UPDATE
+    counts: Counts = field(default_factory=Counts)
+    # Objects of the tree that the target's does not hold.
+    objects: frozenset[str] = frozenset()
+    conflicts: list[dict[str, Any]] = field(default_factory=list)
+
+
+def take_tree(parts: Parts, target: Digest, source: Digest) -> MergedTree:
+    """The source's tree as it is."""
+    changes = list(parts.trees.difference(target, source))
+    return MergedTree(
+        version=tree_version(source), type=natural_type(changes), counts=_counts(changes)
+    )
+
+
+def merge_trees(parts: Parts, base: Digest, source: Digest, target: Digest) -> MergedTree:
+    """What the source changed since the base, on top of the target; cost follows the changes."""
+    here = {change.path: change for change in parts.trees.difference(base, target)}
+    wanted: list[Change] = []
+    conflicts: list[dict[str, Any]] = []
+    for change in parts.trees.difference(base, source):
+        other = here.get(change.path)
+        if other is None:
+            wanted.append(change)
+        elif other.after != change.after:
+            conflicts.append(_conflict(change, other))
+    if conflicts:
+        return MergedTree(conflicts=conflicts)
+    try:
+        edited = _apply(parts, target, wanted)
+    except UnsafePath as error:
+        # A file of one side has the name of a directory of the other.
+        return MergedTree(conflicts=[{"kind": "path", **error.facts, "reason": error.message}])
+    if edited.root == target:
+        return MergedTree()
+    changes = list(parts.trees.difference(target, edited.root))
+    return MergedTree(
+        version=tree_version(edited.root),
+        type=natural_type(changes),
+        counts=_counts(changes),
+        objects=frozenset(locations_in(parts.trees, edited)),
+    )
+
+
+def _apply(parts: Parts, target: Digest, wanted: Iterable[Change]) -> Edited:
+    edit = FileEdit(
+        put=[change.after for change in wanted if change.after is not None],
+        remove=[change.path for change in wanted if change.after is None],
+    )
+    apply = partial(parts.trees.edit, target, put=edit.put, remove=edit.remove)
+    edited = apply()
+    locations = list(locations_in(parts.trees, edited))
+    if parts.database.read(partial(find_condemned, locations=locations)):
+        # A tree like this was there once, and cleanup is about to sweep it.
+        take_back(parts.database, parts.trees, edit, apply)
+    return edited
+
+
+def _conflict(source: Change, target: Change) -> dict[str, Any]:
+    kinds = {source.kind, target.kind}
+    if kinds == {ChangeKind.ADDED}:
+        kind = "insert_insert"
+    else:
+        kind = "delete_update" if ChangeKind.REMOVED in kinds else "update_update"
+    return {
+        "kind": kind,
+        "path": source.path,
+        "base": _shown(source.before),
+        "source": _shown(source.after),
+        "target": _shown(target.after),
+        "reason": f"{source.path!r}: {_SENTENCES[kind]}",
+    }
+
+
+def _shown(entry: Entry | None) -> Mapping[str, Any] | None:
+    if entry is None:
+        return None
+    return {"size": entry.size, "digest": None if entry.is_directory else entry.digest}
+
+
+def _counts(changes: Iterable[Change]) -> Counts:
+    kinds = [change.kind for change in changes if not _is_directory(change)]
+    return Counts(
+        inserted=kinds.count(ChangeKind.ADDED),
+        updated=kinds.count(ChangeKind.CHANGED),
+        deleted=kinds.count(ChangeKind.REMOVED),
+    )
+
+
+def _is_directory(change: Change) -> bool:
+    return all(e is None or e.is_directory for e in (change.before, change.after))

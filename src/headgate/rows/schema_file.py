@@ -1,0 +1,350 @@
+"""Schema files: TOML that says what tables are and what must hold of their rows."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import difflib
+import re
+import tomllib
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from headgate.errors import HeadgateError, InvalidSchemaFile
+from headgate.model.constraints import Cardinality, Constraints, OnDelete, Reference
+from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.tables.schemas import KEY_TYPES, UnknownType, parse_type
+
+# Where in a TOML file something is said: the parser itself tells only of broken syntax.
+
+_WORD = r"(?:\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+)"
+_KEY = re.compile(rf"\s*({_WORD}(?:\s*\.\s*{_WORD})*)\s*=")
+
+Path = tuple[str, ...]
+
+
+class Lines:
+    """The line of each table and key of a document, by path."""
+
+    def __init__(self, text: str) -> None:
+        self._lines: dict[Path, int] = {}
+        header: Path = ()
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.lstrip().startswith("["):
+                header = _path(line.split("#", 1)[0]) or header
+                self._lines.setdefault(header, number)
+            elif found := _KEY.match(line):
+                self._lines.setdefault((*header, *(_path(f"{found[1]} = 0") or ())), number)
+
+    def of(self, *path: str) -> int:
+        """The line of the thing, or of the nearest that holds it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self._lines:
+                return self._lines[path[:length]]
+        return 1
+
+
+def _path(line: str) -> Path | None:
+    try:
+        at: Any = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return None
+    found: list[str] = []
+    while isinstance(at, dict | list) and at:
+        if isinstance(at, list):
+            at = at[0]
+            continue
+        [name] = at
+        found.append(name)
+        at = at[name]
+    return tuple(found)
+
+
+# Values in schema files: defaults and members of enums, and which columns can hold them.
+
+_WHOLE = frozenset({"int", "long"})
+_REAL = frozenset({"float", "double"})
+
+
+def _finite(text: str) -> decimal.Decimal:
+    value = decimal.Decimal(text)
+    if not value.is_finite():
+        raise ValueError(text)
+    return value
+
+
+# What is written as text, and who can read it.
+_READERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
+    {
+        "date": datetime.date.fromisoformat,
+        "time": datetime.time.fromisoformat,
+        "timestamp": datetime.datetime.fromisoformat,
+        "timestamptz": datetime.datetime.fromisoformat,
+        "uuid": uuid.UUID,
+        "decimal": _finite,
+    }
+)
+
+
+def plain(value: Any) -> Any:
+    """A document of TOML with its dates and times as text, as JSON and SQL have them."""
+    match value:
+        case dict():
+            return {name: plain(item) for name, item in value.items()}
+        case list():
+            return [plain(item) for item in value]
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+    return value
+
+
+def is_value_of(kind: str, value: Any) -> bool:
+    """Whether a column of this type can hold the value."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    family = kind.split("(")[0].strip()
+    if kind in _WHOLE:
+        return is_number and isinstance(value, int)
+    if kind in _REAL:
+        return is_number
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if family == "decimal" and is_number:
+        return True
+    return isinstance(value, str) and _is_readable(family, value)
+
+
+def _is_readable(family: str, text: str) -> bool:
+    try:
+        _READERS.get(family, str)(text)
+    except (ValueError, decimal.InvalidOperation):
+        return False
+    return True
+
+
+_DATASET_KEYS = {
+    *("columns", "key", "unique", "references", "cardinality", "renamed_from", "buckets")
+}
+_COLUMN_KEYS = {"type", "required", "default", "enum", "renamed_from", "doc"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSpec:
+    name: str
+    # The text as written: ids are given when it meets a table.
+    type: str
+    required: bool = False
+    renamed_from: str | None = None
+    doc: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    name: DatasetName
+    columns: tuple[ColumnSpec, ...]
+    constraints: Constraints
+    renamed_from: DatasetName | None = None
+    buckets: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaFile:
+    file: str
+    datasets: tuple[DatasetSpec, ...]
+    lines: Lines = field(compare=False)
+
+    def wrong(self, dataset: DatasetName, *path: str, reason: str) -> InvalidSchemaFile:
+        """An error at the place where a dataset, or something in it, is written."""
+        line = self.lines.of("dataset", str(dataset), *path)
+        return InvalidSchemaFile(file=self.file, line=line, reason=reason)
+
+
+def parse_schema(text: str, file: str) -> SchemaFile:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = getattr(error, "lineno", None) or _line_in(str(error))
+        raise InvalidSchemaFile(file=file, line=line, reason=str(error)) from error
+    return _Reader(file, Lines(text)).read(plain(document))
+
+
+def _line_in(message: str) -> int:
+    _, _, rest = message.partition("line ")
+    digits = rest.split(",")[0].split(")")[0].strip()
+    return int(digits) if digits.isdigit() else 1
+
+
+class _Reader:
+    def __init__(self, file: str, lines: Lines) -> None:
+        self.file = file
+        self.lines = lines
+
+    def read(self, document: Mapping[str, Any]) -> SchemaFile:
+        for name in document:
+            if name != "dataset":
+                raise self.wrong((name,), f'unknown table [{name}]; write [dataset."ns.name"]')
+        datasets = document.get("dataset")
+        if not isinstance(datasets, dict) or not datasets:
+            raise self.wrong((), 'there is no dataset; write [dataset."ns.name"]')
+        return SchemaFile(
+            file=self.file,
+            datasets=tuple(self.dataset(name, body) for name, body in datasets.items()),
+            lines=self.lines,
+        )
+
+    def dataset(self, text: str, body: Any) -> DatasetSpec:
+        at = ("dataset", text)
+        if isinstance(body, dict) and "." in text:
+            self.known(body, _DATASET_KEYS, at)
+        if not isinstance(body, dict) or "columns" not in body:
+            hint = "" if "." in text else '; a name with dots is quoted: [dataset."ns.name"]'
+            raise self.wrong(at, f"dataset {text!r} has no columns{hint}")
+        name = self.dataset_name(text, at)
+        columns = body["columns"]
+        if not isinstance(columns, dict) or not columns:
+            raise self.wrong((*at, "columns"), "columns is a table of names and types")
+        specs = tuple(self.column(c, body, at) for c, body in columns.items())
+        renamed = body.get("renamed_from")
+        buckets = body.get("buckets")
+        if buckets is not None and not (_is_int(buckets) and 1 <= buckets <= 4096):
+            raise self.wrong((*at, "buckets"), "buckets is a number from 1 to 4096")
+        return DatasetSpec(
+            name=name,
+            columns=self.with_key(specs, self.names(body, "key", at), at),
+            constraints=self.constraints(columns, body, at),
+            renamed_from=self.dataset_name(renamed, (*at, "renamed_from")) if renamed else None,
+            buckets=buckets,
+        )
+
+    def column(self, name: str, body: Any, at: tuple[str, ...]) -> ColumnSpec:
+        here = (*at, "columns", name)
+        long = {"type": body} if isinstance(body, str) else body
+        if not isinstance(long, dict) or not isinstance(long.get("type"), str):
+            raise self.wrong(here, f'column {name!r} has no type; write {name} = "string"')
+        self.known(long, _COLUMN_KEYS, here)
+        try:
+            parse_type(long["type"], lambda: 0)
+        except UnknownType as error:
+            raise self.wrong(here, f"column {name!r}: {error}") from error
+        required = long.get("required", False)
+        if not isinstance(required, bool):
+            raise self.wrong(here, f"column {name!r}: required is true or false")
+        for value in [*long.get("enum", []), long.get("default")]:
+            self.value(name, long["type"], value, here)
+        if long.get("enum") and long.get("default", long["enum"][0]) not in long["enum"]:
+            raise self.wrong(here, f"column {name!r}: its default is not in its enum")
+        return ColumnSpec(
+            name=name,
+            type=long["type"],
+            required=required,
+            renamed_from=long.get("renamed_from"),
+            doc=long.get("doc"),
+        )
+
+    def value(self, name: str, kind: str, value: Any, at: tuple[str, ...]) -> None:
+        if value is not None and not is_value_of(kind, value):
+            raise self.wrong(at, f"column {name!r}: {value!r} is not a value of type {kind}")
+
+    def with_key(
+        self, columns: tuple[ColumnSpec, ...], key: tuple[str, ...], at: tuple[str, ...]
+    ) -> tuple[ColumnSpec, ...]:
+        """Columns of a key always have a value."""
+        for column in columns:
+            kind = column.type.split("(")[0].split("[")[0].strip()
+            if column.name in key and kind not in KEY_TYPES | {"decimal", "fixed"}:
+                raise self.wrong(
+                    (*at, "key"),
+                    f"column {column.name!r} of type {column.type} cannot be a key: NaN and nested "
+                    "values tell no rows apart",
+                )
+        return tuple(
+            ColumnSpec(**{**vars(column), "required": True}) if column.name in key else column
+            for column in columns
+        )
+
+    def constraints(
+        self, columns: Mapping[str, Any], body: Mapping[str, Any], at: tuple[str, ...]
+    ) -> Constraints:
+        key = self.names(body, "key", at)
+        unique = body.get("unique", [])
+        if not isinstance(unique, list) or any(not isinstance(item, list) for item in unique):
+            raise self.wrong((*at, "unique"), 'unique is a list of lists: [["a", "b"]]')
+        found = Constraints(
+            key=key,
+            unique=tuple(self.names({"unique": item}, "unique", at) for item in unique),
+            references=tuple(self.reference(item, at) for item in body.get("references", [])),
+            cardinality=tuple(self.limit(item, at) for item in body.get("cardinality", [])),
+            enums={c: tuple(b["enum"]) for c, b in columns.items() if _has(b, "enum")},
+            defaults={c: b["default"] for c, b in columns.items() if _has(b, "default")},
+        )
+        self.columns_known("key", found.key, columns, at)
+        for names in found.unique:
+            self.columns_known("unique", names, columns, at)
+        self.columns_known("references", [r.column for r in found.references], columns, at)
+        self.columns_known("cardinality", [c.per for c in found.cardinality], columns, at)
+        return found
+
+    def reference(self, item: Any, at: tuple[str, ...]) -> Reference:
+        here = (*at, "references")
+        if not isinstance(item, dict) or not {"column", "dataset"} <= set(item):
+            raise self.wrong(here, 'a reference is {column = "src", dataset = "graph.person"}')
+        self.known(item, {"column", "dataset", "on_delete"}, here)
+        word = item.get("on_delete", OnDelete.RESTRICT)
+        if word not in set(OnDelete):
+            raise self.wrong(here, f"on_delete is restrict or cascade, not {word!r}")
+        name = self.dataset_name(item["dataset"], here)
+        return Reference(column=item["column"], dataset=str(name), on_delete=OnDelete(word))
+
+    def limit(self, item: Any, at: tuple[str, ...]) -> Cardinality:
+        here = (*at, "cardinality")
+        if not isinstance(item, dict) or set(item) != {"per", "max"}:
+            raise self.wrong(here, 'a cardinality is {per = "src", max = 5}')
+        if not _is_int(item["max"]) or item["max"] < 1:
+            raise self.wrong(here, f"max is a number from 1 on, not {item['max']!r}")
+        return Cardinality(per=item["per"], max=item["max"])
+
+    def names(self, body: Mapping[str, Any], key: str, at: tuple[str, ...]) -> tuple[str, ...]:
+        found = body.get(key, [])
+        if not isinstance(found, list) or any(not isinstance(name, str) for name in found):
+            raise self.wrong((*at, key), f'{key} is a list of columns: ["id"]')
+        if len(set(found)) != len(found):
+            raise self.wrong((*at, key), f"{key} names a column twice")
+        return tuple(found)
+
+    def columns_known(
+        self, what: str, names: Iterable[str], columns: Mapping[str, Any], at: tuple[str, ...]
+    ) -> None:
+        for name in names:
+            if name not in columns:
+                raise self.wrong(
+                    (*at, what), f"{what}: there is no column {name!r}{_meant(name, columns)}"
+                )
+
+    def known(self, body: Mapping[str, Any], words: set[str], at: tuple[str, ...]) -> None:
+        for word in body:
+            if word not in words:
+                raise self.wrong((*at, word), f"unknown key {word!r}{_meant(word, words)}")
+
+    def dataset_name(self, text: Any, at: tuple[str, ...]) -> DatasetName:
+        try:
+            return parse_dataset_name(str(text))
+        except HeadgateError as error:
+            raise self.wrong(at, error.message) from error
+
+    def wrong(self, at: tuple[str, ...], reason: str) -> InvalidSchemaFile:
+        return InvalidSchemaFile(file=self.file, line=self.lines.of(*at), reason=reason)
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _has(body: Any, word: str) -> bool:
+    return isinstance(body, dict) and body.get(word) is not None
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,344 @@
+"""Scripts of SQL statements, read by sqlglot: what each does, to which table, and where it is."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.errors import ParseError, SqlglotError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from headgate.errors import InvalidScript
+from headgate.model.names import DatasetName, check_name_part
+from headgate.tables.scan import Among, Condition, Within
+
+_CATALOG = "headgate"
+_UPSERT = "UPSERT"
+# Where the tokenizer says that something began.
+_PLACE = re.compile(r"(\d+):(\d+)")
+_TOKEN = re.compile(r"<Token [^>]*>")
+# Functions that stand for a table and make their rows of their arguments alone.
+_TABLE_FUNCTIONS = frozenset(
+    ("generate_series", "range", "repeat", "unnest", "json_each", "json_tree")
+)
+_ENGINE_FUNCTIONS = frozenset(("current_setting", "getvariable"))
+_BYTES_AT_MOST = 16 * 1024 * 1024
+
+
+class Dialect(DuckDB):
+    """DuckDB's SQL, with names in backticks too, as Spark has them."""
+
+    class Tokenizer(DuckDB.Tokenizer):
+        IDENTIFIERS = ['"', "`"]  # noqa: RUF012  (the library's own way to say it)
+
+
+class Action(enum.StrEnum):
+    INSERT = "insert"
+    UPSERT = "upsert"
+    UPDATE = "update"
+    DELETE = "delete"
+    MERGE = "merge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    action: Action
+    tree: exp.Expr
+    target: DatasetName
+    # Where it begins in the script.
+    line: int
+    column: int
+    text: str
+
+    @property
+    def target_node(self) -> exp.Table:
+        return _target_of(self.tree)
+
+    @cached_property
+    def tables(self) -> list[tuple[exp.Table, DatasetName]]:
+        """Every mention of a dataset but the target's own, which comes first in the tree."""
+        hidden = {cte.alias_or_name.lower() for cte in self.tree.find_all(exp.CTE)}
+        target = self.target_node
+        return [
+            (node, self.name_of(node))
+            for node in self.tree.find_all(exp.Table)
+            if node is not target
+            and isinstance(node.this, exp.Identifier)
+            and (node.args.get("db") or node.name.lower() not in hidden | {"excluded"})
+        ]
+
+    def name_of(self, node: exp.Table) -> DatasetName:
+        line, column = self.place_of(node)
+        return _dataset_name(node, line, column)
+
+    def place_of(self, node: exp.Expr) -> tuple[int, int]:
+        """Line and column in the script of a part of the statement."""
+        for part in node.find_all(exp.Identifier):
+            if "line" in part.meta:
+                return self._shifted(part)
+        return self.line, self.column
+
+    def _shifted(self, part: exp.Identifier) -> tuple[int, int]:
+        """The parser counts within the statement, and to the last character of a word."""
+        line, first = part.meta["line"], part.meta["start"]
+        before = self.text.rfind("\n", 0, first)
+        column = first - before + (self.column - 1 if line == 1 else 0)
+        return self.line + line - 1, column
+
+    def place_of_word(self, word: str) -> tuple[int, int]:
+        """Where a name first stands in the statement."""
+        for node in self.tree.find_all(exp.Identifier):
+            if node.name.lower() == word.lower() and "line" in node.meta:
+                return self._shifted(node)
+        return self.line, self.column
+
+
+def parse_script(text: str) -> list[Statement]:
+    """The statements in order; what is not INSERT, UPDATE, DELETE, UPSERT or MERGE is refused."""
+    if len(text) > _BYTES_AT_MOST:
+        raise InvalidScript(
+            line=1, column=1, reason="the script is over 16 MiB; bring large changes with `load`"
+        )
+    statements = [_parse(tokens, text) for tokens in _split(text)]
+    if not statements:
+        raise InvalidScript(line=1, column=1, reason="there is no statement in it")
+    return statements
+
+
+def _split(text: str) -> Iterator[list[Token]]:
+    try:
+        tokens = list(Dialect().tokenize(text))
+    except TokenError as error:
+        found = _PLACE.search(str(error.__cause__ or error))
+        line, column = (int(found[1]), int(found[2])) if found else (text.count("\n") + 1, 1)
+        reason = "a quote or a comment is not closed"
+        raise InvalidScript(line=line, column=column, reason=reason) from error
+    current: list[Token] = []
+    for token in tokens:
+        if token.token_type is TokenType.SEMICOLON:
+            if current:
+                yield current
+            current = []
+        else:
+            current.append(token)
+    if current:
+        yield current
+
+
+def _parse(tokens: Sequence[Token], text: str) -> Statement:
+    first = tokens[0]
+    line, column = first.line, first.start - text.rfind("\n", 0, first.start)
+    part = text[first.start : tokens[-1].end + 1]
+    is_upsert = first.text.upper() == _UPSERT
+    sql = "INSERT OR REPLACE" + part[len(_UPSERT) :] if is_upsert else part
+    try:
+        tree = sqlglot.parse_one(sql, dialect=Dialect)
+    except ParseError as error:
+        raise _refused(error, line, column) from error
+    except (SqlglotError, RecursionError) as error:
+        reason = "it is nested too deeply, or cannot be read"
+        raise InvalidScript(line=line, column=column, reason=reason) from error
+    action = _action_of(tree)
+    if action is None or isinstance(tree, exp.Command):
+        raise InvalidScript(
+            line=line,
+            column=column,
+            reason=f"{first.text.upper()} is not a statement that a mutation can have: write "
+            "INSERT, UPDATE, DELETE, UPSERT or MERGE",
+        )
+    _check(tree, line, column)
+    return Statement(
+        action=action,
+        tree=tree,
+        target=_dataset_name(_target_of(tree), line, column),
+        line=line,
+        column=column,
+        text=part,
+    )
+
+
+def _action_of(tree: exp.Expr) -> Action | None:
+    match tree:
+        case exp.Insert():
+            is_upsert = tree.args.get("conflict") or tree.args.get("alternative")
+            return Action.UPSERT if is_upsert else Action.INSERT
+        case exp.Update():
+            return Action.UPDATE
+        case exp.Delete():
+            return Action.DELETE
+        case exp.Merge():
+            return Action.MERGE
+    return None
+
+
+def _check(tree: exp.Expr, line: int, column: int) -> None:
+    if not isinstance(_named(tree), exp.Table):
+        raise InvalidScript(line=line, column=column, reason="the statement names no table")
+    if tree.args.get("returning"):
+        raise InvalidScript(line=line, column=column, reason="RETURNING is not supported")
+    for name in _functions_outside(tree):
+        reason = f"{name}(…) tells of the engine and not of the store's tables"
+        raise InvalidScript(line=line, column=column, reason=reason)
+    if isinstance(tree, exp.Insert):
+        if tree.args.get("overwrite"):
+            raise InvalidScript(
+                line=line, column=column, reason="INSERT OVERWRITE: use `load --mode overwrite`"
+            )
+        if tree.expression is None and not tree.args.get("default"):
+            raise InvalidScript(line=line, column=column, reason="INSERT needs VALUES or a SELECT")
+    if isinstance(tree, exp.Update) and not tree.expressions:
+        raise InvalidScript(line=line, column=column, reason="UPDATE needs SET column = value")
+
+
+def _functions_outside(tree: exp.Expr) -> Iterator[str]:
+    """Functions that would show what is not in any table of the branch."""
+    for node in tree.find_all(exp.Table):
+        if isinstance(node.this, exp.Func):
+            called = node.this.name if isinstance(node.this, exp.Anonymous) else ""
+            name = (called or node.this.sql_name()).lower()
+            if name not in _TABLE_FUNCTIONS:
+                yield name
+    for call in tree.find_all(exp.Anonymous):
+        if call.name.lower() in _ENGINE_FUNCTIONS:
+            yield call.name.lower()
+
+
+def _target_of(tree: exp.Expr) -> exp.Table:
+    target = _named(tree)
+    assert isinstance(target, exp.Table), "checked when the statement was read"
+    return target
+
+
+def _named(tree: exp.Expr) -> object:
+    return tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+
+
+def _dataset_name(node: exp.Table, line: int, column: int) -> DatasetName:
+    if not isinstance(node.this, exp.Identifier):
+        raise InvalidScript(line=line, column=column, reason=f"{node.sql()} is not a table")
+    parts = [part.name for part in node.parts if part.name]
+    if len(parts) > 2 and parts[0] == _CATALOG:
+        parts = parts[1:]
+    if len(parts) < 2:
+        raise InvalidScript(
+            line=line,
+            column=column,
+            reason=f"{'.'.join(parts)!r} needs a namespace, as in graph.person",
+        )
+    for part in parts:
+        check_name_part(part, what="dataset", whole=".".join(parts))
+    return DatasetName(namespace=tuple(parts[:-1]), name=parts[-1])
+
+
+def _refused(error: ParseError, line: int, column: int) -> InvalidScript:
+    first = error.errors[0] if error.errors else {}
+    reason = str(first.get("description") or _first_line(str(error)))
+    at_line, at_column = int(first.get("line") or 1), int(first.get("col") or 1)
+    reason = _TOKEN.sub("", reason).removesuffix(" but got ").rstrip(". ")
+    if reason.startswith("Required keyword"):
+        # The parser speaks of its own classes.
+        reason = "something is missing"
+    near = str(first.get("highlight") or "").strip()
+    at_column = max(1, at_column - len(near) + 1)
+    return InvalidScript(
+        line=line + at_line - 1,
+        column=at_column + (column - 1 if at_line == 1 else 0),
+        reason=f"{reason} near {near!r}" if near else reason,
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0]
+
+
+# What a WHERE says of the rows of one table, as far as files can be told apart by it.
+
+_WHOLE = {"int", "long"}
+
+
+def conditions_on(
+    where: exp.Expr | None, alias: str, types: Mapping[str, Any], *, alone: bool
+) -> list[Condition]:
+    """The conditions that every row of the table must meet; `types` are its columns' by name.
+
+    Only comparisons that mean the same to Iceberg and to the evaluating engine count: a column
+    with a literal of its own type. `alone`: no other table could own an unqualified column.
+    """
+    if where is None:
+        return []
+    condition = where.this if isinstance(where, exp.Where) else where
+    found = (_condition(part, alias, types, alone) for part in _conjuncts(condition))
+    return [one for one in found if one is not None]
+
+
+def _conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
+    node = node.unnest()
+    if isinstance(node, exp.And):
+        yield from _conjuncts(node.left)
+        yield from _conjuncts(node.right)
+    else:
+        yield node
+
+
+def _condition(
+    node: exp.Expr, alias: str, types: Mapping[str, Any], alone: bool
+) -> Condition | None:
+    def column_of(side: Any) -> str | None:
+        if not isinstance(side, exp.Column):
+            return None
+        if not (side.table.lower() == alias.lower() if side.table else alone):
+            return None
+        return next((name for name in types if name.lower() == side.name.lower()), None)
+
+    if isinstance(node, exp.In) and not node.args.get("query"):
+        column = column_of(node.this)
+        values = [_literal(item, types[column]) for item in node.expressions] if column else []
+        if column and values and None not in values:
+            return Among(column=column, values=frozenset(values))
+        return None
+    if isinstance(node, exp.Between):
+        column = column_of(node.this)
+        if column is None:
+            return None
+        low, high = (_literal(node.args[end], types[column]) for end in ("low", "high"))
+        return Within(column=column, low=low, high=high) if None not in (low, high) else None
+    return _comparison(node, column_of, types)
+
+
+def _comparison(node: exp.Expr, column_of: Any, types: Mapping[str, Any]) -> Condition | None:
+    if not isinstance(node, exp.EQ | exp.LT | exp.LTE | exp.GT | exp.GTE):
+        return None
+    column, other, turned = column_of(node.left), node.right, False
+    if column is None:
+        column, other, turned = column_of(node.right), node.left, True
+    value = _literal(other, types[column]) if column is not None else None
+    if column is None or value is None:
+        return None
+    if isinstance(node, exp.EQ):
+        return Among(column=column, values=frozenset([value]))
+    if isinstance(node, exp.GT | exp.GTE) != turned:
+        return Within(column=column, low=value)
+    return Within(column=column, high=value)
+
+
+def _literal(node: Any, kind: Any) -> Any:
+    """The literal's value where it has the column's own type; else None."""
+    sign = 1
+    if isinstance(node, exp.Neg):
+        node, sign = node.this, -1
+    if not isinstance(node, exp.Literal):
+        return None
+    if node.is_string:
+        return node.this if kind == "string" else None
+    if kind in _WHOLE and str(node.this).isdigit():
+        value = sign * int(node.this)
+        limit = 2**31 if kind == "int" else 2**63
+        return value if -limit <= value < limit else None
+    return None

@@ -1,0 +1,493 @@
+"""What a client may not do to a server: send too much, send too slowly, wait for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.datastructures import URL, Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headgate.errors import (
+    Conflict,
+    Denied,
+    Exists,
+    HeadgateError,
+    Invalid,
+    NotFound,
+    TokenRefused,
+    Unavailable,
+    WorkFailed,
+)
+from headgate.model.access import Grant, allow, require, rule_of
+from headgate.model.changes import OperationKey, Receipt
+from headgate.model.names import LABEL_LIMIT, check_label
+from headgate.model.nouns import PublicationKind
+from headgate.server.api.models import Problem
+from headgate.server.authorization import Authority
+from headgate.server.builds import ServerBuilds
+from headgate.store.documents import publication_wire, receipt_wire
+from headgate.store.embedded import Store, operation_key
+
+# What routes answer with: the documents of the command line, paged by a header.
+
+T = TypeVar("T")
+
+REPLAYED = "Idempotency-Replayed"
+
+
+class JsonReply(Response):
+    """One JSON document, written as the command line writes it."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return orjson.dumps(content, default=str, option=orjson.OPT_NON_STR_KEYS)
+        except TypeError:
+            # A name that is not valid Unicode must not make its own error unprintable.
+            return json.dumps(content, default=str).encode()
+
+
+def page(
+    request: Request,
+    items: Sequence[T],
+    *,
+    limit: int,
+    cursor: Callable[[T], str],
+    to: Callable[[T], Any],
+) -> JsonReply:
+    """The first `limit` of the items; where there are more, a Link to the rest.
+
+    The caller asks for one more than the limit, so that there is no empty last page.
+    """
+    reply = JsonReply([to(item) for item in items[:limit]])
+    if len(items) > limit:
+        rest = URL(str(request.url)).include_query_params(cursor=cursor(items[limit - 1]))
+        # Without host: what the client called us is the client's to know.
+        reply.headers["link"] = f'<{rest.path}?{rest.query}>; rel="next"'
+    return reply
+
+
+def following(items: Sequence[T], cursor: str | None, *, key: Callable[[T], str]) -> Sequence[T]:
+    """Of items in the order of their keys, those after the cursor."""
+    if cursor is None:
+        return items
+    return [item for item in items if key(item) > cursor]
+
+
+def published(store: Store, receipt: Receipt, *, kind: PublicationKind) -> JsonReply:
+    """The publication of an operation, or that nothing changed."""
+    number = receipt.publication
+    body = (
+        publication_wire(store.publication(number))
+        if number is not None
+        else receipt_wire(receipt, kind=kind, actor=store.settings.actor)
+    )
+    return JsonReply(body, headers={REPLAYED: "true"} if receipt.replayed else None)
+
+
+# Errors over HTTP: one table from family to status, one body, every error in it.
+
+_log = logging.getLogger("headgate.server")
+
+STATUSES: dict[type[HeadgateError], int] = {
+    Invalid: 400,
+    TokenRefused: 401,
+    Denied: 403,
+    NotFound: 404,
+    Conflict: 409,
+    Exists: 409,
+    WorkFailed: 422,
+    Unavailable: 503,
+    HeadgateError: 500,
+}
+# Refusals of the request itself, before any of the above can happen.
+TIMED_OUT, TOO_LARGE, TOO_SLOW = 408, 413, 504
+# As proxies write down a request whose client hung up; it is never sent.
+CLIENT_GONE = 499
+
+MEANINGS: Mapping[int, str] = {
+    400: "The request cannot be done by anybody: change it.",
+    401: "There is no bearer token, or it is unknown, expired or revoked.",
+    403: "The token's role or branch patterns do not allow this, or the branch is protected.",
+    404: "Something that is named does not exist.",
+    TIMED_OUT: "The body did not arrive in time.",
+    409: "Somebody else was first, a fence refused, or the name is taken; nothing was changed.",
+    TOO_LARGE: "The body is larger than this server takes.",
+    422: "The work itself failed: a build, a check, or user code.",
+    503: "A part that is needed does not answer, or is busy: try again.",
+    TOO_SLOW: "No answer in time; what was asked for may still happen. Ask by its key.",
+}
+
+
+def status_of(error: HeadgateError) -> int:
+    """The status of the nearest family."""
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def problem(error: HeadgateError) -> JsonReply:
+    """`{"error", "code", …facts}`, as the command line prints it."""
+    status = status_of(error)
+    headers = {"www-authenticate": "Bearer"} if status == 401 else None
+    return JsonReply(error.to_json(), status_code=status, headers=headers)
+
+
+def refusal(status: int, code: str, message: str, **facts: Any) -> JsonReply:
+    """The same of a request that never came as far as a verb."""
+    return JsonReply({"error": message, "code": code, **facts}, status_code=status)
+
+
+def _unrouted(error: HTTPException, request: Request) -> JsonReply:
+    path = request.url.path
+    if error.status_code == 404:
+        told = f"there is no route {path}: /api/openapi.json describes those there are."
+        return refusal(404, "no_such_route", told)
+    if error.status_code == 405:
+        told = f"{path} does not take {request.method}: see /api/openapi.json."
+        return refusal(405, "method_not_allowed", told)
+    return refusal(error.status_code, "http", f"{str(error.detail).lower()}.")
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Every error that a route can end in becomes a body of the one shape."""
+
+    async def known(_: Request, error: Exception) -> JsonReply:
+        assert isinstance(error, HeadgateError)
+        return problem(error)
+
+    async def malformed(_: Request, error: Exception) -> JsonReply:
+        assert isinstance(error, RequestValidationError)
+        fields = [
+            {"where": ".".join(str(part) for part in found["loc"]), "what": found["msg"]}
+            for found in error.errors()
+        ]
+        told = "; ".join(f"{field['where']}: {field['what']}" for field in fields)
+        return refusal(
+            400, "malformed_request", f"the request cannot be read: {told}.", fields=fields
+        )
+
+    async def unrouted(request: Request, error: Exception) -> JsonReply:
+        assert isinstance(error, HTTPException)
+        reply = _unrouted(error, request)
+        reply.headers.update(error.headers or {})
+        return reply
+
+    async def gone(_: Request, __: Exception) -> JsonReply:
+        # No defect, and nobody is left to read this; the log has it beside the other requests.
+        return refusal(CLIENT_GONE, "client_gone", "the client left before its body had arrived.")
+
+    async def unforeseen(request: Request, error: Exception) -> JsonReply:
+        # The log has the traceback; the reply says nothing of what may have been in it.
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return refusal(500, "defect", "this is a defect of Headgate; the server's log has it.")
+
+    app.add_exception_handler(HeadgateError, known)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(HTTPException, unrouted)
+    app.add_exception_handler(ClientDisconnect, gone)
+    app.add_exception_handler(Exception, unforeseen)
+
+
+# How routes are declared: an operation id with a rule, an example, every error described.
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": meaning} for status, meaning in MEANINGS.items()
+}
+
+
+def router(noun: str) -> APIRouter:
+    """The routes of one noun."""
+    return APIRouter(prefix="/api/v1", tags=[noun], responses=_PROBLEMS)
+
+
+def documented(
+    operation: str, model: Any, *, status: int = 200, paged: bool = False, what: str = "Done."
+) -> dict[str, Any]:
+    """The keywords of a route; one whose operation has no rule cannot be declared."""
+    rule_of(operation)
+    answer: dict[str, Any] = {"model": model, "description": what}
+    if paged:
+        answer["headers"] = {
+            "Link": {
+                "description": 'The next page, as `<…>; rel="next"`; absent on the last.',
+                "schema": {"type": "string"},
+            }
+        }
+    return {
+        "operation_id": operation,
+        "response_model": None,
+        "status_code": status,
+        "responses": {status: answer},
+    }
+
+
+# Who calls: the bearer of a token, let through by the rule of the route.
+
+_bearer = HTTPBearer(auto_error=False, description="A token of `headgate token create`.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """One request's right to act. A store to write on is had only by naming the branches."""
+
+    grant: Grant
+    operation: str
+    served: Store
+    authority: Authority
+    builds: ServerBuilds
+
+    def looking(self) -> Store:
+        """The store in the caller's name, to look at; whoever came as far may read."""
+        return self.served.acting_as(self.grant.actor, may_write_protected=False)
+
+    @contextmanager
+    def acting(self, *written: str) -> Iterator[Store]:
+        """The store in the caller's name, if the route's rule lets them write these branches."""
+        try:
+            allow(self.grant, self.operation, written=written)
+            yield self.served.acting_as(
+                self.grant.actor, may_write_protected=self.grant.may_write_protected
+            )
+        except Denied as refused:
+            branch = next(iter(written), None)
+            self.authority.note(self.grant.actor, self.operation, refused, branch=branch)
+            raise
+
+
+def identify(
+    request: Request,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> Caller:
+    """The caller, refused here if their role can never do what this route does."""
+    operation = str(request.scope["route"].operation_id)
+    rule = rule_of(operation)
+    authority: Authority = request.app.state.authority
+    grant = authority.grant(credentials.credentials if credentials else None, operation)
+    # For the access log.
+    request.state.actor = grant.actor
+    try:
+        require(grant, rule.right)
+    except Denied as refused:
+        authority.note(grant.actor, operation, refused)
+        raise
+    return Caller(
+        grant=grant,
+        operation=operation,
+        served=request.app.state.store,
+        authority=authority,
+        builds=request.app.state.builds,
+    )
+
+
+CallerDependency = Annotated[Caller, Depends(identify)]
+
+
+# What many routes are asked with: a page, an idempotency key.
+
+_OPERATION_PARTS = 3
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
+Cursor = Annotated[
+    str | None,
+    Query(
+        max_length=1200, description="Where to go on: from the `Link` header of the page before."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keyed:
+    """The idempotency key of a request, if it has one."""
+
+    key: str | None
+    # Kind, branch and request hash, where the client has settled them itself.
+    settled: tuple[str, str, str] | None
+
+    def operation(
+        self, *, actor: str, kind: str, branch: str, request: Mapping[str, Any]
+    ) -> OperationKey | None:
+        """What makes a repeated request the same one; the principal is always the token's."""
+        if self.key is None or self.settled is None:
+            return operation_key(self.key, actor=actor, kind=kind, branch=branch, request=request)
+        kind, branch, hashed = self.settled
+        return OperationKey(
+            principal=actor, kind=kind, branch=branch, key=self.key, request_hash=hashed
+        )
+
+
+def _keyed(
+    key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="A repeated request with this key is done once; kept for 30 days.",
+        ),
+    ] = None,
+    settled: Annotated[
+        str | None,
+        Header(
+            alias="Headgate-Operation",
+            description="`kind branch hash` of the request, for clients that settle it themselves.",
+        ),
+    ] = None,
+) -> Keyed:
+    if key is not None:
+        check_label(key, what="an idempotency key")
+    if settled is None:
+        return Keyed(key=key, settled=None)
+    parts = settled.split(" ")
+    if len(parts) != _OPERATION_PARTS or not all(0 < len(p) <= LABEL_LIMIT for p in parts):
+        raise Invalid("Headgate-Operation is not `kind branch hash`.", given=settled[:LABEL_LIMIT])
+    return Keyed(key=key, settled=(parts[0], parts[1], parts[2]))
+
+
+KeyDependency = Annotated[Keyed, Depends(_keyed)]
+
+
+API = "/api/"
+# Bytes of files come as they are; everything else is a small document.
+_UPLOADS = ("/api/v1/files/", "/api/v1/contents/")
+
+# No script, no frame, no guessing of types, nothing kept by a cache on the way.
+_SECURITY = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    document_bytes: int = 16 * 1024 * 1024
+    upload_bytes: int = 64 * 1024**3
+    # Between two parts of a body.
+    body_seconds: float = 60
+    # Until an answer begins; uploads and builds that are watched take as long as they take.
+    answer_seconds: float = 300
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _TooSlow(Exception):
+    pass
+
+
+class Guard:
+    """Keeps the limits on the API, and puts the security headers on its answers."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(API):
+            await self._app(scope, receive, send)
+            return
+        is_upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
+        exchange = _Exchange(scope, receive, send, self._limits, is_upload=is_upload)
+        await exchange.run(self._app)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, limits: Limits, *, is_upload: bool
+    ) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._limits = limits
+        self._is_upload = is_upload
+        self._most = limits.upload_bytes if is_upload else limits.document_bytes
+        self._taken = 0
+        self._complete = False
+        self._began = False
+        self._abandoned = False
+
+    async def run(self, app: ASGIApp) -> None:
+        announced = Headers(scope=self._scope).get("content-length", "0")
+        if announced.isdigit() and int(announced) > self._most:
+            await self._refuse(TOO_LARGE, "too_large", self._size_text())
+            return
+        patience = None if self._is_upload else self._limits.answer_seconds
+        work = asyncio.ensure_future(app(self._scope, self.receive, self.send))
+        done, _ = await asyncio.wait({work}, timeout=patience)
+        if not done and not self._began:
+            # A worker thread cannot be stopped: it ends by itself, and nobody hears what it says.
+            self._abandoned = True
+            work.add_done_callback(lambda task: task.exception())
+            await self._refuse(
+                TOO_SLOW,
+                "no_answer_in_time",
+                f"no answer within {self._limits.answer_seconds:g} s. What was asked for may still "
+                "happen: look for it by its idempotency key.",
+            )
+            return
+        await self._finish(work)
+
+    async def _finish(self, work: asyncio.Future[None]) -> None:
+        try:
+            await work
+        except _TooLarge:
+            await self._refuse(TOO_LARGE, "too_large", self._size_text())
+        except _TooSlow:
+            text = f"nothing more of the body came for {self._limits.body_seconds:g} s."
+            await self._refuse(TIMED_OUT, "body_timeout", text)
+
+    async def receive(self) -> Message:
+        if self._complete:
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), self._limits.body_seconds)
+        except TimeoutError as error:
+            raise _TooSlow from error
+        if message["type"] == "http.request":
+            self._taken += len(message.get("body", b""))
+            self._complete = not message.get("more_body", False)
+            if self._taken > self._most:
+                raise _TooLarge
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self._abandoned:
+            return
+        if message["type"] == "http.response.start":
+            self._began = True
+            headers = MutableHeaders(scope=message)
+            for name, value in _SECURITY.items():
+                headers.setdefault(name, value)
+        await self._send(message)
+
+    async def _refuse(self, status: int, code: str, text: str) -> None:
+        if self._began:
+            return
+        reply = refusal(status, code, text)
+        # What is left of the body is not wanted.
+        reply.headers["connection"] = "close"
+        await reply(self._scope, self._receive, self._sending)
+
+    async def _sending(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _SECURITY.items():
+                headers.setdefault(name, value)
+        await self._send(message)
+
+    def _size_text(self) -> str:
+        return f"the body is over the {self._most} bytes that this server takes."

@@ -1,0 +1,132 @@
+"""Who may use a served store: people by their tokens, jobs by their attempts'; refusals kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import replace
+
+from headgate.catalog.database import Connection, Database, now
+from headgate.catalog.records import find_transaction
+from headgate.catalog.tokens import TokenRecord, check_good, find_token
+from headgate.catalog.transactions import record_event
+from headgate.catalog.units import find_unit
+from headgate.errors import Denied, TokenRefused
+from headgate.iceberg.authorization import job_principal, refuse_job
+from headgate.iceberg.service import Action, Principal
+from headgate.model.access import Grant, Role, allow
+from headgate.model.contexts import BranchContext, Context, UnitContext
+from headgate.model.ids import Instant
+
+_log = logging.getLogger("headgate.server")
+
+_OPERATIONS = {Action.READ: "iceberg_read", Action.WRITE: "iceberg_write"}
+# The same refusal again within this time is not written down again: nobody fills the catalog so.
+_QUIET_SECONDS = 60.0
+_REMEMBERED = 4096
+
+
+class Authority:
+    """Tells who a token stands for, by the catalog, so that a revocation bites at once."""
+
+    def __init__(self, database: Database, *, code_from: Role = Role.ADMIN) -> None:
+        self._database = database
+        self._writers_deliver_code = code_from is not Role.ADMIN
+        self._told: OrderedDict[tuple[str | None, ...], float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def grant(self, token: str | None, operation: str) -> Grant:
+        """What a token grants now; a token that was good once is named in the audit."""
+        if token is None:
+            raise TokenRefused(reason="the request has none")
+        record, moment = self._database.read(lambda c: (find_token(c, token), now(c)))
+        if record is None:
+            # Not written down: whoever guesses must not be able to fill the catalog.
+            _log.warning("a request for %s came with an unknown token", operation)
+            raise TokenRefused(reason="it is unknown here")
+        return self.check(record, moment, operation)
+
+    def check(self, record: TokenRecord, moment: Instant, operation: str) -> Grant:
+        try:
+            grant = check_good(record, moment)
+        except TokenRefused as refusal:
+            self.note(record.grant.actor, operation, refusal)
+            raise
+        return replace(grant, delivers_code=self._writers_deliver_code)
+
+    def note(
+        self, actor: str, operation: str, refusal: Denied, *, branch: str | None = None
+    ) -> None:
+        """Writes a refusal down as an event of kind `refused`."""
+        named = branch or refusal.facts.get("branch")
+        if not self._is_news((actor, operation, named, refusal.code)):
+            return
+        self._database.write(
+            lambda c: record_event(
+                c,
+                at=now(c),
+                actor=actor,
+                kind="refused",
+                branch=named,
+                wanted=operation,
+                code=refusal.code,
+            )
+        )
+
+    def _is_news(self, refusal: tuple[str | None, ...]) -> bool:
+        moment = time.monotonic()
+        with self._lock:
+            told = self._told.get(refusal)
+            if told is not None and moment - told < _QUIET_SECONDS:
+                return False
+            self._told[refusal] = moment
+            self._told.move_to_end(refusal)
+            while len(self._told) > _REMEMBERED:
+                self._told.popitem(last=False)
+            return True
+
+
+class ServedTokens:
+    """Checks every request of the Iceberg endpoint."""
+
+    def __init__(self, database: Database, authority: Authority | None = None) -> None:
+        self._database = database
+        self._authority = authority or Authority(database)
+
+    def __call__(self, token: str | None, context: Context, action: Action) -> Principal:
+        if token is None:
+            raise TokenRefused(reason="the request has none")
+        operation = _OPERATIONS[action]
+        record, moment = self._database.read(lambda c: (find_token(c, token), now(c)))
+        if record is None:
+            return self._database.read(lambda c: job_principal(c, token, context))
+        refuse_job(context)
+        grant = self._authority.check(record, moment, operation)
+        written = self._written(context) if action is Action.WRITE else ()
+        try:
+            allow(grant, operation, written=written)
+        except Denied as refusal:
+            self._authority.note(grant.actor, operation, refusal, branch=next(iter(written), None))
+            raise
+        return Principal(actor=grant.actor, may_write_protected=grant.may_write_protected)
+
+    def refused(self, principal: Principal, action: Action, refusal: Denied) -> None:
+        """Writes down what a branch's protection refused; a superseded job's end is no refusal."""
+        if principal.attempt is None:
+            self._authority.note(principal.actor, _OPERATIONS[action], refusal)
+
+    def _written(self, context: Context) -> tuple[str, ...]:
+        """The branch that a write in this context would change."""
+        if isinstance(context, BranchContext):
+            return (context.branch,)
+        if isinstance(context, UnitContext):
+            return self._database.read(lambda c: _branch_of(c, context.id))
+        return ()
+
+
+def _branch_of(connection: Connection, id: str) -> tuple[str, ...]:
+    unit = find_unit(connection, id)
+    single = find_transaction(connection, id) if unit is None else None
+    return tuple(found.branch for found in (unit, single) if found is not None)

@@ -1,0 +1,314 @@
+"""Builds that this server keeps: done by its own workers, or by the clients that started them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headgate.builds.client_jobs import HandedJobs
+from headgate.builds.open import LEASE_SECONDS
+from headgate.errors import (
+    BuildNotKept,
+    Conflict,
+    HeadgateError,
+    IdempotencyKeyReused,
+    NoBuildsHere,
+    NotFound,
+    Unavailable,
+    WorkFailed,
+)
+from headgate.model.ids import BuildId, mint_build
+from headgate.store.documents import Json
+from headgate.store.embedded import Store
+
+if TYPE_CHECKING:
+    from headgate.builds.ledger import Watch
+    from headgate.builds.report import BuildOutcome, ShownJob
+
+
+# A build of this server as those see it who watch it, and the client that does its jobs.
+
+# How many of the changes in its jobs somebody has seen: each has a number.
+Seen = int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOnce:
+    """A request for a build by the name that its client gave it: sent again, it is the same one."""
+
+    actor: str
+    key: str
+    # Of all that was asked for.
+    request_hash: str
+
+    def is_again(self, earlier: AskedOnce | None) -> bool:
+        """Whether this is that request; under the same key there is no other."""
+        if earlier is None or (earlier.actor, earlier.key) != (self.actor, self.key):
+            return False
+        if earlier.request_hash != self.request_hash:
+            raise IdempotencyKeyReused(key=self.key)
+        return True
+
+
+class KeptBuild:
+    """How its jobs are doing, and what came of it."""
+
+    def __init__(
+        self,
+        handed: HandedJobs | None = None,
+        *,
+        actor: str = "",
+        branch: str = "",
+        asked: AskedOnce | None = None,
+    ) -> None:
+        self.handed = handed
+        self.asked = asked
+        # Whose it is to work on, and the branch that this writes, where it is handed out.
+        self.actor = actor
+        self.branch = branch
+        self.future: Future[BuildOutcome] | None = None
+        self._lock = threading.Lock()
+        self._jobs: Sequence[ShownJob] = ()
+        self._looks: list[tuple[Any, ...]] = []
+        self._changed: list[Seen] = []
+        self._changes = 0
+
+    @property
+    def is_running(self) -> bool:
+        return self.future is None or not self.future.done()
+
+    def watch(self, jobs: Sequence[ShownJob]) -> None:
+        """Takes in how the jobs are doing now; those that look different count as changed."""
+        with self._lock:
+            if not self._looks:
+                self._looks, self._changed = [()] * len(jobs), [0] * len(jobs)
+            self._jobs = jobs
+            for at, job in enumerate(jobs):
+                look = _look(job)
+                if look != self._looks[at]:
+                    self._changes += 1
+                    self._looks[at], self._changed[at] = look, self._changes
+        self.ring()
+
+    def ring(self) -> None:
+        """Wakes the client's exchange, where there is one."""
+        if self.handed is not None:
+            self.handed.ring()
+
+    def live_jobs(self) -> list[Json]:
+        return [job.to_live_json() for job in self._jobs]
+
+    def find_answer(
+        self, running: Collection[str], seen: Seen, *, expected: int, anyway: bool = False
+    ) -> Json | None:
+        """What the client is to hear now; None if that is nothing new, unless `anyway`."""
+        assert self.handed is not None
+        outcome = self._outcome()
+        orders = {order.id: order for order in self.handed.orders()} if outcome is None else {}
+        start = [order.to_json() for id, order in orders.items() if id not in running]
+        stop = [id for id in running if id not in orders]
+        with self._lock:
+            changed = [(at, self._jobs[at]) for at, n in enumerate(self._changed) if n > seen]
+            changes = self._changes
+        told = start or stop or changed or outcome or expected != self.handed.expected
+        if not (told or anyway):
+            return None
+        return {
+            "expected": self.handed.expected if outcome is None else 0,
+            "start": start,
+            "stop": stop,
+            "seen": changes,
+            "jobs": [{"position": at, "job": job.to_live_json()} for at, job in changed],
+            "outcome": outcome,
+        }
+
+    def _outcome(self) -> Json | None:
+        """How it ended, if it has; an error of its own is the client's to hear."""
+        if self.future is None or not self.future.done():
+            return None
+        error = self.future.exception()
+        if error is None:
+            return self.future.result().to_live_json()
+        if isinstance(error, HeadgateError):
+            raise error
+        raise WorkFailed("the build ended by a defect of Headgate; the server's log has it.")
+
+
+def _look(job: ShownJob) -> tuple[Any, ...]:
+    """What a watcher would notice, the passing of time aside."""
+    return (job.state, job.attempts, job.rows, job.spark_jobs, job.stages, job.error is None)
+
+
+_log = logging.getLogger("headgate.server")
+
+_POLL_SECONDS = 0.05
+# Outcomes of builds that ended are kept for those who still watch.
+_KEPT = 100
+
+Build = Callable[[BuildId, "Watch"], "BuildOutcome"]
+HandedBuild = Callable[[BuildId, "Watch", HandedJobs], "BuildOutcome"]
+
+
+class ServerBuilds:
+    """A few builds at a time on the server's own workers, and many that only are kept here."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        at_once: int = 4,
+        kept_at_once: int = 64,
+        silent_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._store = store
+        self._at_once = {False: at_once, True: kept_at_once}
+        self._silent_seconds = silent_seconds
+        # Threads are made as they are needed.
+        most = at_once + kept_at_once
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="headgate-build")
+        self._known: dict[BuildId, KeptBuild] = {}
+        self._lock = threading.Lock()
+
+    def start(self, build: Build, *, asked: AskedOnce | None = None) -> BuildId:
+        """Starts it here and returns once it is open; what hinders its opening is raised here."""
+        if self._at_once[False] == 0:
+            raise NoBuildsHere
+        id, kept = mint_build(), KeptBuild(asked=asked)
+        return self._begin(id, kept, lambda: build(id, kept.watch))
+
+    def hand_out(
+        self,
+        build: HandedBuild,
+        *,
+        actor: str,
+        branch: str,
+        on_word_of: str | None,
+        asked: AskedOnce | None = None,
+    ) -> BuildId:
+        """The same of one whose jobs its client does, for as long as it is heard of."""
+        id = mint_build()
+        jobs = HandedJobs(
+            self._store.build_parts,
+            give_up=lambda: self._give_up(id),
+            on_word_of=on_word_of,
+            silent_seconds=self._silent_seconds,
+        )
+        kept = KeptBuild(jobs, actor=actor, branch=branch, asked=asked)
+        return self._begin(id, kept, lambda: build(id, kept.watch, jobs))
+
+    def load_handed(self, id: str) -> KeptBuild:
+        """A build of this server whose jobs its client does; it may have ended."""
+        kept = self._known.get(BuildId(id))
+        if kept is None or kept.handed is None:
+            # One that is not there at all is told apart.
+            self._store.build_record(id)
+            raise BuildNotKept(build=id)
+        return kept
+
+    def find_live(self, id: str) -> list[Json] | None:
+        """How the jobs of a build that runs here are doing, to the last task."""
+        kept = self._known.get(BuildId(id))
+        return kept.live_jobs() or None if kept is not None else None
+
+    def find_outcome(self, id: str) -> Json | None:
+        """The document of a build that ended here."""
+        kept = self._known.get(BuildId(id))
+        future = kept.future if kept is not None else None
+        if future is None or not future.done() or future.exception() is not None:
+            return None
+        return future.result().to_json()
+
+    def close(self) -> None:
+        """Cancels what runs here and waits for it: nothing is left half done."""
+        with self._lock:
+            known = dict(self._known)
+        for id, kept in known.items():
+            if kept.is_running:
+                self._cancel(id)
+                if kept.handed is not None:
+                    kept.handed.wait_no_longer()
+        self._pool.shutdown(wait=True)
+
+    def _begin(self, id: BuildId, kept: KeptBuild, work: Callable[[], BuildOutcome]) -> BuildId:
+        """Its id once it is open; that of an earlier build where this was asked for before."""
+        is_handed = kept.handed is not None
+        with self._lock:
+            earlier = self._find_asked(kept.asked)
+            if earlier is not None:
+                id, future = earlier
+            else:
+                self._make_room(is_handed=is_handed)
+                self._known[id] = kept
+                future = kept.future = self._pool.submit(work)
+                future.add_done_callback(lambda done: _tell(id, done))
+                future.add_done_callback(lambda _: kept.ring())
+        self._await_opening(id, future)
+        return id
+
+    def _find_asked(self, asked: AskedOnce | None) -> tuple[BuildId, Future[BuildOutcome]] | None:
+        if asked is None:
+            return None
+        for id, kept in self._known.items():
+            if kept.future is not None and asked.is_again(kept.asked):
+                if kept.handed is not None:
+                    # Whoever asks again is there; what it waited for in vain was no silence.
+                    kept.handed.hear((), ready=False)
+                return id, kept.future
+        return None
+
+    def _make_room(self, *, is_handed: bool) -> None:
+        """Raises where as many run as may; forgets builds that ended long ago."""
+        alike = [k for k in self._known.values() if (k.handed is not None) == is_handed]
+        busy = sum(k.is_running for k in alike)
+        if busy >= self._at_once[is_handed]:
+            raise Unavailable(
+                f"this server runs {busy} builds already, as many as it may. Try again when "
+                "one has ended.",
+                running=busy,
+            )
+        self._forget()
+
+    def _give_up(self, id: BuildId) -> None:
+        _log.warning("build %s: its client has not been heard of any more", id)
+        self._cancel(id)
+
+    def _cancel(self, id: BuildId) -> None:
+        try:
+            self._store.cancel_build(id)
+        except (Conflict, NotFound) as error:
+            _log.info("build %s ended by itself: %s", id, error.message)
+
+    def _await_opening(self, id: BuildId, future: Future[BuildOutcome]) -> None:
+        while not future.done():
+            if self._is_recorded(id):
+                return
+            time.sleep(_POLL_SECONDS)
+        # Raises what hindered it.
+        future.result()
+
+    def _is_recorded(self, id: BuildId) -> bool:
+        try:
+            self._store.build_record(id)
+        except NotFound:
+            return False
+        return True
+
+    def _forget(self) -> None:
+        ended = [id for id, kept in self._known.items() if not kept.is_running]
+        for id in ended[: max(0, len(ended) - _KEPT)]:
+            del self._known[id]
+
+
+def _tell(id: BuildId, done: Future[BuildOutcome]) -> None:
+    error = done.exception()
+    if error is None:
+        _log.info("build %s %s", id, done.result().state.value)
+    elif isinstance(error, HeadgateError):
+        _log.warning("build %s: %s", id, error.message)
+    else:
+        _log.error("build %s failed", id, exc_info=error)

@@ -1,0 +1,226 @@
+"""The pages on the server's application."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from nicegui import app as nicegui_app
+from nicegui import ui
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from headgate import __version__
+from headgate.errors import Denied, HeadgateError, Invalid, NotFound, Unavailable
+from headgate.server.web import markup
+from headgate.server.web import page as frame
+from headgate.server.web.branches_page import branches_page
+from headgate.server.web.build_page import Again, acting, build_page, builds_page
+from headgate.server.web.dataset_page import dataset_page
+from headgate.server.web.datasets_page import datasets_page
+from headgate.server.web.lineage_page import lineage_page
+from headgate.server.web.log_page import log_page
+from headgate.server.web.page import Act, Page, PageHeaders, PageMaker, Section, Visit
+from headgate.server.web.review_page import review_page
+from headgate.server.web.sessions import COOKIE, Door, Sessions, load_key
+from headgate.store.embedded import Store
+
+# NiceGUI draws the pages: sections as HTML, kept up to date and listened to over its socket.
+
+_LOG = logging.getLogger("headgate.pages")
+_STATUSES = ((NotFound, 404), (Denied, 403), (Invalid, 400), (Unavailable, 503))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What every page needs to be served."""
+
+    store: Store
+    door: Door
+    # Where a refusal is written down: who, what they wanted, why not.
+    note: Callable[[str, str, Denied], None]
+
+    async def serve(
+        self, request: Request, make: PageMaker, subject: str = "", act: Act | None = None
+    ) -> Response | None:
+        """Draws a page for whoever asks, or sends them to sign in."""
+        cookie = request.cookies.get(COOKIE)
+        grant = await run_in_threadpool(self.door.find_visitor, cookie)
+        if grant is None:
+            return self.door.turn_away(request)
+        # For the access log.
+        request.state.actor = grant.actor
+        query = dict(request.query_params)
+        path = request.url.path
+        visit = Visit(store=self.store, grant=grant, query=query, subject=subject, path=path)
+        page = await run_in_threadpool(make_safely, make, visit)
+        shown = _Shown(self, cookie, query, subject, make)
+        shown.draw(page, grant.actor)
+        if act is not None:
+            ui.on("act", lambda event: shown.act(act, event.args))
+        if page.status != 200:
+            return ui.context.client.build_response(request, page.status)
+        return None
+
+    async def visit_again(
+        self, cookie: str | None, query: Mapping[str, str], subject: str
+    ) -> Visit | None:
+        """As the page was asked for, by a token that must still be good."""
+        grant = await run_in_threadpool(self.door.find_visitor, cookie)
+        if grant is None:
+            return None
+        return Visit(store=self.store, grant=grant, query=query, subject=subject)
+
+
+class _Shown:
+    """One page in one browser."""
+
+    def __init__(
+        self,
+        host: Host,
+        cookie: str | None,
+        query: Mapping[str, str],
+        subject: str,
+        make: PageMaker,
+    ) -> None:
+        self._host = host
+        self._cookie = cookie
+        self._query = query
+        self._subject = subject
+        self._make = make
+        self._drawn: dict[str, ui.html] = {}
+        self._timer: ui.timer | None = None
+
+    def draw(self, page: Page, actor: str) -> None:
+        ui.page_title(f"{page.title} · Headgate")
+        _not_a_landmark()
+        ui.html(frame.top(page.place, actor, self._query.get("q", "")), sanitize=False)
+        with ui.element("main").classes("page"):
+            for section in page.sections:
+                self._drawn[section.key] = ui.html(section.body, sanitize=False)
+        if page.refresh_seconds is not None:
+            self._timer = ui.timer(page.refresh_seconds, self._refresh, immediate=False)
+
+    async def _refresh(self) -> None:
+        visit = await self._host.visit_again(self._cookie, self._query, self._subject)
+        if visit is None:
+            ui.navigate.reload()
+            return
+        page = await run_in_threadpool(make_safely, self._make, visit)
+        for section in page.sections:
+            drawn = self._drawn.get(section.key)
+            if drawn is not None and drawn.content != section.body:
+                drawn.set_content(section.body)
+        if self._timer is not None and page.refresh_seconds is None:
+            self._timer.deactivate()
+
+    async def act(self, act: Act, told: Any) -> None:
+        """What a button was pressed for, with the rights that the token has now."""
+        visit = await self._host.visit_again(self._cookie, self._query, self._subject)
+        if visit is None:
+            ui.navigate.reload()
+            return
+        given = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+        action = given.pop("act", "")
+        try:
+            said = await run_in_threadpool(act, visit, action, given)
+        except Denied as refused:
+            note, actor = self._host.note, visit.grant.actor
+            await run_in_threadpool(note, actor, f"page:{action}", refused)
+            ui.notify(str(refused), type="negative", multi_line=True, timeout=10_000)
+            return
+        except HeadgateError as error:
+            ui.notify(str(error), type="negative", multi_line=True, timeout=10_000)
+            return
+        if said.startswith("/"):
+            ui.navigate.to(said)
+            return
+        ui.notify(said, type="positive")
+        await self._refresh()
+
+
+def _not_a_landmark() -> None:
+    """NiceGUI wraps all in a `main`; ours, without the navigation, is the one to jump to."""
+    slot = ui.context.client.content.parent_slot
+    if slot is not None:
+        slot.parent.props("role=presentation")
+
+
+def make_safely(make: PageMaker, visit: Visit) -> Page:
+    """The page, or what went wrong as a page that says what to do."""
+    try:
+        return make(visit)
+    except HeadgateError as error:
+        status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 409)
+        return _trouble(status, str(error), visit)
+    except Exception:
+        # The last door before the browser: nothing of the inside is shown, all of it is logged.
+        _LOG.exception("a page failed")
+        return _trouble(500, "The server failed to make this page. Its log says why.", visit)
+
+
+def _trouble(status: int, message: str, visit: Visit) -> Page:
+    # What was asked for may be what is wrong: a name that does not exist, a branch mistyped.
+    again = visit.path if visit.query else None
+    section = Section(key="trouble", body=frame.trouble(status, message, again=again))
+    return Page(title="Error", sections=(section,), place="", status=status)
+
+
+_ASSETS = Path(__file__).with_name("assets")
+# A comparison of large tables may take its time; the browser shows that it waits.
+_RESPONSE_SECONDS = 60.0
+
+
+def mount_pages(app: FastAPI, store: Store, *, again: Again | None = None) -> None:
+    """Adds the pages to an application; last, since they answer every path that is still free."""
+    key = load_key(store.settings.root / ".headgate" / "pages.key")
+    door = Door(store, Sessions(key), __version__)
+    app.add_api_route(markup.SIGN_IN, door.show, methods=["GET"], include_in_schema=False)
+    app.add_api_route(markup.SIGN_IN, door.enter, methods=["POST"], include_in_schema=False)
+    app.add_api_route(markup.SIGN_OUT, door.leave, methods=["POST"], include_in_schema=False)
+    app.mount(markup.ASSETS, StaticFiles(directory=_ASSETS))
+    host = Host(store=store, door=door, note=app.state.authority.note)
+    _page(host, markup.DATASETS, datasets_page)
+    _page(host, "/datasets/{subject}", dataset_page)
+    _page(host, markup.BRANCHES, branches_page)
+    _page(host, markup.LINEAGE, lineage_page)
+    _page(host, markup.BUILDS, builds_page)
+    one_build = partial(build_page, can_retry=again is not None)
+    _page(host, "/builds/{subject}", one_build, acting(again))
+    _page(host, markup.LOG, log_page)
+    _page(host, markup.REVIEW, review_page)
+    nicegui_app.add_exception_handler(404, _not_found)
+    nicegui_app.add_middleware(PageHeaders)
+    ui.add_head_html(frame.head(__version__), shared=True)
+    ui.run_with(
+        app,
+        title="Headgate",
+        language="en-US",
+        dark=None,
+        tailwind=False,
+        binding_refresh_interval=None,
+        show_welcome_message=False,
+    )
+
+
+def _page(host: Host, path: str, make: PageMaker, act: Act | None = None) -> None:
+    async def draw(request: Request, subject: str = "") -> Response | None:
+        return await host.serve(request, make, subject, act)
+
+    async def draw_one(request: Request) -> Response | None:
+        return await host.serve(request, make, "", act)
+
+    chosen: Callable[..., Awaitable[Response | None]] = draw if "{subject}" in path else draw_one
+    ui.page(path, response_timeout=_RESPONSE_SECONDS)(chosen)
+
+
+async def _not_found(_: Request, __: Exception) -> Response:
+    body = frame.trouble(404, "There is no page at this address.")
+    return HTMLResponse(frame.document("Not found", body, __version__), status_code=404)

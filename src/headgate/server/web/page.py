@@ -1,0 +1,280 @@
+"""How up to date a branch is: what a build of all its transforms would have to do."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headgate.builds.plan import Plan
+from headgate.catalog.jobspecs import datasets_with_jobspec
+from headgate.errors import Invalid, RoleDenied
+from headgate.model.access import Grant, Right, require
+from headgate.model.freshness import Decided
+from headgate.model.ids import Instant
+from headgate.server.web import markup
+from headgate.server.web.markup import Child, Markup, badge, heading, link, prose, tag
+from headgate.store.embedded import Store
+
+# A visit to a page, and what a page is: computed from the store, drawn by whoever hosts it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """Who looks, at what, and when."""
+
+    store: Store
+    grant: Grant
+    query: Mapping[str, str] = field(default_factory=dict)
+    # The part of the address that says which thing: a dataset's name, a build's id.
+    subject: str = ""
+    path: str = ""
+    now: Instant = field(default_factory=lambda: Instant(time.time_ns() // 1_000))
+
+    @property
+    def primary(self) -> str:
+        """The branch that people mean when they name none."""
+        return self.store.settings.builds.branch
+
+    def asked(self, name: str, default: str = "") -> str:
+        return self.query.get(name, "").strip() or default
+
+    def asked_number(self, name: str) -> int | None:
+        text = self.asked(name)
+        if not text:
+            return None
+        if not text.isdecimal() or len(text) > 18:
+            raise Invalid(f"{name} must be a number, not {text!r}.", given=text)
+        return int(text)
+
+    def may_write(self, branch: str) -> bool:
+        """Whether to offer what changes a branch; whoever acts is checked again."""
+        try:
+            require(self.grant, Right.WRITE, written=[branch])
+        except RoleDenied:
+            return False
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a page that is drawn again only when it has changed."""
+
+    key: str
+    body: Markup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    title: str
+    sections: tuple[Section, ...]
+    # Which entry of the navigation it belongs to.
+    place: str
+    # How soon to look again; None where nothing is going on.
+    refresh_seconds: float | None = None
+    status: int = 200
+
+
+# Reads only, and may block: it is called in a thread.
+PageMaker = Callable[[Visit], Page]
+# What a button does; the text is told to whoever pressed it.
+Act = Callable[[Visit, str, Mapping[str, str]], str]
+
+
+# What is around every page: the head of the document, navigation, search, who you are.
+
+_PLACES = (
+    ("Datasets", markup.DATASETS),
+    ("Branches", markup.BRANCHES),
+    ("Lineage", markup.LINEAGE),
+    ("Builds", markup.BUILDS),
+    ("Log", markup.LOG),
+    ("Review", markup.REVIEW),
+)
+# Before anything is drawn, so that a dark room is never lit up for a moment.
+_EARLY = (
+    "<script>document.documentElement.dataset.theme="
+    "localStorage.getItem('headgate-theme')||'auto'</script>"
+)
+# Two lock gates of a canal, as a picture that needs no request.
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E"
+    "%3Crect width='32' height='32' rx='7' fill='%230f766e'/%3E"
+    "%3Cpath d='M8 7v18M24 7v18M8 16h16' stroke='white' stroke-width='4' "
+    "stroke-linecap='round' fill='none'/%3E%3C/svg%3E"
+)
+
+
+def head(version: str) -> str:
+    """What goes into the document's head; the version makes a new release's assets new."""
+    return (
+        f"{_EARLY}"
+        f'<meta name="color-scheme" content="light dark">'
+        f'<link rel="icon" href="{_ICON}">'
+        f'<link rel="stylesheet" href="{markup.ASSETS}/pages.css?{version}">'
+        f'<link rel="stylesheet" href="{markup.ASSETS}/parts.css?{version}">'
+        f'<link rel="stylesheet" href="{markup.ASSETS}/lineage.css?{version}">'
+        f'<script src="{markup.ASSETS}/pages.js?{version}" defer></script>'
+        f'<script src="{markup.ASSETS}/lineage.js?{version}" defer></script>'
+    )
+
+
+def top(place: str, actor: str, search: str = "") -> Markup:
+    """The bar with the navigation; a skip link comes first for those who use the keyboard."""
+    skip = tag("a", "Skip to content", href="#content", class_="skip")
+    brand = tag(
+        "a",
+        tag("span", class_="gate", aria_hidden="true"),
+        "Headgate",
+        href=markup.DATASETS,
+        class_="brand",
+    )
+    places = tag(
+        "nav",
+        [_entry(text, path, place) for text, path in _PLACES],
+        aria_label="Pages",
+        class_="places",
+    )
+    return tag("header", skip, brand, places, _search(search), _theme(), _who(actor), class_="top")
+
+
+def _entry(text: str, path: str, place: str) -> Markup:
+    return link(text, path, **({"aria_current": "page"} if path == place else {}))
+
+
+def _search(text: str) -> Markup:
+    box = tag(
+        "input",
+        type="search",
+        name="q",
+        value=text,
+        id="search",
+        aria_label="Search datasets",
+        placeholder="Search datasets   /",
+        autocomplete="off",
+        spellcheck="false",
+    )
+    return tag("form", box, action=markup.DATASETS, method="get", role="search", class_="search")
+
+
+def _theme() -> Markup:
+    return tag(
+        "button",
+        "◐",
+        type="button",
+        class_="icon",
+        data_theme_switch=True,
+        aria_label="Switch between light, dark and the system's theme",
+        title="Light, dark, or as the system",
+    )
+
+
+def _who(actor: str) -> Markup:
+    out = tag("button", "Sign out", type="submit", class_="link")
+    form = tag("form", out, action=markup.SIGN_OUT, method="post")
+    return tag(
+        "div", tag("span", actor, class_="actor", title="Your token's actor"), form, class_="who"
+    )
+
+
+def document(title: str, body: Child, version: str) -> str:
+    """A whole page without anything live: signing in, and errors before that."""
+    shown = tag("main", body, class_="plain")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"{head(version)}{tag('title', f'{title} · Headgate')}</head>"
+        f"<body>{shown}</body></html>"
+    )
+
+
+def trouble(status: int, message: str, *, again: str | None = None) -> Markup:
+    """An error as a page: what happened, and where to go from here."""
+    said = {
+        403: "Not allowed",
+        404: "Not found",
+        409: "It has changed meanwhile",
+        503: "Not available now",
+    }.get(status, "That did not work")
+    ways = [link("Start this page over", again, class_="button")] if again else []
+    ways.append(link("All datasets", markup.DATASETS, class_="button"))
+    return tag(
+        "div",
+        heading(said),
+        tag("p", prose(message), role="alert"),
+        tag("p", ways, class_="buttons"),
+        class_="trouble",
+    )
+
+
+# Headers of every page: nothing from elsewhere is loaded, and nobody else frames or sends it.
+
+# Vue compiles templates in the browser, and NiceGUI starts its pages with inline scripts.
+_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "font-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "object-src 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": _POLICY,
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+class PageHeaders:
+    """ASGI middleware that adds the headers to whatever it wraps."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_guarded if scope["type"] == "http" else send)
+
+
+def plan_everything(visit: Visit, branch: str, fallback: Sequence[str]) -> Plan | None:
+    """What a build of all that the chain has transforms for would do; None: there are none."""
+
+    def names(name: str) -> set[str]:
+        return visit.store.database.read(lambda c: datasets_with_jobspec(c, name))
+
+    targets = sorted(set().union(*(names(name) for name in (branch, *fallback))))
+    if not targets:
+        return None
+    return visit.store.decide(targets, branch=branch, fallback=fallback)
+
+
+def freshness_counts(visit: Visit, branch: str) -> Child:
+    """How many transforms are fresh, to be adopted, or stale on a branch."""
+    fallback = visit.store.settings.builds.fallback_of(branch)
+    plan = plan_everything(visit, branch, fallback)
+    if plan is None:
+        return tag("span", "no transform is published", class_="faint")
+    counts = Counter(decision.state for decision in plan.decisions)
+    shown = [badge(f"{counts[s]} {s.value}", _TONES[s]) for s in Decided if counts[s]]
+    return tag("span", shown, class_="chips")
+
+
+_TONES = {Decided.FRESH: "good", Decided.ADOPTED: "taken", Decided.STALE: "warn"}

@@ -1,0 +1,302 @@
+"""The difference between two versions as JSON: the document of `headgate diff`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headgate.catalog.database import Connection
+from headgate.catalog.records import (
+    branches_named,
+    find_transaction,
+    list_datasets,
+    load_dataset,
+    load_transactions,
+)
+from headgate.catalog.resolve import find_shown, load_shown
+from headgate.errors import NotFound, NotInHistory, TransactionNotCommitted, VersionExpired
+from headgate.files.publication import root_of
+from headgate.files.tree import Change, ChangeKind
+from headgate.model.contexts import BranchContext, Context, parse_context
+from headgate.model.ids import DatasetId
+from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.model.nouns import Dataset, DatasetKind, Transaction, TransactionState, Version
+from headgate.store.documents import Json, file_json
+from headgate.store.parts import StoreParts
+from headgate.tables.diff import Comparing, TableDifference, compare_tables
+from headgate.tables.schema_diff import Field, SchemaChanges
+from headgate.tables.versions import StoredVersion
+
+# Which version somebody means by a branch, a context or a transaction.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """What two texts mean of one dataset; None shows nothing."""
+
+    dataset: Dataset
+    before: Transaction | None
+    after: Transaction | None
+
+    @property
+    def versions(self) -> tuple[Version | None, Version | None]:
+        return _version(self.before), _version(self.after)
+
+    @property
+    def same_content(self) -> bool:
+        one, other = self.versions
+        return (one and one.content_id) == (other and other.content_id)
+
+
+def load_sides(store: StoreParts, dataset: DatasetName, before: str, after: str) -> Sides:
+    """What two branches, contexts or transactions show of a dataset."""
+
+    def read(connection: Connection) -> Sides:
+        found = load_dataset(connection, dataset)
+        return Sides(
+            dataset=found,
+            before=_load_side(connection, found, before),
+            after=_load_side(connection, found, after),
+        )
+
+    return store.database.read(read)
+
+
+def find_dataset_of(store: StoreParts, texts: Sequence[str]) -> DatasetName | None:
+    """The dataset of the first text that is a transaction's id; a branch's name says none."""
+
+    def read(connection: Connection) -> DatasetName | None:
+        found = (find_transaction(connection, text) for text in texts)
+        return next((transaction.dataset for transaction in found if transaction), None)
+
+    return store.database.read(read)
+
+
+def list_differing(store: StoreParts, before: str, after: str) -> list[Sides]:
+    """Every dataset whose content differs between two contexts.
+
+    A branch alone stands for itself and its fallbacks, as in a build: a dataset on which it was
+    never made has no changes of its own there.
+    """
+    chains = [_with_fallback(store, parse_context(text)) for text in (before, after)]
+
+    def read(connection: Connection) -> list[Sides]:
+        found = list_datasets(connection)
+        ids = [dataset.id for dataset in found]
+        for context in chains:
+            _check_known(connection, context, ids)
+        olds, news = (_shown_of_all(connection, context, found) for context in chains)
+        return [Sides(dataset=d, before=olds.get(d.id), after=news.get(d.id)) for d in found]
+
+    return [sides for sides in store.database.read(read) if not sides.same_content]
+
+
+def _load_side(connection: Connection, dataset: Dataset, text: str) -> Transaction | None:
+    transaction = find_transaction(connection, text)
+    if transaction is not None:
+        return _checked(transaction, dataset)
+    return load_shown(connection, parse_context(text), dataset)
+
+
+def _checked(transaction: Transaction, dataset: Dataset) -> Transaction:
+    if transaction.dataset_id != dataset.id:
+        raise NotInHistory(
+            dataset=str(dataset.name), branch=transaction.branch, transaction=transaction.id
+        )
+    if transaction.state is TransactionState.ABORTED:
+        raise TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
+    if transaction.condemned:
+        raise VersionExpired(what=f"transaction {transaction.id}")
+    return transaction
+
+
+def _with_fallback(store: StoreParts, context: Context) -> Context:
+    if not isinstance(context, BranchContext) or context.fallbacks:
+        return context
+    others = store.settings.builds.fallback_of(context.branch)
+    return BranchContext(chain=(context.branch, *others))
+
+
+def _check_known(connection: Connection, context: Context, datasets: Sequence[DatasetId]) -> None:
+    if not isinstance(context, BranchContext):
+        return
+    name = context.branch
+    if not branches_named(connection, [name], datasets):
+        raise NotFound(
+            f"no dataset has a branch {name!r}. `headgate branch list` shows those there are.",
+            branch=name,
+        )
+
+
+def _shown_of_all(
+    connection: Connection, context: Context, datasets: Sequence[Dataset]
+) -> dict[DatasetId, Transaction]:
+    """What a context shows of many datasets; a chain of branches in a handful of queries."""
+    if not isinstance(context, BranchContext):
+        shown = {d.id: find_shown(connection, context, d) for d in datasets}
+        return {id: transaction for id, transaction in shown.items() if transaction}
+    order = {name: place for place, name in enumerate(context.chain)}
+    found = branches_named(connection, context.chain, [d.id for d in datasets])
+    views = {
+        branch.dataset_id: branch.view
+        for branch in sorted(found, key=lambda branch: -order[branch.name])
+        if branch.view is not None
+    }
+    transactions = load_transactions(connection, views.values())
+    return {dataset: transactions[view] for dataset, view in views.items()}
+
+
+def _version(transaction: Transaction | None) -> Version | None:
+    return transaction.version if transaction else None
+
+
+# What differs between two versions of a dataset, whatever kind it is.
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesDifference:
+    """Paths that were added, removed or changed: how many, and the first few of each."""
+
+    before_count: int
+    after_count: int
+    counts: dict[ChangeKind, int]
+    samples: dict[ChangeKind, list[Change]]
+
+
+def compare_sides(
+    store: StoreParts, sides: Sides, how: Comparing
+) -> TableDifference | FilesDifference:
+    """The difference between what the two sides show."""
+    if sides.dataset.kind is DatasetKind.FILES:
+        return _compare_files(store, sides, how.samples)
+    before, after = (_stored(store, version) for version in sides.versions)
+    return compare_tables(before, after, how, same_content=sides.same_content)
+
+
+def _stored(store: StoreParts, version: Version | None) -> StoredVersion | None:
+    return store.contents.tables.read(version.location) if version else None
+
+
+def _compare_files(store: StoreParts, sides: Sides, samples: int) -> FilesDifference:
+    before, after = (root_of(version) for version in sides.versions)
+    counts: Counter[ChangeKind] = Counter()
+    shown: dict[ChangeKind, list[Change]] = {kind: [] for kind in ChangeKind}
+    for change in store.trees.difference(before, after):
+        counts[change.kind] += 1
+        if len(shown[change.kind]) < samples:
+            shown[change.kind].append(change)
+    return FilesDifference(
+        before_count=store.trees.measure(before).entries,
+        after_count=store.trees.measure(after).entries,
+        counts={kind: counts[kind] for kind in ChangeKind},
+        samples=shown,
+    )
+
+
+Difference = TableDifference | FilesDifference
+
+
+def find_differences(
+    store: StoreParts,
+    dataset: str | None,
+    before: str,
+    after: str,
+    *,
+    rows: int,
+    key: tuple[str, ...],
+    on_large: Callable[[int, int], None],
+) -> Json | list[Json]:
+    """Of one dataset a document; without one, of every dataset that differs, from metadata."""
+    options = store.settings.environ
+    name = parse_dataset_name(dataset) if dataset else find_dataset_of(store, (before, after))
+    if name is None:
+        how = Comparing(options=options, samples=0, reads_files=False)
+        return [
+            difference_json(sides, compare_sides(store, sides, how))
+            for sides in list_differing(store, before, after)
+        ]
+    sides = load_sides(store, name, before, after)
+    how = Comparing(options=options, key=key, samples=rows, on_large=on_large)
+    return difference_json(sides, compare_sides(store, sides, how))
+
+
+def difference_json(sides: Sides, found: Difference) -> Json:
+    """The shape that `headgate diff --help` documents."""
+    head: Json = {
+        "dataset": str(sides.dataset.name),
+        "kind": sides.dataset.kind.value,
+        "from": sides.before.id if sides.before else None,
+        "to": sides.after.id if sides.after else None,
+    }
+    body = _table_json(found) if isinstance(found, TableDifference) else _files_json(found)
+    return head | body
+
+
+def _table_json(found: TableDifference) -> Json:
+    rows = found.rows
+    return {
+        "identical": found.is_identical,
+        "schema": _schema_json(found.schema),
+        "counts": {
+            "from": found.before_count,
+            "to": found.after_count,
+            "added": None if rows is None else rows.added,
+            "removed": None if rows is None else rows.removed,
+            "changed": None if rows is None else rows.changed,
+        },
+        "samples": {
+            "added": rows.added_rows if rows else [],
+            "removed": rows.removed_rows if rows else [],
+            "changed": [
+                {"key": changed.key, "from": changed.before, "to": changed.after}
+                for changed in (rows.changed_rows if rows else ())
+            ],
+        },
+        "key": list(found.key),
+        "basis": found.basis.value,
+    }
+
+
+def _schema_json(changes: SchemaChanges) -> Json:
+    def field(found: Field) -> Json:
+        return {"name": found.path, "type": found.type, "required": found.required}
+
+    return {
+        "added": [field(found) for found in changes.added],
+        "removed": [field(found) for found in changes.removed],
+        "renamed": [{"from": old.path, "to": new.path} for old, new in changes.renamed],
+        "retyped": [
+            {"name": new.path, "from": old.type, "to": new.type} for old, new in changes.retyped
+        ],
+        "required": [
+            {"name": new.path, "from": old.required, "to": new.required}
+            for old, new in changes.required
+        ],
+    }
+
+
+def _files_json(found: FilesDifference) -> Json:
+    return {
+        "identical": not any(found.counts.values()),
+        "schema": {},
+        "counts": {
+            "from": found.before_count,
+            "to": found.after_count,
+            **{kind.value: count for kind, count in found.counts.items()},
+        },
+        "samples": {
+            kind.value: [_change_json(change) for change in changes]
+            for kind, changes in found.samples.items()
+        },
+        "key": ["path"],
+        "basis": "files",
+    }
+
+
+def _change_json(change: Change) -> Json:
+    before = file_json(change.before) if change.before else None
+    after = file_json(change.after) if change.after else None
+    if before and after:
+        return {"path": after["path"], "from": before, "to": after}
+    return before or after or {}
