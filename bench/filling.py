@@ -13,7 +13,7 @@ from itertools import cycle, islice
 from math import isqrt
 from typing import Protocol
 
-from headgate.model.history import Step, next_step_pointers
+from headgate.model.ancestry import Step, next_step_pointers
 from headgate.model.ids import BranchId, DatasetId, Instant, TransactionId
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionState, TransactionType
 

@@ -18,10 +18,9 @@ from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.client.contents import RemoteObjects
 from headgate.client.http import Line
-from headgate.files.cache import ContentCache
 from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY
-from headgate.files.trees import FileTrees
+from headgate.files.trees import ContentCache, FileTrees
 from headgate.model.access import Role
 from headgate.model.ports import ObjectStore
 from headgate.settings import load_settings

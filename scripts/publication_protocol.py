@@ -23,7 +23,7 @@ from headgate.catalog.migrate import ensure_schema
 from headgate.errors import HeadgateError
 from headgate.settings import load_settings
 from headgate.store.embedded import Store
-from headgate.testing.publication import CASES, FilesGround, Ground, try_case
+from headgate.testing.publication_cases import CASES, FilesGround, Ground, try_case
 
 
 def main() -> int:

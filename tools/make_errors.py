@@ -9,7 +9,7 @@ from pathlib import Path
 from headgate import errors
 from headgate.cli.exit_codes import EXIT_CODES
 from headgate.errors import HeadgateError
-from headgate.server.api.http import STATUSES
+from headgate.server.api.conventions import STATUSES
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 _PREFACE = """\

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate.cli.formatting import extent_text
+from headgate.cli.format import extent_text
 from headgate.model.nouns import BuildState
 from headgate.spark.jvm import SharedJvm
 from headgate.store.embedded import Store

@@ -17,7 +17,7 @@ from headgate.model.incrementality import Span
 from headgate.model.jobspecs import IncrementalSpec
 from headgate.model.nouns import BuildState
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from headgate.tables.classify import tip_of
 from tests.support.oracle import assert_rows_sound
 from tests.support.pipelines import build, files_spec, publish

@@ -13,7 +13,7 @@ import pytest
 from headgate.catalog.intents import Intent, list_intents
 from headgate.catalog.log import list_events
 from headgate.catalog.workspaces import find_maker
-from headgate.lakefs.connection import connect
+from headgate.lakefs.endpoint import connect
 from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.settings import Settings
 from headgate.store.embedded import Store

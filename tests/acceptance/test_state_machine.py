@@ -30,8 +30,7 @@ from headgate.files.tree import EMPTY
 from headgate.model.changes import AddTransaction, ReadView
 from headgate.model.ids import BranchId, Epoch, TransactionId
 from headgate.model.nouns import AttemptRef, PublicationKind, TransactionType
-from headgate.store.files import store_bytes
-from headgate.store.transactions import TransactionHandle, UnitHandle
+from headgate.store.transactions import TransactionHandle, UnitHandle, store_bytes
 from tests.support.door import knock
 from tests.support.machine import DoubledMachine
 from tests.support.oracle import assert_rows_sound

@@ -32,7 +32,7 @@ from headgate.model.nouns import (
     TransactionType,
 )
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from tests.support.door import addition, commit_of, knock
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import content, expire_just_now, files_branch, load, new_store, put

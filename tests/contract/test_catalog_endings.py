@@ -28,7 +28,7 @@ from headgate.model.nouns import (
 )
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import content, files_branch, load, new_store
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from sqlalchemy import Connection, create_engine, inspect, text
 from headgate.catalog import migrate as migrations
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import NEWEST, ensure_schema, find_version, migrate
+from headgate.catalog.migrations import MIGRATIONS
 from headgate.catalog.schema import metadata
 from headgate.errors import CatalogBroken, StoreTooNew, StoreTooOld, Unavailable
 from headgate.store.embedded import Store
@@ -159,8 +158,6 @@ def _set_version(database: Database, version: int) -> None:
 
 def _add_a_migration(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
     """As if the next release had one more migration."""
-    module = ModuleType("headgate.catalog.migrations.m9999_test")
-    module.__dict__["STATEMENTS"] = statements or ("CREATE TABLE more (id TEXT)",)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(migrations, "_MODULES", (*migrations._MODULES, "m9999_test"))
+    added = statements or ("CREATE TABLE more (id TEXT)",)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, added))
     monkeypatch.setattr(migrations, "NEWEST", NEWEST + 1)

@@ -12,7 +12,7 @@ import pytest
 from headgate.catalog.attempts import end_attempt
 from headgate.catalog.intents import list_intents
 from headgate.errors import LakeFSUnavailable
-from headgate.lakefs.connection import connect
+from headgate.lakefs.endpoint import connect
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import AttemptState
 from headgate.model.recovery import Landing, landing_of
@@ -24,7 +24,7 @@ from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import WorkspaceRef
 from headgate.testing.failpoints import reached_points
 from headgate.testing.lakefs_ground import LakeFSGround, lakefs_ground
-from headgate.testing.publication import CASES, FilesGround, try_case
+from headgate.testing.publication_cases import CASES, FilesGround, try_case
 from tests.support.lakefs_double import LakeFSDouble
 from tests.support.skips import NO_LAKEFS
 from tests.support.stores import new_settings

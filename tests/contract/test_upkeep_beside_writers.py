@@ -23,7 +23,7 @@ from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Instant, TransactionId
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from headgate.testing.failpoints import calling_at
 from headgate.upkeep.cleanup import DAY_SECONDS, clean_up
 from tests.support.door import addition, knock

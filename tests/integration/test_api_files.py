@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.server.api.http import Limits
+from headgate.server.api.conventions import Limits
 from tests.support.api import Api
 from tests.support.iceberg import Front
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from headgate.model.access import RULES, Right, Role
-from headgate.server.api.http import identify
+from headgate.server.api.conventions import identify
 from headgate.server.app import ROUTERS, create_server
 from tests.support.api import Api, ApiClient
 from tests.support.iceberg import Front

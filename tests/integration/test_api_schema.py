@@ -20,7 +20,7 @@ from schemathesis.checks import (
 from schemathesis.generation import GenerationMode
 
 from headgate.model.access import RULES
-from headgate.server.api.http import MEANINGS
+from headgate.server.api.conventions import MEANINGS
 from headgate.server.api.openapi import find_example
 from headgate.store.embedded import Store
 from tests.support.api import Api

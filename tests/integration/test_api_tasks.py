@@ -11,7 +11,7 @@ from headgate.files.publication import root_of
 from headgate.files.tree import EMPTY, Entry, Mode, encode_index, encode_leaf
 from headgate.model.access import Role
 from headgate.server.api.tasks import AttemptModel, PublishedWorkspaceModel, WorkspaceModel
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from tests.support.api import Api, ApiClient
 from tests.support.stores import load
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.formatting import extent_text
+from headgate.cli.format import extent_text
 from headgate.model.nouns import BuildState
 from headgate.spark.jvm import SharedJvm
 from tests.support.projects import Project, new_project

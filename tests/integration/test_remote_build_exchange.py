@@ -16,7 +16,7 @@ from headgate.model.access import Role
 from headgate.server.api.builds import WorkModel
 from headgate.server.app import create_server
 from headgate.server.builds import ServerBuilds
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from tests.support.api import Api, ApiClient
 from tests.support.iceberg import Front
 from tests.support.oracle import assert_store_sound

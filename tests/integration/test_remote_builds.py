@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.formatting import extent_text
+from headgate.cli.format import extent_text
 from headgate.client.store import RemoteStore
 from headgate.model.nouns import BuildState
 from headgate.server.app import create_server

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from headgate.model.access import Role
-from headgate.server.api.http import Limits
+from headgate.server.api.conventions import Limits
 from headgate.server.app import create_server
 from headgate.settings import load_settings
 from headgate.store.embedded import Store

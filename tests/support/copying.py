@@ -9,7 +9,7 @@ from headgate.builds.attempt import JobResult, JobWork, Progress
 from headgate.files.publication import FileEdit, root_of, stage_edit
 from headgate.files.tree import ChangeKind, Entry
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from tests.support.stores import load
 
 

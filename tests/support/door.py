@@ -18,7 +18,7 @@ from headgate.model.changes import (
 from headgate.model.nouns import PublicationKind, Transaction, TransactionType
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from tests.support.stores import load
 
 

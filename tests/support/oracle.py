@@ -16,7 +16,7 @@ from headgate.catalog.records import list_datasets
 from headgate.files.publication import FileEdit, publish_edit
 from headgate.model.nouns import Dataset, DatasetKind
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from tests.support.stores import everything
 
 Rows = Mapping[str, RowMapping]

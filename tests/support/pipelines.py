@@ -18,7 +18,7 @@ from headgate.model.jobspecs import JobSpec
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import DatasetKind, Transaction
 from headgate.store.embedded import Store
-from headgate.store.files import ShownFiles, store_bytes
+from headgate.store.transactions import ShownFiles, store_bytes
 from tests.support.jobspecs import spec
 from tests.support.stores import load
 

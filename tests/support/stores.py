@@ -18,8 +18,7 @@ from headgate.model.nouns import Branch, Dataset, Transaction
 from headgate.settings import Settings
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
-from headgate.store.parts import StoreParts
+from headgate.store.transactions import StoreParts, store_bytes
 
 DATASET = "raw.scans"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Request
 
-from headgate.server.api.http import handle_errors
+from headgate.server.api.conventions import handle_errors
 
 
 def test_client_that_leaves_during_its_upload_is_no_defect(

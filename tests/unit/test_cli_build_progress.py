@@ -8,7 +8,7 @@ from rich.console import Console
 
 from headgate.builds.report import JobReport
 from headgate.cli.build import BuildProgress
-from headgate.cli.formatting import live_tree
+from headgate.cli.format import live_tree
 from headgate.model.freshness import Facts, decide
 from headgate.model.ids import Instant
 from headgate.model.job_graph import compile_graph

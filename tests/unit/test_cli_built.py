@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.formatting import built_text, checks_text, extent_text
+from headgate.cli.format import built_text, checks_text, extent_text
 from headgate.store.documents import history_json
 from tests.support.nouns import a_transaction
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headgate.cli.formatting import (
+from headgate.cli.format import (
     branch_line,
     branch_trees,
     count_text,

@@ -7,8 +7,7 @@ import pytest
 from headgate.errors import IdempotencyKeyReused, InvalidName
 from headgate.iceberg.app import RecordedRefusals, find_route
 from headgate.iceberg.commits import is_replacing
-from headgate.iceberg.requests import parse_levels
-from headgate.iceberg.service import Idempotency, LastRead, Reply, ServedVersions
+from headgate.iceberg.service import Idempotency, LastRead, Reply, ServedVersions, parse_levels
 from headgate.model.names import DatasetName
 from tests.support.metadata import change, commit, point, table
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from headgate.model.graph import Graph, Mark
-from headgate.model.graph_drawing import Layout, Sizes, lay_out, to_dot, to_mermaid, to_svg, to_tree
+from headgate.model.graph_render import Layout, Sizes, lay_out, to_dot, to_mermaid, to_svg, to_tree
 from headgate.model.nouns import DatasetKind, JobState
 from tests.support.graphs import chain_of, graph_of, made_from, view
 from tests.support.jobspecs import name, spec

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.history import (
-    Step,
-    ancestor_at_depth,
-    is_in_history,
-    next_step_pointers,
-)
+from headgate.model.ancestry import Step, ancestor_at_depth, is_in_history, next_step_pointers
 from headgate.model.ids import TransactionId
 from tests.support.oracle import jump_depth
 

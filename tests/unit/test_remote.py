@@ -28,12 +28,11 @@ from headgate.errors import (
     Unavailable,
     ViewConflict,
 )
-from headgate.server.api.http import status_of
+from headgate.server.api.conventions import status_of
 from headgate.store.datasets import BranchHandle, DatasetHandle
 from headgate.store.embedded import Store
-from headgate.store.files import ShownFiles
 from headgate.store.rows import Rows
-from headgate.store.transactions import EndsWithItsBlock, TransactionHandle, UnitHandle
+from headgate.store.transactions import EndsWithItsBlock, ShownFiles, TransactionHandle, UnitHandle
 
 PAIRS: list[tuple[type, type]] = [
     (Store, RemoteStore),

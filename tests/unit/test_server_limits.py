@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.server.api.http import Guard, Limits
+from headgate.server.api.conventions import Guard, Limits
 
 QUICK = Limits(answer_seconds=0.2, body_seconds=0.05)
 SMALL = Limits(document_bytes=10)

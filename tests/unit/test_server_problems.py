@@ -7,7 +7,7 @@ import pytest
 from headgate import errors
 from headgate.errors import HeadgateError, Mismatch, TokenRefused, ViewConflict
 from headgate.errors.families import Conflict, Denied, Exists, Invalid, NotFound, Unavailable
-from headgate.server.api.http import MEANINGS, STATUSES, problem, status_of
+from headgate.server.api.conventions import MEANINGS, STATUSES, problem, status_of
 
 LEAVES = [
     kind

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.catalog.publish import meeting_depth
-from headgate.model.history import Step, next_step_pointers
+from headgate.model.ancestry import Step, next_step_pointers
 from headgate.model.ids import TransactionId
 
 # Each new transaction's parent: how far back in the list of all before it; 0 starts a history.

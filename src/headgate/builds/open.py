@@ -13,9 +13,8 @@ from headgate.catalog.builds import record_build_in
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.datasets import create_dataset_in
 from headgate.catalog.intents import after_recovery
-from headgate.catalog.locks import lock_attempt
 from headgate.catalog.publish import publish_in
-from headgate.catalog.records import load_transactions
+from headgate.catalog.records import load_transactions, lock_attempt
 from headgate.catalog.transactions import Opener, Opening, open_in, stage_in
 from headgate.errors import PlanChanged
 from headgate.model.changes import (

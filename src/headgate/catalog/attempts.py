@@ -11,13 +11,15 @@ from sqlalchemy import Connection, RowMapping, and_, delete, insert, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.locks import (
+from headgate.catalog.records import (
     branches_with_head,
+    dump,
+    load,
+    load_transactions,
     lock_attempt,
     lock_branches,
     lock_transactions,
 )
-from headgate.catalog.records import dump, load, load_transactions
 from headgate.catalog.schema import attempts, task_keys, transactions, working_objects
 from headgate.catalog.transactions import abort_in
 from headgate.errors import AttemptSuperseded, TransactionNotOpen

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, insert, select, update
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.locks import lock_branches
 from headgate.catalog.publish import publish, publish_prepared
 from headgate.catalog.records import (
     Steps,
@@ -17,6 +16,7 @@ from headgate.catalog.records import (
     is_below,
     load_branch,
     load_transaction,
+    lock_branches,
 )
 from headgate.catalog.schema import branches, datasets, moves, protected_branches, publications
 from headgate.catalog.transactions import record_event
@@ -29,6 +29,7 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
+from headgate.model.ancestry import is_in_history
 from headgate.model.changes import (
     CreateBranch,
     DeleteBranch,
@@ -38,7 +39,6 @@ from headgate.model.changes import (
     Receipt,
     wait_seconds,
 )
-from headgate.model.history import is_in_history
 from headgate.model.ids import TransactionId, mint_branch
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import (

@@ -12,7 +12,15 @@ from sqlalchemy import Connection, RowMapping, and_, exists, insert, or_, select
 from headgate.catalog.attempts import end_attempt_in, find_attempt_state, give_up_in
 from headgate.catalog.branches import delete_branches
 from headgate.catalog.database import Database, now
-from headgate.catalog.records import BRANCHES, dump, in_chunks, load, load_transactions, to_branch
+from headgate.catalog.records import (
+    BRANCHES,
+    abandonment,
+    dump,
+    in_chunks,
+    load,
+    load_transactions,
+    to_branch,
+)
 from headgate.catalog.schema import attempts, branches, builds, jobs, transactions, units
 from headgate.errors import BuildNotRunning, Conflict, NotFound
 from headgate.model.ids import BranchId, BuildId, Epoch, Instant, TransactionId, UnitId
@@ -172,8 +180,6 @@ def _to_build(row: RowMapping, found: tuple[JobRecord, ...]) -> BuildRecord:
 
 # What builds and units that ended left: closed in the books, their unused branches dropped.
 
-# As for transactions: a build whose lease ran out this many leases ago has no process any more.
-ABANDONED_LEASES = 5
 _TRIES = 3
 _ENDED: dict[AttemptState | None, str] = {
     AttemptState.SUCCEEDED: "succeeded",
@@ -254,8 +260,7 @@ def _dead(
     connection: Connection, *, key: str | None = None, id: BuildId | None = None
 ) -> list[BuildId]:
     """Builds on record as running whose attempt is not, or has not been heard of for long."""
-    patience = attempts.c.lease_seconds * (ABANDONED_LEASES * 1_000_000)
-    expired = attempts.c.lease_until + patience < now(connection)
+    expired = attempts.c.lease_until + abandonment(attempts.c.lease_seconds) < now(connection)
     query = (
         select(builds.c.id)
         .join(

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, RowMapping, and_, func, select, text, union, 
 
 from headgate.catalog.database import now
 from headgate.catalog.intents import body_from_json, list_intents
-from headgate.catalog.records import dataset_name
-from headgate.catalog.retention import PAGE_ROWS, in_chunks
+from headgate.catalog.records import dataset_name, in_chunks
+from headgate.catalog.retention import PAGE_ROWS
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -28,7 +28,7 @@ from headgate.catalog.schema import (
     versions,
 )
 from headgate.errors import Invalid
-from headgate.model.history import Step, next_step_pointers
+from headgate.model.ancestry import Step, next_step_pointers
 from headgate.model.ids import Instant, TransactionId
 from headgate.model.nouns import AttemptState, DatasetKind, TransactionState
 

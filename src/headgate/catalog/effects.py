@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headgate.catalog.locks import BranchState
-from headgate.catalog.records import Steps
+from headgate.catalog.records import BranchState, Steps
 from headgate.errors import (
     AttemptSuperseded,
     HolderExpired,
@@ -21,6 +20,7 @@ from headgate.errors import (
     TransactionNotOpen,
     VersionExpired,
 )
+from headgate.model.ancestry import next_step_pointers
 from headgate.model.changes import (
     AddTransaction,
     Change,
@@ -32,7 +32,6 @@ from headgate.model.changes import (
     PublishRequest,
     ReadView,
 )
-from headgate.model.history import next_step_pointers
 from headgate.model.ids import (
     BranchId,
     DatasetId,

@@ -19,13 +19,11 @@ from typing import IO
 from sqlalchemy import Connection, Executable, delete, insert, select, text, update
 
 from headgate.catalog.database import Database
-from headgate.catalog.locks import lock_counter
-from headgate.catalog.records import dataset_name
+from headgate.catalog.records import dataset_name, in_chunks, lock_counter
 from headgate.catalog.retention import (
     PAGE_ROWS,
     Keeping,
     Reason,
-    in_chunks,
     intent_texts,
     needed_since,
     words_of,

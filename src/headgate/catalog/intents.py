@@ -14,8 +14,7 @@ import orjson
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.locks import BranchState, lock_branches
-from headgate.catalog.records import dump
+from headgate.catalog.records import BranchState, dump, lock_branches
 from headgate.catalog.schema import intent_branches, intents
 from headgate.errors import BranchNotFound, IntentPending, IntentTakenOver, Invalid
 from headgate.model.changes import AddTransaction, IntentRef, MoveBranch, Provenance

@@ -9,13 +9,12 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.records import dump, load, namespace_key
+from headgate.catalog.records import dump, in_chunks, load, namespace_key
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
 from headgate.model.ids import Instant, JobSpecId, mint_jobspec
 from headgate.model.names import parse_dataset_name
 
-_CHUNK = 400
 # Any fixed number: it names the publishing of JobSpecs among PostgreSQL's advisory locks.
 _POSTGRES_LOCK = 4_817_220_266
 
@@ -95,12 +94,11 @@ def _write(
     rows: Sequence[Mapping[str, Any]],
     pointers: Mapping[str, JobSpecId],
 ) -> None:
-    names = sorted(pointers)
-    for start in range(0, len(names), _CHUNK):
+    for names in in_chunks(pointers):
         connection.execute(
             delete(jobspec_outputs).where(
                 jobspec_outputs.c.branch == branch,
-                jobspec_outputs.c.dataset.in_(names[start : start + _CHUNK]),
+                jobspec_outputs.c.dataset.in_(names),
             )
         )
     if rows:

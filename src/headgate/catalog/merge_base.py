@@ -9,11 +9,16 @@ from itertools import pairwise
 from sqlalchemy import Connection, bindparam, select, update
 
 from headgate.catalog.database import Database
-from headgate.catalog.locks import lock_attempt
-from headgate.catalog.records import Steps, is_below, load_transaction, load_transactions
+from headgate.catalog.records import (
+    Steps,
+    is_below,
+    load_transaction,
+    load_transactions,
+    lock_attempt,
+)
 from headgate.catalog.schema import transactions, versions
 from headgate.errors import TransactionNotOpen
-from headgate.model.history import common_ancestor, is_in_history
+from headgate.model.ancestry import common_ancestor, is_in_history
 from headgate.model.ids import ContentId, TransactionId
 from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType
 

@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import sqlite3
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
 from headgate.catalog import tickets as tickets  # its table is part of the schema
 from headgate.catalog.database import Database
+from headgate.catalog.migrations import MIGRATIONS
 from headgate.errors import CatalogBroken, HeadgateError, StoreTooNew, StoreTooOld
 
-_MODULES = (
-    "m0001_first_schema",
-    "m0002_tokens",
-    "m0003_log_filters",
-    "m0004_tickets",
-    "m0005_workspace_publications",
-    "m0006_branches_made_for_work",
-)
-NEWEST = len(_MODULES)
+NEWEST = len(MIGRATIONS)
 # Any fixed number: it names Headgate's migration lock among PostgreSQL's advisory locks.
 _POSTGRES_LOCK = 4_817_220_264
 
@@ -92,8 +84,7 @@ def _apply(connection: Connection, number: int) -> None:
     # Somebody else may have come first: look again, now that we hold the lock.
     if find_version(connection) >= number:
         return
-    module = import_module(f"headgate.catalog.migrations.{_MODULES[number - 1]}")
-    for statement in module.STATEMENTS:
+    for statement in MIGRATIONS[number - 1]:
         connection.execute(text(statement))
     if number == 1:
         sql = "INSERT INTO store (\"key\", value) VALUES ('schema_version', :number)"

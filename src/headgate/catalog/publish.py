@@ -13,16 +13,19 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from headgate.catalog.database import Database, now
 from headgate.catalog.effects import Picture, check_condemned, check_read, look_at
 from headgate.catalog.intents import after_recovery, check_no_foreign_intent, check_own_intent
-from headgate.catalog.locks import (
+from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
+from headgate.catalog.records import (
+    Steps,
     branches_with_head,
+    dataset_name,
+    dump,
+    in_chunks,
     lock_attempt,
     lock_branches,
     lock_counter,
     lock_transactions,
     lock_units,
 )
-from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
-from headgate.catalog.records import Steps, dataset_name, dump, in_chunks
 from headgate.catalog.schema import (
     branches,
     condemned_objects,
@@ -53,6 +56,7 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
+from headgate.model.ancestry import Lookup, Step, ancestor_at_depth
 from headgate.model.changes import (
     AddTransaction,
     CommitTransaction,
@@ -63,7 +67,6 @@ from headgate.model.changes import (
     Receipt,
 )
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.history import Lookup, Step, ancestor_at_depth
 from headgate.model.ids import (
     BranchId,
     DatasetId,

@@ -25,10 +25,15 @@ from headgate.catalog.intents import (
     renew_intent,
     take_over_intent,
 )
-from headgate.catalog.locks import branches_with_head, lock_branches, lock_transactions
 from headgate.catalog.operations import find_receipt
 from headgate.catalog.publish import publish
-from headgate.catalog.records import dump
+from headgate.catalog.records import (
+    abandonment,
+    branches_with_head,
+    dump,
+    lock_branches,
+    lock_transactions,
+)
 from headgate.catalog.schema import recoveries, transactions
 from headgate.catalog.transactions import abort_in, record_event
 from headgate.catalog.workspaces import WORKSPACE, record_landing
@@ -47,9 +52,6 @@ from headgate.model.recovery import (
     classify,
     decide,
 )
-
-# An OPEN transaction whose lease ran out this many leases ago has no owner any more.
-ABANDONED_LEASES = 5
 
 # Why an intent is left alone that needs nobody: its owner is still at work on it.
 OWNER_ALIVE = "its owner is alive"
@@ -326,8 +328,7 @@ def _abandoned(connection: Connection) -> list[TransactionId]:
     moment = now(connection)
     query = select(transactions.c.id).where(
         transactions.c.state == TransactionState.OPEN,
-        transactions.c.lease_until
-        < moment - transactions.c.lease_seconds * (ABANDONED_LEASES * 1_000_000),
+        transactions.c.lease_until < moment - abandonment(transactions.c.lease_seconds),
     )
     return [TransactionId(id) for id in connection.execute(query).scalars()]
 

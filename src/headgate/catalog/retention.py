@@ -18,8 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, insert, select, update
 
 from headgate.catalog.database import Database
-from headgate.catalog.locks import lock_counter
-from headgate.catalog.recovery import ABANDONED_LEASES
+from headgate.catalog.records import abandonment, in_chunks, lock_counter
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -39,7 +38,6 @@ from headgate.model.nouns import AttemptState, TransactionState
 
 # What cleanup keeps: every version that a branch, a tag, an owner or an intent may still need.
 
-CHUNK = 500
 PAGE_ROWS = 10_000
 # Every string of a JSON document, also of one that was cut off.
 _WORD = re.compile(r'"([^"\\]+)"')
@@ -159,12 +157,6 @@ def intent_texts(connection: Connection) -> list[str]:
     return list(connection.execute(select(intents.c.body)).scalars())
 
 
-def in_chunks(ids: Iterable[str]) -> Iterator[list[str]]:
-    ordered = sorted(ids)
-    for start in range(0, len(ordered), CHUNK):
-        yield ordered[start : start + CHUNK]
-
-
 def _young(
     connection: Connection, horizon: Instant
 ) -> tuple[Parents, dict[TransactionId, VersionId]]:
@@ -225,10 +217,8 @@ def _live_job_texts(connection: Connection, moment: Instant) -> list[str]:
 
 def _is_live(moment: Instant) -> ColumnElement[bool]:
     """Running, and not silent for so long that recovery would give it up."""
-    patience = attempts.c.lease_seconds * (ABANDONED_LEASES * 1_000_000)
-    return and_(
-        attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until + patience >= moment
-    )
+    end = attempts.c.lease_until + abandonment(attempts.c.lease_seconds)
+    return and_(attempts.c.state == AttemptState.RUNNING, end >= moment)
 
 
 def _known(column: Any) -> Select[Any]:

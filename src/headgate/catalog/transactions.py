@@ -11,19 +11,18 @@ from sqlalchemy.dialects import postgresql, sqlite
 from headgate.catalog.database import Database, now
 from headgate.catalog.effects import already_open
 from headgate.catalog.intents import after_recovery, check_no_foreign_intent
-from headgate.catalog.locks import (
+from headgate.catalog.records import (
+    BRANCHES,
     BranchState,
+    Steps,
     branches_with_head,
+    dump,
+    in_chunks,
+    load_transaction,
+    load_transactions,
     lock_attempt,
     lock_branches,
     lock_transactions,
-)
-from headgate.catalog.records import (
-    BRANCHES,
-    Steps,
-    dump,
-    load_transaction,
-    load_transactions,
     to_branch,
 )
 from headgate.catalog.schema import (
@@ -48,9 +47,8 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
-from headgate.model.ancestry import without
+from headgate.model.ancestry import next_step_pointers, without
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.history import next_step_pointers
 from headgate.model.ids import (
     BranchId,
     DatasetId,
@@ -195,8 +193,6 @@ def record_event(
 #
 # One UPDATE where the version is the expected one and the owner is the newest epoch.
 
-_CHUNK = 500
-
 
 def stage_version(
     database: Database,
@@ -248,15 +244,16 @@ def stage_in(
     found = load_transaction(connection, transaction)
     if changed.rowcount != 1:
         raise _refusal(found, expected, attempt)
-    _use_objects(connection, transaction, sorted(set(objects)))
+    _use_objects(connection, transaction, objects)
     reach(Failpoint.STAGE_APPLIED)
     return found
 
 
-def _use_objects(connection: Connection, transaction: TransactionId, objects: list[str]) -> None:
+def _use_objects(
+    connection: Connection, transaction: TransactionId, objects: Iterable[str]
+) -> None:
     """Notes which stored objects the transaction re-uses, so that the door can check them."""
-    for start in range(0, len(objects), _CHUNK):
-        part = objects[start : start + _CHUNK]
+    for part in in_chunks(objects):
         condemned = connection.execute(
             select(condemned_objects.c.location)
             .where(condemned_objects.c.location.in_(part))

@@ -9,9 +9,8 @@ from sqlalchemy import Connection, insert, select, update
 
 from headgate.catalog.builds import settle_units
 from headgate.catalog.database import Database, now
-from headgate.catalog.locks import lock_open_unit
 from headgate.catalog.publish import publish_in
-from headgate.catalog.records import find_branch, load_transactions
+from headgate.catalog.records import find_branch, load_transactions, lock_open_unit
 from headgate.catalog.schema import transactions, units
 from headgate.catalog.transactions import (
     Opener,

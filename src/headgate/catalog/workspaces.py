@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Column, Connection, Table, Text, delete, inse
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.intents import Intent, clear_intent, record_intent, take_over_intent
-from headgate.catalog.locks import lock_attempt
+from headgate.catalog.records import abandonment, lock_attempt
 from headgate.catalog.schema import attempts, metadata
 from headgate.catalog.transactions import record_event
 from headgate.errors import Invalid
@@ -22,8 +22,6 @@ from headgate.model.ports import Outside
 from headgate.model.recovery import RECOVERY_ACTOR, Landing, landing_of
 
 WORKSPACE = "workspace"
-# An attempt whose lease ran out this many leases ago is not at work any more.
-_ABANDONED_LEASES = 5
 
 workspace_publications = Table(
     "workspace_publications",
@@ -137,7 +135,7 @@ def known_repositories(connection: Connection) -> list[str]:
 
 def live_attempts(connection: Connection) -> set[AttemptRef]:
     """Attempts that may still be at work: running, and not without a lease for long."""
-    horizon = now(connection) - attempts.c.lease_seconds * (_ABANDONED_LEASES * 1_000_000)
+    horizon = now(connection) - abandonment(attempts.c.lease_seconds)
     rows = connection.execute(
         select(attempts.c.key, attempts.c.epoch).where(
             attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until >= horizon

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.formatting import branch_trees, show_receipt
+from headgate.cli.format import branch_trees, show_receipt
 from headgate.cli.output import (
     ActorOption,
     JsonOption,

@@ -18,7 +18,7 @@ from rich.text import Text
 from headgate import connection
 from headgate.builds.project import find_repository
 from headgate.builds.report import BuildInterrupted, BuildOutcome, ShownJob, ToldJob
-from headgate.cli.formatting import (
+from headgate.cli.format import (
     checks_text,
     count_text,
     extent_text,
@@ -40,7 +40,7 @@ from headgate.cli.output import (
 )
 from headgate.errors import GitUnusable, Invalid
 from headgate.model.graph import Mark
-from headgate.model.graph_drawing import MARK_SIGNS, GraphFormat
+from headgate.model.graph_render import MARK_SIGNS, GraphFormat
 from headgate.model.names import listed
 from headgate.model.nouns import BuildState, JobState
 from headgate.settings import Settings

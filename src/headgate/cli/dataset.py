@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.formatting import branch_trees, show_content, transaction_line
+from headgate.cli.format import branch_trees, show_content, transaction_line
 from headgate.cli.output import (
     MOST,
     ActorOption,

@@ -22,12 +22,12 @@ from headgate.catalog.attempts import dispatch_attempt, equip_attempt
 from headgate.catalog.records import list_branches, load_branch, load_dataset, views_on
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.cli.build import BuildProgress
-from headgate.cli.formatting import job_tree
+from headgate.cli.format import job_tree
 from headgate.cli.init import CATALOG, WAREHOUSE, make_store
 from headgate.cli.output import JsonOption, show_json
 from headgate.errors import AttemptSuperseded, StatementFailed, WorkFailed
 from headgate.iceberg.authorization import job_id
-from headgate.model.graph_drawing import to_tree
+from headgate.model.graph_render import to_tree
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import BuildState, TransactionType
 from headgate.settings import FILE_NAME, load_settings, with_actor

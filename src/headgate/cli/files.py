@@ -13,7 +13,7 @@ import typer
 
 from headgate import connection
 from headgate.cli.exit_codes import told_of
-from headgate.cli.formatting import count_text, show_receipt, size_text
+from headgate.cli.format import count_text, show_receipt, size_text
 from headgate.cli.output import (
     ActorOption,
     BranchOption,
@@ -32,10 +32,9 @@ from headgate.files.tree import Entry
 from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
 from headgate.store.datasets import BranchHandle, DatasetHandle
-from headgate.store.documents import Json, file_json
+from headgate.store.documents import file_json
 from headgate.store.embedded import Store, operation_key
-from headgate.store.files import ShownFiles
-from headgate.store.transactions import TransactionHandle
+from headgate.store.transactions import ShownFiles, TransactionHandle
 
 app = typer.Typer(no_args_is_help=True, help="Put, get, list and remove files of a dataset.")
 
@@ -179,7 +178,7 @@ def _write(
             actor=hg.settings.actor,
             kind=kind,
             branch=target.name,
-            request={"dataset": str(target.dataset.name), **_edit_json(edit)},
+            request={"dataset": str(target.dataset.name), **edit.to_json()},
         )
         receipt = target.edit(edit, operation=operation)
         show_receipt(hg, receipt, kind=PublicationKind.COMMIT, json=json)
@@ -191,13 +190,6 @@ def _write(
         show_json(target.noun())
     else:
         note(f"{target.id} holds it; `headgate txn commit` makes it visible.")
-
-
-def _edit_json(edit: FileEdit) -> Json:
-    return {
-        "put": [[e.path, e.mode, e.size, e.digest] for e in edit.put],
-        "remove": list(edit.remove),
-    }
 
 
 # --- reading --------------------------------------------------------------------------------

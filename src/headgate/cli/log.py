@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.formatting import built_text, history_rows, log_rows, show_difference, summary_row
+from headgate.cli.format import built_text, history_rows, log_rows, show_difference, summary_row
 from headgate.cli.output import MOST, BranchOption, JsonOption, note, show_json, show_table
 from headgate.model.names import member
 from headgate.model.nouns import PublicationKind

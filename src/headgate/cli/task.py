@@ -17,7 +17,7 @@ from rich.status import Status as Spinner
 
 from headgate import connection
 from headgate.cli.exit_codes import EXIT_CODES, told_of
-from headgate.cli.formatting import count_text, size_text
+from headgate.cli.format import count_text, size_text
 from headgate.cli.output import (
     MOST,
     ActorOption,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.formatting import count_text, show_moves, transaction_line
+from headgate.cli.format import count_text, show_moves, transaction_line
 from headgate.cli.output import (
     ActorOption,
     JsonOption,

@@ -10,7 +10,7 @@ from headgate import connection
 from headgate.catalog import migrate as migrations
 from headgate.catalog.database import Database
 from headgate.catalog.recovery import OWNER_ALIVE, Recovered
-from headgate.cli.formatting import count_text, size_text
+from headgate.cli.format import count_text, size_text
 from headgate.cli.output import ActorOption, JsonOption, note, show_json, show_line, show_table
 from headgate.errors import Invalid
 from headgate.settings import load_settings, parse_duration_seconds

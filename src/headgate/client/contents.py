@@ -25,7 +25,7 @@ from headgate.files.tree import Entry
 from headgate.model.names import check_file_path
 from headgate.model.ports import ObjectInfo
 from headgate.store.documents import to_entry
-from headgate.store.files import ShownFiles
+from headgate.store.transactions import ShownFiles
 
 # The bytes of a served store by their digests: as much of an object store as jobs need.
 

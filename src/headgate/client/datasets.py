@@ -40,8 +40,7 @@ from headgate.store.documents import (
     to_transaction,
 )
 from headgate.store.embedded import Store
-from headgate.store.files import ShownFiles, check_is_bytes
-from headgate.store.transactions import TransactionHandle, UnitHandle
+from headgate.store.transactions import ShownFiles, TransactionHandle, UnitHandle, check_is_bytes
 
 # Transactions and units of a served store.
 

@@ -27,7 +27,7 @@ from headgate.errors import (
     ViewConflict,
     WorkFailed,
 )
-from headgate.errors.retelling import kinds_by_code, retold
+from headgate.errors.families import kinds_by_code, rebuild
 from headgate.model.changes import OperationKey
 from headgate.model.names import check_limit, no_text
 from headgate.store.documents import Json
@@ -55,7 +55,7 @@ def failure(status: int, sent: Json) -> HeadgateError:
         kind = RowsChanged
     if kind is Conflict and facts.get("conflicts"):
         return ViewConflict([_mismatch(one) for one in facts["conflicts"]])
-    return retold(kind, message, facts)
+    return rebuild(kind, message, facts)
 
 
 def _mismatch(sent: Json) -> Mismatch:

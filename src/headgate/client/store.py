@@ -92,7 +92,7 @@ class RemoteWorking(Working):
     @cached_property
     def _files_workspaces(self) -> WorkspaceStore:
         from headgate.client.tasks import RemoteWorkspaces  # noqa: PLC0415  (optional: pydantic)
-        from headgate.files.cache import ContentCache  # noqa: PLC0415  (with the next)
+        from headgate.files.trees import ContentCache  # noqa: PLC0415  (with the next)
 
         return RemoteWorkspaces(self.line, ContentCache(self.settings.cache / "contents"))
 

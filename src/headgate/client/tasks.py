@@ -10,11 +10,10 @@ from typing import Any
 from headgate.client.contents import RemoteObjects
 from headgate.client.http import Line, segment
 from headgate.errors import ContentSwept, ObjectNotFound
-from headgate.files.cache import ContentCache
 from headgate.files.objects import Digest
 from headgate.files.private_copy import Changes, PrivateCopy
 from headgate.files.transfer import Progress
-from headgate.files.trees import FileTrees
+from headgate.files.trees import ContentCache, FileTrees
 from headgate.model.ids import Epoch
 from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.store.documents import Json

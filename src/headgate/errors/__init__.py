@@ -93,7 +93,7 @@ from headgate.errors.invalid import (
     TransactionTypeViolated,
     UnsafePath,
 )
-from headgate.errors.missing import (
+from headgate.errors.not_found import (
     AttemptNotFound,
     BranchNotFound,
     BranchNowhere,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 
@@ -65,3 +67,19 @@ class WorkFailed(HeadgateError):
     """The work itself failed: a build, a task, a check, or user code."""
 
     code = "failed"
+
+
+@cache
+def kinds_by_code() -> Mapping[str, type[HeadgateError]]:
+    """The kinds of errors that have a code of their own; some leaves share their family's."""
+    kinds: list[type[HeadgateError]] = [HeadgateError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return {kind.code: kind for kind in kinds if "code" in vars(kind)}
+
+
+def rebuild(kind: type[HeadgateError], message: str, facts: Mapping[str, Any]) -> HeadgateError:
+    """Rebuild an error that another process raised, with the sentence that it wrote there."""
+    error = kind.__new__(kind)
+    HeadgateError.__init__(error, message, **facts)
+    return error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from headgate.catalog.database import Database
@@ -25,9 +25,8 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
-from headgate.files.edit import Edited
 from headgate.files.objects import Digest
-from headgate.files.tree import EMPTY, Change, ChangeKind, Entry
+from headgate.files.tree import EMPTY, Change, ChangeKind, Edited, Entry
 from headgate.files.trees import FileTrees
 from headgate.model.changes import (
     AddTransaction,
@@ -90,6 +89,13 @@ class FileEdit:
 
     put: Sequence[Entry] = ()
     remove: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The edit as part of a request, whose hash tells a repetition from another request."""
+        return {
+            "put": [[e.path, e.mode, e.size, e.digest] for e in self.put],
+            "remove": list(self.remove),
+        }
 
 
 def tree_version(root: Digest) -> Version:

@@ -31,12 +31,12 @@ from headgate.errors import (
     InvalidContext,
     TokenRefused,
 )
-from headgate.iceberg import commits, namespaces, tables
-from headgate.iceberg.requests import Request
+from headgate.iceberg import commits, tables
 from headgate.iceberg.service import (
     Action,
     Idempotency,
     Reply,
+    Request,
     ServedTable,
     Service,
     error_reply,
@@ -97,21 +97,21 @@ def _read(method: str, pattern: str, handler: Handler) -> Route:
 
 
 ROUTES = (
-    _read("GET", "namespaces", namespaces.list_namespaces),
+    _read("GET", "namespaces", tables.list_namespaces),
     _write(
         "POST",
         "namespaces",
-        namespaces.create_namespace,
-        namespaces.replay_create_namespace,
+        tables.create_namespace,
+        tables.replay_create_namespace,
     ),
-    _read("GET", _NAMESPACE, namespaces.load_namespace),
-    _read("HEAD", _NAMESPACE, namespaces.namespace_exists),
-    _write("DELETE", _NAMESPACE, namespaces.drop_namespace, tables.replay_nothing),
+    _read("GET", _NAMESPACE, tables.load_namespace),
+    _read("HEAD", _NAMESPACE, tables.namespace_exists),
+    _write("DELETE", _NAMESPACE, tables.drop_namespace, tables.replay_nothing),
     _write(
         "POST",
         f"{_NAMESPACE}/properties",
-        namespaces.update_properties,
-        namespaces.replay_update_properties,
+        tables.update_properties,
+        tables.replay_update_properties,
     ),
     _read("GET", f"{_NAMESPACE}/tables", tables.list_tables),
     _write("POST", f"{_NAMESPACE}/tables", tables.create_table, tables.replay_made),

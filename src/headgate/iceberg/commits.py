@@ -20,8 +20,16 @@ from headgate.errors import (
     TablePlaceRefused,
     TransactionNotOpen,
 )
-from headgate.iceberg.requests import Request, read_identifier
-from headgate.iceberg.service import NO_CONTENT, OVERLAY, Reply, ServedTable, Service, TableChange
+from headgate.iceberg.service import (
+    NO_CONTENT,
+    OVERLAY,
+    Reply,
+    Request,
+    ServedTable,
+    Service,
+    TableChange,
+    read_identifier,
+)
 from headgate.iceberg.tables import reply_applied
 from headgate.model.contexts import JobContext
 from headgate.model.ids import DatasetId, mint_content

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headgate.catalog import datasets as catalog
 from headgate.catalog.database import Connection, Database, now
-from headgate.catalog.locks import lock_attempt
 from headgate.catalog.operations import claim_operation, do_once, find_by_key, record_outcome
 from headgate.catalog.publish import publish_prepared
 from headgate.catalog.records import (
@@ -15,6 +14,7 @@ from headgate.catalog.records import (
     load_dataset,
     load_transaction,
     load_transactions,
+    lock_attempt,
 )
 from headgate.catalog.transactions import renew_transactions, stage_in
 from headgate.catalog.units import Unit, open_in_unit, renew_unit, renew_unit_in

@@ -13,7 +13,7 @@ from lakefs_sdk import BranchCreation, CommitCreation, Merge, PathList, Reposito
 from lakefs_sdk.exceptions import ApiException
 
 from headgate.errors import Exists, LakeFSDenied, LakeFSUnavailable, NotFound
-from headgate.lakefs.connection import MARK
+from headgate.lakefs.endpoint import MARK
 
 _PAGE = 1000
 _CHUNK_BYTES = 1024 * 1024

@@ -9,10 +9,9 @@ from typing import Any
 
 from headgate.catalog.garbage_collection import find_condemned
 from headgate.errors import UnsafePath
-from headgate.files.edit import Edited
 from headgate.files.objects import Digest
 from headgate.files.publication import FileEdit, locations_in, natural_type, take_back, tree_version
-from headgate.files.tree import Change, ChangeKind, Entry
+from headgate.files.tree import Change, ChangeKind, Edited, Entry
 from headgate.model.nouns import TransactionType, Version
 from headgate.rows.outcome import Counts, Parts
 from headgate.tables import constraints

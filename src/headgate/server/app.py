@@ -26,7 +26,7 @@ from headgate.iceberg.service import Service
 from headgate.iceberg.sql_catalog import SqlTableCatalog
 from headgate.model.access import Right, Role, require
 from headgate.server.api import admin, builds, datasets, files, rows, tasks
-from headgate.server.api.http import Guard, Limits, handle_errors
+from headgate.server.api.conventions import Guard, Limits, handle_errors
 from headgate.server.api.openapi import DescribedApp
 from headgate.server.authorization import Authority, ServedTokens
 from headgate.server.builds import ServerBuilds

@@ -19,7 +19,7 @@ from headgate.errors import (
     StatementFailed,
     UnknownInStatement,
 )
-from headgate.errors.retelling import kinds_by_code, retold
+from headgate.errors.families import kinds_by_code, rebuild
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,7 @@ def failure_of(details: str, *, analysed: bool) -> HeadgateError:
     if told := _TOLD.search(reason):
         kind = kinds_by_code().get(told["code"])
         if kind is not None:
-            return retold(kind, told["message"], {"details": details})
+            return rebuild(kind, told["message"], {"details": details})
     if _KEPT_FROM_CLIENTS in reason:
         return ClientCleanupRefused(what="what deletes a table's files or history")
     if reason.startswith(_UNKNOWN):

@@ -68,9 +68,14 @@ from headgate.model.nouns import (
 )
 from headgate.storage.address import open_outside, read_outside
 from headgate.store.documents import Json, dataset_json, file_json, transaction_json
-from headgate.store.files import ShownFiles, view_files
-from headgate.store.parts import StoreParts
-from headgate.store.transactions import TransactionHandle, UnitHandle, load_opened
+from headgate.store.transactions import (
+    ShownFiles,
+    StoreParts,
+    TransactionHandle,
+    UnitHandle,
+    load_opened,
+    view_files,
+)
 from headgate.tables.inspect import columns_of, find_row_count, partitioning_of, read_rows
 from headgate.tables.register import names_metadata_file, newest_metadata
 from headgate.tables.shape import MAIN

@@ -23,7 +23,7 @@ from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, Transaction, TransactionState, Version
 from headgate.store.documents import Json, file_json
-from headgate.store.parts import StoreParts
+from headgate.store.transactions import StoreParts
 from headgate.tables.diff import Comparing, TableDifference, compare_tables
 from headgate.tables.schema_diff import Field, SchemaChanges
 from headgate.tables.versions import StoredVersion

@@ -31,12 +31,12 @@ from headgate.catalog.tokens import create_token, list_tokens, revoke_token
 from headgate.catalog.workspaces import WORKSPACE
 from headgate.errors import Invalid, NotFound
 from headgate.files.trees import FileTrees
-from headgate.lakefs.connection import LakeFSOutside, connect
+from headgate.lakefs.endpoint import LakeFSOutside, connect
 from headgate.lineage.events import Lineage
 from headgate.model.access import Role, check_patterns
 from headgate.model.changes import OperationKey, Receipt, operation_key, request_hash
 from headgate.model.graph import Graph
-from headgate.model.graph_drawing import GraphFormat, drawn_json
+from headgate.model.graph_render import GraphFormat, drawn_json
 from headgate.model.ids import BuildId, DatasetId
 from headgate.model.names import (
     check_branch_name,
@@ -62,9 +62,8 @@ from headgate.store.documents import (
     jobspec_json,
     token_json,
 )
-from headgate.store.parts import Verbs
 from headgate.store.rows import How, Rows
-from headgate.store.transactions import TransactionHandle, UnitHandle, load_opened
+from headgate.store.transactions import TransactionHandle, UnitHandle, Verbs, load_opened
 from headgate.tables.versions import TableVersions
 from headgate.upkeep.cleanup import Terms, check_older_than, clean_up
 from headgate.upkeep.doctor import examine
@@ -352,7 +351,7 @@ class Working(Verbs):
     @cached_property
     def _lakefs_workspaces(self) -> WorkspaceStore:
         lakefs = connect(self.settings)
-        from headgate.files.cache import ContentCache  # noqa: PLC0415  (with the next)
+        from headgate.files.trees import ContentCache  # noqa: PLC0415  (with the next)
         from headgate.tasks.lakefs_store import (  # noqa: PLC0415  (optional: pydantic, its SDK)
             LakeFSWorkspaces,
         )
@@ -372,7 +371,7 @@ class Working(Verbs):
 
     @cached_property
     def _files_workspaces(self) -> WorkspaceStore:
-        from headgate.files.cache import ContentCache  # noqa: PLC0415  (with the next)
+        from headgate.files.trees import ContentCache  # noqa: PLC0415  (with the next)
         from headgate.tasks.files_store import (  # noqa: PLC0415  (optional: pydantic)
             FilesWorkspaces,
         )

@@ -18,7 +18,7 @@ from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
 from headgate.model.names import check_label, check_options, parse_dataset_name
 from headgate.settings import Settings
-from headgate.store.parts import StoreParts
+from headgate.store.transactions import StoreParts
 from headgate.tables.versions import TableVersions
 
 if TYPE_CHECKING:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from headgate.attempts import CommitOptions, commit_transactions
+from headgate.attempts import CommitOptions, Contents, commit_transactions
+from headgate.catalog.database import Database
 from headgate.catalog.operations import do_once
 from headgate.catalog.records import load_dataset, load_transaction
 from headgate.catalog.transactions import abort_transactions, renew_transactions
@@ -25,17 +26,140 @@ from headgate.catalog.units import (
     open_unit,
     renew_unit,
 )
-from headgate.errors import HeadgateError, Invalid
-from headgate.files.publication import FileEdit, check_is_files, stage_edit, write_uploaded
+from headgate.errors import FileNotInView, HeadgateError, Invalid, VersionExpired
+from headgate.files.publication import FileEdit, check_is_files, root_of, stage_edit, write_uploaded
 from headgate.files.transfer import Progress
-from headgate.files.tree import Entry
+from headgate.files.tree import Entry, Mode
+from headgate.files.trees import FileTrees
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.ids import UnitId
-from headgate.model.names import check_lease_seconds, parse_dataset_name
+from headgate.model.names import (
+    DatasetName,
+    check_file_path,
+    check_lease_seconds,
+    parse_dataset_name,
+)
 from headgate.model.nouns import Transaction, TransactionState
+from headgate.model.ports import ObjectStore
+from headgate.settings import Settings
 from headgate.store.documents import Json, transaction_json, unit_json
-from headgate.store.files import store_bytes, view_files
-from headgate.store.parts import StoreParts
+
+if TYPE_CHECKING:
+    from headgate.spark.workplace import SparkSession
+
+
+# What handles and verbs work with; the store is one.
+
+
+class StoreParts(Protocol):
+    """A store as its handles see it."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def database(self) -> Database: ...
+
+    @property
+    def contents(self) -> Contents: ...
+
+    @property
+    def trees(self) -> FileTrees: ...
+
+    @property
+    def may_write_protected(self) -> bool:
+        """Whether the actor is an admin, to whom protected branches are open."""
+        ...
+
+
+class Verbs(ABC):
+    """What a set of a store's verbs is made of; the store says what the parts are."""
+
+    settings: Settings
+    database: Database
+    may_write_protected: bool
+
+    @property
+    @abstractmethod
+    def contents(self) -> Contents: ...
+
+    @property
+    @abstractmethod
+    def trees(self) -> FileTrees: ...
+
+    @property
+    @abstractmethod
+    def objects(self) -> ObjectStore: ...
+
+    @abstractmethod
+    def spark(self, context: str) -> SparkSession: ...
+
+
+# The files that a transaction shows.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownFiles:
+    """The tree of files that a transaction shows; none shows none."""
+
+    store: StoreParts
+    dataset: DatasetName
+    transaction: Transaction | None
+
+    @property
+    def where(self) -> str:
+        return self.transaction.id if self.transaction else "an empty branch"
+
+    def entries(self, path: str = "") -> list[Entry]:
+        """What is at or below a path; an error where a path is named and nothing is there."""
+        found = list(view_files(self.store, self.transaction, path))
+        if path and not found:
+            raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
+        return found
+
+    def find(self, path: str) -> Entry:
+        """The file with exactly this path."""
+        check_file_path(path)
+        entry = next((e for e in view_files(self.store, self.transaction, path)), None)
+        if entry is None or entry.path != path or entry.is_directory:
+            raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
+        return entry
+
+    def download(self, target: Path, path: str = "", *, progress: Progress | None = None) -> None:
+        """Writes what is below a path into a directory; a file under its last name. Verified."""
+        root = root_of(self.transaction.version if self.transaction else None)
+        self.store.trees.download(root, target, path, progress=progress)
+
+
+def view_files(
+    store: StoreParts, transaction: Transaction | None, prefix: str = ""
+) -> Iterator[Entry]:
+    """The files that a transaction shows; `VersionExpired` once cleanup has condemned them."""
+    if transaction is None:
+        return iter(())
+    _check_alive(transaction)
+    return store.trees.walk(root_of(transaction.version), prefix)
+
+
+def check_is_bytes(path: str, content: bytes) -> None:
+    if not isinstance(content, bytes):
+        raise Invalid(
+            f"{path!r} is given a {type(content).__name__}: files hold bytes; encode a text, as in "
+            '`text.encode("utf-8")`.',
+            path=path,
+        )
+
+
+def store_bytes(store: StoreParts, path: str, content: bytes) -> Entry:
+    check_file_path(path)
+    check_is_bytes(path, content)
+    return Entry(path=path, mode=Mode.FILE, size=len(content), digest=store.trees.store(content))
+
+
+def _check_alive(transaction: Transaction) -> None:
+    if transaction.condemned:
+        raise VersionExpired(what=f"transaction {transaction.id}")
+
 
 # How a block of Python ends what it had OPEN.
 

@@ -22,7 +22,6 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
-from headgate.files.cache import ContentCache
 from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
 from headgate.files.private_copy import Changes, LocalChange, PrivateCopy, copy_privately
 from headgate.files.publication import (
@@ -36,7 +35,7 @@ from headgate.files.publication import (
 )
 from headgate.files.transfer import Progress, counted, hash_file, relative_to
 from headgate.files.tree import Entry
-from headgate.files.trees import FileTrees
+from headgate.files.trees import ContentCache, FileTrees
 from headgate.model.changes import (
     AddTransaction,
     Change,

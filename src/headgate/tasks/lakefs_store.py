@@ -28,13 +28,13 @@ from headgate.errors import (
     Unavailable,
     UnsafePath,
 )
-from headgate.files.cache import ContentCache
 from headgate.files.objects import Digest, in_parallel
 from headgate.files.private_copy import Changes, LocalChange, PrivateCopy, copy_privately
 from headgate.files.transfer import Progress, counted
 from headgate.files.tree import Entry, Mode
+from headgate.files.trees import ContentCache
 from headgate.lakefs.client import Commit, LakeFS, StoredObject
-from headgate.lakefs.connection import MARK
+from headgate.lakefs.endpoint import MARK
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import check_file_path
 from headgate.model.nouns import AttemptRef

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.lakefs.client import LakeFS
-from headgate.lakefs.connection import connect
+from headgate.lakefs.endpoint import connect
 from headgate.model.nouns import AttemptRef
 from headgate.store.embedded import Store
 from headgate.tasks.lakefs_store import STAGING

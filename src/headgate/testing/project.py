@@ -23,7 +23,7 @@ from headgate.spark.jvm import SharedJvm
 from headgate.spark.workplace import launch_request
 from headgate.store.datasets import DatasetHandle
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from headgate.testing.faults import Failpoints
 
 if TYPE_CHECKING:

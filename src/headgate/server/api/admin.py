@@ -11,7 +11,7 @@ from headgate import __version__
 from headgate.errors import Invalid
 from headgate.model.access import allow_handing_out
 from headgate.model.nouns import PublicationKind
-from headgate.server.api.http import (
+from headgate.server.api.conventions import (
     CallerDependency,
     Cursor,
     JsonReply,

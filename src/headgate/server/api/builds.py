@@ -27,8 +27,8 @@ from headgate.model.ids import BuildId
 from headgate.model.jobspecs import JobSpec, Source, declaration_from_json
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import BuildState, DatasetKind
-from headgate.server.api.files import OCTETS
-from headgate.server.api.http import (
+from headgate.server.api.conventions import (
+    OCTETS,
     Caller,
     CallerDependency,
     Cursor,

@@ -11,7 +11,7 @@ from headgate.iceberg.service import Idempotency
 from headgate.model.ids import instant_text
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import Branch, PublicationKind, Tag
-from headgate.server.api.http import (
+from headgate.server.api.conventions import (
     REPLAYED,
     Caller,
     CallerDependency,

@@ -25,7 +25,8 @@ from headgate.files.publication import FileEdit
 from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
-from headgate.server.api.http import (
+from headgate.server.api.conventions import (
+    OCTETS,
     Caller,
     CallerDependency,
     Cursor,
@@ -50,7 +51,7 @@ from headgate.server.api.models import (
     shown,
 )
 from headgate.store.datasets import BranchHandle
-from headgate.store.documents import Json, entry_wire, transaction_wire
+from headgate.store.documents import entry_wire, transaction_wire
 from headgate.store.embedded import Store
 from headgate.store.transactions import TransactionHandle
 
@@ -91,7 +92,6 @@ async def received(request: Request, directory: Path) -> AsyncIterator[Received]
 
 file_routes = router("files")
 
-OCTETS = "application/octet-stream"
 _WRITTEN = PublicationModel | TransactionModel
 
 BranchQuery = Annotated[str | None, Query(max_length=200, description="The primary unless named.")]
@@ -207,14 +207,6 @@ def edit_files(
     return _write(caller, dataset, body.branch, body.txn, edit, kind, keyed)
 
 
-def edit_json(edit: FileEdit) -> Json:
-    """What an edit says, for the hash of its request."""
-    return {
-        "put": [[e.path, e.mode, e.size, e.digest] for e in edit.put],
-        "remove": list(edit.remove),
-    }
-
-
 def _write(
     caller: Caller,
     dataset: str,
@@ -241,7 +233,7 @@ def _publish(
         actor=store.settings.actor,
         kind=kind,
         branch=target.name,
-        request={"dataset": str(target.dataset.name), **edit_json(edit)},
+        request={"dataset": str(target.dataset.name), **edit.to_json()},
     )
     receipt = target.edit(edit, operation=operation)
     return published(store, receipt, kind=PublicationKind.COMMIT)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from headgate.model.access import Role
-from headgate.model.graph_drawing import GraphFormat
+from headgate.model.graph_render import GraphFormat
 from headgate.model.names import LONGEST_LEASE_SECONDS, LONGEST_SECONDS
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionState, TransactionType
 from headgate.upkeep.reachability import Marking

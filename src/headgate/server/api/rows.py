@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from headgate.errors import Invalid, ObjectNotFound
 from headgate.files.objects import Digest
 from headgate.model.contexts import parse_context
-from headgate.server.api.http import (
+from headgate.server.api.conventions import (
     REPLAYED,
     CallerDependency,
     JsonReply,

@@ -21,12 +21,12 @@ from headgate.catalog.attempts import (
     load_attempt,
 )
 from headgate.errors import AttemptNotFound, AttemptOfAnother, Invalid
-from headgate.files.cache import ContentCache
 from headgate.files.objects import Digest
+from headgate.files.trees import ContentCache
 from headgate.model.access import Role, may_write
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import Attempt, AttemptState
-from headgate.server.api.http import (
+from headgate.server.api.conventions import (
     REPLAYED,
     Caller,
     CallerDependency,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from headgate.model.graph import Edge, Graph, Mark, Node
-from headgate.model.graph_drawing import Layout, Sizes, lay_out
+from headgate.model.graph_render import Layout, Sizes, lay_out
 from headgate.model.names import listed, parse_dataset_name
 from headgate.model.nouns import DatasetKind, JobState
 from headgate.server.web import markup

@@ -1,8 +1,13 @@
-"""The first schema of the catalog."""
+"""The migrations of the catalog's schema, oldest first; each is a tuple of SQL statements.
+
+A landed migration never changes. `tests/contract/test_catalog_schema.py` compares what they add up
+to with the tables in `schema.py`.
+"""
 
 from __future__ import annotations
 
-STATEMENTS = (
+# The first schema of the catalog.
+_FIRST_SCHEMA = (
     """
 CREATE TABLE attempts (
     "key" TEXT NOT NULL,
@@ -377,4 +382,79 @@ CREATE INDEX transactions_by_version ON transactions (version_id)
 CREATE INDEX transactions_open ON transactions (lease_until) WHERE state = 'OPEN'
     """,
     "INSERT INTO log_counter (id, number, last_at) VALUES (1, 0, 0)",
+)
+
+# Bearer tokens for those who reach a store through a server.
+_TOKENS = (
+    """
+CREATE TABLE tokens (
+    id TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    role TEXT NOT NULL,
+    branches TEXT NOT NULL,
+    created_by TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT,
+    revoked_at BIGINT,
+    PRIMARY KEY (id),
+    CONSTRAINT tokens_by_digest UNIQUE (digest)
+)
+    """,
+)
+
+# Indexes by which the log is read from its newest end, whatever it is filtered by.
+_LOG_FILTERS = (
+    "CREATE INDEX publications_by_kind ON publications (kind, number)",
+    "CREATE INDEX moves_by_dataset ON moves (dataset_id, publication)",
+    "CREATE INDEX moves_by_name ON moves (branch_name, publication)",
+)
+
+# Tickets: how writers who keep losing a branch wait for it in order.
+_TICKETS = (
+    """
+CREATE TABLE tickets (
+    id TEXT NOT NULL,
+    branch_id TEXT NOT NULL,
+    taken_at BIGINT NOT NULL,
+    lease_until BIGINT NOT NULL,
+    PRIMARY KEY (id, branch_id)
+)
+    """,
+    "CREATE INDEX tickets_by_branch ON tickets (branch_id, taken_at)",
+)
+
+# Who published what outside the catalog: the ledger of workspaces that other systems keep.
+_WORKSPACE_PUBLICATIONS = (
+    """
+CREATE TABLE workspace_publications (
+    repository TEXT NOT NULL,
+    ref TEXT NOT NULL,
+    branch TEXT NOT NULL,
+    attempt_key TEXT NOT NULL,
+    attempt_epoch BIGINT NOT NULL,
+    execution TEXT NOT NULL,
+    action TEXT NOT NULL,
+    at BIGINT NOT NULL,
+    PRIMARY KEY (repository, ref)
+)
+    """,
+)
+
+# Branches are made for units too: what an ended one left unused is found quickly.
+_BRANCHES_MADE_FOR_WORK = (
+    "ALTER TABLE branches RENAME COLUMN build_id TO made_for",
+    """
+CREATE INDEX branches_unused ON branches (made_for)
+    WHERE head_id IS NULL AND made_for IS NOT NULL
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    _FIRST_SCHEMA,
+    _TOKENS,
+    _LOG_FILTERS,
+    _TICKETS,
+    _WORKSPACE_PUBLICATIONS,
+    _BRANCHES_MADE_FOR_WORK,
 )

@@ -21,7 +21,7 @@ from headgate.files.publication import FileEdit, publish_edit
 from headgate.model.nouns import AttemptRef
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
-from headgate.store.files import store_bytes
+from headgate.store.transactions import store_bytes
 from headgate.tasks.ports import Identity, Staged, WorkspaceRef, WorkspaceStore
 
 

@@ -41,6 +41,9 @@ from headgate.server.builds import ServerBuilds
 from headgate.store.documents import publication_wire, receipt_wire
 from headgate.store.embedded import Store, operation_key
 
+OCTETS = "application/octet-stream"
+
+
 # What routes answer with: the documents of the command line, paged by a header.
 
 T = TypeVar("T")

@@ -1,0 +1,241 @@
+"""Measures the layout of the package: sizes, names and the depth of its imports.
+
+Pure functions over parsed modules, so that each rule can be shown to find a planted breach.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+
+from tests.support.source import Module
+
+# Names that users import or that a convention fixes.
+PUBLIC_STEMS = {"testing"}
+SMALL_LINES = 60
+
+# One noun, or one verb that users type, in more than one room.
+SHARED_STEMS = {
+    "app": "ASGI applications: of the server, and of the Iceberg catalog",
+    "attempt": "an attempt of a job, and of a task",
+    "attempts": "attempts in the catalog, and the verbs that commit them",
+    "authorization": "of the server, and of an embedded Iceberg catalog",
+    "branch": "",
+    "builds": "builds in the catalog, the store, the server and the client",
+    "constraints": "constraints as values, and as a table's properties",
+    "contexts": "contexts as values, and resolved for the Iceberg catalog",
+    "datasets": "datasets in the catalog, the store and the server",
+    "diff": "differences of tables, and of any two versions",
+    "events": "",
+    "files": "files of a dataset: the store's verb, the command, the routes",
+    "history": "",
+    "jobspecs": "JobSpecs as values, and in the catalog",
+    "job": "",
+    "load": "the verb: by Arrow, and by Spark",
+    "log": "publications in the catalog, and the command",
+    "publish": "",
+    "recovery": "rules of recovery, and recovery in the catalog",
+    "rows": "rows of tables: values, verbs, commands, routes",
+    "store": "",
+    "tables": "",
+    "tasks": "",
+    "tokens": "",
+    "transactions": "transactions in the catalog, and in the store",
+    "upkeep": "",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The figures that the house test prints and keeps."""
+
+    modules: int
+    lines: int
+    median_lines: int
+    p90_lines: int
+    longest_module: tuple[str, int]
+    modules_per_thousand_lines: float
+    import_share: float
+    longest_chain: tuple[str, ...]
+
+    def table(self) -> str:
+        rows = {
+            "modules": f"{self.modules}",
+            "lines": f"{self.lines:,}",
+            "lines per module, median / p90 / max": (
+                f"{self.median_lines} / {self.p90_lines} / {self.longest_module[1]}"
+                f" ({self.longest_module[0]})"
+            ),
+            "modules per 1,000 lines": f"{self.modules_per_thousand_lines:.1f}",
+            "share of code lines that are imports": f"{self.import_share:.1%}",
+            "longest import chain": f"{len(self.longest_chain)}",
+        }
+        chain = "  " + " > ".join(self.longest_chain)
+        return "\n".join([*(f"{name:<40} {value}" for name, value in rows.items()), chain])
+
+
+def measure(modules: Iterable[Module]) -> Layout:
+    """The figures of these modules; empty `__init__` files do not count."""
+    counted = [module for module in modules if module.text.strip()]
+    sizes = sorted((_line_count(module), module.path) for module in counted)
+    lengths = [lines for lines, _ in sizes]
+    total = sum(lengths)
+    named = [module for module in counted if _stem(module.path) != "__init__"]
+    return Layout(
+        modules=len(named),
+        lines=total,
+        median_lines=int(median(lengths)),
+        p90_lines=lengths[int(len(lengths) * 0.9)],
+        longest_module=(sizes[-1][1], sizes[-1][0]),
+        modules_per_thousand_lines=1000 * len(named) / total,
+        import_share=import_share(counted),
+        longest_chain=longest_chain(import_graph(counted)),
+    )
+
+
+def import_share(modules: Iterable[Module]) -> float:
+    """Lines of import statements as a share of all lines that are code."""
+    code = imports = 0
+    for module in modules:
+        code += len(_code_lines(module))
+        imports += len(_import_lines(module.tree))
+    return imports / code
+
+
+def gerund_stems(modules: Iterable[Module]) -> list[str]:
+    """Modules named with a bare -ing word."""
+    return [
+        module.path
+        for module in modules
+        if (stem := _stem(module.path)).endswith("ing") and stem not in PUBLIC_STEMS
+    ]
+
+
+def repeated_stems(modules: Iterable[Module]) -> list[str]:
+    """Names of modules that stand for two things, unless listed as one noun in two rooms."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        if (stem := _stem(module.path)) not in {"__init__", "__main__"}:
+            places[stem].append(module.path)
+    return [
+        f"{stem}: {', '.join(paths)}"
+        for stem, paths in sorted(places.items())
+        if len(paths) > 1 and stem not in SHARED_STEMS
+    ]
+
+
+def slivers(modules: Iterable[Module]) -> list[str]:
+    """Short modules with a single importer, in their own room: they belong inside it."""
+    modules = list(modules)
+    lengths = {_name(module.path): _line_count(module) for module in modules}
+    importers: Counter[str] = Counter()
+    only: dict[str, str] = {}
+    for importer, imported in import_graph(modules, every=True).items():
+        for name in imported:
+            importers[name] += 1
+            only[name] = importer
+    return sorted(
+        name
+        for name, lines in lengths.items()
+        if 0 < lines < SMALL_LINES
+        and importers[name] == 1
+        and name.rpartition(".")[0] == only[name].rpartition(".")[0]
+        and not name.endswith("__init__")
+    )
+
+
+def import_graph(modules: Iterable[Module], *, every: bool = False) -> dict[str, set[str]]:
+    """Which module imports which when it is loaded; `every` counts imports in functions too."""
+    modules = list(modules)
+    names = {_name(module.path) for module in modules}
+    return {
+        _name(module.path): {
+            target
+            for node in _imports(module.tree, every=every)
+            for target in _targets(node, names)
+            if target != _name(module.path)
+        }
+        for module in modules
+    }
+
+
+def longest_chain(graph: Mapping[str, set[str]]) -> tuple[str, ...]:
+    """The longest path through the imports."""
+
+    @cache
+    def below(name: str) -> tuple[str, ...]:
+        return (name, *max((below(other) for other in graph[name]), key=len, default=()))
+
+    return max((below(name) for name in graph), key=len)
+
+
+def _imports(tree: ast.AST, *, every: bool) -> Iterable[ast.Import | ast.ImportFrom]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif every or not (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_for_types(node)
+        ):
+            yield from _imports(node, every=every)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
+
+
+def _targets(node: ast.Import | ast.ImportFrom, names: set[str]) -> Iterable[str]:
+    if isinstance(node, ast.Import):
+        dotted = [alias.name for alias in node.names]
+    else:
+        dotted = [f"{node.module}.{alias.name}" for alias in node.names]
+    for text in dotted:
+        inner = text.removeprefix("headgate.")
+        if text == inner:
+            continue
+        for candidate in (inner, inner.rpartition(".")[0]):
+            if candidate in names:
+                yield candidate
+                break
+
+
+def _name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _stem(path: str) -> str:
+    return path.removesuffix(".py").rpartition("/")[2]
+
+
+def _line_count(module: Module) -> int:
+    return len(module.text.splitlines())
+
+
+def _code_lines(module: Module) -> set[int]:
+    documentation = {
+        line
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    return {
+        number
+        for number, line in enumerate(module.text.splitlines(), start=1)
+        if line.strip() and not line.lstrip().startswith("#") and number not in documentation
+    }
+
+
+def _import_lines(tree: ast.Module) -> set[int]:
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
