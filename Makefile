@@ -38,11 +38,12 @@ fmt: setup ## Format the code and mend what can be mended
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
 
-check: setup ## Lint, formatting, types, and the order of the rooms
+check: setup ## Lint, formatting, types, the order of the rooms, and dead code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/vulture
 
 lock: setup ## Write the lock files anew from pyproject.toml (UPGRADE=--upgrade: newest releases)
 	@$(COMPILE) --all-extras --group dev --output-file requirements.lock pyproject.toml

@@ -35,8 +35,9 @@ from headgate.model.nouns import (
 )
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.storage.local import LocalStore
-from headgate.tables.shape import Metadata
-from headgate.tables.updates import apply_updates, create_metadata
+from headgate.tables.creation import create_metadata
+from headgate.tables.metadata import Metadata
+from headgate.tables.updates import apply_updates
 from headgate.tables.versions import TableVersions
 
 _LONG_AGO_MS = 1_700_000_000_000

@@ -15,10 +15,10 @@ from bench.filling import ACTOR, NAMESPACE, ROOT
 from headgate.catalog.database import Database
 from headgate.catalog.datasets import create_dataset
 from headgate.catalog.migrate import ensure_schema
+from headgate.files.edits import FileEdit, publish_edit
 from headgate.files.objects import Digest
-from headgate.files.publication import FileEdit, publish_edit
 from headgate.files.tree import Entry, Mode
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Dataset, DatasetKind
 from headgate.storage.local import LocalStore

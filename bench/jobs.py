@@ -18,7 +18,7 @@ from bench.cases import Bench, Scale, Tell, Timed, Unavailable
 from bench.pipeline import PLAIN, STEPS, fill, generate, open_empty_store, plain_catalog
 from headgate.errors import SparkUnavailable
 from headgate.model.nouns import BuildState
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from headgate.spark.session import CATALOG
 from headgate.spark.workplace import launch_request
 from headgate.store.embedded import Store
@@ -129,7 +129,7 @@ def _on_one_jvm(root: Path) -> Iterator[Store]:
         try:
             yield store
         finally:
-            from headgate.spark.attach import leave  # noqa: PLC0415  (slow: PySpark)
+            from headgate.spark.job_session import leave  # noqa: PLC0415  (slow: PySpark)
 
             leave()
 

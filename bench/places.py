@@ -16,7 +16,7 @@ from bench.floor import floor_of
 from bench.loading import load
 from headgate.catalog.database import Database
 from headgate.files.tree import EMPTY, Entry, Mode
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.ids import Instant
 from headgate.storage.local import LocalStore
 from tests.support.postgres import fresh_database, running_postgres

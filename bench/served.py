@@ -17,12 +17,13 @@ from bench.cases import Bench, Scale, Tell, Timed
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.client.contents import RemoteObjects
-from headgate.client.http import Line
+from headgate.client.http import HttpClient
 from headgate.files.objects import Digest
+from headgate.files.private_copy import ContentCache
 from headgate.files.tree import EMPTY
-from headgate.files.trees import ContentCache, FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.access import Role
-from headgate.model.ports import ObjectStore
+from headgate.model.object_store import ObjectStore
 from headgate.settings import load_settings
 from headgate.store.embedded import Store
 from headgate.tasks.files_store import WorkspaceBytes
@@ -81,8 +82,8 @@ def _afar(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Afar]]:
         with Store(settings) as opened:
             token = opened.create_token(actor="bench", role=Role.ADMIN)["token"]
         with ServerProcess(store) as server:
-            line = Line(server.url, token)
-            objects = RemoteObjects(line)
+            http = HttpClient(server.url, token)
+            objects = RemoteObjects(http)
             together = FileTrees(objects)
             tree = _grow(home / "tree", files)
             root = together.edit(EMPTY, put=together.upload(tree)).root
@@ -97,7 +98,7 @@ def _afar(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Afar]]:
                     one_by_one=one_by_one,
                 )
             }
-            line.close()
+            http.close()
 
 
 def _grow(tree: Path, files: int) -> Path:

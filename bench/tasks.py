@@ -27,7 +27,7 @@ from headgate.store.embedded import Store
 from headgate.tasks import WorkspaceSpec, task
 from headgate.tasks.attempt_directory import AttemptLog
 from headgate.tasks.declare import DEFINITION, TaskDefinition
-from headgate.tasks.lifecycle import Surroundings, run_attempt
+from headgate.tasks.lifecycle import AttemptEnvironment, run_attempt
 from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import Identity
 
@@ -78,7 +78,7 @@ class Workspace:
         identity = Identity(attempt=ref, execution=secrets.token_hex(8), actor=ACTOR, task="touch")
         workspace = {"repository": self.name, "branch": _BRANCH, "ref_type": "commit", "ref": view}
         definition: TaskDefinition = getattr(touch, DEFINITION)
-        around = Surroundings(
+        around = AttemptEnvironment(
             identity=identity,
             root=self.root,
             log=AttemptLog(self.root / "logs" / "bench.jsonl", {}),

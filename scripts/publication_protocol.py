@@ -23,17 +23,17 @@ from headgate.catalog.migrate import ensure_schema
 from headgate.errors import HeadgateError
 from headgate.settings import load_settings
 from headgate.store.embedded import Store
-from headgate.testing.publication_cases import CASES, FilesGround, Ground, try_case
+from headgate.testing.publication_cases import CASES, FilesHarness, StoreHarness, try_case
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", choices=["files", "lakefs"], required=True)
     chosen = parser.parse_args().store
-    with _opened_store() as store, _ground(store, chosen) as ground:
+    with _opened_store() as store, _harness(store, chosen) as harness:
         for name in CASES:
             try:
-                try_case(ground, name)
+                try_case(harness, name)
             except (AssertionError, HeadgateError) as error:
                 print(f"FAILED {name}: {error or type(error).__name__}")
                 return 1
@@ -43,16 +43,16 @@ def main() -> int:
 
 
 @contextmanager
-def _ground(store: Store, chosen: str) -> Iterator[Ground]:
+def _harness(store: Store, chosen: str) -> Iterator[StoreHarness]:
     if chosen == "files":
-        yield FilesGround(store)
+        yield FilesHarness(store)
         return
-    from headgate.testing.lakefs_ground import (  # noqa: PLC0415  (optional: the SDK)
-        lakefs_ground,
+    from headgate.testing.lakefs_harness import (  # noqa: PLC0415  (optional: the SDK)
+        lakefs_harness,
     )
 
-    with lakefs_ground(store, os.environ.get("HEADGATE_LAKEFS_STORAGE")) as ground:
-        yield ground
+    with lakefs_harness(store, os.environ.get("HEADGATE_LAKEFS_STORAGE")) as harness:
+        yield harness
 
 
 @contextmanager

@@ -1,14 +1,14 @@
-"""Writes docs/errors.md from the errors themselves: `python -m tools.make_errors`."""
+"""Write docs/errors.md from the errors themselves: `python -m tools.make_errors`."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from headgate import errors
 from headgate.cli.exit_codes import EXIT_CODES
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, kinds
 from headgate.server.api.conventions import STATUSES
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
@@ -17,15 +17,20 @@ _PREFACE = """\
 
 Written by `make docs` from the errors themselves; change it there.
 
-An error is a sentence that says what happened, to what, and what to do next; a stable `code`; and
-facts for a program. In Python it is raised as a class of `headgate.errors`; the command line prints
-`{"error", "code", …facts}` with `--json` and ends with the exit code of its family; a server
-answers the same document with the status of its family.
+An error has a sentence that states what happened, why, and the next step; a stable `code`; and
+facts for a program. In Python it is raised as a class of `headgate.errors`. The command line prints
+`{"error", "code", …facts}` with `--json` and ends with the exit code of its family. A server
+returns the same document with the status of its family.
+
+The tables show the sentences, with `{names}` for what is filled in. An error whose sentence is
+computed is described instead.
 """
+# A field of a template; `{reason:.}` ends with a full stop.
+_FIELD = re.compile(r"\{(\w+)[^}.]*(\.?)\}")
 
 
 def make_errors() -> str:
-    """The whole document: a section for each family, a row for each error."""
+    """Return the whole document: a section for each family, a row for each error."""
     return "\n".join([_PREFACE, *(_section(family) for family in EXIT_CODES)])
 
 
@@ -35,7 +40,7 @@ def _section(family: type[HeadgateError]) -> str:
         "",
         f"{inspect.getdoc(family)} Exit code {EXIT_CODES[family]}, status {_status(family)}.",
         "",
-        "| code | class | what it means |",
+        "| code | class | sentence |",
         "| --- | --- | --- |",
         *sorted(_rows(family)),
         "",
@@ -44,13 +49,11 @@ def _section(family: type[HeadgateError]) -> str:
 
 
 def _rows(family: type[HeadgateError]) -> Iterator[str]:
-    for name in errors.__all__:
-        found = getattr(errors, name)
-        if not issubclass(found, family):
-            continue
-        said = " ".join((found.__doc__ or "").split())
-        note = "" if _status(found) == _status(family) else f" Status {_status(found)}."
-        yield f"| `{found.code}` | `{name}` | {said}{note} |"
+    for kind in kinds():
+        if issubclass(kind, family):
+            text = vars(kind).get("__doc__") or _FIELD.sub(r"{\1}\2", kind.template)
+            note = "" if _status(kind) == _status(family) else f" Status {_status(kind)}."
+            yield f"| `{kind.code}` | `{kind.__name__}` | {' '.join(text.split())}{note} |"
 
 
 def _status(kind: type[HeadgateError]) -> int:

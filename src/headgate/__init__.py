@@ -13,7 +13,7 @@ __all__ = ["Store", "__version__", "open"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, so that `headgate --help` and a user's transform module load no SQL and no Spark.
+    # Lazy: `headgate --help` and a user's transform module must load no SQL and no Spark.
     if name == "open":
         from headgate import connection  # noqa: PLC0415  (lazy on purpose)
 

@@ -1,4 +1,4 @@
-"""`python -m headgate` is the command `headgate`."""
+"""Entry point of `python -m headgate`."""
 
 from __future__ import annotations
 

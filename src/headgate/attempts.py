@@ -1,4 +1,4 @@
-"""The pulse of work that takes long: leases are renewed for as long as its process may go on."""
+"""Work of attempts: committing OPEN transactions, and renewing leases while long work runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headgate.catalog.publish import publish
 from headgate.catalog.records import load_dataset, load_transactions
 from headgate.catalog.transactions import stage_version
 from headgate.errors import Conflict, HeadgateError, TransactionNotOpen, TransactionTypeViolated
-from headgate.files.publication import natural_type, root_of, tree_version
-from headgate.files.tree import EMPTY
-from headgate.files.trees import FileTrees
+from headgate.files.edits import root_of, tree_version
+from headgate.files.tree import EMPTY, infer_type
+from headgate.files.tree_store import FileTrees
 from headgate.model.changes import (
     CommitTransaction,
     OperationKey,
@@ -34,15 +34,19 @@ from headgate.model.nouns import (
     TransactionType,
     Version,
 )
-from headgate.tables.classify import check_declared, effect_between
+from headgate.tables.snapshots import check_transaction_type, effect_between
 from headgate.tables.versions import TableVersions
 
-# Committing OPEN transactions: content is checked against the type, then the door decides.
+RENEW_SECONDS = 15.0
+# Lease of a build, of a task and of each attempt; a heartbeat renews it.
+LEASE_SECONDS = 60
+
+# --- commits --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What can be in a dataset: trees of files, and versions of tables."""
+    """Readers of datasets' content: trees of files, and versions of tables."""
 
     trees: FileTrees
     tables: TableVersions
@@ -55,10 +59,10 @@ class CommitOptions:
     operation: OperationKey | None = None
     may_write_protected: bool = False
     provenance: Mapping[TransactionId, Provenance] | None = None
-    # What validation looked at without writing it.
+    # Views that validation read without writing them.
     reads: tuple[ReadView, ...] = ()
-    # Those that get the type of what they turned out to do.
-    natural: Collection[TransactionId] = ()
+    # Transactions whose type is inferred from their content.
+    inferred: Collection[TransactionId] = ()
 
 
 def commit_transactions(
@@ -69,9 +73,9 @@ def commit_transactions(
     *,
     together_with: Sequence[CommitTransaction] = (),
 ) -> Receipt:
-    """Commits all of them in one publication, or none: each stays OPEN with what it holds.
+    """Commit all transactions in one publication; on an error each stays OPEN.
 
-    `together_with` are those whose content needs no check, such as adopted ones.
+    `together_with` are commits whose content needs no check, such as adopted ones.
     """
     return publish(
         database,
@@ -90,7 +94,7 @@ def commit_transactions(
 def checked_commits(
     database: Database, contents: Contents, ids: Sequence[TransactionId], options: CommitOptions
 ) -> list[CommitTransaction]:
-    """Each with the working version that was looked at, and a type that its content keeps to."""
+    """Return the commits, each with its working version and a type that its content allows."""
     found, bases, kinds = database.read(lambda c: _gather(c, ids, options.attempt))
     changes = []
     for id in ids:
@@ -98,7 +102,7 @@ def checked_commits(
         base = bases.get(transaction.parent) if transaction.parent else None
         before = base.version if base else None
         settled = _complete(database, transaction, kinds[transaction.id], options.attempt)
-        named = transaction.unit is None and id not in options.natural
+        named = transaction.unit is None and id not in options.inferred
         type = _checked_type(contents, settled, before, kinds[transaction.id], named=named)
         known = (options.provenance or {}).get(id)
         changes.append(
@@ -115,7 +119,7 @@ def _gather(
     dict[TransactionId, DatasetKind],
 ]:
     if attempt is not None:
-        # Said first: that its transactions are closed is only what follows from it.
+        # Before the states: a superseded attempt's transactions are closed as a consequence.
         check_newest(connection, attempt)
     found = load_transactions(connection, ids)
     for id in ids:
@@ -130,7 +134,7 @@ def _gather(
 def complete_transactions(
     database: Database, ids: Sequence[TransactionId], attempt: AttemptRef | None
 ) -> None:
-    """Gives each what it will show once it is committed, also where nothing was written."""
+    """Stage the final content of each transaction, also where nothing was written."""
     found, _, kinds = database.read(lambda c: _gather(c, ids, attempt))
     for id, transaction in found.items():
         _complete(database, transaction, kinds[id], attempt)
@@ -139,7 +143,7 @@ def complete_transactions(
 def _complete(
     database: Database, transaction: Transaction, kind: DatasetKind, attempt: AttemptRef | None
 ) -> Transaction:
-    """A files transaction always shows a tree: one that put nothing shows the empty one."""
+    """Stage the empty tree in a files transaction that put nothing."""
     if transaction.version is not None or kind is not DatasetKind.FILES:
         return transaction
     return stage_version(
@@ -155,7 +159,7 @@ def _checked_type(
     *,
     named: bool,
 ) -> TransactionType:
-    """The transaction's type if its content keeps to it, or the natural one if nobody named it."""
+    """Return the named type if the content allows it, or the inferred one if none was named."""
     if kind is DatasetKind.FILES:
         return _files_type(contents.trees, transaction, before, named=named)
     if transaction.version is None:
@@ -165,8 +169,8 @@ def _checked_type(
         contents.tables.read(transaction.version.location).metadata,
     )
     if not named:
-        return effect.natural
-    check_declared(transaction=transaction.id, declared=transaction.type, effect=effect)
+        return effect.inferred_type
+    check_transaction_type(transaction=transaction.id, type=transaction.type, effect=effect)
     return transaction.type
 
 
@@ -175,7 +179,7 @@ def _files_type(
 ) -> TransactionType:
     old, new = root_of(before), root_of(transaction.version)
     if not named:
-        return natural_type(trees.difference(old, new))
+        return infer_type(trees.difference(old, new))
     reason = trees.find_violation(transaction.type, old, new)
     if reason is not None:
         raise TransactionTypeViolated(
@@ -184,29 +188,27 @@ def _files_type(
     return transaction.type
 
 
-RENEW_SECONDS = 15.0
-LEASE_SECONDS = 60
+# --- leases ---------------------------------------------------------------------------------
 
 
-def _lose_nothing(error: HeadgateError) -> None:
-    """For work that nobody else can have."""
+class Heartbeat:
+    """Calls `beat` at intervals in a thread of its own, for the length of a `with` block.
 
-
-class Pulse:
-    """Beats for the length of a `with` block, in a thread of its own."""
+    A `Conflict` ends it and is passed to `lost`: another attempt owns the work.
+    """
 
     def __init__(
         self,
         beat: Callable[[], None],
         *,
-        lost: Callable[[HeadgateError], None] = _lose_nothing,
+        lost: Callable[[HeadgateError], None] = lambda error: None,
         seconds: float = RENEW_SECONDS,
     ) -> None:
         self._beat = beat
         self._lost = lost
         self._seconds = seconds
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -216,14 +218,13 @@ class Pulse:
         self._ended.set()
         self._thread.join()
 
-    def _go_on(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(self._seconds):
             try:
                 self._beat()
             except Conflict as error:
-                # Somebody else has the work now: whatever is still done here is in vain.
                 self._lost(error)
                 return
             except HeadgateError:
-                # Who does not answer for a while is asked again; leases outlast it.
+                # The next beat tries again; leases outlast a short outage.
                 continue

@@ -1,10 +1,9 @@
-"""What registering would change on the server; pure."""
+"""Client of a Conductor server: dispatches, leases, results and task definitions."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,8 +16,6 @@ from conductor.client.http.rest import ApiException
 
 from headgate.errors import Invalid, NotFound, OrchestratorUnavailable, StaleAttempt
 
-# Conductor over its published client: dispatches, leases, results and task definitions.
-
 IN_PROGRESS = "IN_PROGRESS"
 _NOT_FOUND, _TOO_MANY = 404, 429
 _CLIENT_ERRORS = range(400, 500)
@@ -28,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatch:
-    """One task as Conductor handed it out, or as it knows it now."""
+    """A task of a workflow at one point in time."""
 
     task_id: str
     workflow_id: str
@@ -45,7 +42,7 @@ class Dispatch:
 
     @property
     def key(self) -> str:
-        """The identity of the work: it outlives retries, restarts and reruns."""
+        """Identity of the work across retries, restarts and reruns."""
         return f"conductor:{self.workflow_id}:{self.reference}:{self.iteration}"
 
     @property
@@ -62,7 +59,7 @@ class Dispatch:
 
 
 def check_same(polled: Dispatch, fresh: Dispatch | None) -> None:
-    """Raises unless what the server knows now is the very dispatch that was polled."""
+    """Raise unless the server still has the dispatch that was polled in progress."""
     if fresh is None:
         raise StaleAttempt(task=polled.task_id, field="task", expected="there", actual="gone")
     for field, expected, actual in (
@@ -76,7 +73,7 @@ def check_same(polled: Dispatch, fresh: Dispatch | None) -> None:
 
 
 class ConductorClient:
-    """One server; its credentials come from the client's own variables."""
+    """A Conductor server; credentials come from the variables of its Python client."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/").removesuffix("/api")
@@ -85,25 +82,25 @@ class ConductorClient:
         self._metadata = MetadataResourceApi(self._api)
 
     def poll(self, task_type: str, *, worker: str, count: int, wait_ms: int) -> list[Dispatch]:
-        """Tasks that are now in progress here, at most so many."""
+        """Poll at most `count` tasks; they are then in progress."""
         found = self._call(
             lambda: self._tasks.batch_poll(task_type, workerid=worker, count=count, timeout=wait_ms)
         )
         return [_dispatch(task) for task in found or []]
 
     def find_task(self, task_id: str) -> Dispatch | None:
-        """The task as the server knows it at this moment."""
+        """Return the current state of a task."""
         try:
             return _dispatch(self._call(lambda: self._tasks.get_task(task_id)))
         except NotFound:
             return None
 
     def check_current(self, polled: Dispatch) -> None:
-        """The attempt fence: raises unless the server still waits for exactly this dispatch."""
+        """Raise unless the server still waits for this dispatch (the attempt fence)."""
         check_same(polled, self.find_task(polled.task_id))
 
     def extend_lease(self, polled: Dispatch, *, worker: str) -> None:
-        """The server waits for one more response timeout."""
+        """Restart the response timeout."""
         self._update(polled, worker=worker, status=IN_PROGRESS, extend_lease=True)
 
     def report(
@@ -124,9 +121,9 @@ class ConductorClient:
         )
 
     def find_taskdef(self, name: str) -> dict[str, Any] | None:
-        """A task definition as the server has it, with all of its fields."""
+        """Return a task definition with all of its fields."""
         try:
-            # Not by the client's model: it leaves out fields that it does not know.
+            # The client's model drops fields that it does not define.
             found = self._call(
                 lambda: self._api.call_api(
                     "/metadata/taskdefs/{name}",
@@ -144,11 +141,11 @@ class ConductorClient:
         return found if isinstance(found, dict) else None
 
     def register(self, taskdefs: Sequence[Mapping[str, Any]]) -> None:
-        """Makes these definitions, which are not there yet."""
+        """Create task definitions."""
         self._call(lambda: self._metadata.register_task_def([dict(one) for one in taskdefs]))
 
     def replace(self, taskdef: Mapping[str, Any]) -> None:
-        """Changes a definition that is there."""
+        """Replace a task definition."""
         self._call(lambda: self._metadata.update_task_def(dict(taskdef)))
 
     def _update(self, polled: Dispatch, *, worker: str, **fields: Any) -> None:
@@ -161,25 +158,20 @@ class ConductorClient:
         self._call(lambda: self._tasks.update_task(result))
 
     def _call(self, call: Callable[[], T]) -> T:
-        with self._answering():
-            return call()
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
         try:
-            yield
+            return call()
         except ApiException as error:
             if error.status == _NOT_FOUND:
-                raise NotFound(f"Conductor at {self.url} says: {_said(error)}.") from error
+                raise NotFound(f"not found at Conductor ({self.url}): {_text(error)}.") from error
             if error.status in _CLIENT_ERRORS and error.status != _TOO_MANY:
-                raise Invalid(f"Conductor at {self.url} refuses it: {_said(error)}.") from error
-            raise OrchestratorUnavailable(url=self.url, reason=_said(error)) from error
+                raise Invalid(f"Conductor ({self.url}) rejected it: {_text(error)}.") from error
+            raise OrchestratorUnavailable(url=self.url, reason=_text(error)) from error
         except OSError as error:
             raise OrchestratorUnavailable(url=self.url, reason=str(error)) from error
 
 
-def _said(error: ApiException) -> str:
-    """The server's words, without the headers that were sent."""
+def _text(error: ApiException) -> str:
+    """Return status and body of an error, without request headers."""
     body = error.body if isinstance(error.body, str) else ""
     return " ".join(f"{error.status or ''} {error.reason or ''} {body}".split())[:400]
 
@@ -201,11 +193,13 @@ def _dispatch(task: Any) -> Dispatch:
     )
 
 
-# What a server fills in by itself where a definition says nothing; it is no difference.
-_SERVER_OWN = {"createTime", "updateTime", "createdBy", "updatedBy", "ownerApp"}
+# Comparison of task definitions.
+
+# Fields that the server fills in.
+_SERVER_FIELDS = {"createTime", "updateTime", "createdBy", "updatedBy", "ownerApp"}
 
 
-class Standing(enum.StrEnum):
+class DefinitionState(enum.StrEnum):
     NEW = "new"
     CHANGED = "changed"
     SAME = "same"
@@ -213,37 +207,40 @@ class Standing(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One definition, ours beside the server's: field, theirs, ours."""
+    """Difference of a task definition to the server's.
+
+    Each change is a field with the server's value and ours.
+    """
 
     name: str
-    standing: Standing
+    state: DefinitionState
     changes: tuple[tuple[str, Any, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "task": self.name,
-            "state": self.standing.value,
+            "state": self.state.value,
             "changes": {field: {"from": old, "to": new} for field, old, new in self.changes},
         }
 
 
 def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> Comparison:
-    """What registering ours would change; fields of theirs that ours leaves alone do not count."""
+    """Compare a definition to the server's; fields that only the server has are ignored."""
     name = str(ours["name"])
     if theirs is None:
-        return Comparison(name=name, standing=Standing.NEW)
+        return Comparison(name=name, state=DefinitionState.NEW)
     changes = tuple(
         (field, theirs.get(field), value)
         for field, value in ours.items()
         if not _is_same(theirs.get(field), value)
     )
-    standing = Standing.CHANGED if changes else Standing.SAME
-    return Comparison(name=name, standing=standing, changes=changes)
+    state = DefinitionState.CHANGED if changes else DefinitionState.SAME
+    return Comparison(name=name, state=state, changes=changes)
 
 
 def _is_same(theirs: Any, ours: Any) -> bool:
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        wanted = {key: value for key, value in ours.items() if key not in _SERVER_OWN}
-        return all(_is_same(theirs.get(key), value) for key, value in wanted.items())
-    # A number that the server keeps as nothing is its zero.
+        compared = {key: value for key, value in ours.items() if key not in _SERVER_FIELDS}
+        return all(_is_same(theirs.get(key), value) for key, value in compared.items())
+    # The server omits numbers that are 0.
     return bool(theirs == ours or (theirs is None and ours == 0))

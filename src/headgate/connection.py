@@ -1,4 +1,4 @@
-"""`headgate.open()`: a store on this machine, or one that a server offers."""
+"""`headgate.open()`: open an embedded store, or a store on a server."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ def open(
     environ: Mapping[str, str] | None = None,
     recover_first: bool = True,
 ) -> Store:
-    """Opens the store of the nearest `headgate.toml`, the one at a path, or a server's.
+    """Open the store of the nearest `headgate.toml`, of a path, or of a server URL.
 
-    Without `where`, HEADGATE_URL and HEADGATE_TOKEN say which server, if any.
+    Without `where`, HEADGATE_URL and HEADGATE_TOKEN select a server if they are set.
     """
     text = str(where) if where is not None else None
     if text is not None and text.startswith(("http://", "https://")):
         settings = load_settings(None, environ, server_url=text)
         return _remote(with_server(settings, url=text, token=token))
     if token is not None:
-        raise Invalid("a token goes with the URL of a server; this is a local store.")
+        raise Invalid(
+            "token was given without a server URL: a local store has no tokens. Leave it out."
+        )
     settings = load_settings(Path(text) if text is not None else None, environ)
     if text is None and settings.server_url:
-        # Falling back to a local store would write where nobody meant to.
+        # A fallback to a local store would write to the wrong place.
         return _remote(settings)
     return Store(with_actor(settings, actor), recover_first=recover_first)
 

@@ -19,7 +19,7 @@ from headgate.model.names import LONGEST_SECONDS, check_label
 FILE_NAME = "headgate.toml"
 DAY_SECONDS = 24 * 3600
 
-# Every key there is, by section; each may be overridden by HEADGATE_<SECTION>_<KEY>.
+# All keys by section; each may be overridden by HEADGATE_<SECTION>_<KEY>.
 _KNOWN = {
     "store": ("catalog", "warehouse", "retain"),
     "spark": ("master", "remote", "conf", "endpoint"),
@@ -30,11 +30,11 @@ _KNOWN = {
 }
 _TABLES = {"spark.conf"}
 _LISTS = {"builds.fallback"}
-# Variables that are no keys of the file, and the sections that have none but their keys.
+# Variables without a key in the file, and prefixes that only variables of keys have.
 _VARIABLES = ("url", "token", "actor", "cache")
 _SECTION_VARIABLES = tuple(f"HEADGATE_{name}_" for name in ("STORE", "SPARK", "BUILDS", "TASKS"))
-# How much one name is like another before it is taken for a misspelling of it.
-_ALIKE = 0.9
+# The similarity from which on a name counts as a misspelling of another.
+_SIMILARITY = 0.9
 _SECRET = re.compile(r"secret|password|access\.?-?key|session\.?-?token", re.IGNORECASE)
 _ADOPT = ("any", "chain", "off")
 
@@ -55,14 +55,14 @@ class BuildSettings:
     adopt: str = "any"
 
     def fallback_of(self, branch: str) -> tuple[str, ...]:
-        """What a build on a branch falls back to where nobody said: as configured, else primary."""
+        """Return the default fallbacks of a build: as configured, else the primary branch."""
         names = (self.branch,) if self.fallback is None else self.fallback
         return tuple(name for name in names if name != branch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineageSettings:
-    """Where OpenLineage events go, by the variables that its other clients read too."""
+    """The receiver of OpenLineage events, from the variables that other clients also read."""
 
     url: str
     endpoint: str = "api/v1/lineage"
@@ -72,7 +72,7 @@ class LineageSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a store is made of; paths are absolute, secrets come only from variables."""
+    """Settings of a store; paths are absolute, secrets come only from variables."""
 
     root: Path
     catalog: str
@@ -88,12 +88,12 @@ class Settings:
     token: str | None = field(default=None, repr=False)
     actor: str = "unknown"
     cache: Path = field(default_factory=Path)
-    # Handed to parts that start processes or need credentials; never logged.
+    # For parts that start processes or need credentials; never logged.
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def find_settings_file(start: Path) -> Path | None:
-    """The nearest `headgate.toml`, upwards from a directory."""
+    """Return the nearest `headgate.toml` in a directory or above it."""
     for directory in (start, *start.parents):
         candidate = directory / FILE_NAME
         if candidate.is_file():
@@ -107,16 +107,16 @@ def load_settings(
     *,
     server_url: str | None = None,
 ) -> Settings:
-    """File, overridden by HEADGATE_* variables; what is unknown is refused by name.
+    """Return the settings of the file, overridden by HEADGATE_* variables.
 
-    Whoever uses a server needs no file.
+    An unknown key or variable is an error. A client of a server needs no file.
     """
     environ = dict(os.environ) if environ is None else environ
     here = (start or Path.cwd()).absolute()
     file = here if here.is_file() else find_settings_file(here)
     values = _read(file) if file else {}
     overrides = _overrides(environ)
-    # Where Spark is, is one choice: a variable for one way stands for not going the other.
+    # Spark has one location: a variable for one kind removes the file's setting of the other.
     for one, other in (("spark.master", "spark.remote"), ("spark.remote", "spark.master")):
         if one in overrides:
             values.pop(other, None)
@@ -125,14 +125,14 @@ def load_settings(
     elsewhere = server_url or environ.get("HEADGATE_URL")
     if not file and "store.catalog" not in values and not elsewhere:
         raise NotFound(
-            f"there is no {FILE_NAME} in {here} or above it. Make a store with `headgate init`, "
-            "or point HEADGATE_URL at a server."
+            f"there is no {FILE_NAME} in {here} or above it. Create a store with `headgate init`, "
+            "or set HEADGATE_URL to a server."
         )
     return _build(root, values, environ)
 
 
 def split_endpoint(url: str) -> tuple[str, int | None]:
-    """Host and port of a `[spark] endpoint`; port 0 asks for a free one of this machine."""
+    """Return host and port of a `[spark] endpoint`; port 0 is any free port of this machine."""
     try:
         parts = urlsplit(url)
         if parts.scheme in {"http", "https"} and parts.hostname:
@@ -145,7 +145,7 @@ def split_endpoint(url: str) -> tuple[str, int | None]:
 
 
 def default_actor(environ: Mapping[str, str]) -> str:
-    """HEADGATE_ACTOR, else the user of the operating system."""
+    """Return HEADGATE_ACTOR, else the user of the operating system."""
     if environ.get("HEADGATE_ACTOR"):
         return check_label(environ["HEADGATE_ACTOR"], what="an actor")
     try:
@@ -155,15 +155,15 @@ def default_actor(environ: Mapping[str, str]) -> str:
 
 
 def parse_duration_seconds(text: str, *, what: str) -> int:
-    """`30d`, `24h`, `15m`, `45s`, or plain seconds."""
+    """Return the seconds of `30d`, `24h`, `15m`, `45s`, or a plain number."""
     match = re.fullmatch(r"(\d+)([smhd]?)", text.strip())
     if match is None:
         raise Invalid(f"{what} {text!r} is not a duration: write 30d, 24h, 15m or 45s.")
     unit = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}[match[2]]
-    # So many digits that Python would refuse to read them are too many as well.
+    # Python does not parse numbers of very many digits.
     seconds = int(match[1]) * unit if len(match[1]) < 20 else LONGEST_SECONDS + 1
     if seconds > LONGEST_SECONDS:
-        raise Invalid(f"{what} {text!r} is too long: a hundred years are enough.")
+        raise Invalid(f"{what} {text!r} is too long: write a hundred years at most.")
     return seconds
 
 
@@ -172,7 +172,7 @@ def with_actor(settings: Settings, actor: str | None) -> Settings:
 
 
 def with_server(settings: Settings, *, url: str, token: str | None) -> Settings:
-    """For the server at a URL; the token is HEADGATE_TOKEN's unless one is given."""
+    """Return the settings for a server; the default token is HEADGATE_TOKEN."""
     return replace(settings, server_url=url, token=token or settings.token)
 
 
@@ -196,8 +196,8 @@ def _read(file: Path) -> dict[str, Any]:
     for name in values.get("spark.conf", {}):
         if _SECRET.search(name):
             raise Invalid(
-                f"{file}: {name} in [spark] conf is a secret, and this file is for everybody to "
-                "read. S3 credentials come from the AWS_* variables; others go to Spark's own "
+                f"{file}: {name} in [spark] conf is a secret, and every user can read this file. "
+                "Set S3 credentials by the AWS_* variables, others in Spark's own "
                 "spark-defaults.conf.",
                 file=str(file),
                 setting=name,
@@ -228,7 +228,7 @@ def _unknown(what: str, name: str, known: Any, file: Path) -> Invalid:
 
 
 def _overrides(environ: Mapping[str, str]) -> dict[str, Any]:
-    _refuse_unknown(environ)
+    _reject_unknown(environ)
     values: dict[str, Any] = {}
     for section, keys in _KNOWN.items():
         for key in keys:
@@ -240,14 +240,14 @@ def _overrides(environ: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def _refuse_unknown(environ: Mapping[str, str]) -> None:
-    """Refuses a variable that is like a known one, or of a section's, and would be ignored."""
+def _reject_unknown(environ: Mapping[str, str]) -> None:
+    """Raise for an unknown variable that looks like a known one or like one of a section."""
     settable = [f"{s}_{k}" for s, keys in _KNOWN.items() for k in keys if f"{s}.{k}" not in _TABLES]
     known = [f"HEADGATE_{name}".upper() for name in (*settable, *_VARIABLES)]
     for name in environ:
         if not name.startswith("HEADGATE_") or name in known:
             continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILARITY)
         if not near and name.startswith(_SECTION_VARIABLES):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0)
         if near:
@@ -266,8 +266,8 @@ def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) ->
     tasks_root = values.get("tasks.root")
     if "spark.master" in values and "spark.remote" in values:
         raise Invalid(
-            "spark.master and spark.remote are both set: Spark is started here for a master, or "
-            "is a Connect server elsewhere. Leave one out."
+            "spark.master and spark.remote are both set: Spark either is started here for a master "
+            "or is a Connect server elsewhere. Remove one of them."
         )
     if "spark.endpoint" in values:
         split_endpoint(values["spark.endpoint"])

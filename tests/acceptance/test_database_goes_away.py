@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from headgate.catalog.intents import list_intents
 from headgate.catalog.log import list_publications
+from headgate.catalog.workspaces import list_intents
 from headgate.errors import (
     CatalogUnavailable,
     CommitInterrupted,
@@ -23,10 +23,10 @@ from headgate.errors import (
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
 from headgate.store.embedded import Store
+from headgate.tasks.messages import Status
 from headgate.testing.failpoints import calling_at
-from tests.support import effects
 from tests.support.broken_socket import breaking_at
-from tests.support.git_outside import KIND
+from tests.support.lakefs_tasks import NEW, Place, lakefs_place
 from tests.support.oracle import assert_store_sound
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Cut, Proxy, proxy_before
@@ -130,48 +130,51 @@ def test_opening_cut_at_its_commit_says_that_it_may_have_happened(
 
 
 @contextmanager
-def _outside_behind_proxy(world: effects.World) -> Iterator[tuple[Proxy, Store]]:
+def _behind_proxy(place: Place) -> Iterator[tuple[Proxy, Store]]:
     """The owner's store, whose catalog is behind a proxy."""
-    url = make_url(world.settings.catalog)
-    with proxy_before(url.port or 5432) as proxy:
+    url = make_url(place.settings.catalog)
+    with proxy_before(url.port or 5432, _is_commit) as proxy:
         through = url.set(port=proxy.port).render_as_string(hide_password=False)
-        with Store(replace(world.settings, catalog=through)) as store:
-            store.outside[KIND] = world.git
+        with Store(replace(place.settings, catalog=through)) as store:
             yield proxy, store
 
 
+def _is_commit(data: bytes) -> bool:
+    """A transaction begins with READ COMMITTED, which must pass."""
+    return b"COMMIT" in data.replace(b"COMMITTED", b"")
+
+
 @pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
-def test_outside_effect_is_neither_undone_nor_doubled_when_the_commit_is_unknown(
+def test_lakefs_move_is_neither_undone_nor_doubled_when_its_record_is_unknown(
     postgres_url: str, tmp_path: Path, cut: Cut
 ) -> None:
-    world = effects.new_world(postgres_url, tmp_path)
-    effect = world.git.planned_effect(effects.REF, "effect")
-    with _outside_behind_proxy(world) as (proxy, store):
-        gone = calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, cut, for_good=True))
-        with gone, pytest.raises(OutcomeUnknown):
-            effects.operate(store, [effect])
-    assert world.git.log(effects.REF)[0] == "effect"
-    with world.open() as store:
-        assert len(store.database.read(list_intents)) == 1
-        expire_leases(store)
-        assert len(store.recover().rolled_forward) == 1
-        assert effects.shown(store) == [effects.NEW] * 3
-        assert world.git.log(effects.REF)[0] == "effect"
-        assert_store_sound(store)
+    with lakefs_place(postgres_url, tmp_path) as place:
+        with _behind_proxy(place) as (proxy, owner):
+            gone = calling_at(Failpoint.INTENT_EFFECT_DONE, lambda: _cut(proxy, cut, for_good=True))
+            with gone:
+                _, done = place.attempt(owner, NEW)
+        assert done.status is Status.FAILED
+        with place.open() as store:
+            made = place.head(store)
+            pending = [intent.operation for intent in store.database.read(list_intents)]
+            assert len(pending) == (cut is Cut.BEFORE)
+            expire_leases(store)
+            assert store.recover().rolled_forward == pending
+            assert (place.head(store), place.files(store)) == (made, {**_OLD, **NEW})
+            assert place.maker(store, made) is not None
+            assert_store_sound(store)
 
 
-def test_outside_effect_stays_when_the_answer_of_the_commit_was_lost(
-    postgres_url: str, tmp_path: Path
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+def test_lakefs_move_is_recorded_when_the_answer_of_its_commit_was_lost(
+    postgres_url: str, tmp_path: Path, cut: Cut
 ) -> None:
-    world = effects.new_world(postgres_url, tmp_path)
-    effect = world.git.planned_effect(effects.REF, "effect")
-    with _outside_behind_proxy(world) as (proxy, store):
-        with calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, Cut.AFTER)):
-            receipt = effects.operate(store, [effect])
-        assert receipt.publication is not None
-        assert store.database.read(list_intents) == []
-        assert world.git.log(effects.REF)[0] == "effect"
-        assert_store_sound(store)
+    with lakefs_place(postgres_url, tmp_path) as place, _behind_proxy(place) as (proxy, owner):
+        with calling_at(Failpoint.INTENT_EFFECT_DONE, lambda: _cut(proxy, cut)):
+            attempt = place.work(owner, NEW)
+        assert owner.database.read(list_intents) == []
+        assert place.maker(owner, place.head(owner)) == attempt.ref
+        assert_store_sound(owner)
 
 
 def test_server_killed_in_the_middle_of_a_publication_loses_nothing(

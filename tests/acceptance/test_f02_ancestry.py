@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.catalog.log import list_publications
-from headgate.catalog.records import list_branches
-from headgate.catalog.transactions import open_transactions_of
+from headgate.catalog.records import list_branches, open_transactions_of
 from headgate.errors import AncestryViolated, HeadgateError, InputNotFound, InvalidChain
 from headgate.model.ancestry import output_place
 from headgate.model.names import parse_dataset_name

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headgate.catalog.builds import load_build
-from headgate.catalog.transactions import open_transactions_of
+from headgate.catalog.records import open_transactions_of
 from headgate.model.nouns import BuildState
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.pipelines import FileJobs, build, files_spec, publish, shown, states

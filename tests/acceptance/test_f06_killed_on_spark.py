@@ -16,7 +16,8 @@ from headgate.model.failpoints import Failpoint
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import BuildState
 from headgate.settings import Settings
-from headgate.spark.jvm import GatewayAddress, SharedJvm
+from headgate.spark.engines import SharedJvm
+from headgate.spark.jvm import GatewayAddress
 from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at
 from tests.support.oracle import assert_rows_sound

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.cli.format import extent_text
 from headgate.model.nouns import BuildState
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound
 from tests.support.projects import Project, new_project, spark_sql

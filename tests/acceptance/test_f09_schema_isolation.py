@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound
 from tests.support.pipelines import states

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from tests.support.projects import new_project
 from tests.support.two_bundles import assert_each_used_its_own, publish_two_bundles
 

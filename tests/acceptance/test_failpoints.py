@@ -12,7 +12,8 @@ from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at, reached_points
 from tests.acceptance.test_o01_killed_at_every_phase import OWNER_KILLED_AT
 from tests.acceptance.test_o02_killed_inside_recovery import RECOVERY_KILLED_AT
-from tests.support import effects
+from tests.support import lakefs_tasks
+from tests.support.lakefs_tasks import NEW, lakefs_place
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.processes import assert_killed
 from tests.support.stores import (
@@ -34,9 +35,9 @@ _ELSEWHERE = {
     *(point for point in Failpoint if point.name.startswith(("TASK_", "MUTATION_"))),
 }
 # Killed there in O01 and O02, where what recovery makes of it is looked at too.
-_OUTSIDE = [p for p in Failpoint if p.name.startswith("INTENT_")]
+_LAKEFS = [p for p in Failpoint if p.name.startswith("INTENT_")]
 _RECOVERY = [p for p in Failpoint if p.name.startswith("RECOVERY_")]
-_FILES = [p for p in Failpoint if p not in {*_ELSEWHERE, *_OUTSIDE, *_RECOVERY}]
+_FILES = [p for p in Failpoint if p not in {*_ELSEWHERE, *_LAKEFS, *_RECOVERY}]
 _AFTER_COMMIT = (Failpoint.PUBLISH_COMMITTED, Failpoint.ABORT_APPLIED)
 
 
@@ -69,15 +70,14 @@ def test_failpoint_at_which_no_process_is_killed_here_belongs_to_another_room() 
 def test_each_failpoint_is_reached_by_the_work_it_is_named_after(
     sqlite_url: str, tmp_path: Path
 ) -> None:
-    world = effects.new_world(sqlite_url, tmp_path)
-    with world.open() as store:
-        files_branch(store)
+    with lakefs_place(sqlite_url, tmp_path) as place, place.open() as store:
         with reached_points() as points:
             _write(store)
-            effects.operate(store, [world.git.planned_effect(effects.REF, "effect")])
-        assert set(points) == {*_FILES, *_OUTSIDE}
-    assert_killed(effects.own, world, Failpoint.INTENT_CONFIRMED)
-    with world.open() as store:
+        assert set(points) == {*_FILES}
+        with reached_points() as points:
+            place.work(store, NEW)
+        assert set(points) >= {*_LAKEFS}
+        assert_killed(lakefs_tasks.publish_until, place, Failpoint.INTENT_EFFECT_DONE)
         expire_leases(store)
         with reached_points() as points:
             store.recover()

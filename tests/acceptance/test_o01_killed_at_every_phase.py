@@ -1,97 +1,98 @@
-"""O01: the owner of a three-dataset operation with an outside effect is killed at every phase."""
+"""O01: an attempt is killed at every phase of its publication to lakeFS: old state or new.
+
+The catalog's own publications, into three datasets at once, are in `test_o01_mutations_killed`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headgate.catalog.intents import list_intents
-from headgate.catalog.log import list_publications, list_recoveries
-from headgate.catalog.recovery import Recovered
+from headgate.catalog.workspaces import list_intents
 from headgate.model.failpoints import Failpoint
-from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.store.embedded import Store
-from tests.support import effects
-from tests.support.effects import DATASETS, NEW, OLD, OWNER, new_world, shown
+from tests.support import lakefs_tasks
+from tests.support.lakefs_tasks import NEW, OLD, OWNER, Place, lakefs_place
 from tests.support.oracle import assert_rows_sound, assert_store_sound
-from tests.support.processes import assert_killed
-from tests.support.stores import expire_leases, load
+from tests.support.processes import assert_killed, run
+from tests.support.stores import expire_leases
 
-_FORWARD = (
+OWNER_KILLED_AT = (
+    Failpoint.INTENT_RECORDED,
     Failpoint.INTENT_EFFECT_DONE,
-    Failpoint.INTENT_CONFIRMED,
-    Failpoint.PUBLISH_LOCKED,
-    Failpoint.PUBLISH_APPLIED,
-    Failpoint.PUBLISH_COMMITTED,
-    Failpoint.INTENT_PUBLISHED,
+    Failpoint.INTENT_CLEARED,
 )
-OWNER_KILLED_AT = (Failpoint.INTENT_RECORDED, *_FORWARD)
-_PUBLISHED = (Failpoint.PUBLISH_COMMITTED, Failpoint.INTENT_PUBLISHED)
 
 
-def test_o01_killed_before_the_effect_leaves_the_old_state(
-    catalog_url: str, tmp_path: Path
-) -> None:
-    world = new_world(catalog_url, tmp_path)
-    head = world.head()
-    assert_killed(effects.own, world, Failpoint.INTENT_RECORDED)
-    with world.open() as store:
-        recovered = _recover(store)
-        assert (len(recovered.rolled_back), recovered.rolled_forward) == (1, [])
-        assert shown(store) == [OLD] * 3
-        assert world.head() == head
-        assert_store_sound(store)
+@pytest.fixture
+def place(catalog_url: str, tmp_path: Path) -> Iterator[Place]:
+    with lakefs_place(catalog_url, tmp_path) as made:
+        yield made
 
 
-@pytest.mark.parametrize("point", _FORWARD)
+def _abandon(place: Place) -> None:
+    """A publication that was never reported: the next attempt replaces it by a hard reset."""
+    assert run(lakefs_tasks.publish, place, {"lost": "x"}) == 0
+
+
+@pytest.mark.parametrize("action", ["merge", "reset"])
+def test_o01_killed_before_the_effect_leaves_the_old_state(place: Place, action: str) -> None:
+    if action == "reset":
+        _abandon(place)
+    with place.open() as store:
+        head = place.head(store)
+        assert_killed(lakefs_tasks.publish_until, place, Failpoint.INTENT_RECORDED)
+        [intent] = store.database.read(list_intents)
+        expire_leases(store)
+        recovered = store.recover()
+        assert (recovered.rolled_back, recovered.rolled_forward) == ([intent.operation], [])
+        assert place.head(store) == head
+        _check_audit(store, place, intent.operation, outcome="not landed")
+        _check_next_attempt(store, place)
+
+
+@pytest.mark.parametrize("action", ["merge", "reset"])
+@pytest.mark.parametrize("point", OWNER_KILLED_AT[1:])
 def test_o01_killed_after_the_effect_ends_in_the_new_state(
-    catalog_url: str, tmp_path: Path, point: Failpoint
+    place: Place, point: Failpoint, action: str
 ) -> None:
-    world = new_world(catalog_url, tmp_path)
-    head = world.head()
-    assert_killed(effects.own, world, point)
-    with world.open() as store:
+    if action == "reset":
+        _abandon(place)
+    with place.open() as store:
+        assert_killed(lakefs_tasks.publish_until, place, point)
         assert_rows_sound(store)
-        assert shown(store) == ([NEW] * 3 if point in _PUBLISHED else [OLD] * 3)
-        [operation] = [i.operation for i in store.database.read(list_intents)]
-        recovered = _recover(store)
-        assert recovered.rolled_forward == [operation]
-        assert shown(store) == [NEW] * 3
-        assert world.head() != head
-        _check_audit(store, operation, by_recovery=point not in _PUBLISHED)
-        assert_store_sound(store)
+        head = place.head(store)
+        assert place.files(store) == {**OLD, **NEW}
+        pending = [intent.operation for intent in store.database.read(list_intents)]
+        assert len(pending) == (point is Failpoint.INTENT_EFFECT_DONE)
+        expire_leases(store)
+        assert store.recover().rolled_forward == pending
+        assert place.head(store) == head
+        assert place.maker(store, head) is not None
+        if pending:
+            _check_audit(store, place, pending[0], outcome="landed")
+        _check_next_attempt(store, place)
 
 
-@pytest.mark.parametrize("nth", [1, 2])
-def test_o01_killed_between_two_effects_is_all_or_nothing(
-    catalog_url: str, tmp_path: Path, nth: int
-) -> None:
-    world = new_world(catalog_url, tmp_path)
-    heads = world.head(), world.head(effects.OTHER_REF)
-    assert_killed(effects.own, world, Failpoint.INTENT_EFFECT_DONE, nth, True, 2)
-    with world.open() as store:
-        recovered = _recover(store)
-        moved = (world.head(), world.head(effects.OTHER_REF)) != heads
-        assert moved is (nth == 2)
-        assert shown(store) == ([NEW] * 3 if moved else [OLD] * 3)
-        assert len(recovered.rolled_forward if moved else recovered.rolled_back) == 1
-        assert_store_sound(store)
+def _check_audit(store: Store, place: Place, operation: str, *, outcome: str) -> None:
+    """The owner's operation and name, and what the branch shows."""
+    [audit] = store.recoveries()
+    assert (audit["operation"], audit["original_actor"]) == (operation, OWNER)
+    assert audit["kind"] == f"workspace {outcome}"
+    assert audit["outcomes"] == [
+        {
+            "target": {"repository": place.given.repository, "branch": place.given.branch},
+            "outcome": outcome,
+            "head": place.head(store),
+        }
+    ]
 
 
-def _recover(store: Store) -> Recovered:
-    expire_leases(store)
-    return store.recover()
-
-
-def _check_audit(store: Store, operation: str, *, by_recovery: bool) -> None:
-    """The owner's operation and name on the work, recovery's on the publication and the audit."""
-    newest = store.database.read(lambda c: list_publications(c, limit=1))[0]
-    assert newest.operation == operation
-    assert newest.actor == (RECOVERY_ACTOR if by_recovery else OWNER)
-    assert {str(m.dataset) for m in newest.moves} == set(DATASETS)
-    for move in newest.moves:
-        assert load(store, str(move.to_transaction)).actor == OWNER
-    [audit] = store.database.read(list_recoveries)
-    assert (audit["operation_id"], audit["original_actor"]) == (operation, OWNER)
-    assert (audit["kind"], audit["publication"]) == ("roll_forward", newest.number)
+def _check_next_attempt(store: Store, place: Place) -> None:
+    """It replaces whatever the dead one left."""
+    last = place.work(store, {"last": "y"})
+    assert place.files(store) == {**OLD, "last": "y"}
+    assert place.maker(store, place.head(store)) == last.ref
+    assert_store_sound(store)

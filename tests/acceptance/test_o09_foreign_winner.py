@@ -1,251 +1,180 @@
-"""O09: somebody else moved the outside, or the door refused, after our outside effect."""
+"""O09: another writer moves the lakeFS branch around our publication, or after its owner died."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 
-from headgate.catalog.attempts import dispatch_attempt
-from headgate.catalog.intents import list_intents
-from headgate.catalog.recovery import recover
 from headgate.catalog.schema import intents
-from headgate.errors import (
-    AttemptSuperseded,
-    IntentPending,
-    RecoveryStopped,
-    Unavailable,
-)
+from headgate.catalog.workspaces import list_intents
+from headgate.lakefs.endpoint import connect
 from headgate.model.failpoints import Failpoint
-from headgate.model.recovery import Classification
 from headgate.store.embedded import Store
-from headgate.testing.failpoints import calling_at
-from tests.support import effects
-from tests.support.effects import DATASETS, NEW, OLD, OTHER_REF, REF, new_world, shown
-from tests.support.git_outside import KIND, GitRefs
+from headgate.tasks.messages import Status
+from headgate.testing.failpoints import armed, calling_at
+from tests.support import lakefs_tasks
+from tests.support.lakefs_tasks import NEW, OLD, Place, lakefs_place
 from tests.support.oracle import assert_store_sound
 from tests.support.processes import assert_killed
-from tests.support.stores import content, everything, expire_leases, files_branch, put
+from tests.support.stores import DATASET, everything, expire_leases, put
 
 _BEFORE = Failpoint.INTENT_RECORDED
 _AFTER = Failpoint.INTENT_EFFECT_DONE
+_LANDED, _NOT_LANDED, _UNKNOWN = "workspace landed", "workspace not landed", "workspace unknown"
 
 
-def test_o09_refused_publication_undoes_an_effect_that_is_still_the_head(
-    catalog_url: str, tmp_path: Path
-) -> None:
-    world = new_world(catalog_url, tmp_path)
-    head = world.head()
-    with world.open() as store, pytest.raises(AttemptSuperseded):
-        _operate_superseded(store, world.git)
-    with world.open() as store:
-        assert (world.head(), shown(store)) == (head, [OLD] * 3)
+@pytest.fixture
+def place(catalog_url: str, tmp_path: Path) -> Iterator[Place]:
+    with lakefs_place(catalog_url, tmp_path) as made:
+        yield made
+
+
+def test_o09_merge_onto_a_foreign_commit_is_undone_while_it_is_the_head(place: Place) -> None:
+    """The winner came after the head was read; lakeFS merges onto it all the same."""
+    with place.open() as store:
+        with calling_at(_BEFORE, lambda: _commit(place, store, theirs="1")):
+            _, done = place.attempt(store, NEW)
+        assert (done.status, done.code) == (Status.FAILED, "publish_fence")
+        assert "the merge was undone" in str(done.reason)
+        assert place.files(store) == {**OLD, "theirs": "1"}
         assert store.database.read(list_intents) == []
+        assert place.harness(store).parent(place.given, place.head(store)) == place.given.ref
         assert_store_sound(store)
 
 
-def test_o09_refused_publication_under_a_foreign_head_fails_closed(
-    catalog_url: str, tmp_path: Path
-) -> None:
-    world = new_world(catalog_url, tmp_path)
-    with world.open() as store:
-        before = world.head()
-        with pytest.raises(RecoveryStopped) as stopped:
-            _operate_superseded(store, world.git, then=lambda: world.git.advance(REF, "foreign"))
+def test_o09_merge_whose_answer_was_lost_is_undone_too(place: Place) -> None:
+    with place.open() as store:
+        lose = place.directory / "merge.lost"
+        with calling_at(_BEFORE, lambda: _commit(place, store, theirs="1")):
+            lose.touch()
+            _, done = place.attempt(store, NEW)
+        assert (done.status, done.code) == (Status.FAILED, "publish_fence")
+        assert place.files(store) == {**OLD, "theirs": "1"}
+        assert store.database.read(list_intents) == []
+
+
+def test_o09_merge_under_a_foreign_head_fails_closed_and_keeps_the_intent(place: Place) -> None:
+    with place.open() as store:
+        theirs: list[str] = []
+
+        def meddle(point: Failpoint) -> None:
+            if point in (_BEFORE, _AFTER):
+                theirs.append(place.commit(store, **{f"theirs-{len(theirs)}": "1"}))
+
+        with armed(meddle):
+            _, done = place.attempt(store, NEW)
+        assert (done.status, done.code) == (Status.FAILED, "undo_refused")
         [intent] = store.database.read(list_intents)
-        assert stopped.value.facts["operation"] == intent.operation
-        assert "headgate recover" in stopped.value.facts["remedy"]
-        assert world.git.log(REF) == ["foreign", "effect", f"first on {REF}"]
-        _check_blocked(store, DATASETS)
-        # The remedy: a person brings the outside back, then recovers.
-        world.git.rewrite(REF, str(before))
+        assert intent.operation in str(done.reason) and "headgate recover" in str(done.reason)
+        assert place.head(store) == theirs[1]
+        # The remedy: a person resets the branch, and recovery records what it shows.
+        where = place.given.repository, place.given.branch
+        connect(place.settings).hard_reset(*where, theirs[0], timeout_seconds=None)
         expire_leases(store)
-        assert store.recover().rolled_back == [intent.operation]
-        assert shown(store) == [OLD] * 3
+        [kept] = store.recover().kept
+        assert kept["operation"] == intent.operation and theirs[0] in kept["why"]
+        assert place.head(store) == theirs[0]
+        assert [row["kind"] for row in store.recoveries()] == [_UNKNOWN]
         assert_store_sound(store)
 
 
-def test_o09_two_effects_of_which_one_is_buried_are_both_kept(
-    catalog_url: str, tmp_path: Path
-) -> None:
-    world = new_world(catalog_url, tmp_path)
-    with world.open() as store, pytest.raises(RecoveryStopped):
-        _operate_superseded(
-            store, world.git, refs=(REF, OTHER_REF), then=lambda: world.git.advance(OTHER_REF, "x")
-        )
-    assert world.git.log(REF)[0] == "effect"
-    assert world.git.log(OTHER_REF)[:2] == ["x", "effect"]
-
-
-def test_o09_unplanned_effects_are_undone_by_the_ids_that_were_confirmed(
-    catalog_url: str, tmp_path: Path
-) -> None:
-    world = new_world(catalog_url, tmp_path)
-    with world.open() as store, pytest.raises(AttemptSuperseded):
-        _operate_superseded(store, world.git, planned=False)
-    assert world.git.log(REF) == [f"first on {REF}"]
+def test_o09_undo_that_lakefs_refuses_fails_closed_and_keeps_the_intent(place: Place) -> None:
+    with place.open() as store:
+        refuse = place.directory / "hard_reset.refuse"
+        with calling_at(_BEFORE, lambda: _commit(place, store, theirs="1")):
+            refuse.touch()
+            _, done = place.attempt(store, NEW)
+        assert (done.status, done.code) == (Status.FAILED, "undo_refused")
+        assert place.files(store) == {**OLD, **NEW, "theirs": "1"}
+        refuse.unlink()
+        head = place.head(store)
+        expire_leases(store)
+        assert len(store.recover().rolled_forward) == 1
+        assert place.head(store) == head
+        # Neither at the input nor on top of it: the next attempt fails closed.
+        assert place.attempt(store, NEW)[1].code == "publish_fence"
+        assert_store_sound(store)
 
 
 @pytest.mark.parametrize(
-    ("expected", "dies_at", "planned", "meddle"),
+    ("recorded", "dies_at", "meddle"),
     [
-        (Classification.ROLLED_PAST_EXPECTED, _AFTER, True, lambda git: None),
-        (Classification.NO_MOVEMENT, _BEFORE, True, lambda git: None),
-        (Classification.UNEXPECTED_AT_P1, _AFTER, False, lambda git: None),
-        (Classification.UNEXPECTED_AT_P1, _BEFORE, True, lambda git: git.advance(REF, "foreign")),
-        (Classification.UNEXPECTED_MULTISTEP, _AFTER, True, lambda git: git.advance(REF, "more")),
-        (Classification.INVARIANT_VIOLATION, _AFTER, True, lambda git: git.delete(REF)),
-        (
-            Classification.INVARIANT_VIOLATION,
-            _AFTER,
-            True,
-            lambda git: git.rewrite(REF, git.commit("unrelated")),
-        ),
+        (_NOT_LANDED, _BEFORE, lambda place, store: None),
+        (_LANDED, _AFTER, lambda place, store: None),
+        (_UNKNOWN, _BEFORE, lambda place, store: place.commit(store, theirs="1")),
+        (_UNKNOWN, _AFTER, lambda place, store: place.commit(store, theirs="1")),
+        (_UNKNOWN, _AFTER, lambda place, store: place.harness(store).remove(place.given)),
     ],
 )
-def test_o09_each_class_of_a_dead_owner_is_decided_as_the_table_says(
-    catalog_url: str,
-    tmp_path: Path,
-    expected: Classification,
-    dies_at: Failpoint,
-    planned: bool,
-    meddle: Callable[[GitRefs], object],
+def test_o09_what_a_dead_owner_left_is_recorded_and_nothing_is_moved(
+    place: Place, recorded: str, dies_at: Failpoint, meddle: Callable[[Place, Store], object]
 ) -> None:
-    world = new_world(catalog_url, tmp_path)
-    assert_killed(effects.own, world, dies_at, 1, planned)
-    meddle(world.git)
-    with world.open() as store:
+    assert_killed(lakefs_tasks.publish_until, place, dies_at)
+    with place.open() as store:
+        gone = meddle(place, store) is None and recorded == _UNKNOWN
+        head = None if gone else place.head(store)
         expire_leases(store)
         [intent] = store.database.read(list_intents)
-        head, before = world.head(), everything(store)
         recovered = store.recover()
-        if expected is Classification.ROLLED_PAST_EXPECTED:
-            assert recovered.rolled_forward == [intent.operation]
-            assert (world.head(), shown(store)) == (head, [NEW] * 3)
-        elif expected is Classification.NO_MOVEMENT:
-            assert recovered.rolled_back == [intent.operation]
-            assert (world.head(), shown(store)) == (head, [OLD] * 3)
-        else:
-            assert recovered.kept == [{"operation": intent.operation, "why": expected}]
-            assert (world.head(), everything(store)) == (head, before)
-            _check_blocked(store, DATASETS)
+        assert recovered.rolled_forward == ([intent.operation] if recorded == _LANDED else [])
+        assert recovered.rolled_back == ([intent.operation] if recorded == _NOT_LANDED else [])
+        assert len(recovered.kept) == (recorded == _UNKNOWN)
+        [audit] = store.recoveries()
+        assert (audit["kind"], audit["operation"]) == (recorded, intent.operation)
+        assert audit["outcomes"][0]["head"] == head
+        assert gone or place.head(store) == head
         assert_store_sound(store)
 
 
-@pytest.mark.parametrize("damage", ["{", '{"kind": "merge"}'])
-def test_o09_corrupt_intent_blocks_its_branches_only(
-    catalog_url: str, tmp_path: Path, damage: str
-) -> None:
-    world = new_world(catalog_url, tmp_path)
-    assert_killed(effects.own, world, _BEFORE)
-    with world.open() as store:
+@pytest.mark.parametrize("damage", ["{", '{"action": "merge"}', "[]"])
+def test_o09_corrupt_intent_is_kept_and_blocks_nothing(place: Place, damage: str) -> None:
+    assert_killed(lakefs_tasks.publish_until, place, _BEFORE)
+    with place.open() as store:
         store.database.write(lambda c: c.execute(update(intents).values(body=damage)))
         expire_leases(store)
-        assert [kept["why"] for kept in store.recover().kept] == ["it cannot be read"]
-        _check_blocked(store, DATASETS)
-        free = store.dataset(DATASETS[0]).branch("free").create(parent="master")
-        put(free, free="1")
-        elsewhere = files_branch(store, "raw.elsewhere")
-        put(elsewhere, x="1")
-        assert content(elsewhere) == {"x": "1"}
+        assert [kept["why"] for kept in store.recover().kept] == ["its intent cannot be read"]
+        place.work(store, NEW)
+        put(store.dataset(DATASET).branch("master"), other="x")
+        assert place.files(store) == {**OLD, **NEW}
         assert_store_sound(store)
 
 
-def test_o09_server_only_rolls_forward(catalog_url: str, tmp_path: Path) -> None:
-    world = new_world(catalog_url, tmp_path)
-    assert_killed(effects.own, world, _BEFORE)
-    with world.open() as store:
-        expire_leases(store)
-        [kept] = recover(store.database, store.outside, forward_only=True).kept
-        assert kept["why"] == "a server only rolls forward"
-        assert len(store.recover().rolled_back) == 1
-
-
-def test_o09_server_keeps_what_the_door_refuses_and_the_next_recovery_need_not_wait(
-    catalog_url: str, tmp_path: Path
-) -> None:
-    """Rolling forward is refused, since the attempt was superseded; a server does not undo."""
-    world = new_world(catalog_url, tmp_path)
-    with world.open() as store:
-        attempt = dispatch_attempt(store.database, "job", actor="olga", lease_seconds=60).ref
-        with calling_at(_AFTER, _crash), pytest.raises(_Crashed):
-            effect = world.git.planned_effect(REF, "effect")
-            effects.operate(store, [effect], attempt=attempt)
-        dispatch_attempt(store.database, "job", actor="olga", lease_seconds=60)
-        expire_leases(store)
-        [kept] = recover(store.database, store.outside, forward_only=True).kept
-        assert "may no longer publish" in kept["why"]
-        assert world.git.log(REF)[0] == "effect"
-        assert len(store.recover().rolled_back) == 1
-        assert (world.git.log(REF), shown(store)) == ([f"first on {REF}"], [OLD] * 3)
-        assert_store_sound(store)
-
-
-class _Crashed(Exception):
-    """Not an error of Headgate's: nobody compensates, as after a power cut."""
-
-
-def _crash() -> None:
-    raise _Crashed
-
-
-def test_o09_dry_run_says_what_it_would_do_and_does_nothing(
-    catalog_url: str, tmp_path: Path
-) -> None:
-    world = new_world(catalog_url, tmp_path)
-    assert_killed(effects.own, world, _AFTER)
-    with world.open() as store:
+def test_o09_dry_run_says_what_it_would_record_and_records_nothing(place: Place) -> None:
+    assert_killed(lakefs_tasks.publish_until, place, _AFTER)
+    with place.open() as store:
         expire_leases(store)
         before = everything(store)
         assert len(store.recover(dry_run=True).rolled_forward) == 1
         assert everything(store) == before
 
 
-def test_o09_outside_that_does_not_answer_keeps_the_intent_and_the_store_usable(
-    catalog_url: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"lakefs_endpoint": "http://127.0.0.1:1"}, "lakeFS did not complete the request"),
+        ({"environ": {}}, "HEADGATE_LAKEFS_ACCESS_KEY_ID"),
+        ({"lakefs_endpoint": None}, "no lakeFS is configured here"),
+    ],
+)
+def test_o09_lakefs_that_cannot_be_asked_keeps_the_intent_and_the_store_usable(
+    place: Place, settings: dict[str, object], why: str
 ) -> None:
-    world = new_world(catalog_url, tmp_path)
-    assert_killed(effects.own, world, _AFTER)
-    with world.open() as store:
+    assert_killed(lakefs_tasks.publish_until, place, _AFTER)
+    with place.open() as store:
         expire_leases(store)
-        store.outside[KIND] = Silent(world.git.repository)
+    with Store(replace(place.settings, **settings)) as store:  # type: ignore[arg-type]
         [kept] = store.recover().kept
-        assert "does not answer" in kept["why"]
-        store.outside[KIND] = world.git
+        assert why in kept["why"]
+        put(store.dataset(DATASET).branch("master"), other="x")
+    # The next recovery need not wait for a lease.
+    with place.open() as store:
         assert len(store.recover().rolled_forward) == 1
         assert_store_sound(store)
 
 
-class Silent(GitRefs):
-    """The repository's server is down."""
-
-    def find_head(self, target: Mapping[str, str]) -> str | None:
-        raise Unavailable("the outside does not answer.")
-
-
-def _operate_superseded(
-    store: Store,
-    git: GitRefs,
-    *,
-    refs: tuple[str, ...] = (REF,),
-    planned: bool = True,
-    then: Callable[[], object] = lambda: None,
-) -> None:
-    """An operation whose attempt is superseded after its last effect, so the door refuses it."""
-    old = dispatch_attempt(store.database, "job", actor="olga", lease_seconds=60)
-    make = git.planned_effect if planned else git.unplanned_effect
-
-    def overtake() -> None:
-        dispatch_attempt(store.database, "job", actor="olga", lease_seconds=60)
-        then()
-
-    with calling_at(Failpoint.INTENT_CONFIRMED, overtake, nth=len(refs)):
-        effects.operate(store, [make(ref, "effect") for ref in refs], attempt=old.ref)
-
-
-def _check_blocked(store: Store, names: tuple[str, ...]) -> None:
-    for name in names:
-        with pytest.raises(IntentPending):
-            put(store.dataset(name).branch("master"), other="x")
+def _commit(place: Place, store: Store, **files: str) -> None:
+    place.commit(store, **files)

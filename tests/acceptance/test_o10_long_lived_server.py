@@ -14,14 +14,14 @@ from sqlalchemy import update
 from headgate.catalog.schema import intents
 from headgate.model.failpoints import Failpoint
 from headgate.store.embedded import Store
-from tests.support import effects
+from tests.support import lakefs_tasks
 from tests.support.api import Api, ApiClient
-from tests.support.git_outside import KIND
 from tests.support.iceberg import Front
+from tests.support.lakefs_tasks import lakefs_place
 from tests.support.oracle import assert_rows_sound, assert_store_sound
-from tests.support.processes import assert_killed
+from tests.support.processes import assert_killed, run
 from tests.support.rows import PERSON, graph_store, ids_of, insert_people
-from tests.support.stores import content, files_branch, new_store, put
+from tests.support.stores import DATASET, content, files_branch, new_store, put
 from tests.support.upkeep import is_expired, let_days_pass
 
 _WRITERS = 4
@@ -30,8 +30,7 @@ _WRITES = 5
 
 @contextmanager
 def _served(store: Store) -> Iterator[ApiClient]:
-    """An administrator of a server that only rolls forward, as `headgate serve` does."""
-    store.recover_forward_only()
+    """An administrator of a server of the store."""
     front = Front()
     api = Api(store, front)
     try:
@@ -51,17 +50,19 @@ def _clean_twice(admin: ApiClient, store: Store) -> int:
 def test_o10_cleanup_keeps_all_that_a_pending_intent_names(
     catalog_url: str, tmp_path: Path
 ) -> None:
-    world = effects.new_world(catalog_url, tmp_path)
-    assert_killed(effects.own, world, Failpoint.INTENT_EFFECT_DONE)
-    with Store(world.settings, recover_first=False) as store, _served(store) as admin:
-        let_days_pass(store, 400)
-        # Nothing here knows the system outside yet: the intent stays pending through cleanup.
-        _clean_twice(admin, store)
-        assert effects.shown(store) == [effects.OLD] * 3
-        store.outside[KIND] = world.git
-        assert len(admin.post("/recover")["rolled_forward"]) == 1
-        assert effects.shown(store) == [effects.NEW] * 3
-        assert_store_sound(store)
+    """An intent names an attempt, and with it the branch that it staged in lakeFS."""
+    with lakefs_place(catalog_url, tmp_path) as place:
+        assert run(lakefs_tasks.publish, place, {"lost": "x"}) == 0
+        assert_killed(lakefs_tasks.publish_until, place, Failpoint.INTENT_RECORDED)
+        with place.open() as store, _served(store) as admin:
+            let_days_pass(store, 400)
+            [staged] = place.harness(store).staging_left(place.given)
+            _clean_twice(admin, store)
+            assert place.harness(store).staging_left(place.given) == [staged]
+            assert len(admin.post("/recover")["rolled_back"]) == 1
+            _clean_twice(admin, store)
+            assert place.harness(store).staging_left(place.given) == []
+            assert_store_sound(store)
 
 
 def test_o10_version_that_any_view_needs_is_kept_however_old(
@@ -113,21 +114,16 @@ def test_o10_upkeep_beside_writers_loses_its_own_races_and_blocks_nobody(
         assert_rows_sound(store)
 
 
-@pytest.mark.parametrize("damage", ["{", '{"kind": "merge"}'])
-def test_o10_corrupt_intent_blocks_its_branch_only(
-    catalog_url: str, tmp_path: Path, damage: str
-) -> None:
-    world = effects.new_world(catalog_url, tmp_path)
-    assert_killed(effects.own, world, Failpoint.INTENT_EFFECT_DONE)
-    with world.open() as store, _served(store) as admin:
-        store.database.write(lambda c: c.execute(update(intents).values(body=damage)))
-        let_days_pass(store, 1)
-        where, text = f"/files/{effects.DATASETS[0]}/x", {"content": b"1"}
-        code = admin.error(409, "PUT", where, params={"branch": "master"}, **text)
-        assert code == "intent_pending"
-        store.dataset(effects.DATASETS[0]).branch("free").create(parent="master")
-        admin.ok("PUT", where, params={"branch": "free"}, **text)
-        files_branch(store, "raw.elsewhere")
-        admin.ok("PUT", "/files/raw.elsewhere/x", params={"branch": "master"}, **text)
-        assert [kept["why"] for kept in admin.post("/recover")["kept"]] == ["it cannot be read"]
-        assert_rows_sound(store)
+@pytest.mark.parametrize("damage", ["{", '{"action": "merge"}'])
+def test_o10_corrupt_intent_blocks_no_branch(catalog_url: str, tmp_path: Path, damage: str) -> None:
+    with lakefs_place(catalog_url, tmp_path) as place:
+        assert_killed(lakefs_tasks.publish_until, place, Failpoint.INTENT_RECORDED)
+        with place.open() as store, _served(store) as admin:
+            store.database.write(lambda c: c.execute(update(intents).values(body=damage)))
+            let_days_pass(store, 1)
+            where, text = f"/files/{DATASET}/x", {"content": b"1"}
+            admin.ok("PUT", where, params={"branch": "master"}, **text)
+            kept = admin.post("/recover")["kept"]
+            assert [one["why"] for one in kept] == ["its intent cannot be read"]
+            place.work(store, lakefs_tasks.NEW)
+            assert_rows_sound(store)

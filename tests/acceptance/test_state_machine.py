@@ -25,7 +25,7 @@ from headgate.catalog import schema
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.datasets import create_tag
 from headgate.catalog.transactions import Opener, Opening, open_transactions
-from headgate.files.publication import FileEdit, root_of, stage_edit, tree_version
+from headgate.files.edits import FileEdit, root_of, stage_edit, tree_version
 from headgate.files.tree import EMPTY
 from headgate.model.changes import AddTransaction, ReadView
 from headgate.model.ids import BranchId, Epoch, TransactionId

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from headgate.connection import open as open_store
-from headgate.tables.arrow import file_properties
+from headgate.tables.scan import file_properties
 from tests.support.repositories import Work, new_repository
 from tests.support.s3 import S3Server, running_s3
 from tests.support.serving import serving

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ViewConflict
-from headgate.files.publication import root_of
+from headgate.files.edits import root_of
 from headgate.model.nouns import TransactionType
 from headgate.settings import Settings
 from headgate.store.embedded import Store

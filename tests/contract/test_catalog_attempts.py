@@ -22,7 +22,7 @@ from headgate.errors import (
     OpenTransactionAlreadyExists,
     TransactionNotOpen,
 )
-from headgate.files.publication import FileEdit, root_of, stage_edit
+from headgate.files.edits import FileEdit, root_of, stage_edit
 from headgate.model.ids import BranchId
 from headgate.model.nouns import (
     AttemptRef,
@@ -206,6 +206,6 @@ def _condemn(store: Store, staged: Transaction, path: str) -> None:
     """Cleanup takes the content that the dead attempt was going to use."""
     entry = store.trees.find(root_of(staged.version), path)
     assert entry is not None
-    location = store.trees.location(entry.digest)
+    location = store.trees.objects.location(entry.digest)
     row = {"location": location, "condemned_at": 1, "bytes": 1}
     store.database.write(lambda c: c.execute(insert(condemned_objects), [row]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from headgate.server.web.log_page import log_page
 from headgate.store.embedded import Store
 from tests.support.pages import text_of, visit
 from tests.support.pipelines import files_spec, publish
-from tests.support.stores import files_branch, new_store, put
+from tests.support.stores import expire_leases, files_branch, new_store, put
 
 
 @pytest.fixture
@@ -78,6 +79,28 @@ def test_pages_show_hostile_names_as_they_are_written(made_sqlite_url: str, tmp_
         text = "".join(text_of(page) for page in pages)
     assert "&lt;script&gt;" in text
     assert not any(sign in text for sign in ("<script", "<b>x", "<i>"))
+
+
+def test_log_page_shows_the_audit_of_recovery_by_actor_dataset_and_branch(store: Store) -> None:
+    branch = files_branch(store)
+    view = put(branch, a="1")
+    opened = branch.transaction().id
+    expire_leases(store)
+    store.recover()
+    title = "What recovery settled"
+    matching: list[dict[str, Any]] = [
+        {},
+        {"actor": "ana"},
+        {"actor": "headgate:recovery"},
+        {"dataset": "raw.scans", "branch": "master"},
+    ]
+    for shown in matching:
+        text = text_of(log_page(visit(store, **shown)))
+        assert title in text and opened in text and "aborted at" in text and view in text, shown
+    files_branch(store, "raw.other")
+    others: list[dict[str, Any]] = [{"actor": "bo"}, {"dataset": "raw.other"}, {"branch": "none"}]
+    for hidden in others:
+        assert title not in text_of(log_page(visit(store, **hidden)))
 
 
 def test_dataset_page_of_what_is_only_declared_tells_how_it_is_made(store: Store) -> None:

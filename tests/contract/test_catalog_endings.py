@@ -18,7 +18,7 @@ from headgate.catalog.attempts import (
 )
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
-from headgate.files.publication import FileEdit, stage_edit
+from headgate.files.edits import FileEdit, stage_edit
 from headgate.model.nouns import (
     AttemptRef,
     AttemptState,

@@ -19,7 +19,7 @@ from headgate.errors import (
     VersionExpired,
     ViewConflict,
 )
-from headgate.files.publication import tree_version
+from headgate.files.edits import tree_version
 from headgate.files.tree import EMPTY
 from headgate.model.changes import CreateBranch, MoveBranch, OperationKey, Provenance
 from headgate.model.failpoints import Failpoint
@@ -157,7 +157,7 @@ def test_condemned_content_does_not_pass_the_door(catalog_url: str, tmp_path: Pa
         with pytest.raises(VersionExpired):
             knock(store, _create(store, first))
         entry = next(e for e in opened.files() if e.path == "b")
-        location = store.trees.location(entry.digest)
+        location = store.trees.objects.location(entry.digest)
         row = {"location": location, "condemned_at": 1, "bytes": 6}
         store.database.write(lambda c: c.execute(insert(condemned_objects), [row]))
         with pytest.raises(VersionExpired):

@@ -12,19 +12,15 @@ import pytest
 
 from headgate.catalog.attempts import dispatch_attempt, dispatch_once
 from headgate.catalog.branches import delete_branches
-from headgate.catalog.intents import list_intents, record_intent
 from headgate.errors import (
     BranchExists,
     Conflict,
     HeadgateError,
-    IntentPending,
     NotFound,
     OpenTransactionAlreadyExists,
 )
 from headgate.model.changes import OperationKey, Receipt
-from headgate.model.ids import BranchId, mint_operation
 from headgate.model.nouns import Attempt
-from headgate.store.embedded import Store
 from tests.support.door import addition, knock
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.stores import (
@@ -105,34 +101,6 @@ def test_one_operation_sent_many_times_at_once_happens_once(
         assert [t.type for t in master.history()] == ["UPDATE"]
 
 
-def test_announcers_of_outside_effects_at_once_have_one_winner(
-    catalog_url: str, tmp_path: Path, rounds: int
-) -> None:
-    with new_store(catalog_url, tmp_path) as store:
-        for n in range(max(2, rounds // 10)):
-            branch = files_branch(store, f"raw.d{n}").load().id
-            outcomes = _at_once(*[partial(_announce, store, branch)] * _MANY)
-            assert _errors(outcomes) == [IntentPending] * (_MANY - 1)
-        assert len(store.database.read(list_intents)) == max(2, rounds // 10)
-
-
-def test_announcer_and_publishers_at_once_do_not_both_pass(
-    catalog_url: str, tmp_path: Path, rounds: int
-) -> None:
-    """Whoever publishes did so before the intent was there: its view is the older one."""
-    with new_store(catalog_url, tmp_path) as store:
-        for n in range(max(2, rounds // 10)):
-            master = files_branch(store, f"raw.d{n}")
-            change, id = addition(master, "x"), master.load().id
-            publisher = partial(knock, store, change)
-            outcomes = _at_once(partial(_announce, store, id), publisher, publisher)
-            assert not isinstance(outcomes[0], HeadgateError)
-            [intent] = store.database.read(partial(list_intents, on=[id]))
-            published = [t.closed_at or 0 for t in master.history()]
-            lease_us = 60 * 1_000_000
-            assert all(at <= intent.lease_until - lease_us for at in published)
-
-
 def test_dispatches_at_once_have_an_epoch_each(catalog_url: str, tmp_path: Path) -> None:
     with new_store(catalog_url, tmp_path) as store:
         outcomes = _at_once(
@@ -209,20 +177,6 @@ def test_publishers_and_a_deleter_at_once_leave_nothing_half_done(
             assert all(issubclass(e, Conflict | NotFound) for e in _errors(outcomes))
             assert_rows_sound(store)
         assert content(master) == {}
-
-
-def _announce(store: Store, branch: BranchId) -> object:
-    return store.database.write(
-        lambda c: record_intent(
-            c,
-            operation=mint_operation(),
-            kind="git",
-            actor="ana",
-            branches=[branch],
-            body={},
-            lease_seconds=60,
-        )
-    )
 
 
 def test_branches_are_created_while_their_parent_moves_all_the_time(

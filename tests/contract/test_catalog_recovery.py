@@ -1,4 +1,4 @@
-"""Recovery of what needs no outside: transactions whose owner is long gone."""
+"""Recovery of transactions whose owner is long gone, and its audit."""
 
 from __future__ import annotations
 
@@ -108,6 +108,23 @@ def test_abandoned_transaction_shared_by_branches_sets_every_head_back(
         assert len(store.recover().aborted_transactions) == 1
         assert {b.head for b in branches_by_name(store).values()} == {view}
         assert_store_sound(store)
+
+
+def test_recoveries_are_listed_newest_first_by_actor_and_kind(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        opened = []
+        for _ in range(3):
+            opened.append(master.transaction().id)
+            expire_leases(store)
+            store.recover()
+        found = store.recoveries()
+        assert [row["operation"] for row in found] == opened[::-1]
+        assert [row["operation"] for row in store.recoveries(limit=1, skip=1)] == [opened[1]]
+        assert store.recoveries(actor="ana", kind="abort") == found
+        assert store.recoveries(actor="bo") == [] == store.recoveries(kind="workspace landed")
 
 
 def test_recovery_happens_when_a_store_is_opened(catalog_url: str, tmp_path: Path) -> None:

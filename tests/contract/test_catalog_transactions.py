@@ -28,7 +28,7 @@ from headgate.errors import (
     TransactionTypeViolated,
     ViewConflict,
 )
-from headgate.files.publication import tree_version
+from headgate.files.edits import tree_version
 from headgate.files.tree import EMPTY
 from headgate.model.ids import BranchId, TransactionId
 from headgate.model.nouns import TransactionState, TransactionType

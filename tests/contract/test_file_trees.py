@@ -1,4 +1,4 @@
-"""File trees on every kind of store: there and back again, and what damage does."""
+"""File trees on every kind of store: uploads, downloads and damaged objects."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from headgate.errors import ObjectCorrupted, ObjectNotFound
 from headgate.files.objects import Digest, digest_of, key_of
 from headgate.files.tree import EMPTY
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.nouns import TransactionType
-from headgate.model.ports import ObjectStore
+from headgate.model.object_store import ObjectStore
 from headgate.storage.address import open_store
 from tests.support.s3 import S3Server, running_s3
 
@@ -147,10 +147,10 @@ def test_small_contents_are_read_together_without_those_that_cannot_be(
     store.replace(key_of(damaged), b"other")
     absent = Digest("0" * 64)
     asked = [damaged, large, absent, small]
-    assert list(trees.read_small(asked, most_bytes=10)) == [(small, b"small")]
-    assert trees.find_missing(asked) == [absent]
-    assert trees.store_each(iter([(digest_of(b"new"), b"new")])) == 1
-    assert trees.find_missing([digest_of(b"new")]) == []
+    assert list(trees.objects.get_small(asked, most_bytes=10)) == [(small, b"small")]
+    assert trees.objects.find_missing(asked) == [absent]
+    assert trees.objects.put_each(iter([(digest_of(b"new"), b"new")])) == 1
+    assert trees.objects.find_missing([digest_of(b"new")]) == []
 
 
 def test_references_are_all_that_was_stored(

@@ -208,12 +208,12 @@ def test_load_of_rows_that_do_not_fit_names_their_lines(
         ("t.csv", "id,ok\n1,yes\n".encode("utf-16-le"), "zero bytes"),
         ("t.csv", b"\x1f\x8b\x08\x00 and more", "compressed"),
         ("t.csv", b"id,\xff\n1,2\n", "header is not UTF-8"),
-        ("t.csv", b'id,ok\n1,yes\n2,"no\n3,yes\n', "t.csv:3: a quoted value"),
+        ("t.csv", b'id,ok\n1,yes\n2,"no\n3,yes\n', "t.csv:3 cannot be loaded: a quoted value"),
         ("t.csv", b"", "no header"),
         ("t.csv", b"id,id\n1,2\n", "twice"),
         ("t.csv", b"id,okk\n1,yes\n", "did you mean 'ok'"),
-        ("t.parquet", b"nothing", "no parquet file"),
-        ("t.xlsx", b"PK", "no format"),
+        ("t.parquet", b"nothing", "not a readable parquet file"),
+        ("t.xlsx", b"PK", "none of the known suffixes"),
     ],
 )
 def test_load_of_a_file_that_is_not_what_it_claims_is_refused(
@@ -258,9 +258,15 @@ def test_load_of_an_endless_line_is_refused(made_sqlite_url: str, tmp_path: Path
     """Whether it is 65 MiB or a gigabyte: no more than 64 MiB of it are read."""
     endless = b"x" * (65 * 1024 * 1024)
     files = {
-        "p.jsonl": (b'{"id": "a"}\n{"id": "' + endless, r"p\.jsonl:2: the line is over 64 MiB"),
-        "p.csv": (b"id,name\na,b\nc," + endless, r"p\.csv:3: the line is over 64 MiB"),
-        "h.csv": (endless, r"h\.csv:1: its first line is over 64 MiB"),
+        "p.jsonl": (
+            b'{"id": "a"}\n{"id": "' + endless,
+            r"p\.jsonl:2 cannot be loaded: the line is over 64 MiB",
+        ),
+        "p.csv": (
+            b"id,name\na,b\nc," + endless,
+            r"p\.csv:3 cannot be loaded: the line is over 64 MiB",
+        ),
+        "h.csv": (endless, r"h\.csv:1 cannot be loaded: its first line is over 64 MiB"),
     }
     with graph_store(made_sqlite_url, tmp_path) as store:
         for name, (content, words) in files.items():

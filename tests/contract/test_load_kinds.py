@@ -50,22 +50,22 @@ def _load(store: Store, source: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("field", "word"),
     [
-        ('"flag": 7', "flag = 7 is no boolean"),
-        ('"flag": 1.5', "flag = 1.5 is no boolean"),
-        ('"n": true', "n = True is no int"),
-        ('"x": false', "x = False is no double"),
-        ('"x": "1e400"', "x = '1e400' is no double"),
-        ('"y": 1e300', "y = 1e[+]300 is no float"),
-        ('"n": "0x1F"', "n = '0x1F' is no int"),
-        ('"d": true', "d = True is no decimal"),
-        ('"day": 20000', "day = 20000 is no date"),
-        ('"hour": 7', "hour = 7 is no time"),
-        ('"hour": "25:00"', "hour = '25:00' is no time"),
-        ('"hour": "7:00"', "hour = '7:00' is no time"),
-        ('"hour": "2026-01-01T07:00"', "is no time"),
-        ('"at": 1700000000', "at = 1700000000 is no timestamp"),
-        ('"moment": 1700000000.5', "moment = 1700000000.5 is no timestamptz"),
-        ('"moment": true', "moment = True is no timestamptz"),
+        ('"flag": 7', "flag = 7 is not of type boolean"),
+        ('"flag": 1.5', "flag = 1.5 is not of type boolean"),
+        ('"n": true', "n = True is not of type int"),
+        ('"x": false', "x = False is not of type double"),
+        ('"x": "1e400"', "x = '1e400' is not of type double"),
+        ('"y": 1e300', "y = 1e[+]300 is not of type float"),
+        ('"n": "0x1F"', "n = '0x1F' is not of type int"),
+        ('"d": true', "d = True is not of type decimal"),
+        ('"day": 20000', "day = 20000 is not of type date"),
+        ('"hour": 7', "hour = 7 is not of type time"),
+        ('"hour": "25:00"', "hour = '25:00' is not of type time"),
+        ('"hour": "7:00"', "hour = '7:00' is not of type time"),
+        ('"hour": "2026-01-01T07:00"', "is not of type time"),
+        ('"at": 1700000000', "at = 1700000000 is not of type timestamp"),
+        ('"moment": 1700000000.5', "moment = 1700000000.5 is not of type timestamptz"),
+        ('"moment": true', "moment = True is not of type timestamptz"),
         ('"list": [1, true]', "list"),
         ('"list": [true]', "list"),
         ('"list": ["0x1F"]', "list"),
@@ -104,7 +104,7 @@ def test_value_that_would_mean_something_else_is_refused(
 def test_column_that_would_mean_something_else_is_refused(
     store: Store, name: str, value: pa.Array
 ) -> None:
-    with pytest.raises(InvalidRows, match=f"{name} = .* is no "):
+    with pytest.raises(InvalidRows, match=f"{name} = .* is not of type "):
         _load(store, pa.table({"id": [1], name: value}))
     assert rows_of(store, _TABLE) == []
 

@@ -84,7 +84,7 @@ def _map(kind: pa.DataType, *entries: Any) -> pa.Array:
 def test_value_within_that_would_mean_something_else_is_refused(
     store: Store, name: str, values: pa.Array
 ) -> None:
-    with pytest.raises(InvalidRows, match=f"{name} = .* is no ") as refused:
+    with pytest.raises(InvalidRows, match=f"{name} = .* is not of type ") as refused:
         _column(store, name, pa.chunked_array([pa.nulls(2, values.type), values]))
     assert [row["line"] for row in refused.value.facts["rows"]] == [3]
     assert rows_of(store, _TABLE) == []

@@ -54,7 +54,7 @@ def test_load_of_bad_moments_among_good_ones_names_only_those(store: Store) -> N
 
 
 def test_load_of_true_among_numbers_is_not_taken_for_one(store: Store) -> None:
-    with pytest.raises(InvalidRows, match="'true' is no int"):
+    with pytest.raises(InvalidRows, match="'true' is not of type int"):
         _loaded(store, b'{"id": 1, "n": 2}\n{"id": 2, "n": true}\n')
     rows = _loaded(store, b'{"id": 3, "s": 5}\n{"id": 4, "s": true}\n{"id": 5, "s": 2.0}\n')
     assert [row["s"] for row in rows] == ["5", "true", "2.0"]

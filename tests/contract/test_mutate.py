@@ -125,14 +125,14 @@ def test_mutate_reads_its_own_writes_in_order(made_sqlite_url: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("sql", "words"),
     [
-        (insert_people("a"), "the key id = 'a' is there 2 times (line 1"),
-        (insert_people("x", "x"), "the key id = 'x' is there 2 times"),
+        (insert_people("a"), "the key id = 'a' occurs 2 times (line 1"),
+        (insert_people("x", "x"), "the key id = 'x' occurs 2 times"),
         ("insert into graph.person (id) values (null)", "required column (id"),
         ("update graph.person set id = 'b' where id = 'a'", "the key id = 'b'"),
         ("insert into graph.knows values (1, 'a', 'z')", "dst = 'z' refers to no row"),
         (
             "insert into graph.knows values (1, 'a', 'b'), (2, 'a', 'b')",
-            "unique value src = 'a', dst = 'b' is there 2 times",
+            "unique value src = 'a', dst = 'b' occurs 2 times",
         ),
         (
             (

@@ -1,4 +1,4 @@
-"""What every object store promises, on local disk and on a real S3-compatible server."""
+"""The contract of object stores, on local disk and on a real S3-compatible server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import FileChanged, ObjectNotFound, StorageUnavailable, UnsafePath
-from headgate.model.ports import ObjectStore
+from headgate.model.object_store import ObjectStore
 from headgate.storage.address import open_store
 from tests.support.s3 import S3Server, running_s3
 
@@ -84,7 +84,7 @@ def test_put_hashed_of_what_is_no_file_any_more_stores_nothing(
 
 
 def _race(store: ObjectStore, key: str, creators: int) -> list[bytes]:
-    """Several create one key at the same moment, each with bytes of its own; who was first?"""
+    """Create one key from several threads, each with bytes of its own; return who was first."""
     start = threading.Barrier(creators)
 
     def create(data: bytes) -> bool:

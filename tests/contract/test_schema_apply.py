@@ -11,7 +11,7 @@ from headgate.model.nouns import TransactionType
 from headgate.store.embedded import Store
 from headgate.tables.constraints import constraints_of
 from headgate.tables.inspect import columns_of, partitioning_of
-from headgate.tables.shape import Metadata
+from headgate.tables.metadata import Metadata
 from tests.support.rows import (
     GRAPH,
     KNOWS,
@@ -180,11 +180,31 @@ def test_schema_apply_renames_tables_that_refer_to_each_other(
         assert apply_text(store, renamed).publication is None
         store.mutate("master", "delete from graph.human where id = 'a'")
         assert rows_of(store, "graph.meets") == []
-        with pytest.raises(InvalidSchemaFile, match="gets another name"):
+        with pytest.raises(InvalidSchemaFile, match="is renamed in this file"):
             apply_text(
                 store,
                 renamed.replace('"graph.human"]', '"graph.one"]').replace(PERSON, "graph.human"),
             )
+
+
+def test_schema_apply_renames_two_datasets_and_both_references_of_a_table_follow(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    targets = '[dataset."shop.a"]\n{a}{key}[dataset."shop.b"]\n{b}{key}'
+    key = 'columns = {id = "int"}\nkey = ["id"]\n'
+    link = (
+        '[dataset."shop.link"]\ncolumns = {a = "int", b = "int"}\nreferences = ['
+        '{column = "a", dataset = "shop.a"}, {column = "b", dataset = "shop.b"}]\n'
+    )
+    with graph_store(made_sqlite_url, tmp_path) as store:
+        apply_text(store, targets.format(a="", b="", key=key) + link)
+        renamed = targets.replace("shop.a", "shop.x").replace("shop.b", "shop.y")
+        renamed = renamed.format(
+            a='renamed_from = "shop.a"\n', b='renamed_from = "shop.b"\n', key=key
+        )
+        apply_text(store, renamed)
+        references = constraints_of(_metadata(store, "shop.link")).references
+        assert [reference.dataset for reference in references] == ["shop.x", "shop.y"]
 
 
 def test_schema_apply_of_a_key_on_a_foreign_table_makes_it_updatable(

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, func, select
 from headgate.catalog.records import load_dataset
 from headgate.catalog.schema import metadata
 from headgate.files import private_copy
+from headgate.files.edits import FileEdit, publish_edit
 from headgate.files.private_copy import LARGE_BYTES
-from headgate.files.publication import FileEdit, publish_edit
 from headgate.files.transfer import hash_file
 from headgate.files.tree import Entry, Mode
 from headgate.model.names import parse_dataset_name

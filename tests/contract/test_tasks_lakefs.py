@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 
 from headgate.catalog.attempts import end_attempt
-from headgate.catalog.intents import list_intents
+from headgate.catalog.workspaces import (
+    Action,
+    PlannedMove,
+    announce_move,
+    clear_intent,
+    find_maker,
+    list_intents,
+)
 from headgate.errors import LakeFSUnavailable
 from headgate.lakefs.endpoint import connect
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import AttemptState
-from headgate.model.recovery import Landing, landing_of
 from headgate.settings import Settings
 from headgate.store.embedded import Store
 from headgate.tasks import WorkspaceSpec
@@ -23,8 +29,8 @@ from headgate.tasks.lakefs_store import staging_name
 from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import WorkspaceRef
 from headgate.testing.failpoints import reached_points
-from headgate.testing.lakefs_ground import LakeFSGround, lakefs_ground
-from headgate.testing.publication_cases import CASES, FilesGround, try_case
+from headgate.testing.lakefs_harness import LakeFSHarness, lakefs_harness
+from headgate.testing.publication_cases import CASES, FilesHarness, try_case
 from tests.support.lakefs_double import LakeFSDouble
 from tests.support.skips import NO_LAKEFS
 from tests.support.stores import new_settings
@@ -78,13 +84,13 @@ def _ref(outcome: Outcome) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_protocol_case_holds_on_files(made_catalog_url: str, tmp_path: Path, name: str) -> None:
     with Store(new_settings(made_catalog_url, tmp_path)) as store:
-        try_case(FilesGround(store), name)
+        try_case(FilesHarness(store), name)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_protocol_case_holds_over_the_double(store: Store, double: LakeFSDouble, name: str) -> None:
     double.make_repository(_REPOSITORY, {})
-    try_case(LakeFSGround(store, connect(store.settings), _REPOSITORY), name)
+    try_case(LakeFSHarness(store, connect(store.settings), _REPOSITORY), name)
 
 
 @pytest.mark.skipif("HEADGATE_LAKEFS_ENDPOINT" not in os.environ, reason=NO_LAKEFS)
@@ -98,8 +104,8 @@ def test_protocol_case_holds_on_a_lakefs_server(
         environ=dict(os.environ),
     )
     storage = os.environ.get("HEADGATE_LAKEFS_STORAGE")
-    with Store(settings) as store, lakefs_ground(store, storage) as ground:
-        try_case(ground, name)
+    with Store(settings) as store, lakefs_harness(store, storage) as harness:
+        try_case(harness, name)
 
 
 def test_attempt_touching_one_file_moves_one_and_leaves_the_others_identity(
@@ -199,21 +205,43 @@ def test_cleanup_sweeps_staging_of_dead_attempts_and_leaves_the_living(
     assert {name for _, name in double.branches} == {"main", names[1]}
 
 
-@pytest.mark.parametrize(
-    ("head", "mark", "landing"),
-    [
-        ("A", None, Landing.NOT_LANDED),
-        ("C", None, Landing.LANDED),
-        ("M", "me", Landing.LANDED),
-        ("M", "other", Landing.UNKNOWN),
-        (None, None, Landing.UNKNOWN),
-    ],
-)
-def test_landing_is_told_by_the_head_alone(
-    head: str | None, mark: str | None, landing: Landing
+def test_cleanup_keeps_the_staging_of_an_attempt_with_an_intent(
+    store: Store, double: LakeFSDouble, tmp_path: Path
 ) -> None:
-    found = landing_of(expected="A", planned="C", execution="me", head=head, mark=mark)
-    assert found is landing
+    given = double.make_repository(_REPOSITORY, _FILES)
+    _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
+    paused = _attempt(store, tmp_path, "paused")
+    name = staging_name(paused.identity())
+    connect(store.settings).create_branch(_REPOSITORY, name, given)
+    move = PlannedMove(
+        repository=_REPOSITORY,
+        branch="main",
+        expected=given,
+        action=Action.MERGE,
+        planned=None,
+        key=paused.ref.key,
+        epoch=paused.ref.epoch,
+        execution="e",
+    )
+    announced = store.database.write(
+        lambda c: announce_move(c, move, actor="ana", lease_seconds=60)
+    )
+    end_attempt(store.database, paused.ref, AttemptState.FAILED)
+    assert store.sweep_staging() == []
+    store.database.write(lambda c: clear_intent(c, announced))
+    assert store.sweep_staging() == [f"{_REPOSITORY}/{name}"]
+
+
+def test_attempt_that_changes_nothing_does_not_become_the_maker_of_its_input(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    first = double.make_repository(_REPOSITORY, _FILES)
+    maker = _attempt(store, tmp_path, "before")
+    given = _ref(maker.run(defined(writes(a="given")), _input(first)))
+    _attempt(store, tmp_path).run(defined(writes(a="lost")), _input(given))
+    done = _attempt(store, tmp_path).run(defined(), _input(given))
+    assert (_ref(done), double.branches[(_REPOSITORY, "main")].commit) == (given, given)
+    assert store.database.read(lambda c: find_maker(c, _REPOSITORY, given)) == maker.ref
 
 
 def test_repository_without_a_configured_server_is_explained(

@@ -23,7 +23,7 @@ from headgate.tasks import (
     WorkspaceSpec,
     require_file,
 )
-from headgate.tasks.attempt_directory import AttemptDirectory, remove_directory
+from headgate.tasks.attempt_directory import remove_directory
 from headgate.tasks.messages import Outcome, Status
 from headgate.testing.failpoints import calling_at
 from tests.support.pipelines import build, files_spec, publish
@@ -299,7 +299,7 @@ def test_workspace_that_cannot_be_removed_never_changes_the_result(
 ) -> None:
     given = put_files(store, a="1")
 
-    def broken(directory: AttemptDirectory, *, file_count: int) -> None:
+    def broken(directory: Path, *, file_count: int) -> None:
         remove_directory(directory, file_count=file_count)
         raise StorageUnavailable(where="disk", reason="broken")
 

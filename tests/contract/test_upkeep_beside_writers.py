@@ -18,7 +18,7 @@ from headgate.catalog.garbage_collection import (
 )
 from headgate.catalog.retention import Keeping, find_keeping
 from headgate.errors import CatalogUnavailable, ContentSwept, VersionExpired
-from headgate.files.publication import FileEdit, publish_edit
+from headgate.files.edits import FileEdit, publish_edit
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Instant, TransactionId
 from headgate.store.datasets import BranchHandle
@@ -35,8 +35,8 @@ from tests.support.upkeep import (
     interrupted,
     is_expired,
     let_days_pass,
+    policy,
     stored_keys,
-    terms,
     tidy,
     tidy_later,
     tidy_twice,
@@ -165,7 +165,7 @@ def test_object_published_between_look_and_mark_is_given_way_to(
     store: Store, branch: BranchHandle
 ) -> None:
     objects = interrupted(store, lambda: put(branch, a=ORPHAN))
-    cleaned = clean_up(store.database, objects, terms(), actor="ana")
+    cleaned = clean_up(store.database, objects, policy(), actor="ana")
     assert (cleaned.condemned, cleaned.spared) == (0, 1)
     assert condemned_locations(store) == set()
     assert content(branch) == {"a": ORPHAN}
@@ -178,7 +178,7 @@ def test_object_staged_between_look_and_mark_is_given_way_to(
     opened = branch.transaction()
     let_days_pass(store, 9)
     objects = interrupted(store, lambda: opened.write("a", ORPHAN.encode()))
-    clean_up(store.database, objects, terms(), actor="ana")
+    clean_up(store.database, objects, policy(), actor="ana")
     assert condemned_locations(store) == set()
     opened.commit()
     assert content(branch) == {"a": ORPHAN}
@@ -192,7 +192,7 @@ def test_cleanup_killed_before_giving_way_is_mended_by_the_next(
         calling_at(Failpoint.CLEANUP_CONDEMNED, _stop),
         pytest.raises(InterruptedError),
     ):
-        clean_up(store.database, objects, terms(), actor="ana")
+        clean_up(store.database, objects, policy(), actor="ana")
     assert len(condemned_locations(store)) == 1
     assert content(branch) == {"a": ORPHAN}
     let_days_pass(store, 1.1)
@@ -291,7 +291,7 @@ def test_object_taken_back_after_the_look_is_not_swept(store: Store, branch: Bra
     tidy(store)
     let_days_pass(store, 1.1)
     objects = interrupted(store, lambda: put(branch, a=ORPHAN))
-    assert clean_up(store.database, objects, terms(), actor="ana").deleted == 0
+    assert clean_up(store.database, objects, policy(), actor="ana").deleted == 0
     assert content(branch) == {"a": ORPHAN}
 
 
@@ -305,7 +305,7 @@ def test_object_is_claimed_only_as_it_was_condemned(store: Store) -> None:
 def test_second_cleanup_beside_a_sweeping_one_gives_up_its_sweep(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.upkeep.cleanup._ELSEWHERE_SECONDS", 0.05)
+    monkeypatch.setattr("headgate.upkeep.cleanup._SWEEP_LOCK_SECONDS", 0.05)
     tidy(store)
     let_days_pass(store, 1.1)
     with sweeping_alone(store.database):

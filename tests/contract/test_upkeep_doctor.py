@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def test_sound_store_has_no_findings(store: Store, deep: bool) -> None:
     examined = examine(store.settings, deep=deep)
     assert examined.ok, examined.to_json()
     [leases] = [check for check in examined.checks if check.name == "leases"]
-    assert leases.notes == ["1 attempts never said how they ended; newer ones take over"]
+    assert leases.notes == ["1 attempts have no recorded end; newer attempts take over"]
     assert [check.name for check in examined.checks] == _CHECKS
 
 
@@ -218,18 +219,29 @@ def test_tag_version_lease_and_intent_are_looked_at(store: Store) -> None:
             lambda c: c.execute(update(versions).where(mine).values(condemned_at=1)),
         ),
         ("leases", f"transaction {opened} of ana is OPEN, and its", _at(opened, lease_until=1)),
-        ("intents", "operation o of olga (git): it is unfinished in phase A", _intent(_BODY)),
+        ("intents", "operation o of olga: its move of branch 'main' of 'songs'", _intent(_BODY)),
         ("intents", "its intent cannot be read", _intent("{")),
         ("intents", "its intent cannot be read", _intent("{}")),
     ]:
         assert said in _findings(store, breaking)[name]
 
 
-_BODY = '{"kind": "merge", "changes": [], "outside": [], "attempt": null}'
+_BODY = json.dumps(
+    {
+        "repository": "songs",
+        "branch": "main",
+        "expected": "A",
+        "action": "merge",
+        "planned": None,
+        "key": "k",
+        "epoch": 1,
+        "execution": "e",
+    }
+)
 
 
 def _intent(body: str) -> Break:
-    row: dict[str, object] = {"id": "i", "operation_id": "o", "kind": "git", "actor": "olga"}
+    row: dict[str, object] = {"id": "i", "operation_id": "o", "kind": "workspace", "actor": "olga"}
     row |= {"phase": "A", "body": body}
     row |= dict.fromkeys(("epoch", "lease_seconds", "lease_until", "created_at"), 1)
     return lambda c: c.execute(insert(intents), [row])
@@ -254,7 +266,7 @@ def _said(store: Store, name: str, *, deep: bool = False) -> str:
 
 
 def _key_of(store: Store, content: bytes) -> str:
-    return f"{store.trees.location(store.trees.store(content))}".removeprefix(
+    return f"{store.trees.objects.location(store.trees.store(content))}".removeprefix(
         f"{store.objects.url}/"
     )
 
@@ -268,7 +280,7 @@ def test_missing_object_is_named_with_the_file_that_needs_it(store: Store) -> No
 def test_missing_leaf_and_index_are_named(store: Store) -> None:
     for key in stored_keys(store):
         store.objects.delete([key])
-    assert _said(store, "objects").count("there is no object") == 4
+    assert _said(store, "objects").count("does not exist: it was never written") == 4
 
 
 def test_truncated_object_is_found_by_its_size(store: Store) -> None:
@@ -306,7 +318,8 @@ def test_table_whose_metadata_is_gone_is_named(store: Store) -> None:
     knock(store, change)
     assert _said(store, "tables") == ""
     store.objects.delete([kept.location.removeprefix(f"{store.objects.url}/")])
-    assert "raw.table@master: there is no object" in _said(store, "tables")
+    said = _said(store, "tables")
+    assert said.startswith("raw.table@master: object /") and "does not exist" in said
 
 
 def test_bundle_that_is_gone_or_damaged_is_named(store: Store) -> None:

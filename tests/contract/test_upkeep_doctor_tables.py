@@ -37,9 +37,9 @@ def key_of(store: Store, part: str) -> str:
 @pytest.mark.parametrize(
     ("part", "what"),
     [
-        ("metadata.json", "there is no object"),
-        ("/snap-", "manifest list: there is no object"),
-        ("-m0.avro", "manifest: there is no object"),
+        ("metadata.json", "does not exist: it was never written"),
+        ("/snap-", "manifest list: object"),
+        ("-m0.avro", "manifest: object"),
         (".parquet", "does not exist"),
     ],
 )
@@ -57,7 +57,7 @@ def test_lost_file_of_a_table_is_named_with_the_branch_that_needs_it(
     ("part", "what"),
     [
         ("metadata.json", "it is not JSON"),
-        ("/snap-", "no whole Avro file"),
+        ("/snap-", "not a complete Avro file"),
         ("-m0.avro", "bytes instead of"),
         (".parquet", "is damaged: it has"),
     ],

@@ -6,19 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, select, update
 
 from headgate.catalog.attempts import dispatch_attempt, equip_attempt
 from headgate.catalog.datasets import create_tag
-from headgate.catalog.intents import IntentBody, record_intent
 from headgate.catalog.jobspecs import publish_jobspecs
-from headgate.catalog.schema import intents
-from headgate.model.changes import AddTransaction, MoveBranch
-from headgate.model.ids import mint_operation
-from headgate.model.nouns import PublicationKind
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
-from tests.support.door import addition, knock
 from tests.support.stores import content, files_branch, hold_for_years, load_dataset, new_store, put
 from tests.support.upkeep import (
     assert_untouched,
@@ -119,64 +112,6 @@ def test_open_transaction_and_its_base_are_kept(store: Store, branch: BranchHand
     assert content(branch) == {"a": "1", "b": "2", "c": "3"}
 
 
-def _intent(store: Store, change: AddTransaction | MoveBranch) -> None:
-    body = IntentBody(kind=PublicationKind.MERGE, changes=(change,), outside=())
-    store.database.write(
-        lambda connection: record_intent(
-            connection,
-            operation=mint_operation(),
-            kind="lakefs",
-            actor="olga",
-            branches=[change.branch],
-            body=body.to_json(),
-            lease_seconds=60,
-        )
-    )
-
-
-def test_pending_intent_keeps_the_version_it_names(store: Store, branch: BranchHandle) -> None:
-    put(branch, a="1")
-    change = addition(branch, "b", "2")
-    _intent(store, change)
-    let_days_pass(store, 400)
-    assert_untouched(store)
-    store.database.write(lambda c: c.execute(intents.delete()))
-    knock(store, change)
-    assert content(branch) == {"a": "1", "b": "2"}
-
-
-def test_pending_intent_that_was_cut_off_keeps_what_it_still_names(
-    store: Store, branch: BranchHandle
-) -> None:
-    put(branch, a="1")
-    change = addition(branch, "b", "2")
-    _intent(store, change)
-
-    def cut(connection: Connection) -> None:
-        text = connection.execute(select(intents.c.body)).scalar_one()
-        connection.execute(update(intents).values(body=text[:-1]))
-
-    store.database.write(cut)
-    let_days_pass(store, 400)
-    assert_untouched(store)
-    store.database.write(lambda c: c.execute(intents.delete()))
-    knock(store, change)
-    assert content(branch) == {"a": "1", "b": "2"}
-
-
-def test_pending_intent_keeps_the_old_transaction_it_returns_to(
-    store: Store, branch: BranchHandle
-) -> None:
-    first, second = put(branch, a="1"), put(branch, a="2")
-    _intent(
-        store,
-        MoveBranch(branch=branch.load().id, expected_head=second, expected_view=second, to=first),
-    )
-    let_days_pass(store, 400)
-    assert_untouched(store)
-    assert content(branch, at=first) == {"a": "1"}
-
-
 def test_running_job_keeps_the_transaction_it_reads(store: Store, branch: BranchHandle) -> None:
     first = put(branch, a="1")
     put(branch, a="2")
@@ -196,8 +131,8 @@ def test_what_is_younger_than_the_grace_is_kept(store: Store, branch: BranchHand
     store.trees.store(b"orphan")
     let_days_pass(store, 6.9)
     kept = why_kept(tidy(store))
-    assert kept["version", "it is younger than the grace"] == 1
-    assert kept["object", "it is younger than the grace"] == 1
+    assert kept["version", "it is younger than the grace period"] == 1
+    assert kept["object", "it is younger than the grace period"] == 1
     assert condemned_locations(store) == set()
 
 
@@ -209,7 +144,7 @@ def test_what_is_younger_than_the_oldest_live_attempt_is_kept(store: Store) -> N
     let_days_pass(store, 40)
     cleaned = tidy(store)
     assert (cleaned.condemned, len(condemned_locations(store))) == (1, 1)
-    assert why_kept(cleaned)["object", "it is younger than the grace"] == 1
+    assert why_kept(cleaned)["object", "it is younger than the grace period"] == 1
 
 
 def test_object_that_a_kept_version_shares_stays(store: Store, branch: BranchHandle) -> None:

@@ -150,7 +150,7 @@ def test_files_that_no_version_names_are_found_wherever_tables_lie(
     leave_files(store, *left)
     pass_days(store, client, 5)
     assert_untouched(store)
-    assert why_kept(tidy(store))["data file", "it is younger than the grace"] == 3
+    assert why_kept(tidy(store))["data file", "it is younger than the grace period"] == 3
     let_days_pass(store, 5)
     assert {item.where for item in tidy(store).items} == {f"{store.objects.url}/{k}" for k in left}
     let_days_pass(store, 1.1)
@@ -248,6 +248,6 @@ def test_store_that_was_moved_deletes_no_table_file(
         other.__dict__["objects"] = type(store.objects)(moved)  # type: ignore[call-arg]
         cleaned = tidy(other)
         assert {kept.why for kept in cleaned.kept if "file" in kept.what} == {
-            "a table version lies outside this warehouse, so it is not known what is needed"
+            "a table version is outside this warehouse, so the needed files are not known"
         }
         assert not any(item.what.endswith("file") for item in cleaned.items)

@@ -12,7 +12,7 @@ from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
 from headgate.store.embedded import Store
 from headgate.testing.failpoints import calling_at
-from headgate.upkeep.cleanup import Cleaned, clean_up
+from headgate.upkeep.cleanup import CleanupReport, clean_up
 from tests.support.oracle import assert_rows_sound
 from tests.support.processes import assert_killed, finish, running, start
 from tests.support.stores import hold_for_years, load, new_settings, new_store
@@ -29,8 +29,8 @@ from tests.support.table_upkeep import (
 from tests.support.upkeep import (
     interrupted,
     let_days_pass,
+    policy,
     stored_keys,
-    terms,
     tidy,
     tidy_and_die,
     tidy_later,
@@ -65,9 +65,9 @@ class Uploaded:
         self._transaction.commit_transaction()
 
 
-def tidy_interrupted(store: Store, action: Callable[[], object]) -> Cleaned:
+def tidy_interrupted(store: Store, action: Callable[[], object]) -> CleanupReport:
     """A cleanup that has looked at the catalog, and not yet at the storage, when it happens."""
-    return clean_up(store.database, interrupted(store, action), terms(), actor="ana")
+    return clean_up(store.database, interrupted(store, action), policy(), actor="ana")
 
 
 def test_write_that_is_committed_while_cleanup_marks_is_whole(

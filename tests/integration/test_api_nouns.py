@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.support.api import Api
 from tests.support.pipelines import build, files_spec, publish
+from tests.support.stores import expire_leases
 
 
 def test_dataset_created_is_listed_shown_and_unique(api: Api) -> None:
@@ -122,6 +123,9 @@ def _fill_lists(api: Api) -> None:
         ana.post("/tokens", actor=f"actor-{n}", role="reader")
         publish(api.store, f"branch-{n}", files_spec(f"made.d{n}"))
         build(api.store, f"made.d{n}", branch=f"branch-{n}")
+        ana.post("/transactions", dataset="raw.a", branch="master")
+        expire_leases(api.store)
+        assert len(ana.post("/recover")["aborted_transactions"]) == 1
 
 
 def _headers(route: dict[str, Any] | None) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headgate.files.edits import root_of
 from headgate.files.objects import Digest, digest_of
-from headgate.files.publication import root_of
 from headgate.files.tree import EMPTY, Entry, Mode, encode_index, encode_leaf
 from headgate.model.access import Role
 from headgate.server.api.tasks import AttemptModel, PublishedWorkspaceModel, WorkspaceModel

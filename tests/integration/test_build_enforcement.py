@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.builds.report import ShownJob
-from headgate.spark.jvm import SharedJvm
+from headgate.builds.report import JobStatus
+from headgate.spark.engines import SharedJvm
 from tests.support.oracle import assert_rows_sound
 from tests.support.pipelines import states
 from tests.support.projects import new_project
@@ -104,11 +104,11 @@ def test_user_code_that_leaves_its_job_is_refused_at_its_own_line(
         assert [b.name for b in store.dataset("shop.victim").branches()] == ["master"]
         assert read_table(store, "feature", "job.after") == [{"id": 1}]
         assert {name for name in _ALL if store.dataset(f"job.{name}").branches()} == {"after"}
-        assert jvm.active_jobs() == 0
+        assert not jvm._context.statusTracker().getActiveJobIds()
         assert_rows_sound(store)
 
 
-def _check(job: ShownJob, message: str, line: str) -> None:
+def _check(job: JobStatus, message: str, line: str) -> None:
     error = job.error or {}
     assert message in error["message"], error
     assert (error["file"], error["line"]) == ("pipeline.py", _line_of(line)), error

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.builds.report import BuildInterrupted, BuildOutcome, ShownJob
+from headgate.builds.report import BuildInterrupted, BuildOutcome, JobStatus
 from headgate.errors import AttemptSuperseded, Invalid, OpenTransactionAlreadyExists
 from headgate.model.access import Role
 from headgate.model.nouns import BuildState
@@ -57,7 +57,7 @@ def builder(
 def test_build_shows_its_jobs_as_they_go_and_what_they_made(builder: Builder) -> None:
     seen: list[list[str]] = []
 
-    def watch(jobs: Sequence[ShownJob]) -> None:
+    def watch(jobs: Sequence[JobStatus]) -> None:
         seen.append([job.state.value for job in jobs])
 
     outcome = builder.build(watch=watch)
@@ -158,7 +158,7 @@ def test_branch_that_another_build_holds_is_waited_for_if_asked(builder: Builder
 def test_interrupt_cancels_and_is_still_an_interrupt(builder: Builder) -> None:
     builder.work.endless = frozenset({"s.x"})
 
-    def interrupt(jobs: Sequence[ShownJob]) -> None:
+    def interrupt(jobs: Sequence[JobStatus]) -> None:
         if jobs[0].state.value == "running":
             raise KeyboardInterrupt
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.client.http import Line
+from headgate.client.http import HttpClient
 from tests.support.repositories import Work, new_repository
 from tests.support.serving import serving
 from tests.support.shell import headgate_json
@@ -110,13 +110,13 @@ def test_build_from_afar_that_is_told_to_terminate_is_canceled_at_the_server(
 ) -> None:
     work = _project(tmp_path)
     with serving(work.root) as (url, token, _):
-        line = Line(url.removesuffix("/iceberg"), token)
-        variables = {"HEADGATE_URL": line.url, "HEADGATE_TOKEN": token}
+        http = HttpClient(url.removesuffix("/iceberg"), token)
+        variables = {"HEADGATE_URL": http.url, "HEADGATE_TOKEN": token}
         with _building(work, **variables) as process:
-            [running] = line.get("/builds")
+            [running] = http.get("/builds")
             assert running["state"] == "running"
             process.send_signal(signal.SIGTERM)
             code, document = _ended(process)
         assert (code, document["state"]) == (128 + signal.SIGTERM, "canceled")
-        line.close()
+        http.close()
     _check_nothing_left(work, document["build"])

@@ -105,7 +105,7 @@ def test_dataset_show_at_a_moment_and_in_a_transaction(cli: Cli) -> None:
 def test_dataset_show_of_an_empty_branch_shows_nothing(cli: Cli) -> None:
     shown = cli.json("dataset", "show", "raw.scans")
     assert (shown["shown"], shown["files"]) == (None, 0)
-    assert "nothing is committed on master" in cli.ok("dataset", "show", "raw.scans").err
+    assert "no transaction is committed on master" in cli.ok("dataset", "show", "raw.scans").err
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

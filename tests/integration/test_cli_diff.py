@@ -259,7 +259,7 @@ def test_diff_without_dataset_lists_what_differs(cli: Cli) -> None:
     said = cli.ok("diff", "--from", "master", "--to", "feature").out
     assert "shop.fresh" in said and "3 → 4 rows: 1 added" in said and "shop.other" not in said
     assert cli.json("diff", "--from", "master", "--to", "master") == []
-    assert "nothing differs" in cli.ok("diff", "--from", "master", "--to", "master").err
+    assert "no differences" in cli.ok("diff", "--from", "master", "--to", "master").err
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_builds_show_carries_the_reason(cli: Cli, store: Store) -> None:
 
 def test_full_and_parameters_are_planned_from_the_command_line(cli: Cli, store: Store) -> None:
     [job] = cli.json("plan", "s.out", "-b", "master", "--full")["jobs"]
-    assert (job["reason"], job["incremental"]["reason"]) == ("forced", "a full build was asked for")
+    assert (job["reason"], job["incremental"]["reason"]) == ("forced", "a full build was requested")
     [job] = cli.json("plan", "s.out", "-b", "master", "--param", "days=2")["jobs"]
     assert job["reason"] == "stale-parameters"
     wrong = ("plan", "s.out", "-b", "master", "--param")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.main import spare_pandas
+from headgate.cli.main import block_pandas
 from tests.support.cli import Cli, new_store_cli
 from tests.support.source import PACKAGE
 
@@ -49,7 +49,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_commands_on_an_embedded_store_load_no_client_and_no_arrow(cli: Cli) -> None:
     loaded = _loaded_by(cli.directory, "dataset", "list")
-    heavy = {"headgate.client.store", "headgate.server"}
+    heavy = {"headgate.client.store", "headgate.server", "urllib3"}
     heavy |= {"pyarrow", "pandas", "numpy", "pyspark", "pyiceberg", "duckdb", "sqlglot"}
     assert "sqlalchemy" in loaded
     assert loaded & heavy == set()
@@ -64,7 +64,7 @@ def test_commands_on_rows_load_no_pandas_though_arrow_would(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "words", [["build"], ["load", "--engine", "spark"], ["load", "--engine=spark"], []]
 )
-def test_spare_pandas_leaves_it_to_commands_that_may_need_it(words: list[str]) -> None:
+def test_block_pandas_leaves_it_to_commands_that_may_need_it(words: list[str]) -> None:
     before = list(sys.meta_path)
-    spare_pandas(words)
+    block_pandas(words)
     assert sys.meta_path == before

@@ -60,7 +60,7 @@ def test_log_for_a_person_is_a_table(cli: Cli) -> None:
     lines = cli.ok("log").out.splitlines()
     assert lines[0].split() == ["NUMBER", "TIME", "KIND", "ACTOR", "WHAT"]
     assert lines[1].endswith(f"raw.scans@master nothing → {view}")
-    assert "nothing was published" in cli.ok("log", "--actor", "nobody").err
+    assert "no publications" in cli.ok("log", "--actor", "nobody").err
 
 
 def test_log_of_an_unknown_kind_lists_those_there_are(cli: Cli) -> None:
@@ -83,6 +83,29 @@ def test_log_of_recovery_shows_what_it_settled_without_publishing(cli: Cli) -> N
     assert cli.json(*words, "--kind", "commit") == []
     assert cli.json(*words, "--branch", "other") == []
     assert f"raw.scans@master {txn} of bo" in cli.ok(*words).out
+
+
+def test_log_of_recoveries_is_the_audit(cli: Cli) -> None:
+    assert cli.json("log", "--recoveries") == []
+    assert "no recoveries" in cli.ok("log", "--recoveries").err
+    view = put(cli, "a")
+    older = abandon(cli)
+    cli.ok("recover")
+    newer = abandon(cli)
+    cli.ok("recover")
+    found = cli.json("log", "--recoveries")
+    assert [row["operation"] for row in found] == [newer, older]
+    assert {row["kind"] for row in found} == {"abort"}
+    target = {"dataset": "raw.scans", "branch": "master"}
+    assert found[0]["outcomes"] == [{"target": target, "outcome": "aborted", "restored_to": view}]
+    whose = found[0]["original_actor"]
+    assert len(cli.json("log", "--recoveries", "--actor", whose, "--kind", "abort")) == 2
+    assert len(cli.json("log", "--recoveries", "--limit", "1")) == 1
+    assert cli.json("log", "--recoveries", "--actor", "nobody") == []
+    lines = cli.ok("log", "--recoveries").out.splitlines()
+    assert lines[0].split() == ["TIME", "KIND", "OF", "OPERATION", "WHAT"]
+    assert lines[1].endswith(f"raw.scans@master aborted, back at {view}")
+    assert cli("log", "--recoveries", "--branch", "master").code == 2
 
 
 def test_status_tells_what_became_of_a_key(cli: Cli) -> None:
@@ -147,10 +170,10 @@ def test_migrate_of_an_empty_database_makes_the_schema(cli: Cli) -> None:
 
 
 def test_recover_leaves_with_4_where_only_a_person_can_settle_an_operation(cli: Cli) -> None:
-    kept = ("i-1", "o-1", "elsewhere", "ana", "A", 1, 60, 1, "{}", 1)
+    kept = ("i-1", "o-1", "workspace", "ana", "A", 1, 60, 1, "{}", 1)
     with closing(sqlite3.connect(cli.directory / ".headgate" / "catalog.db")) as connection:
         connection.execute(f"INSERT INTO intents VALUES ({', '.join('?' * len(kept))})", kept)
         connection.commit()
     [said] = cli.json("recover", code=4)["kept"]
-    assert said == {"operation": "o-1", "why": "nothing here knows 'elsewhere'"}
-    assert "o-1 is kept" in cli("recover").err
+    assert said == {"operation": "o-1", "why": "its intent cannot be read"}
+    assert "o-1: its intent cannot be read" in cli("recover").err

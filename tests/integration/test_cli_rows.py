@@ -64,7 +64,7 @@ def test_cli_example_graph_works_from_end_to_end(cli: Cli) -> None:
 def test_cli_schema_plan_of_an_applied_file_has_no_steps(cli: Cli) -> None:
     planned = cli.json("schema", "plan", "schema.toml", "-b", "master")
     assert [d["steps"] for d in planned["datasets"]] == [[], []]
-    assert "as the file says" in cli.ok("schema", "plan", "schema.toml", "-b", "master").err
+    assert "match the file" in cli.ok("schema", "plan", "schema.toml", "-b", "master").err
 
 
 def test_cli_mutate_reports_conflicts_and_mistakes_by_exit_code(cli: Cli) -> None:

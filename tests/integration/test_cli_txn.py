@@ -142,6 +142,36 @@ def test_txn_that_was_aborted_can_no_longer_be_read(cli: Cli) -> None:
     assert cli.error(*words, code=4) == "transaction_not_open"
 
 
+def test_unit_that_was_committed_is_read_as_it_was_committed(cli: Cli) -> None:
+    unit = cli.json("txn", "open", "-b", "master")["unit"]
+    cli.ok("files", "put", "raw.scans", "--txn", unit, str(cli.file("x")), "a.txt")
+    cli.ok("txn", "commit", unit)
+    put(cli, "b.txt")
+    shown = cli.json("dataset", "show", "raw.scans", "-b", f"txn:{unit}")
+    assert (shown["files"], shown["shown"]["state"]) == (1, "COMMITTED")
+    assert paths(cli, "--txn", unit) == ["a.txt"]
+    for words in (["raw.scans"], []):
+        found = cli.json("diff", *words, "--from", f"txn:{unit}", "--to", "master")
+        [of_scans] = found if isinstance(found, list) else [found]
+        assert of_scans["from"] == shown["transaction"]
+        assert of_scans["counts"] == {"from": 1, "to": 2, "added": 1, "removed": 0, "changed": 0}
+    write = ("files", "put", "raw.scans", "--txn", unit, str(cli.file("x")), "c.txt")
+    assert cli.error(*write, code=4) == "transaction_not_open"
+
+
+def test_unit_that_was_aborted_can_be_neither_shown_nor_compared(cli: Cli) -> None:
+    unit = cli.json("txn", "open", "-b", "master")["unit"]
+    cli.ok("files", "put", "raw.scans", "--txn", unit, str(cli.file("x")), "a.txt")
+    cli.ok("txn", "abort", unit)
+    between = ("--from", f"txn:{unit}", "--to", "master")
+    for words in (
+        ("dataset", "show", "raw.scans", "-b", f"txn:{unit}"),
+        ("diff", "raw.scans", *between),
+        ("diff", *between),
+    ):
+        assert cli.error(*words, code=4) == "transaction_not_open"
+
+
 def test_txn_that_is_used_keeps_its_lease(cli: Cli) -> None:
     txn = open_txn(cli)
     for use in (["ls", "raw.scans"], ["put", "raw.scans", str(cli.file("x"))]):

@@ -138,7 +138,7 @@ def test_cleanup_names_what_it_leaves_alone(cli: Cli) -> None:
     warehouse.mkdir(parents=True, exist_ok=True)
     (warehouse / "notes.txt").write_text("mine")
     said = cli.ok("cleanup").err
-    assert "left alone: 1 unknown (4 B): Headgate did not write it [notes.txt]" in said
+    assert "kept: 1 unknown (4 B): Headgate did not write it [notes.txt]" in said
 
 
 # --- doctor ---------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_doctor_of_a_sound_store_ends_with_0(cli: Cli) -> None:
     assert said["ok"] is True
     assert all(check["ok"] and check["findings"] == [] for check in said["checks"])
     assert cli.json("doctor", "--deep")["ok"] is True
-    assert cli.ok("doctor").err == "nothing is wrong.\n"
+    assert cli.ok("doctor").err == "no problems found.\n"
     assert not list((cli.directory / ".headgate" / "warehouse").glob(".headgate-*"))
 
 
@@ -184,7 +184,7 @@ def test_doctor_of_settings_with_an_impossible_branch_says_so(cli: Cli) -> None:
 
 def test_doctor_of_a_missing_catalog_does_not_make_one(cli: Cli) -> None:
     _catalog(cli).unlink()
-    assert "there is no such file" in _findings(cli)
+    assert "the file does not exist" in _findings(cli)
     assert not _catalog(cli).exists()
 
 

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import headgate
-from headgate.tables.arrow import file_properties
+from headgate.tables.scan import file_properties
 from tests.support.cli import Cli, new_cli, new_store_cli
 from tests.support.s3 import running_s3
 from tests.support.tables import iceberg_client

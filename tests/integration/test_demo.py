@@ -28,6 +28,6 @@ def test_demo_plays_the_worked_example_to_its_end(tmp_path: Path) -> None:
     assert facts["difference"]["counts"]["changed"] == 3
     assert (facts["isolated"], facts["zombie_refused"]) == (True, True)
     assert sum(job["spark_jobs"] for job in facts["promoted"]["jobs"]) == 0
-    for told in ("headgate diff", "north", "no feature", "0 Spark jobs", "refused"):
+    for told in ("headgate diff", "north", "no feature", "0 Spark jobs", "rejected"):
         assert told in done.stderr
     assert (tmp_path / "kept" / "headgate.toml").is_file()

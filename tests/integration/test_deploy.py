@@ -46,7 +46,7 @@ def test_container_starts_with_a_store_of_its_own_and_ends_in_good_order(tmp_pat
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=60) == 0
     assert (tmp_path / "headgate.toml").is_file()
-    assert "an admin token" in (tmp_path / "log").read_text()
+    assert "admin token" in (tmp_path / "log").read_text()
 
 
 def test_unit_is_read_by_systemd_and_starts_the_server_with_options_that_it_has(

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.catalog.branches import protect_branch
 from headgate.errors import ViewConflict
-from headgate.iceberg.service import Principal, TableChange
+from headgate.iceberg.table_catalog import Principal, TableChange
 from headgate.model.contexts import parse_context
 from headgate.model.ids import mint_content
 from headgate.model.names import parse_dataset_name

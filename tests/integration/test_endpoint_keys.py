@@ -8,7 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from headgate.iceberg.service import Idempotency, Principal, TableChange
+from headgate.iceberg.table_catalog import Idempotency, Principal, TableChange
 from headgate.model.contexts import parse_context
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import TransactionType

@@ -15,8 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from headgate.errors import AttemptSuperseded
 from headgate.model.nouns import TransactionType
-from headgate.spark.session import LocalSpark, bind
+from headgate.spark.session import LocalSpark
 from tests.support.iceberg import Front, Served
+from tests.support.spark import bind
 from tests.support.stores import new_store
 
 pytestmark = pytest.mark.xdist_group("spark")

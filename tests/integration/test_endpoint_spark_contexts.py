@@ -16,11 +16,11 @@ import pytest
 from headgate.catalog.log import list_publications
 from headgate.model.nouns import PublicationKind, TransactionState
 from headgate.spark import workplace
-from headgate.spark.session import LocalSpark, bind
+from headgate.spark.session import LocalSpark
 from headgate.store.embedded import Store
 from tests.support.attempts import JobOnMaster, dispatch_job
 from tests.support.iceberg import Front, Served
-from tests.support.spark import BorrowedSpark
+from tests.support.spark import BorrowedSpark, bind
 from tests.support.stores import load, new_store
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -137,7 +137,7 @@ def test_driver_stopped_in_the_middle_of_a_write_and_superseded_changes_nothing(
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(sql, _SLOW_INSERT)
         wait_for_new_file(warehouse, known)
-        with stopped(local_spark.jvm_pid):
+        with stopped(local_spark._jvm._process.pid):
             newer = dispatch_job(store, "build-1/0", outputs=("db.t",))
         with pytest.raises(Exception, match="attempt_superseded"):
             writing.result(_PATIENCE_SECONDS)

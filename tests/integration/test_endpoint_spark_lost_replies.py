@@ -12,9 +12,10 @@ import orjson
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from headgate.spark.session import LocalSpark, bind
+from headgate.spark.session import LocalSpark
 from tests.support.iceberg import Front, Served
 from tests.support.proxy import Cut, Proxy, proxy_before
+from tests.support.spark import bind
 from tests.support.stores import new_store
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from headgate.tables.updates import FIRST_PROPERTIES
+from headgate.tables.creation import DEFAULT_PROPERTIES
 from tests.support.iceberg import (
     TABLES,
     RestClient,
@@ -30,7 +30,7 @@ def test_table_is_created_below_its_dataset_and_served_with_gc_off(
     made = create(client, properties={"gc.enabled": "true", "a": "b"})
     dataset = served.store.dataset("db.t").load().id
     assert made["metadata"]["location"].endswith(f"/warehouse/tables/{dataset}")
-    kept = {**FIRST_PROPERTIES, "a": "b"}
+    kept = {**DEFAULT_PROPERTIES, "a": "b"}
     assert made["metadata"]["properties"] == {**kept, "gc.enabled": "false"}
     stored = Path(made["metadata-location"].removeprefix("file://")).read_bytes()
     assert orjson.loads(stored)["properties"] == kept

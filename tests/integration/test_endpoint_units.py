@@ -9,9 +9,9 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from headgate.catalog.log import list_publications
-from headgate.catalog.units import load_unit
+from headgate.catalog.records import load_unit
 from headgate.errors import TransactionTypeViolated, ViewConflict
-from headgate.iceberg.service import Principal, TableChange
+from headgate.iceberg.table_catalog import Principal, TableChange
 from headgate.model.contexts import parse_context
 from headgate.model.ids import mint_content
 from headgate.model.names import parse_dataset_name
@@ -82,17 +82,55 @@ def test_table_created_in_a_unit_is_there_once_the_unit_is_committed(
     assert snapshot_of(client) == 1
 
 
-@pytest.mark.parametrize("end", ["commit", "abort"])
-def test_unit_that_has_ended_is_closed_to_readers_and_writers(
-    two_tables: RestClient, served: Served, end: str
+def test_unit_that_was_aborted_is_closed_to_readers_and_writers(
+    two_tables: RestClient, served: Served
 ) -> None:
     unit = served.store.transaction(branch="master")
     with served.client(unit.context) as inside:
         send(inside, *commit(2, parent=1))
-        unit.commit() if end == "commit" else unit.abort()
-        assert refusal(inside.call("GET", f"{TABLES}/t")) == (403, "transaction_not_open")
+        unit.abort()
+        for path in (f"{TABLES}/t", f"{TABLES}/u", TABLES):
+            assert refusal(inside.call("GET", path)) == (403, "transaction_not_open")
         assert refusal(send(inside, *commit(3))) == (403, "transaction_not_open")
-    assert snapshot_of(two_tables) == (2 if end == "commit" else 1)
+    assert snapshot_of(two_tables) == 1
+
+
+def test_unit_that_was_committed_shows_what_it_committed_and_refuses_writes(
+    two_tables: RestClient, served: Served
+) -> None:
+    unit = served.store.transaction(branch="master")
+    with served.client(unit.context) as inside:
+        send(inside, *commit(2, parent=1), requirements=[at(1)])
+        unit.commit()
+        for name, parent in (("t", 2), ("u", 1)):
+            assert send(two_tables, *commit(3, parent=parent), name=name).is_success
+        # Its own table as it committed it, the other one as its branch shows it.
+        assert (snapshot_of(inside, "t"), snapshot_of(inside, "u")) == (2, 3)
+        listed = inside.call("GET", TABLES).json()["identifiers"]
+        assert [one["name"] for one in listed] == ["t", "u"]
+        for name in ("t", "u"):
+            refused = send(inside, *commit(4, parent=3), name=name)
+            assert refusal(refused) == (403, "transaction_not_open")
+        created = inside.call("POST", TABLES, {"name": "v", "schema": two_columns()})
+        assert refusal(created) == (403, "transaction_not_open")
+        # A client whose reply was lost sends its commit again, which has landed.
+        again = send(inside, *commit(2, parent=1), requirements=[at(1)])
+        assert again.json()["metadata"]["current-snapshot-id"] == 2
+    assert (snapshot_of(two_tables, "t"), snapshot_of(two_tables, "u")) == (3, 3)
+
+
+def test_single_transaction_that_was_committed_shows_what_it_committed(
+    two_tables: RestClient, served: Served
+) -> None:
+    with (
+        served.store.dataset("db.t").branch("master").transaction("APPEND") as one,
+        served.client(f"txn:{one.id}") as inside,
+    ):
+        send(inside, *commit(2, parent=1))
+    send(two_tables, *commit(3, parent=2))
+    with served.client(f"txn:{one.id}") as inside:
+        assert snapshot_of(inside) == 2
+        assert refusal(send(inside, *commit(4, parent=2))) == (403, "transaction_not_open")
 
 
 def test_unit_holds_its_branches_and_the_refusal_names_who(

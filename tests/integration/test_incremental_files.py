@@ -8,7 +8,7 @@ import pytest
 
 from headgate.cli.format import extent_text
 from headgate.model.nouns import BuildState
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from tests.support.projects import Project, new_project
 from tests.support.stores import content, files_branch, put
 from tests.support.tables import read_table

@@ -55,7 +55,7 @@ def test_every_transform_of_the_commit_becomes_a_jobspec(work: Work, tmp_path: P
 
 def test_what_is_not_committed_is_refused_and_named(work: Work) -> None:
     work.write(lib__rules="def keep(df):\n    return df.limit(1)\n")
-    with pytest.raises(GitUnusable, match=r"not committed: lib/rules\.py.*--allow-dirty"):
+    with pytest.raises(GitUnusable, match=r"uncommitted changes: lib/rules\.py.*--allow-dirty"):
         discover(work.repository)
 
 
@@ -152,7 +152,7 @@ def test_two_transforms_with_one_output_are_refused_with_both_places(work: Work)
 def test_name_that_leads_out_of_the_project_is_refused(work: Work) -> None:
     work.write(json="import headgate.transforms\n")
     work.commit()
-    with pytest.raises(UserCodeFailed, match=r"json\.py:1: .*leads to .*rename"):
+    with pytest.raises(UserCodeFailed, match=r"json\.py:1: .*outside the project; rename"):
         discover(work.repository)
 
 
@@ -160,7 +160,9 @@ def test_process_that_dies_without_an_answer_is_reported_with_its_last_words(wor
     dying = "import headgate.transforms, os, sys\nsys.stderr.write('ouch')\nsys.stderr.flush()\n"
     work.write(jobs__dying=dying + "os._exit(9)\n")
     work.commit()
-    with pytest.raises(UserCodeFailed, match="code 9 and without an answer; it said: ouch"):
+    with pytest.raises(
+        UserCodeFailed, match="code 9 and without a result; its last line of output: ouch"
+    ):
         discover(work.repository)
 
 

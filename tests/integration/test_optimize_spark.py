@@ -11,7 +11,7 @@ import pytest
 from headgate.model.failpoints import Failpoint
 from headgate.rows import optimize
 from headgate.rows.outcome import OptimizeState
-from headgate.spark.session import LocalSpark, bind
+from headgate.spark.session import LocalSpark
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
 from headgate.store.rows import Rows
@@ -19,6 +19,7 @@ from headgate.tables.inspect import partitioning_of
 from headgate.testing.failpoints import calling_at
 from tests.support.oracle import assert_rows_sound
 from tests.support.rows import PERSON, graph_store, ids_of, insert_people, rows_of
+from tests.support.spark import bind
 
 pytestmark = pytest.mark.xdist_group("spark")
 

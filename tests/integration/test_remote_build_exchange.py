@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from headgate.client.builds import start_build
-from headgate.client.http import Line
+from headgate.client.http import HttpClient
 from headgate.files.tree import EMPTY
 from headgate.model.access import Role
 from headgate.server.api.builds import WorkModel
@@ -133,10 +133,10 @@ def test_request_whose_reply_was_lost_is_one_build(
     monkeypatch.setattr("headgate.builds.run.SparkJobs", lambda parts: jobs)
     token, heard = small_api.token("ana", Role.ADMIN), b"POST /api/v1/builds "
     with proxy_before(urlsplit(small_api.url).port or 0, lambda data: heard in data) as proxy:
-        line = Line(f"http://127.0.0.1:{proxy.port}", token)
+        http = HttpClient(f"http://127.0.0.1:{proxy.port}", token)
         proxy.cut = cut
-        started = start_build(line, ["s.x"], {"branch": "master"}, where=where)
-        line.close()
+        started = start_build(http, ["s.x"], {"branch": "master"}, where=where)
+        http.close()
     assert proxy.cut is Cut.NEVER
     assert [build["build"] for build in small_api.admin.get("/builds")] == [started["build"]]
 

@@ -11,11 +11,13 @@ from headgate.client.store import RemoteStore
 from headgate.model.nouns import BuildState
 from headgate.server.app import create_server
 from headgate.settings import Settings
-from headgate.spark.jvm import GatewayAddress, SharedJvm
+from headgate.spark.engines import SharedJvm
+from headgate.spark.jvm import GatewayAddress
 from tests.support.afar import afar, until
 from tests.support.iceberg import Front
 from tests.support.oracle import assert_rows_sound
 from tests.support.processes import running
+from tests.support.projects import JoinedJvm
 from tests.support.stores import content, files_branch, put
 from tests.support.tables import read_table
 
@@ -142,7 +144,7 @@ def test_trouble_of_a_job_from_afar_is_told_at_the_users_line(
 
 def build_there(settings: Settings, address: GatewayAddress) -> None:
     """A client that builds; the entry of a process."""
-    with RemoteStore(settings, jvm=SharedJvm.at(address)) as hg:
+    with RemoteStore(settings, jvm=JoinedJvm(address)) as hg:
         hg.build(["shop.slow"], branch="master")
 
 

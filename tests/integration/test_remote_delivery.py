@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.builds.project import Publishing, bundle_key
+from headgate.builds.project import PublishReport, bundle_key
 from headgate.errors import BranchProtected, Conflict, GitUnusable, Invalid, RoleDenied
 from headgate.model.access import Role
 from headgate.server.app import create_server
@@ -47,7 +47,7 @@ def ana(small_api: Api) -> Iterator[Store]:
         yield hg
 
 
-def _bodies(done: Publishing) -> list[Any]:
+def _bodies(done: PublishReport) -> list[Any]:
     return sorted((spec.body for spec in done.published), key=lambda body: str(body["outputs"]))
 
 

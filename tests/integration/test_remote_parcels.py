@@ -15,7 +15,7 @@ import headgate
 from headgate.client.contents import RemoteObjects, remote_contents
 from headgate.client.store import RemoteStore
 from headgate.errors import FileChanged, ObjectCorrupted, ObjectNotFound, Unavailable
-from headgate.files.objects import SMALL_BYTES, Digest, digest_of, framed, key_of, read_frames
+from headgate.files.objects import SMALL_BYTES, Digest, digest_of, encode_frame, key_of, read_frames
 from headgate.model.access import Role
 from headgate.store.datasets import BranchHandle
 from tests.support.api import Api
@@ -116,8 +116,8 @@ def test_answer_cut_off_for_good_is_told_as_that(afar: Afar, tmp_path: Path) -> 
     (tmp_path / "large").write_bytes(secrets.token_bytes(2 * 1024 * 1024))
     afar.branch.put(tmp_path / "large")
     afar.proxy.cut = Cut.MIDWAY
-    with pytest.raises(Unavailable, match="hung up in the midst of an answer"):
-        list(afar.client.line.stream("/files/raw.scans/large", branch="master"))
+    with pytest.raises(Unavailable, match="cut in the middle of a response"):
+        list(afar.client.http.stream("/files/raw.scans/large", branch="master"))
 
 
 def test_content_gone_or_damaged_is_told_by_its_own_error(afar: Afar, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_content_gone_or_damaged_is_told_by_its_own_error(afar: Afar, tmp_path: 
 
 def test_answer_leaves_out_what_is_large_or_not_there(afar: Afar) -> None:
     small, large = b"small", b"x" * (SMALL_BYTES + 1)
-    contents = remote_contents(afar.client.line)
+    contents = remote_contents(afar.client.http)
     digests = [contents.put(data) for data in (small, large)]
     absent = digest_of(b"absent")
     body = {"digests": [*digests, absent, digests[0]]}
@@ -147,11 +147,11 @@ def test_answer_leaves_out_what_is_large_or_not_there(afar: Afar) -> None:
 
 
 def test_contents_that_are_not_what_their_lines_say_are_refused(small_api: Api) -> None:
-    good, lie = framed(digest_of(b"good"), b"good"), framed(Digest("a" * 64), b"lie")
+    good, lie = encode_frame(digest_of(b"good"), b"good"), encode_frame(Digest("a" * 64), b"lie")
     for body in (good + lie, good[:-1], b"nonsense", good + b"more"):
         error = small_api.admin.error(400, "POST", "/contents/put", content=body)
         assert error == "contents_garbled"
-    body = framed(digest_of(b"x" * (SMALL_BYTES + 1)), b"x" * (SMALL_BYTES + 1))
+    body = encode_frame(digest_of(b"x" * (SMALL_BYTES + 1)), b"x" * (SMALL_BYTES + 1))
     assert small_api.admin.error(400, "POST", "/contents/put", content=body) == "contents_garbled"
     assert small_api.admin.call("HEAD", f"/contents/{'a' * 64}").status_code == 404
 
@@ -163,6 +163,6 @@ def test_file_changed_since_it_was_hashed_is_not_sent(afar: Afar, tmp_path: Path
         files[digest_of(name.encode())] = tmp_path / name
     (tmp_path / "b").write_text("other")
     with pytest.raises(FileChanged):
-        remote_contents(afar.client.line).put_files(files)
+        remote_contents(afar.client.http).put_files(files)
     keys = [key_of(digest) for digest in files]
-    assert RemoteObjects(afar.client.line).find_missing(keys) == set(keys)
+    assert RemoteObjects(afar.client.http).find_missing(keys) == set(keys)

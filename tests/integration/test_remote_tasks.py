@@ -72,7 +72,7 @@ def test_executor_killed_at_a_client_is_followed_by_one_that_completes(
 
 @pytest.mark.parametrize("what", ["attempts HTTP", "workspaces/work.song HTTP"])
 def test_reply_lost_on_the_way_is_one_attempt_and_one_publication(stage: Stage, what: str) -> None:
-    port = urlsplit(_client(stage).line.url).port or 0
+    port = urlsplit(_client(stage).http.url).port or 0
     heard = f"POST /api/v1/tasks/{what}".encode()
     with proxy_before(port, lambda data: heard in data) as proxy:
         there = f"http://127.0.0.1:{proxy.port}"
@@ -99,7 +99,7 @@ def test_outcome_is_told_also_where_the_end_cannot_be_said(stage: Stage) -> None
         proxy.refusing = proxy.refusing or b"POST /api/v1/tasks/attempts/end" in data
         return proxy.refusing
 
-    port = urlsplit(_client(stage).line.url).port or 0
+    port = urlsplit(_client(stage).http.url).port or 0
     with proxy_before(port, is_the_end) as proxy:
         proxy.cut = Cut.BEFORE
         token = str(_client(stage).settings.token)
@@ -131,10 +131,10 @@ def test_place_for_tasks_of_a_reader_is_refused_before_any_work_is_taken(stage: 
     with stage.workshop.open() as store:
         token = store.create_token(actor="rea", role=Role.READER)["token"]
     with (
-        connected(stage.workshop, _client(stage).line.url, token) as client,
+        connected(stage.workshop, _client(stage).http.url, token) as client,
         pytest.raises(RoleDenied, match="rea is a reader and may not write"),
     ):
-        _ = client.task_place
+        _ = client.task_host
 
 
 def test_lakefs_workspace_is_refused_before_the_body(stage: Stage) -> None:

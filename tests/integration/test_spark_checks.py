@@ -16,11 +16,11 @@ import headgate.spark
 from headgate.model.checks import CheckResult, CheckStage
 from headgate.model.jobspecs import CheckSpec
 from headgate.spark.checks import evaluate_checks
-from headgate.spark.java import ensure, find_java_home
+from headgate.spark.java import ensure_jars, find_java_home
 from headgate.spark.job_processes import ProcessPool
 from headgate.spark.job_protocol import JobDocument, Source, Target
 from headgate.spark.jvm import Launch
-from headgate.spark.session import LocalSpark, bind_catalog, jvm_conf, named_catalog, start
+from headgate.spark.session import LocalSpark, bind_catalog, iceberg_catalog_conf, jvm_conf, start
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
 from headgate.transforms.expectation_tree import Expectation
 from tests.support.check_examples import FAILING, PASSING, SIX_ORDERS
@@ -37,7 +37,7 @@ _ENVIRON.pop("PYTHONDONTWRITEBYTECODE", None)
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
     java_home = find_java_home(_ENVIRON, _CACHE)
-    jars = ensure(_CACHE, java_home=java_home, environ=_ENVIRON)
+    jars = ensure_jars(_CACHE, java_home=java_home, environ=_ENVIRON)
     extra = {
         # Without adaptive planning, one action is one Spark job.
         "spark.sql.adaptive.enabled": "false",
@@ -273,7 +273,7 @@ def run_job(local: LocalSpark, tmp_path_factory: pytest.TempPathFactory) -> Iter
     place = tmp_path_factory.mktemp("jobs")
     pool = ProcessPool(place, _ENVIRON)
     (place / "pipeline.py").write_text(textwrap.dedent(_PIPELINE))
-    conf = named_catalog("headgate", {"type": "hadoop", "warehouse": str(place / "tables")})
+    conf = iceberg_catalog_conf({"type": "hadoop", "warehouse": str(place / "tables")})
     bind_catalog(local.session, conf)
 
     def run(dataset: str, argument: str = "output", files: str | None = None) -> Any:

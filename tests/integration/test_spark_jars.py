@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import SparkUnavailable
-from headgate.spark.java import ensure, find_cached, find_java_home
+from headgate.spark.java import ensure_jars, find_cached_jars, find_java_home
 
 _TINY = "org.example:tiny:1.0"
 _POM = (
@@ -40,11 +40,11 @@ def test_two_callers_at_once_get_the_same_whole_jar_from_the_mirror(
     environ, cache = mirror(tmp_path / "mirror"), tmp_path / "cache"
 
     def fetch(_: int) -> list[Path]:
-        return ensure(cache, java_home=java_home, environ=environ, coordinates=[_TINY])
+        return ensure_jars(cache, java_home=java_home, environ=environ, coordinates=[_TINY])
 
     with ThreadPoolExecutor(2) as callers:
         first, second = callers.map(fetch, range(2))
-    assert first == second == find_cached(cache, _TINY)
+    assert first == second == find_cached_jars(cache, _TINY)
     assert zipfile.ZipFile(first[0]).testzip() is None
     assert [path.name for path in (cache / "jars").iterdir() if "fetching" in path.name] == []
 
@@ -53,7 +53,7 @@ def test_cached_jar_needs_neither_java_nor_mirror(tmp_path: Path) -> None:
     place = tmp_path / "jars" / _TINY.replace(":", "_")
     place.mkdir(parents=True)
     (place / "tiny.jar").touch()
-    jars = ensure(tmp_path, java_home=Path("/nowhere"), environ={}, coordinates=[_TINY])
+    jars = ensure_jars(tmp_path, java_home=Path("/nowhere"), environ={}, coordinates=[_TINY])
     assert jars == [place / "tiny.jar"]
 
 
@@ -64,5 +64,5 @@ def test_unknown_jar_fails_with_the_resolvers_words_and_leaves_nothing(
     gone = tmp_path / "mirror/org/example/tiny/1.0/tiny-1.0.jar"
     gone.unlink()
     with pytest.raises(SparkUnavailable, match=r"org\.example:tiny:1\.0 could not be fetched"):
-        ensure(cache, java_home=java_home, environ=environ, coordinates=[_TINY])
+        ensure_jars(cache, java_home=java_home, environ=environ, coordinates=[_TINY])
     assert [path.name for path in (cache / "jars").iterdir()] == [".lock"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -17,11 +18,12 @@ import pyarrow.parquet
 import pytest
 
 import headgate.spark
-from headgate.spark.java import ensure, find_java_home
+from headgate.spark.engines import SharedJvm
+from headgate.spark.java import ensure_jars, find_java_home
 from headgate.spark.job_processes import JobProcess, ProcessPool
 from headgate.spark.job_protocol import JobDocument, Source, Target
-from headgate.spark.jvm import Launch, SharedJvm
-from headgate.spark.session import jvm_conf, named_catalog
+from headgate.spark.jvm import Launch
+from headgate.spark.session import iceberg_catalog_conf, jvm_conf
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -122,16 +124,19 @@ def write_bundle(root: Path, **files: str) -> Path:
     return root
 
 
-def launch_request(directory: Path, cwd: Path | None = None) -> Launch:
+def launch_request(directory: Path) -> Launch:
     java_home = find_java_home(_ENVIRON, _CACHE)
-    jars = ensure(_CACHE, java_home=java_home, environ=_ENVIRON)
+    jars = ensure_jars(_CACHE, java_home=java_home, environ=_ENVIRON)
     return Launch(
         java_home=java_home,
         conf=jvm_conf(jars=jars, master="local[2]"),
         environ=_ENVIRON,
         log_path=directory / "jvm.log",
-        cwd=cwd,
     )
+
+
+def active_jobs(jvm: SharedJvm) -> int:
+    return len(jvm._context.statusTracker().getActiveJobIds())
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +146,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def jvm(place: Path) -> Iterator[SharedJvm]:
-    # Where the JVM stands there are other rules, which no worker may ever pick up.
+    # The JVM's working directory has other rules, which no worker may ever pick up.
     decoy = write_bundle(place / "decoy", lib__rules=_RULES.format(rate=99))
-    with SharedJvm.start(launch_request(place, decoy)) as shared:
+    with contextlib.chdir(decoy):
+        started = SharedJvm.start(launch_request(place))
+    with started as shared:
         yield shared
 
 
@@ -168,7 +175,7 @@ def start(jvm: SharedJvm, pool: ProcessPool, place: Path) -> Iterator[Start]:
             bundle=str(bundle),
             inputs=inputs,
             outputs={argument: Target(dataset=dataset)},
-            conf=named_catalog("headgate", {"type": "hadoop", "warehouse": str(place / "tables")}),
+            conf=iceberg_catalog_conf({"type": "hadoop", "warehouse": str(place / "tables")}),
             tag=f"job-{bundle.name}",
             incremental=any(source.since_snapshot for source in inputs.values()),
             directory=str(place / "decoy"),
@@ -266,15 +273,15 @@ def test_killed_job_whose_tags_are_cancelled_leaves_the_jvm_usable(
     job = start(write_bundle(place / "sleeping", pipeline=_SLEEP), "out=out.slow")
     events = job.events()
     tags = next(event["tags"] for event in events if event["event"] == "started")
-    wait_until(lambda: jvm.active_jobs() > 0)
+    wait_until(lambda: active_jobs(jvm) > 0)
     progress = next(event for event in events if event["event"] == "progress")
     assert (progress["stages_done"], progress["stages"]) == (0, 1)
     assert progress["tasks_done"] == 0 < progress["tasks"]
     job.kill()
     assert job.wait(0) == -signal.SIGKILL
-    assert jvm.active_jobs() > 0
+    assert active_jobs(jvm) > 0
     jvm.cancel(tags)
-    wait_until(lambda: jvm.active_jobs() == 0)
+    wait_until(lambda: active_jobs(jvm) == 0)
     # Both cores were asleep: this one ends only if they are free again.
     bundle = write_bundle(place / "after", pipeline=_MAKE_NUMBERS)
     assert finished(start(bundle, "numbers=raw.numbers"))["exit"]["code"] == 0
@@ -286,14 +293,14 @@ def test_spark_job_that_begins_after_its_tags_were_cancelled_is_ended_too(
     job = start(write_bundle(place / "late", pipeline=_SLEEP_IN_A_THREAD), "out=out.slow")
     tags = next(event["tags"] for event in job.events() if event["event"] == "started")
     jvm.cancel(tags)
-    assert jvm.active_jobs() == 0
+    assert active_jobs(jvm) == 0
     assert "came to an end" in finished(job)["failed"]["message"]
 
 
 _PARENT = """
     import pickle, sys, time
     from pathlib import Path
-    from headgate.spark.jvm import SharedJvm
+    from headgate.spark.engines import SharedJvm
     from headgate.spark.job_protocol import JobDocument, Target
     from headgate.spark.job_processes import ProcessPool
 
@@ -305,9 +312,9 @@ _PARENT = """
     )
     job = ProcessPool(log.parent, request.environ).take(jvm.address)
     job.begin(document)
-    while not jvm.active_jobs():
+    while not jvm._context.statusTracker().getActiveJobIds():
         time.sleep(0.05)
-    print(jvm.pid, job.pid, flush=True)
+    print(jvm._process._process.pid, job._pid, flush=True)
     time.sleep(300)
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.errors import EndpointNotNamed, SparkUnavailable
 from headgate.settings import Settings, SparkSettings
-from headgate.spark.java import ICEBERG, ensure, find_cached, find_java_home
+from headgate.spark.java import ICEBERG, ensure_jars, find_cached_jars, find_java_home
 from headgate.store.embedded import Store
 from tests.support.projects import Project, spark_settings
 from tests.support.repositories import new_repository
@@ -148,7 +148,7 @@ def test_connect_without_an_endpoint_that_it_can_reach_says_what_to_name(
     gone = replace(
         store.settings, spark=SparkSettings(remote=remote, endpoint="http://127.0.0.1:9")
     )
-    with Store(gone) as store, pytest.raises(SparkUnavailable, match="nobody answers at"):
+    with Store(gone) as store, pytest.raises(SparkUnavailable, match="no server answers at"):
         store.spark("master")
 
 
@@ -157,10 +157,10 @@ def test_sql_on_the_command_line_is_quiet_and_needs_no_network_once_jars_are_cac
 ) -> None:
     machine = spark_settings(f"sqlite:///{tmp_path / 'unused.db'}", tmp_path / "unused")
     java_home = find_java_home(machine.environ, machine.cache)
-    ensure(machine.cache, java_home=java_home, environ=machine.environ)
+    ensure_jars(machine.cache, java_home=java_home, environ=machine.environ)
     place = tmp_path / "cache" / "jars" / ICEBERG.replace(":", "_")
     place.mkdir(parents=True)
-    for jar in find_cached(machine.cache, ICEBERG):
+    for jar in find_cached_jars(machine.cache, ICEBERG):
         shutil.copy(jar, place)
     headgate_json("init", cwd=tmp_path)
     nowhere = "http://127.0.0.1:9"

@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 import pytest
 
 from headgate.errors import InvalidStatement, StatementFailed, UnknownInStatement
-from headgate.spark.session import LocalSpark, bind, bind_catalog, named_catalog
+from headgate.spark.session import LocalSpark, bind_catalog, iceberg_catalog_conf
 from headgate.spark.sql import run_sql
+from tests.support.spark import bind
 
 pytestmark = pytest.mark.xdist_group("spark")
 
 
 def hadoop_catalog(warehouse: Path) -> dict[str, str]:
-    return named_catalog("headgate", {"type": "hadoop", "warehouse": str(warehouse)})
+    return iceberg_catalog_conf({"type": "hadoop", "warehouse": str(warehouse)})
 
 
 def test_sessions_bound_to_two_warehouses_see_their_own_tables(

@@ -16,7 +16,7 @@ from headgate.catalog.transactions import abort_transactions
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import AttemptState
 from headgate.spark import workplace
-from headgate.spark.session import LocalSpark, bind
+from headgate.spark.session import LocalSpark
 from headgate.spark.workplace import open_endpoint
 from headgate.store.embedded import Store
 from headgate.tasks import TableSpec, WorkspaceSpec, task
@@ -27,7 +27,7 @@ from headgate.tasks.table_work import SparkTables
 from headgate.testing.failpoints import calling_at
 from tests.support.iceberg import Front
 from tests.support.serving_tasks import client_of
-from tests.support.spark import BorrowedSpark
+from tests.support.spark import BorrowedSpark, bind
 from tests.support.tasks import (
     Attempt,
     Params,

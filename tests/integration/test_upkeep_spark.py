@@ -13,15 +13,16 @@ import pytest
 from headgate.catalog.branches import protect_branch
 from headgate.errors import StorageUnavailable
 from headgate.spark.maintenance import mark_on_spark
-from headgate.spark.session import LocalSpark, bind
+from headgate.spark.session import LocalSpark
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
-from headgate.tables.named_files import ManifestRef, get_below, open_manifests
+from headgate.tables.referenced_files import ManifestRef, get_below, open_manifests
 from headgate.upkeep.cleanup import clean_up
 from headgate.upkeep.doctor import examine
 from headgate.upkeep.reachability import Marking, choose_marking
+from tests.support.spark import bind
 from tests.support.stores import new_store
-from tests.support.upkeep import let_days_pass, stored_keys, terms, tidy_twice
+from tests.support.upkeep import let_days_pass, policy, stored_keys, tidy_twice
 
 pytestmark = pytest.mark.xdist_group("spark")
 Sql = Callable[[str], list[tuple[Any, ...]]]
@@ -107,7 +108,7 @@ def test_spark_marks_what_this_process_marks(
 
     let_days_pass(store, 40)
     cleaned = clean_up(
-        store.database, store.objects, terms(), actor="ana", dry_run=True, mark_manifests=both
+        store.database, store.objects, policy(), actor="ana", dry_run=True, mark_manifests=both
     )
     assert cleaned.condemned > 0
     [(by_python, by_spark)] = seen

@@ -15,7 +15,7 @@ from headgate.model.access import Role
 from headgate.server.app import create_server
 from headgate.server.builds import ServerBuilds
 from headgate.settings import with_server
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from tests.support.api import Api
 from tests.support.iceberg import Front
 from tests.support.projects import Project, new_project, spark_settings

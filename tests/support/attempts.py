@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headgate.attempts import CommitOptions, commit_transactions
 from headgate.catalog.attempts import dispatch_attempt, equip_attempt
 from headgate.catalog.transactions import Opener, Opening, open_transactions
-from headgate.iceberg.authorization import job_id
+from headgate.iceberg.service import job_id
 from headgate.model.changes import Receipt
 from headgate.model.ids import TransactionId
 from headgate.model.nouns import AttemptRef, TransactionType

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headgate.builds.attempt import JobResult, JobWork, Progress
-from headgate.files.publication import FileEdit, root_of, stage_edit
+from headgate.files.edits import FileEdit, root_of, stage_edit
 from headgate.files.tree import ChangeKind, Entry
 from headgate.store.embedded import Store
 from headgate.store.transactions import store_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.catalog.publish import publish
-from headgate.files.publication import root_of, tree_version
+from headgate.files.edits import root_of, tree_version
 from headgate.files.tree import EMPTY
 from headgate.model.changes import (
     AddTransaction,

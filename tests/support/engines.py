@@ -12,11 +12,12 @@ import pytest
 
 from headgate.errors import HeadgateError
 from headgate.rows.outcome import Outcome
-from headgate.spark.session import LocalSpark, bind
+from headgate.spark.session import LocalSpark
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
 from headgate.store.rows import Rows
 from tests.support.rows import graph_store, publications, rows_of
+from tests.support.spark import bind
 
 ARROW, SPARK = "master", "spark"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.builds.attempt import JobOrder, JobResult, Progress, log_in
-from headgate.builds.spark_jobs import Means
+from headgate.builds.spark_jobs import JobResources
 from headgate.client import builds
 from headgate.errors import Unavailable
 from headgate.files.objects import Digest
@@ -36,7 +36,7 @@ class FileWork:
     busy: threading.Event = field(default_factory=threading.Event)
 
 
-class _FileMeans(Means):
+class _FileResources(JobResources):
     """The server's bytes, and no engine."""
 
     work: FileWork
@@ -47,7 +47,7 @@ class _FileMeans(Means):
             raise Unavailable("there is no Java here.")
 
 
-class _FileDoing:
+class _FileRunner:
     def __init__(self, means: Any, directory: Path) -> None:
         self._trees, self._work = means.trees, means.work
         self._directory = directory
@@ -104,12 +104,12 @@ def do_by_files(monkeypatch: pytest.MonkeyPatch) -> FileWork:
     work = FileWork()
     with_engine = builds.client_means
 
-    def means(*given: Any, **more: Any) -> Means:
+    def means(*given: Any, **more: Any) -> JobResources:
         made = with_engine(*given, **more)
-        plain = _FileMeans(**vars(made))
+        plain = _FileResources(**vars(made))
         object.__setattr__(plain, "work", work)
         return plain
 
     monkeypatch.setattr(builds, "client_means", means)
-    monkeypatch.setattr(builds, "Doing", _FileDoing)
+    monkeypatch.setattr(builds, "JobRunner", _FileRunner)
     return work

@@ -11,10 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.catalog.log import list_publications
 from headgate.catalog.tokens import create_token
-from headgate.iceberg.app import LoopbackEndpoint, create_app
-from headgate.iceberg.authorization import EmbeddedTokens
-from headgate.iceberg.service import Action, Principal, Service
-from headgate.iceberg.sql_catalog import SqlTableCatalog
+from headgate.iceberg.app import IcebergApp, LoopbackEndpoint
+from headgate.iceberg.service import Action, EmbeddedTokens, Service
+from headgate.iceberg.table_catalog import Principal, TableCatalog
 from headgate.model.access import Role
 from headgate.model.contexts import Context
 from headgate.model.nouns import Transaction
@@ -49,14 +48,14 @@ class Served:
         self.store = store
         self.url = front.url
         self.tokens = EmbeddedTokens(store.database)
-        self.catalog = SqlTableCatalog(store.database)
+        self.catalog = TableCatalog(store.database)
         self.service = Service(
             catalog=self.catalog,
             versions=store.tables,
             authorize=self._authorize,
             read_outside=partial(read_outside, options={}),
         )
-        self.app = create_app(self.service)
+        self.app = IcebergApp(self.service)
         self.token = self.tokens.issue("ana")
         front.app = self.app
 

@@ -50,7 +50,8 @@ class LakeFSDouble:
     """Repositories in memory; notes what it is asked, so that a test can say what that costs.
 
     With a directory to look into it holds a request where a file there says so: `merge.before`
-    its effect, which it then never has, or `merge.after` it and before the answer.
+    its effect, which it then never has, or `merge.after` it and before the answer. It refuses one
+    while there is `merge.refuse`, and answers 500 after the effect where it finds `merge.lost`.
     """
 
     def __init__(self, hold: Path | None = None) -> None:
@@ -110,19 +111,24 @@ class LakeFSDouble:
         async def handler(request: Request) -> Response:
             name = do.__name__.strip("_")
             self.calls.append(name)
-            if name in self.refuse:
+            if name in self.refuse or self._is_told(f"{name}.refuse"):
                 return _error(500, f"{name} is refused")
             if await self._held(f"{name}.before"):
                 return _error(500, f"{name} was held")
             answer: Response = await do(request)
             await self._held(f"{name}.after")
+            if self._is_told(f"{name}.lost"):
+                return _error(500, f"the answer of {name} is lost")
             return answer
 
         return handler
 
+    def _is_told(self, what: str) -> bool:
+        return self._hold is not None and (self._hold / what).exists()
+
     async def _held(self, where: str) -> bool:
         """Whether the request was to wait here; then until the file is gone."""
-        if self._hold is None or not (self._hold / where).exists():
+        if self._hold is None or not self._is_told(where):
             return False
         (self._hold / HELD).touch()
         while (self._hold / where).exists():

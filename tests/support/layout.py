@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
@@ -21,32 +21,27 @@ SMALL_LINES = 60
 # One noun, or one verb that users type, in more than one room.
 SHARED_STEMS = {
     "app": "ASGI applications: of the server, and of the Iceberg catalog",
-    "attempt": "an attempt of a job, and of a task",
-    "attempts": "attempts in the catalog, and the verbs that commit them",
-    "authorization": "of the server, and of an embedded Iceberg catalog",
-    "branch": "",
-    "builds": "builds in the catalog, the store, the server and the client",
-    "constraints": "constraints as values, and as a table's properties",
-    "contexts": "contexts as values, and resolved for the Iceberg catalog",
-    "datasets": "datasets in the catalog, the store and the server",
+    "attempt": "an attempt of a job, and the process of one of a task",
+    "attempts": "attempts in the catalog, and how their transactions commit",
+    "builds": "builds in the catalog, the server, its routes and its client",
+    "checks": "results of checks, and checks evaluated by Spark",
+    "constraints": "constraints as values, and as properties of a table",
+    "datasets": "datasets in the catalog, the store, the routes and the client",
     "diff": "differences of tables, and of any two versions",
-    "events": "",
-    "files": "files of a dataset: the store's verb, the command, the routes",
-    "history": "",
-    "jobspecs": "JobSpecs as values, and in the catalog",
-    "job": "",
+    "failpoints": "where a process may be stopped, and how a test stops it",
+    "files": "files of a dataset: the command and the routes",
+    "job": "a job of a build, and its process on Spark",
+    "jobspecs": "JobSpecs as values, in the catalog and as a command",
     "load": "the verb: by Arrow, and by Spark",
     "log": "publications in the catalog, and the command",
-    "publish": "",
-    "recovery": "rules of recovery, and recovery in the catalog",
-    "rows": "rows of tables: values, verbs, commands, routes",
-    "store": "",
-    "tables": "",
-    "tasks": "",
-    "tokens": "",
+    "project": "a project that is published, and one under test",
+    "recovery": "the rules of recovery, and recovery in the catalog",
+    "rows": "rows of tables: values, errors, verbs, routes, commands",
+    "tasks": "workspace tasks: routes and client",
     "transactions": "transactions in the catalog, and in the store",
-    "upkeep": "",
 }
+
+Rule = Callable[[Iterable[Module]], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)

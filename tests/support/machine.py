@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from headgate.catalog import schema
 from headgate.errors import HeadgateError
-from headgate.files.publication import root_of
+from headgate.files.edits import root_of
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
 from tests.support.reference import Branch, Reference, Refused, Seen, Txn

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.tables.updates import apply_updates, create_metadata
+from headgate.tables.creation import create_metadata
+from headgate.tables.updates import apply_updates
 
 LOCATION = "file:///wh/tables/d-1"
 NOW = 1_800_000_000_000

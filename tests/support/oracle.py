@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, Table, select
 
 from headgate.catalog import schema
 from headgate.catalog.records import list_datasets
-from headgate.files.publication import FileEdit, publish_edit
+from headgate.files.edits import FileEdit, publish_edit
 from headgate.model.nouns import Dataset, DatasetKind
 from headgate.store.embedded import Store
 from headgate.store.transactions import store_bytes
@@ -32,7 +32,6 @@ class Facts:
     moves: list[RowMapping]
     counter: RowMapping
     working: set[str]
-    held: set[str]
 
 
 def assert_store_sound(store: Store) -> None:
@@ -60,11 +59,11 @@ def assert_rows_sound(store: Store) -> None:
 
 
 def assert_writable(store: Store) -> None:
-    """A follow-up write works on every branch that nobody holds open or in an intent."""
+    """A follow-up write works on every branch whose head is not OPEN."""
     facts = store.database.read(_gather)
     by_id = {dataset.id: dataset for dataset in _files_datasets(store)}
     for branch in facts.branches.values():
-        if branch["head_id"] != branch["view_id"] or branch["id"] in facts.held:
+        if branch["head_id"] != branch["view_id"]:
             continue
         dataset = by_id[branch["dataset_id"]]
         name, view = branch["name"], branch["view_id"]
@@ -107,7 +106,6 @@ def _gather(connection: Connection) -> Facts:
         moves=by_publication,
         counter=counter,
         working={row["transaction_id"] for row in rows(schema.working_objects)},
-        held={row["branch_id"] for row in rows(schema.intent_branches)},
     )
 
 

@@ -13,7 +13,7 @@ from headgate.builds.report import BuildOutcome
 from headgate.builds.run import BuildRequest, run_build
 from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.catalog.records import views_on
-from headgate.files.publication import FileEdit, stage_edit
+from headgate.files.edits import FileEdit, stage_edit
 from headgate.model.jobspecs import JobSpec
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import DatasetKind, Transaction

@@ -13,7 +13,7 @@ from headgate.model.freshness import (
     View,
     decide,
     fingerprint,
-    on_top_of,
+    with_base,
 )
 from headgate.model.ids import ContentId, Instant, TransactionId
 from headgate.model.incrementality import Base
@@ -36,7 +36,7 @@ def made_from(made: JobSpec, base: Mapping[str, str] | None = None, **inputs: st
     )
     if base is None:
         return found
-    return on_top_of(found, {name(k): Base(content=ContentId(v)) for k, v in base.items()})
+    return with_base(found, {name(k): Base(content=ContentId(v)) for k, v in base.items()})
 
 
 def view(

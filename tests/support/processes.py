@@ -24,9 +24,9 @@ from headgate.testing.failpoints import go_file, reached_file
 _PATIENCE_SECONDS = 180.0
 # Forked from a server that has imported the heavy modules once and holds no connection.
 _context = multiprocessing.get_context("forkserver")
-_WARM = ["pytest", "psycopg", "headgate.store", "headgate.catalog.outside"]
+_WARM = ["pytest", "psycopg", "headgate.store", "headgate.catalog.recovery"]
 # Slow to import, and optional.
-_WARM += ["headgate.rows.mutate", "headgate.rows.load"]
+_WARM += ["headgate.rows.mutate", "headgate.rows.load", "headgate.tasks.lakefs_store"]
 _context.set_forkserver_preload(_WARM)
 
 

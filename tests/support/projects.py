@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import headgate
 from headgate.builds.report import BuildOutcome
 from headgate.settings import Settings, load_settings
-from headgate.spark.jvm import GatewayAddress, SharedJvm
+from headgate.spark.engines import SharedJvm
+from headgate.spark.jvm import GatewayAddress, JvmProcess, open_gateway
 from headgate.spark.session import catalog_conf, configure
 from headgate.spark.workplace import EmbeddedEndpoint, launch_request
 from headgate.store.embedded import Store
@@ -88,9 +90,26 @@ def new_project(catalog_url: str, root: Path, jvm: SharedJvm | None) -> Project:
     return Project(work=work, store=Store(settings, jvm=jvm))
 
 
+class JoinedJvm(SharedJvm):
+    """A JVM that another process started; to stop it here is only to disconnect from it."""
+
+    def __init__(self, address: GatewayAddress) -> None:
+        gateway = open_gateway(address)
+        context = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
+        super().__init__(cast(JvmProcess, SimpleNamespace(address=address)), gateway, context)
+
+    @property
+    def alive(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        self._late.close()
+        self._gateway.close(keep_callback_server=True)
+
+
 def open_there(settings: Settings, address: GatewayAddress) -> Store:
     """The same store in another process, whose builds use the session's JVM."""
-    return Store(settings, jvm=SharedJvm.at(address))
+    return Store(settings, jvm=JoinedJvm(address))
 
 
 def spark_sql(store: Store, jvm: SharedJvm, context: str, text: str) -> list[Any]:
@@ -110,7 +129,7 @@ def spark_sql(store: Store, jvm: SharedJvm, context: str, text: str) -> list[Any
 
 def _ask(address: GatewayAddress, conf: Mapping[str, str], text: str, answer: Path) -> None:
     """The entry of that process."""
-    from headgate.spark.attach import join
+    from headgate.spark.job_session import join
 
     session = configure(join(address), conf)
     rows = [list(row) for row in session.sql(text).collect()]

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.files.objects import Digest, framed
+from headgate.files.objects import Digest, encode_frame
 from tests.support.api import ApiClient
 
 CONTENT = b"some bytes"
@@ -136,11 +136,12 @@ OTHER_REQUESTS: dict[str, Request] = {
     "put_content": ("PUT", f"/contents/{DIGEST}", {"content": CONTENT}),
     "find_missing_contents": ("POST", "/contents/missing", {"json": {"digests": [DIGEST]}}),
     "get_contents": ("POST", "/contents/get", {"json": {"digests": [DIGEST]}}),
-    "put_contents": ("POST", "/contents/put", {"content": framed(Digest(DIGEST), CONTENT)}),
+    "put_contents": ("POST", "/contents/put", {"content": encode_frame(Digest(DIGEST), CONTENT)}),
     "list_history": ("GET", "/history/raw.scans", {}),
     "list_publications": ("GET", "/log", {}),
     "show_publication": ("GET", "/log/1", {}),
     "list_events": ("GET", "/events", {}),
+    "list_recoveries": ("GET", "/recoveries", {}),
     "status": ("GET", "/status/k", {}),
     "list_jobspecs": ("GET", "/jobspecs", {}),
     "plan": ("POST", "/plan", {"json": {"targets": ["no.such"], "branch": "master"}}),

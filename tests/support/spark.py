@@ -8,10 +8,11 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
-from headgate.spark.java import ensure, find_java_home
+from headgate.spark.java import ensure_jars, find_java_home
 from headgate.spark.jvm import Launch
-from headgate.spark.session import LocalSpark, jvm_conf, start
+from headgate.spark.session import LocalSpark, bind_catalog, catalog_conf, jvm_conf, start
 
 _CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
 
@@ -50,13 +51,18 @@ def _let_sockets_go() -> None:
 def _launch(directory: Path) -> Launch:
     # The wheel's Java: what a machine without one of its own gets.
     java_home = find_java_home({}, directory, places=())
-    jars = ensure(_CACHE, java_home=java_home, environ=os.environ)
+    jars = ensure_jars(_CACHE, java_home=java_home, environ=os.environ)
     return Launch(
         java_home=java_home,
         conf={**jvm_conf(jars=jars, master="local[2]"), "spark.sql.shuffle.partitions": "2"},
         environ=os.environ,
         log_path=directory / "jvm.log",
     )
+
+
+def bind(spark: Any, *, uri: str, context: str, token: str | None = None) -> Any:
+    """Return a new session whose catalog is that context of the endpoint."""
+    return bind_catalog(spark, catalog_conf(uri=uri, warehouse=context, token=token))
 
 
 class BorrowedSpark:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from headgate.spark.connect import connect_remote
+from headgate.spark.engines import connect_remote
 from headgate.spark.session import LocalSpark, bind_catalog, start
 from tests.support.spark import SHARED_SPARK
 from tests.support.spark_servers import EXECUTOR_CONF, launch, running_cluster, running_connect

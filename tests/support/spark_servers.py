@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from headgate.spark.java import ensure, find_java_home
+from headgate.spark.java import ensure_jars, find_java_home
 from headgate.spark.jvm import Launch, log_tail, properties_text, spark_environ, spark_home
 from headgate.spark.session import jvm_conf
 
@@ -35,9 +35,10 @@ def free_port() -> int:
 def launch(directory: Path, conf: Mapping[str, str]) -> Launch:
     """How these servers are started: the machine's Java, this Python, loopback only."""
     java_home = find_java_home(os.environ, _CACHE)
+    jars = ensure_jars(_CACHE, java_home=java_home, environ=os.environ)
     return Launch(
         java_home=java_home,
-        conf={**jvm_conf(jars=ensure(_CACHE, java_home=java_home, environ=os.environ)), **conf},
+        conf={**jvm_conf(jars=jars), **conf},
         environ={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         log_path=directory / "driver.log",
     )

@@ -11,7 +11,7 @@ from headgate.catalog.database import Database, now
 from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.records import load_transaction
 from headgate.catalog.schema import attempts, intents, metadata, transactions, units
-from headgate.files.publication import FileEdit, publish_edit
+from headgate.files.edits import FileEdit, publish_edit
 from headgate.model.changes import Receipt
 from headgate.model.ids import BranchId, TransactionId
 from headgate.model.nouns import Branch, Dataset, Transaction

@@ -17,7 +17,7 @@ from headgate.errors import VersionExpired
 from headgate.settings import Settings
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
-from headgate.tables.arrow import file_properties
+from headgate.tables.scan import file_properties
 from tests.support.stores import load
 from tests.support.upkeep import tidy_later
 

@@ -11,7 +11,7 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
-from headgate.tables.arrow import file_properties
+from headgate.tables.scan import file_properties
 
 
 @contextmanager

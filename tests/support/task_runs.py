@@ -53,7 +53,7 @@ class Stage:
     ) -> LocalResult:
         """Does the task, in processes that this one supervises."""
         with self.workshop.open() as store:
-            place = replace(self.workshop.doing(store).task_place, command=command)
+            place = replace(self.workshop.doing(store).task_host, command=command)
             definition = load_task(parse_target(self.module), self.directory)
             request = Request(
                 definition=definition,

@@ -17,7 +17,7 @@ from headgate.store.embedded import Store
 from headgate.tasks import TaskControls, WorkspaceSpec, task
 from headgate.tasks.attempt_directory import AttemptLog
 from headgate.tasks.declare import DEFINITION, TaskDefinition
-from headgate.tasks.lifecycle import Surroundings, run_attempt
+from headgate.tasks.lifecycle import AttemptEnvironment, run_attempt
 from headgate.tasks.messages import Outcome
 from headgate.tasks.ports import Identity, WorkspaceRef
 from tests.support.catalogs import make_catalog
@@ -158,7 +158,7 @@ class Attempt:
         assert self.said is not None
         identity = self.identity(definition.name)
         log = AttemptLog(self.root / "logs" / f"{identity.execution}.jsonl", {}, self.said.append)
-        around = Surroundings(
+        around = AttemptEnvironment(
             identity=identity,
             root=self.root,
             log=log,

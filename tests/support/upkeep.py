@@ -15,13 +15,20 @@ from headgate.errors import ContentSwept, VersionExpired
 from headgate.files.objects import digest_of, key_of
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Instant
-from headgate.model.ports import ObjectInfo, ObjectStore
+from headgate.model.object_store import ObjectInfo, ObjectStore
 from headgate.settings import Settings
 from headgate.storage.local import LocalStore
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
 from headgate.testing.failpoints import die_at
-from headgate.upkeep.cleanup import DAY_SECONDS, Cleaned, Moments, Terms, clean_up, read_one_clock
+from headgate.upkeep.cleanup import (
+    DAY_SECONDS,
+    CleanupReport,
+    Clocks,
+    RetentionPolicy,
+    clean_up,
+    read_database_clock,
+)
 from tests.support.stores import DATASET, content
 
 RETAIN_DAYS = 30
@@ -65,27 +72,21 @@ def _aged(content: bytes, days: float) -> bytes:
     return orjson.dumps(metadata)
 
 
-def tidy(store: Store, *, dry_run: bool = False, older_than_days: float = 7) -> Cleaned:
+def tidy(store: Store, *, dry_run: bool = False, older_than_days: float = 7) -> CleanupReport:
     """One cleanup, by the real clocks."""
     return clean_up(
-        store.database, store.objects, terms(older_than_days), actor="ana", dry_run=dry_run
+        store.database, store.objects, policy(older_than_days), actor="ana", dry_run=dry_run
     )
 
 
-def tidy_later(store: Store, days: float) -> Cleaned:
+def tidy_later(store: Store, days: float) -> CleanupReport:
     """One cleanup, by clocks that are so many days ahead."""
-
-    def ahead() -> Moments:
-        now = read_one_clock(store.database)
-        ahead_us = round(days * _DAY_US)
-        return Moments(
-            database=Instant(now.database + ahead_us), store=Instant(now.store + ahead_us)
-        )
-
-    return clean_up(store.database, store.objects, terms(), actor="ana", clock=ahead)
+    later = Instant(read_database_clock(store.database).database + round(days * _DAY_US))
+    clocks = Clocks(database=later, store=later)
+    return clean_up(store.database, store.objects, policy(), actor="ana", clocks=clocks)
 
 
-def tidy_twice(store: Store) -> Cleaned:
+def tidy_twice(store: Store) -> CleanupReport:
     """Condemns, waits for a day and a bit, and sweeps; what the second one did."""
     tidy(store)
     let_days_pass(store, 1.1)
@@ -98,8 +99,8 @@ def assert_untouched(store: Store) -> None:
     assert tidy_twice(store).items == []
 
 
-def terms(older_than_days: float = 7) -> Terms:
-    return Terms(
+def policy(older_than_days: float = 7) -> RetentionPolicy:
+    return RetentionPolicy(
         retain_seconds=RETAIN_DAYS * DAY_SECONDS,
         older_than_seconds=round(older_than_days * DAY_SECONDS),
     )
@@ -135,7 +136,7 @@ def is_expired(branch: BranchHandle, at: str) -> bool:
     return False
 
 
-def why_kept(cleaned: Cleaned) -> dict[tuple[str, str], int]:
+def why_kept(cleaned: CleanupReport) -> dict[tuple[str, str], int]:
     return {(kept.what, kept.why): kept.count for kept in cleaned.kept}
 
 

@@ -28,7 +28,7 @@ def test_directory_outside_any_repository_says_what_to_do(tmp_path: Path) -> Non
     with pytest.raises(GitUnusable, match=r"not in a Git working tree.*git init"):
         find_repository(tmp_path)
     for name in ("nowhere", "n" * 5_000):
-        with pytest.raises(GitUnusable, match=r"no such directory\. Name the repository with"):
+        with pytest.raises(GitUnusable, match=r"does not exist\. Name the repository with"):
             find_repository(tmp_path / name)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.builds.logic_hash import normal_form, parsed
-from headgate.model.freshness import digest
+from headgate.model.ids import digest
 
 # Formatted strings are one token before Python 3.12 and many since; the rest is what tokenizers
 # have treated differently: the end of the file, comments last, form feeds, continued lines.

@@ -12,10 +12,10 @@ from headgate.model.checks import Verdict
 from headgate.spark.check_columns import (
     Column,
     Columns,
+    columns_mismatch,
     judge_schema,
     same_type,
-    unlike,
-    unlike_columns,
+    value_mismatch,
 )
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
 from headgate.transforms.expectation_tree import Expectation
@@ -58,12 +58,12 @@ def test_column_of_the_exact_spelling_wins_over_one_that_is_alike() -> None:
 
 
 def test_lacking_column_is_named_with_those_there_are() -> None:
-    assert COLUMNS.lacking(["id", "day"]) is None
-    assert COLUMNS.lacking(["id", "dya", "x"]) == (
+    assert COLUMNS.missing(["id", "day"]) is None
+    assert COLUMNS.missing(["id", "dya", "x"]) == (
         "there is no column 'dya' nor 'x'; the columns are id, Day, at, at.city.code"
     )
     many = Columns([Column(path=(f"c{n}",), type="int") for n in range(30)])
-    assert (many.lacking(["x"]) or "").endswith("c18, c19 and 10 more")
+    assert (many.missing(["x"]) or "").endswith("c18, c19 and 10 more")
 
 
 MOMENT = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
@@ -91,7 +91,7 @@ MOMENT = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 def test_column_compares_with_values_of_its_own_kind(
     type_name: str, value: Any, fits: bool
 ) -> None:
-    reason = unlike(Column(path=("c",), type=type_name), value)
+    reason = value_mismatch(Column(path=("c",), type=type_name), value)
     assert (reason is None) is fits
     if reason is not None:
         assert reason.startswith(f"c is {type_name}, which cannot be compared with ")
@@ -101,10 +101,10 @@ def test_columns_compare_if_of_one_kind_or_of_the_same_type() -> None:
     def column(type_name: str) -> Column:
         return Column(path=("c",), type=type_name)
 
-    assert unlike_columns(column("int"), column("decimal(3,0)")) is None
-    assert unlike_columns(column("array<int>"), column("array<int>")) is None
-    assert unlike_columns(column("binary"), column("array<int>")) is not None
-    assert unlike_columns(column("int"), column("string")) is not None
+    assert columns_mismatch(column("int"), column("decimal(3,0)")) is None
+    assert columns_mismatch(column("array<int>"), column("array<int>")) is None
+    assert columns_mismatch(column("binary"), column("array<int>")) is not None
+    assert columns_mismatch(column("int"), column("string")) is not None
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,13 @@ def test_failed_rows_are_told_by_what_they_have(expectation: Expectation, reason
     judgement = judged(expectation, 120, 3)
     assert judgement.verdict is Verdict.UNMET
     assert judgement.reason == f"3 of 120 rows {reason}"
-    assert judgement.culprit is not None
+    assert judgement.failed is not None
 
 
 def test_rows_without_violation_are_met_and_counted() -> None:
     judgement = judged(E.col("id").gt(0), 120, 0)
     assert judgement == Judgement(
-        verdict=Verdict.MET, reason="none of 120 rows has id <= 0", culprit=None
+        verdict=Verdict.MET, reason="none of 120 rows has id <= 0", failed=None
     )
 
 

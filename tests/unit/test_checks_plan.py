@@ -8,9 +8,9 @@ from headgate.model.checks import Verdict
 from headgate.spark.check_columns import Column, Columns
 from headgate.spark.check_plan import (
     Combination,
+    Count,
     EachGroup,
     EachRow,
-    Figure,
     Measure,
     OneNumber,
     Settled,
@@ -127,11 +127,11 @@ def test_constant_that_decides_nothing_falls_out() -> None:
         (E.any(E.col("x").gt(0), NAMED), "no column 'x'"),
         (E.col("name").gt(0), "name is string, which cannot be compared with 0"),
         (E.col("name").is_in("a", 1), "name is string, which cannot be compared with 1"),
-        (E.col("id").gt_col("name"), "id is bigint and name is string: they do not compare"),
+        (E.col("id").gt_col("name"), "id is bigint and name is string: they cannot be compared"),
         (E.col("id").rlike("^x"), "id is bigint, and only text is matched"),
         (E.col("name").sum().gt(0), "name is string, and sum needs numbers"),
         (E.count().equals("1"), "count(*) is double, which cannot be compared with '1'"),
-        (E.count().rlike("1"), "count(*) is a number, of which rlike cannot be expected"),
+        (E.count().rlike("1"), "count(*) is a number, which does not support rlike"),
         (E.col("id").array_size(1), "id is bigint, not an array"),
         (E.col("tags").array_contains(1), "tags is array<string>, which cannot be compared with 1"),
     ],
@@ -164,8 +164,8 @@ def test_many_checks_need_one_pass_over_rows_and_one_for_each_grouping() -> None
     asked = passes(steps)
     assert set(asked) == {(), ("id", "name"), ("name",)}
     assert asked[()] == [
-        Measure(figure=Figure.ROWS),
-        Measure(figure=Figure.VIOLATIONS, condition=POSITIVE),
-        Measure(figure=Figure.VIOLATIONS, condition=NAMED),
-        Measure(figure=Property.SUM, columns=("amount",)),
+        Measure(metric=Property.COUNT),
+        Measure(metric=Count.VIOLATIONS, condition=POSITIVE),
+        Measure(metric=Count.VIOLATIONS, condition=NAMED),
+        Measure(metric=Property.SUM, columns=("amount",)),
     ]

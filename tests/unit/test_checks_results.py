@@ -12,10 +12,10 @@ from headgate.model.checks import (
     CheckResult,
     CheckStage,
     Verdict,
+    blocking,
     check_result_from_json,
     met_by_all,
     met_by_any,
-    stopping,
 )
 
 MET, UNMET, SILENT, UNKNOWN = Verdict.MET, Verdict.UNMET, Verdict.SILENT, Verdict.UNKNOWN
@@ -41,8 +41,8 @@ def test_stopping_of_mixed_results_names_only_failures_that_must_hold() -> None:
         a_result("broken", passed=False),
         a_result("also broken", passed=False),
     ]
-    assert [result.name for result in stopping(results)] == ["broken", "also broken"]
-    assert stopping(results[:2]) == ()
+    assert [result.name for result in blocking(results)] == ["broken", "also broken"]
+    assert blocking(results[:2]) == ()
 
 
 def test_result_survives_json() -> None:

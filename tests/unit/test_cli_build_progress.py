@@ -36,8 +36,8 @@ def _drawn(reports: list[JobReport], *, room: int) -> list[str]:
 def test_live_tree_of_a_running_job_has_state_stage_tasks_and_time() -> None:
     reports = _reports(2)
     reports[0].enter(JobState.RUNNING)
-    reports[0].notice({"event": "written", "rows": 1200})
-    reports[0].notice(_PROGRESS)
+    reports[0].update({"event": "written", "rows": 1200})
+    reports[0].update(_PROGRESS)
     lines = _drawn(reports, room=10)
     assert lines[0] == "chain master"
     assert lines[1].startswith("├── ◐ s.d00  running (never-built), 1,200 rows, 0.")
@@ -48,7 +48,7 @@ def test_live_tree_of_a_running_job_has_state_stage_tasks_and_time() -> None:
 def test_live_tree_with_little_room_shows_what_runs_and_counts_the_rest() -> None:
     reports = _reports(30)
     reports[20].enter(JobState.RUNNING)
-    reports[20].notice(_PROGRESS)
+    reports[20].update(_PROGRESS)
     reports[25].enter(JobState.FAILED)
     lines = _drawn(reports, room=3)
     assert [line[4:].split()[1] for line in lines[1:2] + lines[3:4]] == ["s.d20", "s.d25"]
@@ -59,7 +59,7 @@ def test_live_tree_with_little_room_shows_what_runs_and_counts_the_rest() -> Non
 def test_live_tree_of_a_job_that_ended_has_no_stage_any_more() -> None:
     [report] = _reports(1)
     report.enter(JobState.RUNNING)
-    report.notice(_PROGRESS)
+    report.update(_PROGRESS)
     report.enter(JobState.SUCCEEDED)
     assert _drawn([report], room=5)[1].startswith(
         "└── ● s.d00  succeeded (never-built), 0 rows, 0 Spark jobs, 0."

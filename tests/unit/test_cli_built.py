@@ -31,7 +31,9 @@ def test_extent_names_what_was_read(reads: dict[str, Any], text: str) -> None:
 def test_full_extent_gives_its_reason() -> None:
     full = {"extent": "full", "reason": "t-4 deleted from s.in", "reads": []}
     assert extent_text(full) == "full: t-4 deleted from s.in"
-    assert extent_text({**full, "refused": True}).startswith("not incremental, as it requires: t-4")
+    assert extent_text({**full, "refused": True}).startswith(
+        "not incremental, although required: t-4"
+    )
     assert extent_text(None) == ""
 
 

@@ -1,4 +1,4 @@
-"""Errors at the shell: families and exit codes, for people and for programs."""
+"""Errors of the command line: families, exit codes, text and JSON output."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import pytest
 import typer
 
 from headgate import errors
-from headgate.cli.exit_codes import EXIT_CODES, exit_code, tell, tell_bug, tell_usage
-from headgate.cli.main import is_worth_showing
+from headgate.cli.exit_codes import (
+    EXIT_CODES,
+    exit_code,
+    report_defect,
+    report_error,
+    report_usage_error,
+)
+from headgate.cli.main import is_shown
 from headgate.errors import HeadgateError
 
 FAMILIES = {
@@ -47,8 +53,10 @@ def test_error_codes_of_every_error_there_is_are_distinct() -> None:
     assert len(codes) == len(set(codes))
 
 
-def test_tell_as_json_is_one_document_with_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
-    code = tell(errors.BranchNotFound(dataset="a.b", branch="x"), as_json=True)
+def test_report_error_as_json_is_one_document_with_the_facts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = report_error(errors.BranchNotFound(dataset="a.b", branch="x"), as_json=True)
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert (code, captured.err) == (3, "")
@@ -56,33 +64,33 @@ def test_tell_as_json_is_one_document_with_the_facts(capsys: pytest.CaptureFixtu
     assert "headgate branch list a.b" in document["error"]
 
 
-def test_tell_as_json_of_what_is_not_unicode_can_still_be_read(
+def test_report_error_as_json_of_what_is_not_unicode_can_still_be_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tell(errors.Invalid("no", name="\udcff"), as_json=True)
+    report_error(errors.Invalid("no", name="\udcff"), as_json=True)
     assert json.loads(capsys.readouterr().out)["code"] == "invalid"
 
 
-def test_tell_to_a_person_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell(errors.Denied("not you."), as_json=False) == 5
+def test_report_error_as_text_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_error(errors.Denied("not you."), as_json=False) == 5
     assert capsys.readouterr() == ("", "headgate: not you.\n")
 
 
-def test_tell_usage_as_json_has_code_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell_usage(typer.BadParameter("too small"), as_json=True) == 2
+def test_report_usage_error_as_json_has_code_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_usage_error(typer.BadParameter("too small"), as_json=True) == 2
     assert json.loads(capsys.readouterr().out)["code"] == "usage"
 
 
-def test_tell_bug_keeps_the_traceback_off_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell_bug(KeyError("x"), as_json=True) == 1
+def test_report_defect_keeps_the_traceback_off_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_defect(KeyError("x"), as_json=True) == 1
     captured = capsys.readouterr()
     assert json.loads(captured.out)["code"] == "defect"
     assert "KeyError" in captured.err
 
 
-def test_interrupt_is_told_by_the_command_and_not_by_what_it_interrupted() -> None:
-    told = [
+def test_log_record_of_an_interrupt_by_py4j_is_not_shown() -> None:
+    records = [
         logging.LogRecord("root", logging.ERROR, "x.py", 1, text, None, None)
         for text in ("KeyboardInterrupt while sending command.", "disk full")
     ]
-    assert [is_worth_showing(record) for record in told] == [False, True]
+    assert [is_shown(record) for record in records] == [False, True]

@@ -1,4 +1,4 @@
-"""What a person reads, without a store."""
+"""Text output of the command line, without a store."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ from headgate.cli.format import (
     event_text,
     history_rows,
     log_rows,
-    moment_text,
     moves_text,
+    recovery_rows,
     size_text,
+    to_the_second,
     transaction_line,
 )
-from headgate.model.ids import BranchId, Instant, OperationId, PublicationNumber, TransactionId
+from headgate.model.ids import (
+    BranchId,
+    Instant,
+    OperationId,
+    PublicationNumber,
+    TransactionId,
+    instant_text,
+)
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import MoveRecord, Publication, PublicationKind, TransactionState
 from headgate.store.documents import transaction_json
@@ -122,6 +130,28 @@ def test_log_rows_are_publications_and_events_by_time_newest_first() -> None:
     assert rows[1][4] == "raw.scans@master t-9 of bo"
 
 
+def test_recovery_rows_name_what_was_settled_and_where() -> None:
+    aborted = {
+        "target": {"dataset": "raw.scans", "branch": "master"},
+        "outcome": "aborted",
+        "restored_to": None,
+    }
+    landed = {
+        "target": {"repository": "songs", "branch": "main"},
+        "outcome": "landed",
+        "head": "5f2c",
+    }
+    row = {
+        "at": "1970-01-01T00:00:02.000000Z",
+        "kind": "abort",
+        "original_actor": "bo",
+        "operation": "t-1",
+        "outcomes": [aborted, landed],
+    }
+    what = "raw.scans@master aborted, back at nothing, songs@main landed at 5f2c"
+    assert recovery_rows([row]) == [("1970-01-01 00:00:02", "abort", "bo", "t-1", what)]
+
+
 def test_event_text_of_an_operation_names_it() -> None:
     assert event_text({"operation": "o-1", "original_actor": "bo"}) == "o-1 of bo"
 
@@ -153,6 +183,6 @@ def test_size_text_uses_the_largest_unit_that_fits(size: int, text: str) -> None
     assert size_text(size) == text
 
 
-def test_count_text_and_moment_text_read_naturally() -> None:
+def test_count_text_has_a_plural_and_a_time_has_seconds() -> None:
     assert [count_text(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
-    assert moment_text(Instant(1_700_000_000_999_999)) == "2023-11-14 22:13:20"
+    assert to_the_second(instant_text(Instant(1_700_000_000_999_999))) == "2023-11-14 22:13:20"

@@ -95,7 +95,7 @@ def test_help_of_the_whole_loads_nothing_heavy() -> None:
         check=True,
     )
     shown, _, loaded = result.stdout.partition("LOADED")
-    assert "Make a store" in shown and "headgate COMMAND --help" in shown
+    assert "Create a store" in shown and "headgate COMMAND --help" in shown
     assert HEAVY & set(loaded.split()) == set()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.cli.output import copying
+from headgate.cli.output import copy_progress
 
 MUCH = 1024**3
 
 
 def test_copying_where_nobody_watches_reports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with copying("put", files=1000, total_bytes=MUCH) as report:
+    with copy_progress("put", files=1000, total_bytes=MUCH) as report:
         assert report is None
     assert capsys.readouterr() == ("", "")
 
@@ -20,7 +20,7 @@ def test_copying_much_on_a_terminal_shows_how_far_it_is(
     files: int, size: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with copying("put", files=files, total_bytes=size) as report:
+    with copy_progress("put", files=files, total_bytes=size) as report:
         assert report is not None
         report(1, size // 2)
     captured = capsys.readouterr()
@@ -32,6 +32,6 @@ def test_copying_little_on_a_terminal_shows_no_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with copying("get", files=3, total_bytes=1000) as report:
+    with copy_progress("get", files=3, total_bytes=1000) as report:
         assert report is None
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Rows as bytes: equal exactly where the rows are."""
+"""Rows encoded as bytes: equal exactly where the rows are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VALUES: list[tuple[pa.DataType, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), VALUES, ids=lambda value: str(value)[:24])
-def test_encoding_of_each_type_tells_its_values_and_null_apart(
+def test_encoding_of_each_type_separates_its_values_and_null(
     kind: pa.DataType, values: list[Any]
 ) -> None:
     column = pa.array([*values, None, *values, None], kind)

@@ -1,4 +1,4 @@
-"""What metadata alone says about two versions: counts and appends, without a file being read."""
+"""Differences by metadata alone: counts and appends, without reading a file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ import orjson
 import pytest
 
 from headgate.errors import MissingExtra
-from headgate.tables.diff import Basis, Comparing, TableDifference, compare_tables
-from headgate.tables.inspect import (
-    find_row_count,
-    partitioning_of,
-    read_rows,
-    recorded_row_count,
-    type_text,
-)
+from headgate.tables.diff import Basis, DiffOptions, TableDifference, compare_tables
+from headgate.tables.inspect import find_row_count, partitioning_of, read_rows, recorded_row_count
+from headgate.tables.schemas import type_text
 from headgate.tables.versions import StoredVersion
 from tests.support.metadata import change, commit, table
 
-OUTLINE = Comparing(options={}, reads_files=False)
+OUTLINE = DiffOptions(options={}, reads_files=False)
 NO_DELETES = {"total-delete-files": "0"}
 
 
@@ -77,7 +72,7 @@ def test_append_whose_writer_did_not_count_is_not_known_by_metadata() -> None:
     assert outline(one, grown(one, 2, None, 6)).rows is None
 
 
-def test_table_beside_nothing_is_all_added_or_all_removed() -> None:
+def test_table_against_none_is_all_added_or_all_removed() -> None:
     one = grown(table(), 1, 5, 5)
     come, gone = outline(None, one), outline(one, None)
     assert come.rows is not None and (come.rows.added, come.before_count) == (5, 0)
@@ -103,8 +98,8 @@ def test_row_count_is_recorded_only_where_there_are_no_deletes(
     assert recorded_row_count(table()) == 0
 
 
-def test_rows_without_the_extra_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "headgate.tables.arrow", None)
+def test_reading_rows_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "headgate.tables.scan", None)
     made = version(change(table(), *commit(1)))
     with pytest.raises(MissingExtra, match=r"headgate\[arrow\]"):
         read_rows(made, limit=1, options={})
@@ -112,14 +107,14 @@ def test_rows_without_the_extra_are_asked_for_by_name(monkeypatch: pytest.Monkey
     assert read_rows(made, limit=0, options={}) == []
 
 
-def test_comparing_rows_without_the_extra_is_asked_for_by_name(
+def test_comparing_rows_without_the_extra_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "headgate.tables.row_diff", None)
     one = grown(table(), 1, 5, 5)
     sides = version(one), version(grown(one, 2, 1, 4, op="delete"))
     with pytest.raises(MissingExtra):
-        compare_tables(*sides, Comparing(options={}))
+        compare_tables(*sides, DiffOptions(options={}))
 
 
 def test_types_and_partitions_are_written_as_sql_writes_them() -> None:

@@ -1,4 +1,4 @@
-"""Rows of two sides compared by what Arrow says they are, against a plain model of the answer."""
+"""Differences of rows, against a plain model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.tables.diff import ChangedRow, RowChanges
 from headgate.tables.row_diff import ReadSide, compare_rows
-from headgate.tables.rows import ChangedRow, RowChanges
 
 Rows = list[dict[str, Any]]
 
@@ -29,7 +29,7 @@ ROWS = st.lists(
 
 
 def side(rows: Rows, key: Sequence[int] = (), schema: pa.Schema = SCHEMA) -> ReadSide:
-    """Rows as a file's batches would come, a few at a time."""
+    """Rows in batches of a few, as from a file."""
     found = pa.Table.from_pylist(rows, schema)
     return ReadSide(
         schema=schema,
@@ -92,7 +92,7 @@ def test_changed_row_shows_only_what_differs() -> None:
     ]
 
 
-def test_samples_are_as_many_as_asked_for() -> None:
+def test_samples_are_as_many_as_requested() -> None:
     before = [{"id": at, "name": "a", "score": None} for at in range(9)]
     after = [{"id": at, "name": "b", "score": None} for at in range(4, 20)]
     found = compare(before, after, key=[0], samples=2, part_rows=5)
@@ -103,11 +103,11 @@ def test_samples_are_as_many_as_asked_for() -> None:
 
 
 def test_parts_are_announced_only_where_there_are_several() -> None:
-    told: list[tuple[int, int]] = []
+    announced: list[tuple[int, int]] = []
     rows = [{"id": at, "name": None, "score": None} for at in range(4)]
-    compare(rows, rows, on_large=lambda rows, parts: told.append((rows, parts)))
-    compare(rows, rows, on_large=lambda rows, parts: told.append((rows, parts)), part_rows=4)
-    assert told == [(8, 3)]
+    compare(rows, rows, on_large=lambda rows, parts: announced.append((rows, parts)))
+    compare(rows, rows, on_large=lambda rows, parts: announced.append((rows, parts)), part_rows=4)
+    assert announced == [(8, 3)]
 
 
 def test_rows_of_a_wider_type_are_compared_as_that() -> None:
@@ -130,7 +130,7 @@ def _rows(found: Counter[tuple[Any, ...]]) -> Rows:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has it."""
+    """A row with JSON values."""
     score = row["score"]
     return row | {"score": "Infinity" if score == float("inf") else score}
 

@@ -1,17 +1,17 @@
-"""Schemas of two versions compared: which fields are the same, and what became of them."""
+"""Differences of schemas: matching fields, and their changes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headgate.tables.schema_diff import (
+from headgate.tables.diff import (
     Pair,
     SchemaChanges,
     common_columns,
     identifier_columns,
     schema_changes,
-    widest,
 )
+from headgate.tables.schemas import widest
 from tests.support.metadata import change, column, schema, table
 
 

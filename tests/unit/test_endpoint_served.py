@@ -7,7 +7,8 @@ import pytest
 from headgate.errors import IdempotencyKeyReused, InvalidName
 from headgate.iceberg.app import RecordedRefusals, find_route
 from headgate.iceberg.commits import is_replacing
-from headgate.iceberg.service import Idempotency, LastRead, Reply, ServedVersions, parse_levels
+from headgate.iceberg.service import LastRead, Reply, ServedVersions, parse_levels
+from headgate.iceberg.table_catalog import Idempotency
 from headgate.model.names import DatasetName
 from tests.support.metadata import change, commit, point, table
 

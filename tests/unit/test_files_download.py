@@ -1,4 +1,4 @@
-"""A download stays in its target, whatever the target or the tree holds."""
+"""Downloads stay in their target, whatever the target or the tree contains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from headgate.errors import Invalid, StorageUnavailable, UnsafePath
 from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY, Entry, Mode, empty_directory
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.storage.local import LocalStore
 
 
@@ -29,7 +29,7 @@ def _tree(trees: FileTrees, contents: dict[str, bytes]) -> Digest:
 
 
 def _forged(trees: FileTrees, path: str) -> Digest:
-    """A tree that no edit would make, with digests that are right."""
+    """A tree that no edit would make, with correct digests."""
     content = trees.store(b"forged")
     leaf = trees.store(orjson.dumps([[path, 0o644, 6, content]]))
     return trees.store(orjson.dumps({"tree": 1, "leaves": [[path, leaf, 1, 6]]}))

@@ -1,4 +1,4 @@
-"""Editing a tree means what editing a plain dictionary means, and costs what the change costs."""
+"""Edits of a tree equal those of a dictionary, at a cost that follows the change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headgate.errors import Invalid, UnsafePath
 from headgate.files.objects import Digest, digest_of, key_of
 from headgate.files.tree import EMPTY, Change, Entry, Mode, empty_directory, ends_leaf
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.storage.local import LocalStore
 
 
@@ -68,7 +68,7 @@ def _consistent(put: Iterable[Entry]) -> dict[str, Entry]:
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> FileTrees:
-    """One store for all: what is named by its content does not get in another example's way."""
+    """One store for all examples: contents are named by digest, so they do not collide."""
     return FileTrees(LocalStore(tmp_path_factory.mktemp("store")))
 
 
@@ -143,14 +143,14 @@ def test_edit_everything_removed_is_the_empty_tree(trees: FileTrees) -> None:
 def test_edit_nothing_new_needs_no_new_object(trees: FileTrees) -> None:
     root = trees.edit(EMPTY, put=[_file("a/b", "one")]).root
     again = trees.edit(root, put=[_file("a/b", "one")], remove=["not/there"])
-    assert (again.root, again.digests) == (root, frozenset())
+    assert (again.root, again.locations) == (root, frozenset())
 
 
-def test_edit_new_file_tells_every_object_the_new_tree_needs(trees: FileTrees) -> None:
+def test_edit_new_file_lists_every_object_the_new_tree_needs(trees: FileTrees) -> None:
     old = trees.edit(EMPTY, put=[_file("a", "one"), _file("b", "two")])
     new = trees.edit(old.root, put=[_file("c", "three")])
     needed = set(trees.references([new.root])) - set(trees.references([old.root]))
-    assert new.digests == needed
+    assert new.locations == set(map(trees.objects.location, needed))
     assert digest_of(b"three") in needed
 
 

@@ -1,18 +1,18 @@
-"""Many small contents in one stream: whole however it is cut, refused where it is not true."""
+"""Many small contents in one stream: complete in any chunks, rejected if damaged."""
 
 from __future__ import annotations
 
 import pytest
 
 from headgate.errors import ContentsGarbled
-from headgate.files.objects import SMALL_BYTES, batched, digest_of, framed, read_frames
+from headgate.files.objects import SMALL_BYTES, batched, digest_of, encode_frame, read_frames
 
 _CONTENTS = [b"", b"one", b"two\n" * 100, bytes(range(256))]
-_STREAM = b"".join(framed(digest_of(data), data) for data in _CONTENTS)
+_STREAM = b"".join(encode_frame(digest_of(data), data) for data in _CONTENTS)
 
 
 @pytest.mark.parametrize("size", [1, 7, 66, len(_STREAM)])
-def test_contents_come_whole_however_the_stream_is_cut(size: int) -> None:
+def test_contents_are_complete_in_any_chunks(size: int) -> None:
     chunks = [_STREAM[at : at + size] for at in range(0, len(_STREAM), size)]
     found = list(read_frames(chunks, most_bytes=400))
     assert found == [(digest_of(data), data) for data in _CONTENTS]
@@ -28,11 +28,11 @@ def test_contents_come_whole_however_the_stream_is_cut(size: int) -> None:
         (b"A" * 64 + b" 1\nx", "a line"),
         (b"a" * 64 + b" -1\n", "a line"),
         (b"a" * 64 + b" 1\nx", "have the digest"),
-        (framed(digest_of(b"x" * 401), b"x" * 401), "goes by itself above 400"),
+        (encode_frame(digest_of(b"x" * 401), b"x" * 401), "more than the 400 that"),
     ],
 )
-def test_stream_that_is_not_true_is_refused_after_what_was(stream: bytes, reason: str) -> None:
-    frames = read_frames([framed(digest_of(b"y"), b"y"), stream], most_bytes=400)
+def test_damaged_stream_is_refused_after_its_good_contents(stream: bytes, reason: str) -> None:
+    frames = read_frames([encode_frame(digest_of(b"y"), b"y"), stream], most_bytes=400)
     assert next(frames) == (digest_of(b"y"), b"y")
     with pytest.raises(ContentsGarbled, match=reason):
         list(frames)

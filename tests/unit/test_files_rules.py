@@ -1,4 +1,4 @@
-"""What each transaction type lets a files dataset become."""
+"""Changes of a files dataset that each transaction type allows."""
 
 from __future__ import annotations
 

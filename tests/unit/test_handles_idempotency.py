@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.store.embedded import operation_key, request_hash
+from headgate.model.changes import operation_key, request_hash
 
 
 def test_operation_key_without_a_key_is_none() -> None:

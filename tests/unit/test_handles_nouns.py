@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from headgate.catalog.records import Unit
 from headgate.catalog.recovery import Recovered
-from headgate.catalog.units import Unit
 from headgate.files.objects import Digest
 from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.changes import Receipt
@@ -169,6 +169,11 @@ def test_event_json_has_the_keys_of_a_publication_and_its_own_facts() -> None:
     shown = documents.event_json(event)
     assert (shown["publication"], shown["operation"], shown["moves"]) == (None, None, [])
     assert (shown["at"], shown["kind"], shown["original_actor"]) == (AT_TEXT, "abandoned", "ana")
+
+
+def test_audit_json_is_the_row_with_its_time_in_words() -> None:
+    row = {"recovery": "r-1", "at": AT, "kind": "abort", "outcomes": []}
+    assert documents.audit_json(row) == {**row, "at": AT_TEXT}
 
 
 def test_file_json_of_a_file_and_of_an_empty_directory() -> None:

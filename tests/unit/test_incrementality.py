@@ -191,5 +191,5 @@ def test_json_names_what_is_read_and_what_broke() -> None:
     }
     assert decided("SAAS").to_json()["broken_by"] == "s.a#4"
     refused = decided("SAAS", require_incremental=True)
-    assert str(refused).startswith("not incremental, as it requires: s.a#4")
+    assert str(refused).startswith("not incremental, although required: s.a#4")
     assert refused.to_json()["refused"]

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.rows.cast import texts_of
+from headgate.rows.cast import text_column
 
 _NOON = datetime.datetime(2026, 11, 16, 12)
 
 
 def _text(value: Any, kind: pa.DataType | None = None) -> Any:
-    made = texts_of(pa.chunked_array([pa.array([value, None], kind)]), pa.large_string())
+    made = text_column(pa.chunked_array([pa.array([value, None], kind)]), pa.large_string())
     assert (made.type, made[1].as_py()) == (pa.large_string(), None)
     return made[0].as_py()
 

@@ -12,9 +12,9 @@ from headgate.model.freshness import (
     Reason,
     View,
     decide,
-    digest,
     fingerprint_from_json,
 )
+from headgate.model.ids import digest
 from headgate.model.job_graph import compile_graph
 from headgate.model.jobspecs import IncrementalSpec, ParameterSpec
 from tests.support.jobspecs import name, published, spec

@@ -1,63 +1,34 @@
-"""The five classes and the decision, as a table: every case there is."""
+"""Landed, not landed or unknown, as a table: every case there is."""
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
-from headgate.model.recovery import (
-    Classification,
-    Decision,
-    OutsideState,
-    classify,
-    decide,
-)
-
-FORWARD = Classification.ROLLED_PAST_EXPECTED
-NOTHING = Classification.NO_MOVEMENT
-ONE = Classification.UNEXPECTED_AT_P1
-MANY = Classification.UNEXPECTED_MULTISTEP
-WRONG = Classification.INVARIANT_VIOLATION
+from headgate.model.recovery import Landing, WorkspaceHead, landing_of
 
 
 @pytest.mark.parametrize(
-    ("effect", "head", "steps", "expected"),
+    ("planned", "head", "execution", "landing"),
     [
-        ("ours", "ours", 1, FORWARD),
-        # An effect of several steps, as a merge may be, is still ours when it is the head.
-        ("ours", "ours", 3, FORWARD),
-        ("ours", "before", 0, NOTHING),
-        (None, "before", 0, NOTHING),
-        # Never confirmed: it may be ours, and nobody can prove it.
-        (None, "ours", 1, ONE),
-        ("ours", "theirs", 1, ONE),
-        ("ours", "theirs", 2, MANY),
-        (None, "theirs", 7, MANY),
-        ("ours", "theirs", None, WRONG),
-        ("ours", None, None, WRONG),
-        (None, None, None, WRONG),
-        # Our own effect, on a history that what we expected is no part of.
-        ("ours", "ours", None, WRONG),
+        (None, "A", None, Landing.NOT_LANDED),
+        # A head that an earlier execution made is where the move was decided.
+        (None, "A", "earlier", Landing.NOT_LANDED),
+        (None, "M", "me", Landing.LANDED),
+        (None, "M", "other", Landing.UNKNOWN),
+        (None, "M", None, Landing.UNKNOWN),
+        ("C", "A", None, Landing.NOT_LANDED),
+        ("C", "C", None, Landing.LANDED),
+        ("C", "X", None, Landing.UNKNOWN),
     ],
 )
-def test_classify_compares_head_expected_and_effect(
-    effect: str | None, head: str | None, steps: int | None, expected: Classification
+def test_landing_is_told_by_the_head_alone(
+    planned: str | None, head: str, execution: str | None, landing: Landing
 ) -> None:
-    state = OutsideState(expected="before", effect=effect, head=head, steps_past_expected=steps)
-    assert classify(state) is expected
+    shown = WorkspaceHead(commit=head, execution=execution)
+    assert landing_of(expected="A", planned=planned, execution="me", head=shown) is landing
 
 
-@pytest.mark.parametrize("classes", list(product(Classification, repeat=2)))
-def test_decide_on_two_targets_is_all_or_nothing(classes: tuple[Classification, ...]) -> None:
-    if set(classes) == {FORWARD}:
-        expected = Decision.ROLL_FORWARD
-    elif set(classes) <= {FORWARD, NOTHING}:
-        expected = Decision.ROLL_BACK
-    else:
-        expected = Decision.STOP
-    assert decide(classes) is expected
-
-
-def test_decide_without_an_outside_target_only_publishes() -> None:
-    assert decide(()) is Decision.ROLL_FORWARD
+@pytest.mark.parametrize("planned", [None, "C"])
+def test_landing_on_a_branch_that_is_gone_is_unknown(planned: str | None) -> None:
+    found = landing_of(expected="A", planned=planned, execution="me", head=None)
+    assert found is Landing.UNKNOWN

@@ -6,7 +6,6 @@ import inspect
 
 import pytest
 
-from headgate import errors
 from headgate.client.contents import RemoteShownFiles
 from headgate.client.datasets import (
     RemoteBranchHandle,
@@ -14,7 +13,7 @@ from headgate.client.datasets import (
     RemoteTransactionHandle,
     RemoteUnitHandle,
 )
-from headgate.client.http import Line, events, failure
+from headgate.client.http import HttpClient, events, failure
 from headgate.client.rows import RemoteRows
 from headgate.client.store import RemoteStore
 from headgate.errors import (
@@ -27,6 +26,7 @@ from headgate.errors import (
     TransactionNotOpen,
     Unavailable,
     ViewConflict,
+    kinds,
 )
 from headgate.server.api.conventions import status_of
 from headgate.store.datasets import BranchHandle, DatasetHandle
@@ -99,14 +99,11 @@ def test_error_arrives_as_it_was_raised(error: HeadgateError) -> None:
 
 
 def test_error_of_every_code_arrives_in_its_family() -> None:
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        if not (isinstance(kind, type) and issubclass(kind, HeadgateError)):
-            continue
+    for kind in kinds():
         sent = kind.__new__(kind)
         HeadgateError.__init__(sent, "x.")
         family = next(base for base in kind.__mro__ if base.__base__ in {HeadgateError, Exception})
-        assert isinstance(failure(status_of(sent), sent.to_json()), family), name
+        assert isinstance(failure(status_of(sent), sent.to_json()), family), kind
 
 
 def test_error_of_an_unknown_code_is_told_by_its_status() -> None:
@@ -124,12 +121,12 @@ def test_events_come_whole_however_they_are_cut() -> None:
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://user:secret@host", "nonsense"])
 def test_address_that_is_no_server_is_refused(url: str) -> None:
     with pytest.raises(Invalid):
-        Line(url, None)
+        HttpClient(url, None)
 
 
 def test_server_that_is_not_there_is_unavailable_and_the_token_stays_secret() -> None:
-    line = Line("http://127.0.0.1:1", "hg_secret")
+    http = HttpClient("http://127.0.0.1:1", "hg_secret")
     with pytest.raises(Unavailable) as told:
-        line.get("/store")
+        http.get("/store")
     assert "hg_secret" not in str(told.value) and "127.0.0.1:1" in str(told.value)
-    line.close()
+    http.close()

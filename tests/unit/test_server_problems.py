@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headgate import errors
-from headgate.errors import HeadgateError, Mismatch, TokenRefused, ViewConflict
+from headgate.errors import HeadgateError, Mismatch, TokenRefused, ViewConflict, kinds
 from headgate.errors.families import Conflict, Denied, Exists, Invalid, NotFound, Unavailable
 from headgate.server.api.conventions import MEANINGS, STATUSES, problem, status_of
 
-LEAVES = [
-    kind
-    for name in errors.__all__
-    if isinstance(kind := getattr(errors, name), type) and issubclass(kind, HeadgateError)
-]
 
-
-@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__name__)
 def test_every_error_has_a_documented_status(kind: type[HeadgateError]) -> None:
     error = kind.__new__(kind)
     status = status_of(error)

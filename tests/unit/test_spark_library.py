@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import MissingExtra, SparkUnavailable
-from headgate.spark.connect import connect_remote
-from headgate.spark.jvm import Launch, SharedJvm
+from headgate.spark.engines import SharedJvm, connect_remote
+from headgate.spark.jvm import Launch
 from headgate.spark.session import start
 
 

@@ -45,9 +45,8 @@ def test_catalog_conf_of_a_context_is_rest_uncached_and_current() -> None:
 
 
 def test_catalog_conf_without_token_sends_none() -> None:
-    conf = catalog_conf(uri="http://127.0.0.1:1", warehouse="master", s3={"s3.region": "x"})
+    conf = catalog_conf(uri="http://127.0.0.1:1", warehouse="master")
     assert "spark.sql.catalog.headgate.token" not in conf
-    assert conf["spark.sql.catalog.headgate.s3.region"] == "x"
 
 
 def test_properties_text_of_awkward_values_escapes_them() -> None:

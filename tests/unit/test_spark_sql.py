@@ -10,7 +10,10 @@ from headgate.errors import (
     Exists,
     HeadgateError,
     InvalidStatement,
+    NamespaceExists,
+    RequirementFailed,
     StatementFailed,
+    TableNotFound,
     UnknownInStatement,
 )
 from headgate.spark.sql import _reason, failure_of
@@ -59,3 +62,21 @@ def test_failure_that_the_catalog_told_of_is_the_catalogs_own() -> None:
     error = failure_of(_JAVA.replace("attempt 1 is superseded", said), analysed=False)
     assert isinstance(error, ContextReadOnly)
     assert error.message == "context 'master@5' is a moment."
+
+
+@pytest.mark.parametrize("prefix", ["", "Commit failed: "])
+@pytest.mark.parametrize(
+    "error",
+    [
+        TableNotFound(table="a.b", context="master"),
+        NamespaceExists(namespace="a"),
+        RequirementFailed(requirement="assert-ref-snapshot-id", expected=1, actual=2),
+    ],
+    ids=lambda error: error.code,
+)
+def test_failure_that_begins_as_icebergs_own_words_keeps_them(
+    error: HeadgateError, prefix: str
+) -> None:
+    passed_on = f"{prefix}{error.message} [{error.code}]"
+    found = failure_of(_JAVA.replace("attempt 1 is superseded", passed_on), analysed=False)
+    assert (type(found), found.message) == (type(error), error.message)

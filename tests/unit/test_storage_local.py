@@ -1,4 +1,4 @@
-"""What local disk does when a writer dies, may not write, or has no room."""
+"""The local store when a writer dies, has no permission, or the disk is full."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _temporary_files(root: Path) -> list[Path]:
 
 @contextmanager
 def _without_privileges() -> Iterator[None]:
-    """As an ordinary user: to root, no directory is read-only."""
+    """Run as an ordinary user: to root, no directory is read-only."""
     if os.geteuid() != 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""Which storage addresses are understood, and what is said about the others."""
+"""Storage addresses: supported ones, and the errors for others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_open_s3_prefix_that_climbs_is_refused() -> None:
         open_store("s3://bucket/a/../b", _KEYS)
 
 
-def test_open_s3_half_a_credential_says_which_half_is_missing() -> None:
+def test_open_s3_half_a_credential_names_the_missing_half() -> None:
     with pytest.raises(Invalid, match="SecretAccessKey"):
         open_store("s3://bucket/x", {"AWS_ACCESS_KEY_ID": "id"})
 
@@ -81,8 +81,8 @@ def test_open_s3_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyP
         open_store("s3://bucket/x", _KEYS)
 
 
-def test_get_s3_nobody_listening_is_unavailable_within_seconds() -> None:
-    # Nobody listens on port 1, and nobody may without privileges.
+def test_get_s3_closed_port_is_unavailable_within_seconds() -> None:
+    # Port 1 is closed: listening on it needs privileges.
     store = open_store("s3://bucket/x", {**_KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
     with pytest.raises(StorageUnavailable, match=r"s3://bucket/x/a failed: .*127\.0\.0\.1:1"):
         store.get("a")

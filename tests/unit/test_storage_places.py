@@ -1,10 +1,10 @@
-"""One place, many spellings."""
+"""Spellings of one storage address."""
 
 from __future__ import annotations
 
 import pytest
 
-from headgate.storage.keys import canonical, key_below
+from headgate.storage.address import canonical, key_below
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from headgate.storage.keys import canonical, key_below
         *("/wh/tables/x", "file:////wh/tables/x", "file:///wh/./tables//x"),
     ],
 )
-def test_local_file_is_found_however_it_is_spelled(location: str) -> None:
+def test_local_file_is_found_in_any_spelling(location: str) -> None:
     assert key_below("file:///wh", location) == "tables/x"
 
 
@@ -30,7 +30,7 @@ def test_object_is_found_under_every_scheme(scheme: str) -> None:
         *("file:///wh/tables/../../x", "http://wh/x", "", "wh/x"),
     ],
 )
-def test_what_lies_elsewhere_has_no_key(location: str) -> None:
+def test_address_elsewhere_has_no_key(location: str) -> None:
     assert key_below("file:///wh", location) is None
 
 

@@ -1,4 +1,4 @@
-"""What a step from one version of a table to the next amounts to."""
+"""The effect of a step from one version of a table to the next, and transaction types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import TransactionTypeViolated
 from headgate.model.nouns import TransactionType
-from headgate.tables.classify import check_declared, effect_between
+from headgate.tables.snapshots import check_transaction_type, effect_between
 from tests.support.metadata import change, column, commit, point, schema, table
 
 APPEND, DELETE = TransactionType.APPEND, TransactionType.DELETE
@@ -24,7 +24,7 @@ def steps(*operations: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("operations", "natural", "changes"),
+    ("operations", "inferred", "changes"),
     [
         (["append"], APPEND, True),
         (["append", "append"], APPEND, True),
@@ -37,21 +37,21 @@ def steps(*operations: str) -> tuple[dict[str, Any], dict[str, Any]]:
     ],
 )
 def test_effect_of_operations_is_the_type_they_add_up_to(
-    operations: list[str], natural: TransactionType, changes: bool
+    operations: list[str], inferred: TransactionType, changes: bool
 ) -> None:
     effect = effect_between(*steps(*operations))
-    assert (effect.natural, effect.changes_content) == (natural, changes)
+    assert (effect.inferred_type, effect.changes_content) == (inferred, changes)
     assert not effect.replaces
 
 
 def test_effect_of_creation_is_a_snapshot_with_new_content() -> None:
     effect = effect_between(None, table(*commit(1)))
-    assert (effect.natural, effect.changes_content) == (SNAPSHOT, True)
+    assert (effect.inferred_type, effect.changes_content) == (SNAPSHOT, True)
     assert effect.operations == {"append"}
 
 
 def test_effect_of_the_first_rows_of_an_empty_table_is_an_append() -> None:
-    assert effect_between(table(), table(*commit(1))).natural is APPEND
+    assert effect_between(table(), table(*commit(1))).inferred_type is APPEND
 
 
 def test_effect_of_properties_alone_keeps_the_content_and_of_a_schema_does_not() -> None:
@@ -71,13 +71,14 @@ def test_effect_of_replacing_the_table_is_a_snapshot() -> None:
     made = change(base, {"action": "remove-snapshot-ref", "ref-name": "main"}, *commit(2))
     emptied = change(base, {"action": "remove-snapshot-ref", "ref-name": "main"})
     for effect in (effect_between(base, made), effect_between(base, emptied)):
-        assert (effect.natural, effect.replaces, effect.changes_content) == (SNAPSHOT, True, True)
+        assert effect.inferred_type is SNAPSHOT
+        assert effect.replaces and effect.changes_content
 
 
 def test_effect_of_a_rollback_is_an_update_that_replaces() -> None:
     _, made = steps("append")
     effect = effect_between(made, change(made, point(1)))
-    assert (effect.natural, effect.replaces) == (UPDATE, True)
+    assert (effect.inferred_type, effect.replaces) == (UPDATE, True)
 
 
 @pytest.mark.parametrize(
@@ -98,16 +99,16 @@ def test_declared_type_allows_only_its_operations(
 ) -> None:
     effect = effect_between(*steps(operation))
     if allowed:
-        check_declared(transaction="t-1", declared=declared, effect=effect)
+        check_transaction_type(transaction="t-1", type=declared, effect=effect)
     else:
         with pytest.raises(TransactionTypeViolated, match=operation):
-            check_declared(transaction="t-1", declared=declared, effect=effect)
+            check_transaction_type(transaction="t-1", type=declared, effect=effect)
 
 
 def test_declared_append_allows_the_first_version_and_refuses_a_replaced_table() -> None:
     base = table(*commit(1))
     first = effect_between(None, base)
-    check_declared(transaction="t-1", declared=APPEND, effect=first)
+    check_transaction_type(transaction="t-1", type=APPEND, effect=first)
     emptied = change(base, {"action": "remove-snapshot-ref", "ref-name": "main"})
     with pytest.raises(TransactionTypeViolated, match="replaced"):
-        check_declared(transaction="t-1", declared=APPEND, effect=effect_between(base, emptied))
+        check_transaction_type(transaction="t-1", type=APPEND, effect=effect_between(base, emptied))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import ImpossibleTableChange, MalformedRequest
-from headgate.tables.updates import FIRST_PROPERTIES, create_metadata
+from headgate.tables.creation import DEFAULT_PROPERTIES, create_metadata
 from tests.support.metadata import LOCATION, NOW, column, schema
 
 
@@ -29,7 +29,7 @@ def nested() -> dict[str, Any]:
     return schema(column(10, "points", points), column(11, "tags", tags), column(12, "id"))
 
 
-def test_field_ids_are_assigned_anew_level_by_level() -> None:
+def test_field_ids_are_assigned_level_by_level() -> None:
     made = create(schema=nested())["schemas"][0]["fields"]
     assert [field["id"] for field in made] == [1, 2, 3]
     assert made[0]["type"]["element-id"] == 4
@@ -69,10 +69,10 @@ def test_format_version_is_taken_from_the_properties_and_not_kept_there() -> Non
         schema=schema(column(1, "v", "variant")), properties={"format-version": "3", "a": "b"}
     )
     assert (made["format-version"], made["next-row-id"]) == (3, 0)
-    assert made["properties"] == {**FIRST_PROPERTIES, "a": "b"}
+    assert made["properties"] == {**DEFAULT_PROPERTIES, "a": "b"}
 
 
-def test_compression_is_written_down_unless_the_request_names_one() -> None:
+def test_compression_is_set_unless_the_request_names_one() -> None:
     codec = "write.parquet.compression-codec"
     one = schema(column(1, "id"))
     assert create(schema=one)["properties"] == {codec: "zstd"}
@@ -81,7 +81,7 @@ def test_compression_is_written_down_unless_the_request_names_one() -> None:
 
 
 @pytest.mark.parametrize("version", ["1", "4", "two"])
-def test_format_version_that_nobody_writes_is_refused(version: str) -> None:
+def test_format_version_that_is_not_supported_is_refused(version: str) -> None:
     with pytest.raises(ImpossibleTableChange):
         create(schema=schema(column(1, "id")), properties={"format-version": version})
 
@@ -104,7 +104,7 @@ def test_create_request_of_a_wrong_shape_is_malformed(request_: dict[str, Any]) 
         create(**request_)
 
 
-def test_partition_by_a_column_that_is_not_there_is_refused() -> None:
+def test_partition_by_a_missing_column_is_refused() -> None:
     spec = {"fields": [{"source-id": 9, "transform": "identity", "name": "x"}]}
     with pytest.raises(ImpossibleTableChange, match="no column 9"):
         create(schema=schema(column(1, "id")), **{"partition-spec": spec})

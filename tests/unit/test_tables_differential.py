@@ -1,6 +1,6 @@
 """A second opinion: PyIceberg applies the same updates to the same table.
 
-It is asked only where it follows the specification: format version 2, no field that it does not
+It is used only where it follows the specification: format version 2, no field that it does not
 know, ids as a client of that table would send them, and main moved once in a commit (it logs
 snapshots that were never visible).
 """
@@ -20,7 +20,7 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 from tests.support.metadata import add, change, column, commit, point, schema, table
 
 _UPDATES: TypeAdapter[tuple[Any, ...]] = TypeAdapter(tuple[TableUpdate, ...])
-# Written by PyIceberg's clock, or by its own taste in empty fields.
+# Set from PyIceberg's own clock, or written differently where empty.
 _OWN = {"last-updated-ms", "metadata-log", "statistics", "partition-statistics"}
 
 SPEC = {

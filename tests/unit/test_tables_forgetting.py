@@ -1,4 +1,4 @@
-"""Which snapshots a table still lists, by the time they were last shown."""
+"""Snapshots that a table still lists, by the time they were last current."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.tables.versions import forget_snapshots
+from headgate.tables.snapshots import forget_snapshots
 from tests.support.metadata import NOW, add, change, commit, point, table
 
 _AT_LEAST = "history.expire.min-snapshots-to-keep"
@@ -36,7 +36,7 @@ def test_snapshot_is_listed_until_it_was_long_replaced(before: int, kept: list[i
     assert listed(forget_snapshots(three(), before)) == kept
 
 
-def test_metadata_from_which_nothing_goes_is_the_same_object() -> None:
+def test_metadata_with_nothing_to_forget_is_the_same_object() -> None:
     held = three()
     assert forget_snapshots(held, 0) is held
     alone = table(*commit(1))
@@ -57,7 +57,7 @@ def test_snapshot_that_a_ref_names_is_listed_however_old() -> None:
         ({"action": "set-properties", "updates": {_AT_LEAST: "many"}}, [3]),
     ],
 )
-def test_branch_that_is_told_to_keep_snapshots_keeps_them(
+def test_branch_with_a_minimum_of_snapshots_keeps_them(
     update: dict[str, Any], kept: list[int]
 ) -> None:
     assert listed(forget_snapshots(change(three(), update), NOW + 99)) == kept

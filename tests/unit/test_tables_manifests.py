@@ -1,4 +1,4 @@
-"""Manifests are read whole or not at all."""
+"""Manifests: their live files, and errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from headgate.errors import StorageUnavailable
 from headgate.tables.manifests import parse_manifest, parse_manifest_list
-from headgate.tables.named_files import ManifestRef
+from headgate.tables.referenced_files import ManifestRef
 
 # Of SQLite by SQLAlchemy under PyIceberg's own catalog.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -48,13 +48,13 @@ def test_live_files_of_each_snapshot_are_named(lists: list[str]) -> None:
 
 @pytest.mark.parametrize("cut", [1, 15, 16, 17, 200, 1000, 1500])
 def test_list_that_was_cut_off_is_refused(lists: list[str], cut: int) -> None:
-    with pytest.raises(StorageUnavailable, match="no whole Avro file"):
+    with pytest.raises(StorageUnavailable, match="not a complete Avro file"):
         parse_manifest_list(content(lists[1])[:-cut], "here")
 
 
 @pytest.mark.parametrize("nonsense", [b"", b"Obj", b"Obj\x01", b"{}", b"\0" * 100])
 def test_list_that_is_something_else_is_refused(nonsense: bytes) -> None:
-    with pytest.raises(StorageUnavailable, match="no whole Avro file"):
+    with pytest.raises(StorageUnavailable, match="not a complete Avro file"):
         parse_manifest_list(nonsense, "here")
 
 
@@ -64,7 +64,7 @@ def test_manifest_of_another_length_or_count_is_refused(lists: list[str]) -> Non
     with pytest.raises(StorageUnavailable, match="bytes instead of"):
         parse_manifest(found[:-1], ref)
     more = ManifestRef(path=ref.path, length=ref.length, files=2)
-    with pytest.raises(StorageUnavailable, match="names 1 files, where its list counts 2"):
+    with pytest.raises(StorageUnavailable, match="1 live files, but its manifest list counts 2"):
         parse_manifest(found, more)
     uncounted = ManifestRef(path=ref.path, length=ref.length, files=None)
     assert len(parse_manifest(found, uncounted)) == 1

@@ -1,4 +1,4 @@
-"""Tables of other catalogs: which metadata file is theirs, and how it begins here."""
+"""Registered tables: the newest metadata file of another catalog, and the first one here."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import pytest
 
 from headgate.errors import ImpossibleTableChange, Invalid, MalformedRequest, NotFound
 from headgate.storage.local import LocalStore
+from headgate.tables.creation import (
+    DEFAULT_PROPERTIES,
+    is_metadata_file,
+    newest_metadata,
+    read_external_metadata,
+    register_metadata,
+)
 from headgate.tables.inspect import columns_of
-from headgate.tables.register import names_metadata_file, newest_metadata, read_foreign, taken_in
-from headgate.tables.updates import FIRST_PROPERTIES
 from tests.support.metadata import NOW, add, change, column, commit, point, schema, table
 
 OURS = "file:///ours/tables/d-2"
@@ -20,7 +25,7 @@ THEIRS = "file:///theirs/v3.metadata.json"
 
 
 def take(metadata: dict[str, Any]) -> dict[str, Any]:
-    return taken_in(metadata, outside=THEIRS, location=OURS, now_ms=NOW + 9)
+    return register_metadata(metadata, outside=THEIRS, location=OURS, now_ms=NOW + 9)
 
 
 def lay_out(directory: Path, *names: str, hint: str | None = None) -> LocalStore:
@@ -48,9 +53,9 @@ def test_newest_metadata_is_by_number_or_by_hint(
     assert newest_metadata(lay_out(tmp_path, *names, hint=hint)) == f"metadata/{newest}"
 
 
-def test_newest_metadata_that_only_a_catalog_knows_is_asked_for(tmp_path: Path) -> None:
+def test_newest_metadata_that_only_a_catalog_records_is_an_error(tmp_path: Path) -> None:
     table_directory = lay_out(tmp_path, "00001-a.metadata.json", "00002-b.metadata.json", hint="7")
-    with pytest.raises(Invalid, match=r"give that file.*00002-b"):
+    with pytest.raises(Invalid, match=r"Give the current metadata location.*00002-b"):
         newest_metadata(table_directory)
 
 
@@ -59,24 +64,24 @@ def test_newest_metadata_of_no_table_is_not_found(tmp_path: Path) -> None:
         newest_metadata(LocalStore(tmp_path / "none"))
 
 
-def test_metadata_files_are_told_from_directories() -> None:
-    assert names_metadata_file("s3://b/t/metadata/v1.metadata.json")
-    assert names_metadata_file("/t/00001-x.gz.metadata.json")
-    assert not names_metadata_file("/t/metadata")
-    assert not names_metadata_file("/metadata.json/t")
+def test_metadata_file_is_not_a_directory() -> None:
+    assert is_metadata_file("s3://b/t/metadata/v1.metadata.json")
+    assert is_metadata_file("/t/00001-x.gz.metadata.json")
+    assert not is_metadata_file("/t/metadata")
+    assert not is_metadata_file("/metadata.json/t")
 
 
-def test_table_taken_in_keeps_its_past_and_writes_to_our_place() -> None:
+def test_registered_table_keeps_its_history_and_writes_below_the_warehouse() -> None:
     places = {"write.data.path": "s3://theirs", "write.object-storage.path": "x", "a": "b"}
     theirs = change(table(properties=places), *commit(1))
     ours = take(theirs)
-    assert (ours["location"], ours["properties"]) == (OURS, {**FIRST_PROPERTIES, "a": "b"})
+    assert (ours["location"], ours["properties"]) == (OURS, {**DEFAULT_PROPERTIES, "a": "b"})
     assert ours["metadata-log"][-1]["metadata-file"] == THEIRS
     kept = ("snapshots", "refs", "table-uuid", "schemas", "partition-specs")
     assert {name: ours[name] for name in kept} == {name: theirs[name] for name in kept}
 
 
-def test_table_taken_in_without_refs_gets_main() -> None:
+def test_registered_table_without_refs_gets_main() -> None:
     theirs = change(table(), *commit(1), add(2, parent=1), point(2, "tagged", "tag"))
     tag = theirs["refs"].pop("tagged")
     del theirs["refs"]["main"]
@@ -88,7 +93,7 @@ def test_table_taken_in_without_refs_gets_main() -> None:
     assert empty["refs"] == {} and "current-snapshot-id" not in empty
 
 
-def test_table_of_version_1_is_taken_in_at_version_2() -> None:
+def test_table_of_version_1_is_registered_at_version_2() -> None:
     theirs = {
         "format-version": 1,
         "table-uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1",
@@ -107,17 +112,17 @@ def test_table_of_version_1_is_taken_in_at_version_2() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "reason"),
     [
         ({"format-version": 4}, "format version 4"),
-        ({"snapshots": [{"snapshot-id": 1, "manifests": ["a"]}]}, "manifest lists"),
+        ({"snapshots": [{"snapshot-id": 1, "manifests": ["a"]}]}, "without a manifest list"),
     ],
 )
-def test_table_that_cannot_be_taken_in_is_refused(more: dict[str, Any], said: str) -> None:
-    with pytest.raises(ImpossibleTableChange, match=said):
-        read_foreign(lambda location: orjson.dumps({**table(), **more}), THEIRS)
+def test_table_that_cannot_be_registered_is_refused(more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ImpossibleTableChange, match=reason):
+        read_external_metadata(lambda location: orjson.dumps({**table(), **more}), THEIRS)
 
 
-def test_file_that_is_no_metadata_is_refused() -> None:
+def test_file_that_is_not_metadata_is_refused() -> None:
     with pytest.raises(MalformedRequest, match="not JSON"):
-        read_foreign(lambda location: b"\x1f\x8bzip", THEIRS)
+        read_external_metadata(lambda location: b"\x1f\x8bzip", THEIRS)

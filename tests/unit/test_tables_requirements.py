@@ -1,4 +1,4 @@
-"""What a commit may assert about a table."""
+"""Requirements of a commit on a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_requirement_on_a_number_holds_only_for_the_number_held(
     assert find_unmet(table(), [{"type": kind, field: held}]) is None
     unmet = find_unmet(table(), [{"type": kind, field: held + 1}])
     assert unmet is not None
-    assert (unmet.requirement, unmet.expected, unmet.actual) == (kind, held + 1, held)
+    assert unmet.facts == {"requirement": kind, "expected": held + 1, "actual": held}
 
 
 @pytest.mark.parametrize("kind", sorted(set(REQUIREMENTS) - {"assert-create"}))
@@ -42,20 +42,20 @@ def test_assert_create_holds_only_where_there_is_no_table() -> None:
 
 def test_assert_table_uuid_ignores_the_case_of_letters() -> None:
     held = table()
-    asked = {"type": "assert-table-uuid", "uuid": held["table-uuid"].upper()}
-    assert find_unmet(held, [asked]) is None
-    assert find_unmet(table(), [asked]) is not None
+    requirement = {"type": "assert-table-uuid", "uuid": held["table-uuid"].upper()}
+    assert find_unmet(held, [requirement]) is None
+    assert find_unmet(table(), [requirement]) is not None
 
 
 @pytest.mark.parametrize(
-    ("ref", "asked", "holds"),
+    ("ref", "expected", "holds"),
     [("main", 1, True), ("main", 2, False), ("main", None, False), ("tag", None, True)],
 )
 def test_assert_ref_snapshot_id_compares_the_ref_and_null_means_no_ref(
-    ref: str, asked: int | None, holds: bool
+    ref: str, expected: int | None, holds: bool
 ) -> None:
     requirement: dict[str, Any] = {"type": "assert-ref-snapshot-id", "ref": ref}
-    unmet = find_unmet(table(*commit(1)), [{**requirement, "snapshot-id": asked}])
+    unmet = find_unmet(table(*commit(1)), [{**requirement, "snapshot-id": expected}])
     assert (unmet is None) is holds
 
 
@@ -68,6 +68,5 @@ def test_unknown_requirement_is_malformed_even_behind_one_that_fails() -> None:
 def test_unmet_requirement_becomes_a_conflict_with_its_facts() -> None:
     unmet = find_unmet(table(), [{"type": "assert-default-spec-id", "default-spec-id": 5}])
     assert unmet is not None
-    error = unmet.to_error()
-    assert isinstance(error, RequirementFailed)
-    assert error.facts == {"requirement": "assert-default-spec-id", "expected": 5, "actual": 0}
+    assert isinstance(unmet, RequirementFailed)
+    assert unmet.facts == {"requirement": "assert-default-spec-id", "expected": 5, "actual": 0}

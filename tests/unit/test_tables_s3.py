@@ -1,4 +1,4 @@
-"""What clients are told about S3: where it is, never how to get in."""
+"""S3 settings for clients: endpoint and region, never a secret."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SECRETS = {
 }
 
 
-def test_environment_without_s3_tells_nothing() -> None:
+def test_environment_without_s3_has_no_properties() -> None:
     assert client_properties({"HOME": "/root", **SECRETS}) == {}
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "properties"),
     [
         ({"AWS_REGION": "eu-1"}, {"client.region": "eu-1"}),
         (
@@ -46,13 +46,13 @@ def test_environment_without_s3_tells_nothing() -> None:
         ),
     ],
 )
-def test_endpoint_and_region_are_told_and_no_secret(
-    environ: dict[str, str], told: dict[str, str]
+def test_endpoint_and_region_are_properties_and_no_secret(
+    environ: dict[str, str], properties: dict[str, str]
 ) -> None:
-    assert client_properties({**environ, **SECRETS}) == told
+    assert client_properties({**environ, **SECRETS}) == properties
 
 
-def test_anonymous_access_is_told() -> None:
+def test_anonymous_access_is_a_property() -> None:
     found = client_properties({"AWS_SKIP_SIGNATURE": "true"})
     assert found["client.credentials-provider"].endswith("AnonymousCredentialsProvider")
 
@@ -110,7 +110,7 @@ def test_secret_in_the_settings_file_is_refused_by_name(tmp_path: Path, name: st
 
 
 class Echo(BaseHTTPRequestHandler):
-    """A server that refuses everything, and says what it was sent, and more."""
+    """A server that rejects everything, and repeats the request in its reply."""
 
     def do_GET(self) -> None:
         self.send_response(403)
@@ -118,7 +118,7 @@ class Echo(BaseHTTPRequestHandler):
         self.wfile.write(b"<Error><Code>No</Code><Message>very-secret is wrong</Message></Error>")
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 def test_server_that_repeats_a_secret_is_not_quoted() -> None:

@@ -29,7 +29,7 @@ def test_snapshot_prepared_on_an_older_table_is_a_conflict(
         change(held, stale)
 
 
-def test_row_ids_move_on_and_those_given_out_twice_are_a_conflict() -> None:
+def test_row_ids_advance_and_those_assigned_twice_are_a_conflict() -> None:
     held = table(*commit(1, **{"first-row-id": 0, "added-rows": 10}), version=3)
     assert held["next-row-id"] == 10
     with pytest.raises(RequirementFailed, match="first-row-id"):
@@ -38,12 +38,12 @@ def test_row_ids_move_on_and_those_given_out_twice_are_a_conflict() -> None:
         change(held, add(2, parent=1))
 
 
-def test_snapshot_that_is_there_already_is_a_conflict() -> None:
+def test_snapshot_that_exists_already_is_a_conflict() -> None:
     with pytest.raises(RequirementFailed, match="snapshot-id"):
         change(table(*commit(1)), add(1, **{"sequence-number": 5}))
 
 
-def test_snapshot_with_an_operation_nobody_knows_is_refused() -> None:
+def test_snapshot_with_an_unknown_operation_is_refused() -> None:
     with pytest.raises(ImpossibleTableChange, match="not known"):
         change(table(), add(1, op="sing"))
 

@@ -1,4 +1,4 @@
-"""Updates of schemas, layouts, properties and what lies beside a table."""
+"""Updates of schemas, layouts, properties, statistics and encryption keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import ImpossibleTableChange, MalformedRequest
-from headgate.tables.updates import FIRST_PROPERTIES, UPDATES, apply_create, apply_updates
+from headgate.tables.creation import DEFAULT_PROPERTIES
+from headgate.tables.updates import UPDATES, apply_create, apply_updates
 from tests.support.metadata import LOCATION, NOW, change, column, commit, schema, table, two_columns
 
 
@@ -72,7 +73,7 @@ def test_add_schema_that_version_2_cannot_have_is_refused(extra: dict[str, Any])
         change(table(), add_schema(extra))
 
 
-def test_add_schema_with_a_variant_and_a_default_is_taken_by_version_3() -> None:
+def test_add_schema_with_a_variant_and_a_default_is_accepted_by_version_3() -> None:
     extra = [column(3, "v", "variant"), column(4, "d", **{"initial-default": 1})]
     made = change(table(version=3), add_schema(*extra))
     assert made["schemas"][1]["fields"][3]["initial-default"] == 1
@@ -147,7 +148,7 @@ def test_properties_are_set_and_removed_and_never_hold_the_format_version() -> N
     first = change(table(), {"action": "set-properties", "updates": {"a": "1", "b": "2"}})
     second = change(first, {"action": "remove-properties", "removals": ["a", "zz"]})
     third = change(second, {"action": "set-properties", "updates": {"format-version": "3"}})
-    assert third["properties"] == {**FIRST_PROPERTIES, "b": "2"}
+    assert third["properties"] == {**DEFAULT_PROPERTIES, "b": "2"}
     assert (third["format-version"], third["next-row-id"]) == (3, 0)
 
 
@@ -204,7 +205,7 @@ def test_encryption_keys_need_version_3_and_are_added_once() -> None:
         change(table(), update)
 
 
-def test_metadata_log_keeps_as_many_files_as_the_table_wants() -> None:
+def test_metadata_log_keeps_as_many_files_as_the_table_sets() -> None:
     made = table(properties={"write.metadata.previous-versions-max": "2"})
     for number in range(4):
         made = change(made, {"action": "set-properties", "updates": {"n": str(number)}}, now=number)
@@ -237,4 +238,4 @@ def test_staged_creation_needs_every_part_of_a_table() -> None:
 
 def test_every_update_of_the_protocol_has_its_function() -> None:
     assert len(UPDATES) == 23
-    assert len({function.__name__ for function in UPDATES.values()}) == 23
+    assert len(set(map(repr, UPDATES.values()))) == 23

@@ -1,64 +1,62 @@
-"""Metadata files: where they lie and how they come back."""
+"""Metadata files: their locations, and reads through the cache."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import orjson
 import pytest
 
 from headgate.errors import StorageUnavailable
 from headgate.model.ids import DatasetId, Instant
+from headgate.storage.local import LocalStore
 from headgate.tables.versions import TableVersions, WeighedCache
 from tests.support.metadata import NOW, commit, table
 
 
-class CountingStore:
-    """Objects in a dictionary, and how often one was read."""
+class CountingStore(LocalStore):
+    """Counts the reads."""
 
-    url = "s3://bucket/wh"
-
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-        self.reads = 0
-
-    def put(self, key: str, data: bytes) -> bool:
-        return self.objects.setdefault(key, data) is data
+    reads = 0
 
     def get(self, key: str) -> bytes:
         self.reads += 1
-        return self.objects[key]
+        return super().get(key)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CountingStore:
+    return CountingStore(tmp_path / "wh")
 
 
 DATASET = DatasetId("d-1")
 
 
-def test_version_lies_below_its_dataset_and_reads_back_equal() -> None:
-    store = CountingStore()
+def test_version_is_below_its_dataset_and_reads_back_equal(store: CountingStore) -> None:
     written = TableVersions(store).write(DATASET, table())
-    (key,) = store.objects
-    assert key.startswith("tables/d-1/metadata/00000-")
-    assert key.endswith(".metadata.json")
-    assert written.location == f"s3://bucket/wh/{key}"
+    (found,) = store.list()
+    assert found.key.startswith("tables/d-1/metadata/00000-")
+    assert found.key.endswith(".metadata.json")
+    assert written.location == f"{store.url}/{found.key}"
     assert TableVersions(store).read(written.location) == written
 
 
-def test_version_read_before_is_not_fetched_again() -> None:
-    store = CountingStore()
+def test_version_read_before_is_not_fetched_again(store: CountingStore) -> None:
     location = TableVersions(store).write(DATASET, table()).location
     versions = TableVersions(store)
     assert versions.read(location) is versions.read(location)
     assert store.reads == 1
 
 
-def test_version_too_large_for_the_cache_is_fetched_each_time() -> None:
-    store = CountingStore()
+def test_version_too_large_for_the_cache_is_fetched_each_time(store: CountingStore) -> None:
     versions = TableVersions(store, cache_bytes=10)
     location = versions.write(DATASET, table()).location
     assert versions.read(location) == versions.read(location)
     assert store.reads == 2
 
 
-def test_snapshots_that_are_forgotten_meanwhile_are_listed_no_longer() -> None:
-    store, since = CountingStore(), [Instant(0)]
+def test_snapshots_forgotten_since_the_write_are_not_listed(store: CountingStore) -> None:
+    since = [Instant(0)]
     versions = TableVersions(store, remembered=lambda: since[0])
     written = versions.write(DATASET, table(*commit(1), *commit(2, parent=1)))
     location = written.location
@@ -71,44 +69,36 @@ def test_snapshots_that_are_forgotten_meanwhile_are_listed_no_longer() -> None:
     assert versions.read(location) is left
 
 
-def test_version_is_encoded_alike_whether_written_here_or_read() -> None:
-    store = CountingStore()
+def test_version_written_and_version_read_are_encoded_alike(store: CountingStore) -> None:
     written = TableVersions(store).write(DATASET, table(*commit(1), *commit(2, parent=1)))
     read = TableVersions(store).read(written.location)
     assert written.snapshots is not None
     assert orjson.dumps(written.to_encode()) == orjson.dumps(read.to_encode()) == read.content
 
 
-def test_table_location_is_by_dataset_and_tells_it_back() -> None:
-    versions = TableVersions(CountingStore())
-    assert versions.table_location(DATASET) == "s3://bucket/wh/tables/d-1"
-    assert versions.find_dataset("s3://bucket/wh/tables/d-1/") == DATASET
+def test_table_location_is_by_dataset_and_leads_back_to_it(store: CountingStore) -> None:
+    versions = TableVersions(store)
+    assert versions.table_location(DATASET) == f"{store.url}/tables/d-1"
+    assert versions.find_dataset(f"{store.url}/tables/d-1/") == DATASET
 
 
 @pytest.mark.parametrize(
-    "location",
-    [
-        "s3://other/wh/tables/d-1",
-        "s3://bucket/wh/tables/",
-        "s3://bucket/wh/tables/a/b",
-        "tables/..",
-    ],
+    "location", ["s3://other/wh/tables/d-1", "{}/tables/", "{}/tables/a/b", "tables/.."]
 )
-def test_location_elsewhere_is_no_table_location(location: str) -> None:
-    assert TableVersions(CountingStore()).find_dataset(location) is None
+def test_location_elsewhere_is_not_a_table_location(store: CountingStore, location: str) -> None:
+    assert TableVersions(store).find_dataset(location.format(store.url)) is None
 
 
 @pytest.mark.parametrize("content", [b"{", b"{}", b'{"format-version": 2}'])
-def test_file_that_is_no_table_metadata_is_refused(content: bytes) -> None:
-    store = CountingStore()
+def test_file_that_is_not_table_metadata_is_refused(store: CountingStore, content: bytes) -> None:
     store.put("x", content)
     with pytest.raises(StorageUnavailable):
-        TableVersions(store).read("s3://bucket/wh/x")
+        TableVersions(store).read(f"{store.url}/x")
 
 
-def test_location_outside_the_warehouse_is_not_read() -> None:
+def test_location_outside_the_warehouse_is_not_read(store: CountingStore) -> None:
     with pytest.raises(StorageUnavailable, match="warehouse"):
-        TableVersions(CountingStore()).read("s3://bucket/elsewhere/x")
+        TableVersions(store).read("s3://bucket/elsewhere/x")
 
 
 def test_cache_drops_what_was_used_longest_ago() -> None:

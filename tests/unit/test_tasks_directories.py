@@ -32,5 +32,5 @@ def test_directory_of_an_attempt_is_never_shared(tmp_path: Path) -> None:
         with attempt_directory(tmp_path, "one", {}) as directory:
             with pytest.raises(Exists), attempt_directory(tmp_path, "one", {}):
                 pass
-            remove_directory(directory)
+            remove_directory(directory.path)
         assert not directory.path.exists()

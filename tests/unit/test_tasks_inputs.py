@@ -165,7 +165,7 @@ def test_taskdef_counts_the_budgets_reserve_and_warns_where_it_was_forgotten() -
         (TimeoutPolicy(seconds=5), False, 4, None),
         (TimeoutPolicy(seconds=1), False, 1, None),
         (TimeoutPolicy(seconds=60, response_seconds=60), False, 59, "not less than seconds"),
-        (TimeoutPolicy(seconds=90), True, 89, "needs 100 s, which seconds"),
+        (TimeoutPolicy(seconds=90), True, 89, "needs 100 s, more than seconds"),
         (TimeoutPolicy(seconds=900), True, 600, None),
     ],
 )

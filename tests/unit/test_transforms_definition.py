@@ -63,7 +63,7 @@ def test_transform_keeps_what_it_was_declared_with() -> None:
     assert split.options.allowed_run_seconds == 300
     assert split.incremental is not None
     assert split.incremental.snapshot_inputs == ("ref",)
-    assert split.place.file == __file__
+    assert split.location.file == __file__
 
 
 def test_declaration_survives_json() -> None:
@@ -91,9 +91,9 @@ def test_declaration_survives_json() -> None:
         ("x = 1\nOutput('s.o', kind='view')", 4, "'table' or 'files'"),
         ("Check(E.col('x'), 'x')", 3, "needs an expectation"),
         ("Check(E.true(), 'x', on_error='SHOUT')", 3, "'FAIL' or 'WARN'"),
-        ("IntegerParam(True)", 3, "a integer parameter cannot be True"),
-        ("StringParam(1)", 3, "cannot be 1"),
-        ("E.col('x').gt(object)", 3, "cannot be expected"),
+        ("IntegerParam(True)", 3, "True is not a valid integer parameter"),
+        ("StringParam(1)", 3, "1 is not a valid string parameter"),
+        ("E.col('x').gt(object)", 3, "cannot be compared"),
         ("E.all(E.col('x'))", 3, "is not an expectation"),
         ("transform_df(Input('s.a'))", 3, "needs an Output first"),
         ("@transform(a=Input('s.a'))\ndef f(a): ...", 3, "f has no Output"),
@@ -105,19 +105,19 @@ def test_declaration_survives_json() -> None:
         (
             "@transform_df(Output('s.o'), a=Input('s.a'), b=Input('s.a', 'old'))\ndef f(a, b): ...",
             3,
-            "reads s.a at two places",
+            "reads s.a at two versions",
         ),
         ("transform_pandas(Input('s.a'))", 3, "transform_pandas needs an Output first"),
         ("Pipeline(3)", 3, "made of transforms"),
-        ("@transform(ctx=Output('s.o'))\ndef f(ctx): ...", 3, "'ctx' is the context"),
+        ("@transform(ctx=Output('s.o'))\ndef f(ctx): ...", 3, "'ctx' is reserved for the context"),
         ("@transform_df(Output('s.o'))\n@incremental()\ndef f(): ...", 4, "put @incremental above"),
         ("@transform_df(Output('s.o'))\n@configure()\ndef f(): ...", 4, "put @configure above"),
-        ("incremental(2)", 3, "require_incremental is True or False, not 2"),
-        ("incremental(print)", 3, "with its parentheses"),
-        ("incremental(semantic_version='2')", 3, "semantic_version is a whole number"),
+        ("incremental(2)", 3, "require_incremental must be True or False, not 2"),
+        ("incremental(print)", 3, "with parentheses"),
+        ("incremental(semantic_version='2')", 3, "semantic_version must be an integer"),
         ("configure(fresh='always')", 3, "'inputs', 'never'"),
         ("configure(bundle_data='rules.csv')", 3, r"write \['rules.csv'\]"),
-        ("configure(bundle_data=['../x'])", 3, "must lie in the project"),
+        ("configure(bundle_data=['../x'])", 3, "must be in the project"),
         ("configure(allowed_run_duration=0)", 3, "more than 0 seconds"),
         ("transform_df(Output('s.o'))(3)", 3, "decorates a function"),
         (
@@ -128,7 +128,7 @@ def test_declaration_survives_json() -> None:
         (
             "@incremental(snapshot_inputs=['b'])\n@transform_df(Output('s.o'))\ndef f(): ...",
             3,
-            "'b', which is no input",
+            "'b', which is not an input",
         ),
     ],
 )
@@ -159,14 +159,14 @@ def test_wrapped_function_is_known_by_the_line_that_the_user_wrote() -> None:
         @timed
         def f(a): ...
         """
-    assert defined(source).f.place.line == 12
+    assert defined(source).f.location.line == 12
 
 
 def test_parameters_bind_values_of_their_type_only() -> None:
     assert FloatParam(1).value == 1.0
     assert BooleanParam(False).bind(True).value is True
     assert StringParam("a").bind("b").default == "a"
-    with pytest.raises(InvalidDefinition, match="a boolean parameter cannot be 1"):
+    with pytest.raises(InvalidDefinition, match="1 is not a valid boolean parameter"):
         BooleanParam(False).bind(1)
 
 

@@ -99,7 +99,7 @@ def test_transform_writes_each_output_itself() -> None:
 def test_output_left_unwritten_fails_and_names_the_dataset() -> None:
     with pytest.raises(NothingWritten, match=r"without writing s\.big") as failed:
         run(split, Frame([1]))
-    assert failed.value.facts["line"] == split.place.line
+    assert failed.value.facts["line"] == split.location.line
 
 
 def test_output_left_unwritten_is_allowed_when_declared() -> None:
@@ -162,7 +162,9 @@ def test_input_reads_in_the_mode_asked_for() -> None:
     given.dataframe()
     given.dataframe("previous")
     assert asked == [ReadMode.ADDED, ReadMode.PREVIOUS]
-    with pytest.raises(Invalid, match="no mode 'newest'; there are added, previous, current"):
+    with pytest.raises(
+        Invalid, match="'newest' is not a mode; use one of added, previous, current"
+    ):
         given.dataframe("newest")
 
 
@@ -231,5 +233,5 @@ def test_call_with_one_frame_is_a_full_one_and_later_writes_replace() -> None:
 def test_call_with_an_unknown_mode_or_an_output_that_held_nothing_is_refused() -> None:
     with pytest.raises(Invalid, match=r"give \{'added': …\}"):
         seen(src={"new": Frame([1])}, out=Frame([]))
-    with pytest.raises(Invalid, match="out holds nothing"):
+    with pytest.raises(Invalid, match="out has no previous content"):
         seen(src={"added": Frame([1])})

@@ -7,10 +7,10 @@ import pytest
 from headgate.catalog.retention import kept_histories, words_of
 from headgate.errors import Invalid
 from headgate.model.ids import Instant, TransactionId
-from headgate.upkeep.cleanup import DAY_SECONDS, Cleaned, Step, check_older_than
-from headgate.upkeep.reachability import Fate, Kind, Limits, decide, read_key
+from headgate.upkeep.cleanup import DAY_SECONDS, CleanupReport, Step, check_older_than
+from headgate.upkeep.reachability import Cutoffs, Disposition, Kind, decide, read_key
 
-_LIMITS = Limits(young_since=Instant(100), fresh_since=Instant(200))
+_CUTOFFS = Cutoffs(young_since=Instant(100), fresh_since=Instant(200))
 
 
 def _t(*names: str) -> set[TransactionId]:
@@ -66,38 +66,38 @@ def test_key_is_read_as_what_wrote_it(key: str, kind: Kind, digest: str | None) 
 @pytest.mark.parametrize(
     ("needed", "modified_at", "condemned_at", "fate"),
     [
-        (True, 0, None, Fate.NEEDED),
-        (True, 0, 1, Fate.SPARE),
-        (False, 99, None, Fate.CONDEMN),
-        (False, 100, None, Fate.YOUNG),
-        (False, 0, 200, Fate.SWEEP),
-        (False, 0, 201, Fate.WAITING),
+        (True, 0, None, Disposition.NEEDED),
+        (True, 0, 1, Disposition.SPARE),
+        (False, 99, None, Disposition.CONDEMN),
+        (False, 100, None, Disposition.YOUNG),
+        (False, 0, 200, Disposition.SWEEP),
+        (False, 0, 201, Disposition.WAITING),
         # Stored anew after it was swept: its writer is about to take it back.
-        (False, 100, 200, Fate.YOUNG),
+        (False, 100, 200, Disposition.YOUNG),
     ],
 )
 def test_object_is_decided_by_need_and_age(
-    needed: bool, modified_at: int, condemned_at: int | None, fate: Fate
+    needed: bool, modified_at: int, condemned_at: int | None, fate: Disposition
 ) -> None:
     found = decide(
         Kind.OBJECT,
         needed=needed,
         modified_at=Instant(modified_at),
         condemned_at=None if condemned_at is None else Instant(condemned_at),
-        limits=_LIMITS,
+        cutoffs=_CUTOFFS,
     )
     assert found is fate
 
 
 @pytest.mark.parametrize(
     ("kind", "needed", "fate"),
-    [(Kind.TABLE, None, Fate.UNSURE), (Kind.UNKNOWN, False, Fate.FOREIGN)],
+    [(Kind.TABLE, None, Disposition.UNSURE), (Kind.UNKNOWN, False, Disposition.FOREIGN)],
 )
 def test_what_is_not_ours_or_in_doubt_is_left_alone_whatever_its_age(
-    kind: Kind, needed: bool | None, fate: Fate
+    kind: Kind, needed: bool | None, fate: Disposition
 ) -> None:
     found = decide(
-        kind, needed=needed, modified_at=Instant(0), condemned_at=Instant(0), limits=_LIMITS
+        kind, needed=needed, modified_at=Instant(0), condemned_at=Instant(0), cutoffs=_CUTOFFS
     )
     assert found is fate
 
@@ -109,7 +109,7 @@ def test_grace_under_a_day_is_refused() -> None:
 
 
 def test_report_counts_by_step_and_reason() -> None:
-    cleaned = Cleaned(dry_run=False)
+    cleaned = CleanupReport(dry_run=False)
     cleaned.add(Step.CONDEMN, "object", "a", "unneeded", bytes=7)
     cleaned.add(Step.SWEEP, "object", "b", "unneeded", bytes=5)
     for number in range(30):

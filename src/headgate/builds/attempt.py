@@ -1,4 +1,8 @@
-"""The catalog's half of an attempt: what is ordered, and what is staged of what was done."""
+"""Attempts of jobs: the work of an attempt, its result, its order and the staging of its outputs.
+
+An order names everything by id and digest, so that an attempt can run in this process's Spark or
+at a client. Job events are defined here too; the ledger emits them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import enum
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -17,8 +21,8 @@ from headgate.catalog.database import Database
 from headgate.catalog.records import load_transaction
 from headgate.catalog.transactions import stage_version
 from headgate.errors import VersionExpired
+from headgate.files.edits import FileEdit, root_of, stage_edit
 from headgate.files.objects import Digest
-from headgate.files.publication import FileEdit, root_of, stage_edit
 from headgate.files.tree import Entry
 from headgate.model.freshness import Decision, effective_parameters
 from headgate.model.ids import BuildId, TransactionId
@@ -26,23 +30,22 @@ from headgate.model.incrementality import Extent, Span
 from headgate.model.jobspecs import OutputSpec
 from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, DatasetKind, Transaction
-from headgate.model.ports import ObjectStore
+from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings
-from headgate.tables.classify import tip_of
+from headgate.tables.snapshots import current_snapshot_id
 
 if TYPE_CHECKING:
-    from headgate.builds.ledger import Ledger
+    # Slow to load: it brings the HTTP server.
     from headgate.spark.workplace import Workplace
 
-
-# One attempt of one job as a build sees it: what it is given, how it ends, how it is stopped.
+# --- work and result ------------------------------------------------------------------------
 
 Progress = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pinned:
-    """An input, pinned to the transaction that this run reads."""
+    """An input, pinned to one transaction."""
 
     dataset: DatasetName
     branch: str
@@ -52,18 +55,18 @@ class Pinned:
 
 @dataclass(frozen=True, kw_only=True)
 class JobWork:
-    """Everything one attempt needs to know."""
+    """Everything that one attempt needs."""
 
     decision: Decision
     attempt: AttemptRef
     inputs: Mapping[str, Pinned]
-    # Of an incremental job: by table that it reads, the Iceberg snapshot.
+    # Of an incremental job: the Iceberg snapshot of each table that it reads.
     snapshots: Mapping[str, int]
     outputs: Mapping[DatasetName, TransactionId]
     branch: str
     fallback: tuple[str, ...]
     parameters: Mapping[str, Any]
-    # Of this attempt alone: its log, and the files that it reads and writes.
+    # Of this attempt alone; has its log, and the files that it reads and writes.
     directory: Path
 
     @property
@@ -73,61 +76,69 @@ class JobWork:
 
     @property
     def added(self) -> Mapping[str, Span]:
-        """By input: what of it is new, where the job is to read only that."""
+        """Return the new part of each input, where the job reads only that."""
         extent = self.decision.incremental
         return {span.name: span for span in extent.reads} if extent is not None else {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """How an attempt ended; `error` has the user's line and traceback where it failed."""
+    """Result of an attempt; `error` has the line and traceback of the user's code."""
 
     succeeded: bool
     written: tuple[str, ...] = ()
-    # Of the written ones: those whose files stand in place of all that were there.
+    # Outputs of files whose earlier content is replaced.
     replaced: tuple[str, ...] = ()
-    # By output of files that was written: what is in it, whose contents are stored.
+    # Entries of each written output of files; their contents are stored already.
     files: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
     aborted: bool = False
     rows: int = 0
     spark_jobs: int = 0
-    # What its checks found, in the form that is kept with a transaction.
+    # Results of its checks, in the form stored with a transaction.
     checks: tuple[Mapping[str, Any], ...] = ()
     error: Mapping[str, Any] | None = None
 
 
 class Attempt(Protocol):
-    """Whatever does a job's work: it stages all outputs before it says that it succeeded."""
+    """One attempt of a job; stages all outputs before it returns a success."""
 
     def run(self, progress: Progress) -> JobResult: ...
 
     def stop(self, reason: str) -> None:
-        """Ends it from another thread, at whatever moment; it then reports this reason."""
+        """Stop it, from any thread and at any time; its result then has this reason."""
         ...
 
 
 class Jobs(Protocol):
-    """Where jobs are done."""
+    """Engine or client that runs the jobs of a build."""
 
     def expect(self, count: int) -> None:
-        """So many jobs are still to come: what they need may be made ready."""
+        """Prepare for this many further jobs."""
         ...
 
     def start(self, work: JobWork) -> Attempt: ...
 
 
 def log_in(directory: Path) -> Path:
-    """What the user's code prints goes here, in the directory of its attempt."""
+    """Return the log file of an attempt's directory: what the user's code prints."""
     return directory / "job.log"
 
 
-# What happened to a job, for those who listen: told only after the catalog has it.
+def job_key(build: BuildId, position: int) -> str:
+    """Return the task key of a build's job."""
+    return f"{build}/{position}"
 
-# Only its type: a ledger tells with what is defined here.
+
+def job_position(key: str) -> int:
+    """Return the position of a job in its build, from its task key."""
+    return int(key.rpartition("/")[2])
 
 
-class Happened(enum.StrEnum):
-    """The four words that OpenLineage has for it too."""
+# --- events ---------------------------------------------------------------------------------
+
+
+class JobEventType(enum.StrEnum):
+    """Event types of OpenLineage."""
 
     START = "START"
     COMPLETE = "COMPLETE"
@@ -136,104 +147,51 @@ class Happened(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobHappening:
-    """One step of one attempt of a job; of an adopted job, which has no attempt, of the job."""
+class JobEvent:
+    """Start or end of an attempt or, without an attempt, of an adopted job."""
 
-    what: Happened
+    type: JobEventType
     at: datetime
     actor: str
     build: BuildId
-    build_attempt: AttemptRef
     branch: str
     fallback: tuple[str, ...]
     position: int
     decision: Decision
     attempt: AttemptRef | None
-    # As in the JSON of a build: dataset, branch, transaction.
+    # Dataset, branch and transaction, as in the JSON of a build.
     inputs: tuple[Mapping[str, Any], ...]
-    # Transactions by dataset: committed ones where it is complete, else those that were open.
+    # Transactions by dataset: committed ones in COMPLETE, else those that were open.
     outputs: Mapping[str, str]
     rows: int = 0
     spark_jobs: int = 0
     error: Mapping[str, Any] | None = None
 
 
-Listen = Callable[[JobHappening], None]
-
-
-def nobody(_: JobHappening) -> None:
-    """Where nobody listens."""
-
-
-def tell(ledger: Ledger, position: int, what: Happened, attempt: AttemptRef | None) -> None:
-    """Tells whoever listens; the listener sees to it that it neither fails nor waits."""
-    report, opened = ledger.reports[position], ledger.opened
-    outputs = report.transactions or {
-        str(name): id for name, id in opened.transactions.get(position, {}).items()
-    }
-    published = what is not Happened.COMPLETE or bool(report.transactions)
-    ledger.parts.listen(
-        JobHappening(
-            what=what,
-            at=datetime.now(UTC),
-            actor=ledger.actor,
-            build=opened.id,
-            build_attempt=opened.attempt,
-            branch=opened.plan.request.branch,
-            fallback=opened.plan.request.fallback,
-            position=position,
-            decision=report.decision,
-            attempt=attempt,
-            inputs=tuple(dict(given) for given in report.inputs),
-            outputs=outputs if published else {},
-            rows=report.rows,
-            spark_jobs=report.spark_jobs,
-            error=dict(report.error) if report.error else None,
-        )
-    )
-
-
-def tell_adopted(ledger: Ledger) -> None:
-    """What was adopted has happened by the time a build is open, or at the end of an atomic one."""
-    for position, report in enumerate(ledger.reports):
-        if report.decision.candidate is not None:
-            tell(ledger, position, Happened.START, None)
-            tell(ledger, position, Happened.COMPLETE, None)
-
-
-def tell_staged(ledger: Ledger, what: Happened) -> None:
-    """The jobs of an atomic build, whose one publication was made, or never will be."""
-    for position, report in enumerate(ledger.reports):
-        if report.transactions and report.decision.candidate is None:
-            tell(ledger, position, what, ledger.attempt(position))
-
-
-# What a build works with, handed in by the store.
-
-# Slow to load: it brings the HTTP server.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Parts:
+    """Services of the store that a build uses."""
+
     settings: Settings
     database: Database
     objects: ObjectStore
     contents: Contents
     workplace: Workplace
-    listen: Listen = nobody
+    # Receives job events after the catalog transaction commits; must neither block nor raise.
+    listener: Callable[[JobEvent], None] | None = None
 
 
-# One attempt as it is ordered: all that whoever does it has to know, wherever that is.
+# --- orders ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputOrder:
-    """An input, pinned; of files, the root of its tree and of the one that was read last."""
+    """A pinned input; of files, the roots of its tree and of the tree that was read last."""
 
     dataset: str
     branch: str
     transaction: str
-    # The Iceberg snapshot that was read last, where only what is newer is to be read.
+    # The Iceberg snapshot that was read last, where only newer rows are read.
     since_snapshot: int | None = None
     root: str | None = None
     since_root: str | None = None
@@ -241,7 +199,7 @@ class InputOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOrder:
-    """An output, and what it held before: an Iceberg snapshot, or the root of a tree."""
+    """An output, and its earlier content: an Iceberg snapshot, or the root of a tree."""
 
     dataset: str
     is_files: bool
@@ -251,74 +209,75 @@ class OutputOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOrder:
-    """Names everything by id and digest; the token opens this attempt's own context alone."""
+    """One attempt by ids and digests; the token opens only this attempt's own context."""
 
     key: str
     epoch: int
     token: str
     module: str
-    # Digest of the code.
+    # Digest of the code bundle.
     bundle: str
     inputs: Mapping[str, InputOrder]
     outputs: Mapping[str, OutputOrder]
     branch: str
     fallback: tuple[str, ...] = ()
     incremental: bool = False
-    # How much it reads and why, for the log.
+    # Full or incremental, and the reason; for the log.
     extent: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     allowed_run_seconds: float | None = None
 
     @property
     def id(self) -> str:
-        """The attempt's name, as in the context `job:<id>`."""
+        """Return the id of the attempt, as in the context `job:<id>`."""
         return f"{self.key}:{self.epoch}"
 
     @property
     def name(self) -> str:
-        """The same as a file may be called, and a Spark job tagged."""
+        """Return the id in the form of a file name and of a Spark job tag."""
         return f"{self.key.replace('/', '-')}-{self.epoch}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, sent: Mapping[str, Any]) -> Self:
-        told = dict(sent)
-        told["inputs"] = {name: InputOrder(**given) for name, given in sent["inputs"].items()}
-        told["outputs"] = {name: OutputOrder(**given) for name, given in sent["outputs"].items()}
-        told["fallback"] = tuple(sent["fallback"])
-        return cls(**told)
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        inputs, outputs = document["inputs"].items(), document["outputs"].items()
+        fields = dict(document)
+        fields["inputs"] = {name: InputOrder(**given) for name, given in inputs}
+        fields["outputs"] = {name: OutputOrder(**given) for name, given in outputs}
+        fields["fallback"] = tuple(document["fallback"])
+        return cls(**fields)
 
 
 def make_order(parts: Parts, work: JobWork) -> JobOrder:
-    """Gives the attempt a token for what it may touch, and says what is to be done."""
-    return _Ordering(parts, work).order()
+    """Return the order of an attempt, with a token for the datasets that it reads and writes."""
+    return _OrderMaker(parts, work).make()
 
 
-def settle_outputs(parts: Parts, work: JobWork, result: JobResult) -> None:
-    """Files that were written are staged; a table that was not keeps what it showed."""
+def stage_outputs(parts: Parts, work: JobWork, result: JobResult) -> None:
+    """Stage the files that were written; a table that was not written keeps its content."""
     for output in work.decision.job.spec.outputs:
         transaction = _load(parts, work.outputs[output.dataset])
         written = output.name in result.written
         if output.kind is DatasetKind.FILES and written:
             _stage_files(parts, work, transaction, output.name, result)
         elif output.kind is DatasetKind.TABLE and not written:
-            _keep_shown(parts, work, transaction)
+            _keep_content(parts, work, transaction)
 
 
-class _Ordering:
+class _OrderMaker:
     def __init__(self, parts: Parts, work: JobWork) -> None:
         self._parts = parts
         self._work = work
 
-    def order(self) -> JobOrder:
+    def make(self) -> JobOrder:
         work, spec = self._work, self._work.decision.job.spec
         extent = work.decision.incremental
         return JobOrder(
             key=work.attempt.key,
             epoch=work.attempt.epoch,
-            token=self._equip(),
+            token=self._issue_token(),
             module=spec.declaration.module,
             bundle=spec.bundle,
             inputs={name: self._input(name, pin) for name, pin in work.inputs.items()},
@@ -331,7 +290,7 @@ class _Ordering:
             allowed_run_seconds=spec.declaration.allowed_run_seconds,
         )
 
-    def _equip(self) -> str:
+    def _issue_token(self) -> str:
         token = secrets.token_urlsafe(32)
         equip_attempt(
             self._parts.database,
@@ -366,7 +325,7 @@ class _Ordering:
         is_files = output.kind is DatasetKind.FILES
         snapshot = None
         if not is_files and held is not None and self._work.is_incremental:
-            snapshot = tip_of(self._parts.contents.tables.read(held.location).metadata)
+            snapshot = current_snapshot_id(self._parts.contents.tables.read(held.location).metadata)
         return OutputOrder(
             dataset=str(output.dataset),
             is_files=is_files,
@@ -384,7 +343,7 @@ class _Ordering:
 def _stage_files(
     parts: Parts, work: JobWork, transaction: Transaction, name: str, result: JobResult
 ) -> None:
-    """On top of what the output held, or in place of all of it."""
+    """Add to the files of the output, or replace all of them."""
     trees = parts.contents.trees
     put = result.files[name]
     kept = {entry.path for entry in put}
@@ -394,7 +353,7 @@ def _stage_files(
     stage_edit(parts.database, trees, transaction, edit, attempt=work.attempt)
 
 
-def _keep_shown(parts: Parts, work: JobWork, transaction: Transaction) -> None:
+def _keep_content(parts: Parts, work: JobWork, transaction: Transaction) -> None:
     parent = transaction.parent
     if parent is None or transaction.version is not None:
         return

@@ -1,4 +1,4 @@
-"""The code of a project at one commit as one content-addressed archive."""
+"""Bundles: the Python code of a project as one reproducible, content-addressed archive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.errors import Invalid, ObjectCorrupted
 from headgate.model.names import check_file_path
 from headgate.transforms.discovery import SOURCE_LAYOUT
 
-# The earliest moment a zip can say; a real one would make equal content differ.
+# The earliest time of the zip format; a real one would make equal content differ.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 _PLAIN_FILE = 0o100644 << 16
 _UNIX = 3
@@ -24,17 +24,17 @@ _UNIX = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A reproducible zip: the same files make the same bytes, wherever and whenever."""
+    """A reproducible zip: equal files make equal bytes."""
 
     data: bytes
     digest: str
 
 
 def make_bundle(tree: Path, data_files: Iterable[str] = ()) -> Bundle:
-    """Bundles all Python files of an exported tree, and the data files named."""
+    """Return a bundle of all Python files of an exported tree, and of the data files."""
     names = {*python_files(tree), *data_files}
     buffer = io.BytesIO()
-    # Stored, not deflated: compressed bytes depend on the zlib at hand.
+    # Stored, not deflated: compressed bytes depend on the version of zlib.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(names):
             entry = zipfile.ZipInfo(check_file_path(name), date_time=_NO_TIME)
@@ -46,20 +46,20 @@ def make_bundle(tree: Path, data_files: Iterable[str] = ()) -> Bundle:
 
 
 def check_bundle(data: bytes) -> None:
-    """Refuses what is no zip, or would write outside the directory that it is unpacked to."""
+    """Raise if the data is not a zip, is damaged, or has a path outside its directory."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in archive.namelist():
                 check_file_path(name)
             broken = archive.testzip()
     except zipfile.BadZipFile as error:
-        raise Invalid(f"the bundle is no zip: {error}.") from error
+        raise Invalid(f"the bundle is not a zip archive: {error}.") from error
     if broken is not None:
-        raise Invalid(f"the bundle's file {broken!r} is damaged.", path=broken)
+        raise Invalid(f"the file {broken!r} of the bundle is damaged.", path=broken)
 
 
 def unpack_bundle(data: bytes, digest: str, parent: Path) -> Path:
-    """The directory `parent/digest` with the bundle's files; whole, or not there at all."""
+    """Unpack into `parent/digest`, which appears complete or not at all."""
     target = parent / digest
     if target.is_dir():
         return target
@@ -72,7 +72,7 @@ def unpack_bundle(data: bytes, digest: str, parent: Path) -> Path:
         _extract(data, unfinished)
         unfinished.rename(target)
     except OSError:
-        # Another process was first with the same content, or the disk refused.
+        # Another process has unpacked the same bundle, or the disk has failed.
         if not target.is_dir():
             raise
     finally:
@@ -81,13 +81,13 @@ def unpack_bundle(data: bytes, digest: str, parent: Path) -> Path:
 
 
 def python_files(tree: Path) -> tuple[str, ...]:
-    """All Python files below a directory, relative to it, with forward slashes; sorted."""
+    """Return the Python files below a directory, relative to it, with forward slashes; sorted."""
     found = (path for path in tree.rglob("*.py") if path.is_file() and not path.is_symlink())
     return tuple(sorted(path.relative_to(tree).as_posix() for path in found))
 
 
 def module_name(file: str, *, source_layout: bool) -> str | None:
-    """The name by which a project's file is imported, or None if no name can reach it."""
+    """Return the name that imports a file of a project, or None if no name can."""
     parts = list(PurePosixPath(file).with_suffix("").parts)
     if source_layout and parts[0] == SOURCE_LAYOUT:
         parts = parts[1:]

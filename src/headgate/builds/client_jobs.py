@@ -1,7 +1,7 @@
-"""Jobs that are done elsewhere, by the client that started the build: ordered here, heard of here.
+"""Client-run jobs: the server makes orders, the client that started the build runs them.
 
-What is ordered and what is stopped is a matter of state, so a client that missed an answer gets it
-with the next one; what it says is numbered for each attempt, so a repetition is heard once.
+Orders are state, not messages: a client that missed a response gets them with the next one. The
+client's messages are numbered for each attempt, so that a repeated one is received once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from headgate.attempts import LEASE_SECONDS
 from headgate.builds.attempt import (
     JobOrder,
     JobResult,
@@ -23,218 +24,224 @@ from headgate.builds.attempt import (
     Progress,
     log_in,
     make_order,
-    settle_outputs,
+    stage_outputs,
 )
-from headgate.builds.open import LEASE_SECONDS
 from headgate.catalog.records import load_transaction
 from headgate.errors import ContentSwept, Invalid
 from headgate.files.objects import Digest, in_parallel
 from headgate.files.tree import Entry
-from headgate.model.checks import check_result_from_json, stopping
+from headgate.model.checks import blocking, check_result_from_json
 from headgate.model.names import check_file_path
 from headgate.model.nouns import DatasetKind
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 Wake = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """One thing that a client said of an attempt: an event of its process, or how it ended."""
+class JobMessage:
+    """A client's message about an attempt: an event of its process, or its result."""
 
     attempt: str
     number: int
     event: Mapping[str, Any]
-    # Of the last one; files are named by the roots of the trees that were sent.
+    # Of the last message; `roots` are the uploaded trees, by output of files.
     result: JobResult | None = None
     roots: Mapping[str, str] | None = None
     log: str | None = None
 
 
-class HandedJobs:
-    """Where jobs are done: at a client, as long as it is heard of."""
+class ClientJobs:
+    """Jobs that a client runs, for as long as its requests arrive."""
 
     def __init__(
         self,
         parts: Parts,
         *,
         give_up: Callable[[], None],
-        on_word_of: str | None = None,
+        reported_by: str | None = None,
         silent_seconds: float = LEASE_SECONDS,
     ) -> None:
         self.parts = parts
-        # Whose word it is that the code was what computed this, where that is worth saying.
-        self.on_word_of = on_word_of
+        # The actor whose claim it is that the published code ran, where its role is not enough.
+        self.reported_by = reported_by
         self.silent_seconds = silent_seconds
         self.expected = 0
         self._give_up = give_up
         self._lock = threading.Lock()
-        self._heard_at = time.monotonic()
-        # Set once it can begin what it is given.
+        self._received_at = time.monotonic()
+        # Set once the client's engine has started.
         self._ready = threading.Event()
-        self._handed: dict[str, HandedAttempt] = {}
+        self._attempts: dict[str, ClientAttempt] = {}
         self._orders: dict[str, JobOrder] = {}
-        self._listeners: list[Wake] = []
+        self._subscribers: list[Wake] = []
 
-    # --- what a build sees ------------------------------------------------------------------
+    # --- for the build ----------------------------------------------------------------------
 
     def expect(self, count: int) -> None:
-        """Returns once the client's engine is there: the clock of the first job runs from then."""
+        """Wait for the client's engine, so that the clock of the first job starts after it."""
         self.expected = count
-        self.ring()
-        while not self._ready.wait(_LOOK_SECONDS):
-            if not self.look_after_client():
+        self.notify()
+        while not self._ready.wait(_POLL_SECONDS):
+            if not self.check_client():
                 return
 
-    def wait_no_longer(self) -> None:
-        """The build has been ended: whether the client ever comes to be ready is of no matter."""
+    def stop_waiting(self) -> None:
+        """End the wait for the client's engine: the build has ended."""
         self._ready.set()
 
-    def start(self, work: JobWork) -> HandedAttempt:
-        return HandedAttempt(self, work)
+    def start(self, work: JobWork) -> ClientAttempt:
+        return ClientAttempt(self, work)
 
-    # --- what the client's exchange sees ----------------------------------------------------
+    # --- for the client's requests ----------------------------------------------------------
 
-    def hear(self, said: Sequence[Said], *, ready: bool = True) -> None:
-        """Takes in what came; of an attempt that is not wanted any more, nothing."""
+    def receive(self, messages: Sequence[JobMessage], *, ready: bool = True) -> None:
+        """Pass messages to their attempts; ignore those of attempts that have ended."""
         if ready:
             self._ready.set()
         with self._lock:
-            self._heard_at = time.monotonic()
-            found = [(self._handed.get(one.attempt), one) for one in said]
-        for attempt, one in found:
+            self._received_at = time.monotonic()
+            found = [(self._attempts.get(message.attempt), message) for message in messages]
+        for attempt, message in found:
             if attempt is not None:
-                attempt.hear(one)
+                attempt.receive(message)
 
     def orders(self) -> tuple[JobOrder, ...]:
-        """The attempts that are to be under way now."""
+        """Return the orders of all attempts that have not ended."""
         with self._lock:
             return tuple(self._orders.values())
 
     @contextmanager
-    def listening(self, wake: Wake) -> Iterator[None]:
-        """Within the block `wake` is called whenever there may be something new to say."""
+    def subscribed(self, wake: Wake) -> Iterator[None]:
+        """Call `wake` after each change, for the length of the block."""
         with self._lock:
-            self._listeners.append(wake)
+            self._subscribers.append(wake)
         try:
             yield
         finally:
             with self._lock:
-                self._listeners.remove(wake)
+                self._subscribers.remove(wake)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         with self._lock:
-            listeners = list(self._listeners)
-        for wake in listeners:
+            subscribers = list(self._subscribers)
+        for wake in subscribers:
             wake()
 
-    # --- what attempts see ------------------------------------------------------------------
+    # --- for attempts -----------------------------------------------------------------------
 
     @contextmanager
-    def handing(self, order: JobOrder, attempt: HandedAttempt) -> Iterator[None]:
-        """Within the block the client is to do this, and what it says of it is heard."""
+    def ordered(self, order: JobOrder, attempt: ClientAttempt) -> Iterator[None]:
+        """Order an attempt from the client, and receive its messages, within the block."""
         with self._lock:
-            self._handed[order.id], self._orders[order.id] = attempt, order
-        self.ring()
+            self._attempts[order.id], self._orders[order.id] = attempt, order
+        self.notify()
         try:
             yield
         finally:
             with self._lock:
-                del self._handed[order.id], self._orders[order.id]
-            self.ring()
+                del self._attempts[order.id], self._orders[order.id]
+            self.notify()
 
-    def look_after_client(self) -> bool:
-        """Whether the client is there; where it was not heard of for too long, gives up."""
+    def check_client(self) -> bool:
+        """Return True if the client's requests arrive; else give up the build."""
         with self._lock:
-            silent = time.monotonic() - self._heard_at
+            silent = time.monotonic() - self._received_at
         if silent > self.silent_seconds:
             self._give_up()
             return False
         return True
 
 
-class HandedAttempt:
-    """One attempt that a client does; its end comes from there, or from whoever stops it here."""
+class ClientAttempt:
+    """One client-run attempt; ends with the client's result, or when the server stops it."""
 
-    def __init__(self, jobs: HandedJobs, work: JobWork) -> None:
+    def __init__(self, jobs: ClientJobs, work: JobWork) -> None:
         self._jobs = jobs
         self._parts = jobs.parts
         self._work = work
         self._lock = threading.Lock()
-        self._heard = 0
-        # What was said, and the reason for which it is to stop.
-        self._inbox: queue.SimpleQueue[Said | str] = queue.SimpleQueue()
+        # Number of the last message.
+        self._received = 0
+        # Messages, or the reason to stop.
+        self._inbox: queue.SimpleQueue[JobMessage | str] = queue.SimpleQueue()
 
     def run(self, progress: Progress) -> JobResult:
-        with self._jobs.handing(make_order(self._parts, self._work), self):
-            result = self._listen(progress)
+        with self._jobs.ordered(make_order(self._parts, self._work), self):
+            result = self._await_result(progress)
         if result.succeeded and not result.aborted:
-            self._check_staged(result)
-            settle_outputs(self._parts, self._work, result)
+            self._check_outputs(result)
+            stage_outputs(self._parts, self._work, result)
         return result
 
     def stop(self, reason: str) -> None:
         self._inbox.put(reason)
 
-    def hear(self, said: Said) -> None:
-        """Once; what comes again was said on a connection whose reply was lost."""
+    def receive(self, message: JobMessage) -> None:
+        """Queue a message; ignore one that came before, whose response the client lost."""
         with self._lock:
-            if said.number > self._heard + 1:
+            expected = self._received + 1
+            if message.number > expected:
                 raise Invalid(
-                    f"{said.attempt} said number {said.number} where {self._heard + 1} was to come."
+                    f"message {message.number} of {message.attempt} arrived before message "
+                    f"{expected}. Send the messages of an attempt in order, numbered from 1."
                 )
-            if said.number == self._heard + 1:
-                self._heard = said.number
-                self._inbox.put(said)
+            if message.number == expected:
+                self._received = message.number
+                self._inbox.put(message)
 
-    def _listen(self, progress: Progress) -> JobResult:
+    def _await_result(self, progress: Progress) -> JobResult:
         while True:
             try:
-                said = self._inbox.get(timeout=_LOOK_SECONDS)
+                message = self._inbox.get(timeout=_POLL_SECONDS)
             except queue.Empty:
-                self._jobs.look_after_client()
+                self._jobs.check_client()
                 continue
-            if isinstance(said, str):
-                return JobResult(succeeded=False, error={"message": said})
-            if said.result is not None:
-                return self._result(said.result, said)
-            progress(said.event)
+            if isinstance(message, str):
+                return JobResult(succeeded=False, error={"message": message})
+            if message.result is not None:
+                return self._result(message.result, message)
+            progress(message.event)
 
-    def _result(self, result: JobResult, said: Said) -> JobResult:
-        if said.log:
+    def _result(self, result: JobResult, message: JobMessage) -> JobResult:
+        if message.log:
             log = log_in(self._work.directory)
             log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(said.log)
-        roots = said.roots or {}
+            log.write_text(message.log)
+        roots = message.roots or {}
         return replace(result, files={name: self._files(root) for name, root in roots.items()})
 
     def _files(self, root: str) -> list[Entry]:
-        """What a client says is in a tree that it sent, if all of that is here."""
+        """Return the entries of an uploaded tree; raise if a content of it is missing."""
         trees = self._parts.contents.trees
 
         def check(entry: Entry) -> Entry:
             check_file_path(entry.path)
-            if not entry.is_directory and trees.find_size(entry.digest) != entry.size:
+            if not entry.is_directory and trees.objects.find_size(entry.digest) != entry.size:
                 raise ContentSwept(path=entry.path)
             return entry
 
         return list(in_parallel(check, trees.walk(Digest(root))))
 
-    def _check_staged(self, result: JobResult) -> None:
-        """A client's word that it wrote something is not enough."""
-        if stopping(check_result_from_json(check) for check in result.checks):
-            raise Invalid("the client said that a job succeeded whose checks were not met.")
+    def _check_outputs(self, result: JobResult) -> None:
+        """Raise if the client's result contradicts its checks or what it uploaded."""
+        if blocking(check_result_from_json(check) for check in result.checks):
+            raise Invalid("the client reported success for a job with failed checks.")
         known = {output.name for output in self._work.decision.job.spec.outputs}
-        if not known.issuperset((*result.written, *result.replaced, *result.files)):
-            raise Invalid("the client said that it wrote what is no output of this job.")
+        unknown = {*result.written, *result.replaced, *result.files} - known
+        if unknown:
+            names = ", ".join(sorted(unknown))
+            raise Invalid(f"the client reported outputs that the job does not have: {names}.")
         for output in self._work.decision.job.spec.outputs:
             if output.name not in result.written:
                 continue
             id = self._work.outputs[output.dataset]
-            came = output.name in result.files
+            arrived = output.name in result.files
             if output.kind is DatasetKind.TABLE:
                 held = self._parts.database.read(partial(load_transaction, id=id))
-                came = held.version is not None
-            if not came:
-                raise Invalid(f"the client said that it wrote {output.dataset}, but nothing came.")
+                arrived = held.version is not None
+            if not arrived:
+                raise Invalid(
+                    f"the client reported that it wrote {output.dataset}, but sent no content."
+                )

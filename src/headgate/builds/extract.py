@@ -1,8 +1,8 @@
-"""Imports a project's modules in a process of its own and prints the transforms it finds.
+"""Program that imports a project's modules and prints their transforms.
 
 `python -m headgate.builds.extract DIR MODULE…` prints one JSON document on stdout:
-`{"transforms": […]}`, or `{"error": …}` in the shape of `ExtractionError`. What the modules
-print goes to stderr.
+`{"transforms": […]}`, or `{"error": {"kind", "module", "file", "line", "reason", "traceback"}}`.
+Output of the modules goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,37 +24,42 @@ from headgate.transforms.invocation import users_line
 
 
 class ForeignModule(Exception):
-    """A module's name led to a file outside the project."""
+    """A module of the project has the name of a module outside of it."""
 
 
 def extract(tree: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The declarations of all transforms in the named modules, or the first error."""
+    """Return the declarations of all transforms in the modules, or the first error."""
     sys.path[:0] = [str(root) for root in import_roots(tree)]
     modules: list[ModuleType] = []
     for name in names:
         try:
-            modules.append(_imported(name, tree))
-        except InvalidDefinition as error:
-            return {"error": _definition(error, name, tree)}
+            modules.append(_import(name, tree))
         # SystemExit too: a module that calls sys.exit() must not end this process silently.
         except (Exception, SystemExit) as error:
-            return {"error": _failure(error, name, tree)}
-    return {"transforms": [_described(*found, tree) for found in _unique(modules)]}
+            return {"error": _error(error, name, tree)}
+    return {
+        "transforms": [
+            describe(
+                transform, module=module.__name__, file=_relative(transform.location.file, tree)
+            ).to_json()
+            for transform, module in _unique(modules)
+        ]
+    }
 
 
-def _imported(name: str, tree: Path) -> ModuleType:
+def _import(name: str, tree: Path) -> ModuleType:
     module = importlib.import_module(name)
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).resolve().is_relative_to(tree.resolve()):
         raise ForeignModule(
-            f"the name {name!r} leads to {file or 'a built-in module'}, not into the project; "
+            f"{name!r} imports {file or 'a built-in module'}, which is outside the project; "
             "rename the project's module"
         )
     return module
 
 
 def _unique(modules: Sequence[ModuleType]) -> list[tuple[Transform, ModuleType]]:
-    """Each transform once, in the module that defines it, else in the first that has it."""
+    """Return each transform once, with the module that defines it, else the first that has it."""
     found: dict[int, tuple[Transform, ModuleType]] = {}
     for module in modules:
         for transform in transforms_of(module):
@@ -63,33 +68,23 @@ def _unique(modules: Sequence[ModuleType]) -> list[tuple[Transform, ModuleType]]
     return list(found.values())
 
 
-def _described(transform: Transform, module: ModuleType, tree: Path) -> dict[str, Any]:
-    file = _relative(transform.place.file, tree)
-    return describe(transform, module=module.__name__, file=file).to_json()
-
-
-def _definition(error: InvalidDefinition, name: str, tree: Path) -> dict[str, Any]:
+def _error(error: BaseException, name: str, tree: Path) -> dict[str, Any]:
+    """Return the error document; must be called while the error is handled."""
+    if isinstance(error, InvalidDefinition):
+        kind, reason = "definition", error.facts["reason"]
+        file, line = error.facts["file"], error.facts["line"]
+    else:
+        kind, text = "import", str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ").rstrip(".")
+        file, line = users_line(error.__traceback__) or (_file_of(name, tree), 1)
+        if isinstance(error, SyntaxError) and error.filename and error.lineno:
+            file, line = error.filename, error.lineno
     return {
-        "kind": "definition",
-        "module": name,
-        "file": _relative(error.facts["file"], tree),
-        "line": error.facts["line"],
-        "reason": error.facts["reason"],
-        "traceback": traceback.format_exc(),
-    }
-
-
-def _failure(error: BaseException, name: str, tree: Path) -> dict[str, Any]:
-    file, line = users_line(error.__traceback__) or (_file_of(name, tree), 1)
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        file, line = error.filename, error.lineno
-    text = str(error).strip().splitlines()
-    return {
-        "kind": "import",
+        "kind": kind,
         "module": name,
         "file": _relative(file, tree),
         "line": line,
-        "reason": f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ").rstrip("."),
+        "reason": reason,
         "traceback": traceback.format_exc(),
     }
 
@@ -110,16 +105,16 @@ def _relative(file: str, tree: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    # The modules may print; only the answer may reach the pipe that the parent reads.
-    answers = os.dup(1)
+    # Modules may print; only the document may reach the pipe that the parent reads.
+    stdout = os.dup(1)
     os.dup2(2, 1)
     tree = Path(arguments[0]).resolve()
-    # Only now: a relative PYTHONPATH was meant for the directory that the parent stands in.
+    # After the imports above: a relative PYTHONPATH is relative to the parent's directory.
     os.chdir(tree)
     document = extract(tree, arguments[1:])
-    with os.fdopen(answers, "w", encoding="utf-8") as pipe:
+    with os.fdopen(stdout, "w", encoding="utf-8") as pipe:
         json.dump(document, pipe)
-    # A thread or an atexit hook that a module started must not keep this process.
+    # Threads and atexit hooks of the modules must not keep this process alive.
     sys.stderr.flush()
     os._exit(0)
 

@@ -1,17 +1,21 @@
-"""A running build's book: what each job is doing, what was made, who may act for it."""
+"""State of a running build: its job reports, its attempts, and the transactions it has made.
+
+Job events go from here to the build's listener, after the catalog transaction commits.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headgate.builds.attempt import Attempt, Parts
-from headgate.builds.open import LEASE_SECONDS, OpenedBuild, job_key
-from headgate.builds.report import ShownJob, job_record, planned_reports
+from headgate.attempts import LEASE_SECONDS
+from headgate.builds.attempt import Attempt, JobEvent, JobEventType, Parts, job_key
+from headgate.builds.report import Watch, planned_reports
 from headgate.catalog.attempts import dispatch_attempt, find_attempt_state, give_up
 from headgate.catalog.builds import record_jobs
 from headgate.catalog.records import load_transactions
@@ -21,10 +25,11 @@ from headgate.model.ids import PublicationNumber, TransactionId
 from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, AttemptState, JobState, Transaction
 
-Watch = Callable[[Sequence[ShownJob]], None]
+if TYPE_CHECKING:
+    from headgate.builds.open import OpenedBuild
 
-# Spark reports twice a second; who looks from elsewhere is content with less.
-_TELL_SECONDS = 1.0
+# Spark reports progress twice a second; for readers of the catalog, less is enough.
+_RECORD_SECONDS = 1.0
 
 
 class Ledger:
@@ -39,44 +44,47 @@ class Ledger:
         self.directory = directory
         self.reports = planned_reports(opened.plan, opened.adopted)
         self.publications: list[PublicationNumber] = list(opened.publications)
-        # Of an atomic build: what its transactions will say of themselves once they are committed.
+        # Of an atomic build: provenance to be committed with each staged transaction.
         self.staged: dict[TransactionId, Provenance] = {}
-        # Of those, the ones whose type follows from what they hold.
-        self.natural: set[TransactionId] = set()
-        # Why no further work may begin, and whether it was decided outside of this process.
+        # Staged transactions whose type follows from their content.
+        self.inferred: set[TransactionId] = set()
+        # Reason why no further work may begin.
         self.stopped: str | None = None
+        # State of the build's attempt, where another process ended it.
         self.ended_by: AttemptState | None = None
         self._watch = watch
         self._lock = threading.Lock()
         self._running: dict[int, Attempt] = {}
-        # When each job's progress was last written down.
-        self._told: dict[int, float] = {}
+        # Time at which each job's progress was last recorded.
+        self._recorded_at: dict[int, float] = {}
         self._current: dict[int, AttemptRef] = dict(opened.attempts)
-        adopted = parts.database.read(lambda c: load_transactions(c, opened.adopted.values()))
-        self._made = {name: adopted[id] for name, id in opened.adopted.items()}
+        self._made: dict[DatasetName, Transaction] = {}
+        self.add_made(opened.adopted.values(), publication=None)
 
-    # --- what jobs make ---------------------------------------------------------------------
+    # --- transactions -----------------------------------------------------------------------
 
     def find_made(self, name: DatasetName) -> Transaction | None:
-        """What this build made of a dataset: committed or, in an atomic one, staged."""
+        """Return this build's transaction of a dataset: committed or, if atomic, staged."""
         with self._lock:
             return self._made.get(name)
 
-    def note_made(
-        self, made: Mapping[DatasetName, Transaction], publication: PublicationNumber | None
+    def add_made(
+        self, ids: Collection[TransactionId], publication: PublicationNumber | None
     ) -> None:
+        """Add transactions that this build has committed, staged or adopted."""
+        found = self.parts.database.read(lambda c: load_transactions(c, ids))
         with self._lock:
-            self._made |= made
+            self._made |= {transaction.dataset: transaction for transaction in found.values()}
             if publication is not None:
                 self.publications.append(publication)
 
-    def note_staged(
-        self, made: Mapping[TransactionId, Provenance], natural: Collection[TransactionId]
+    def add_staged(
+        self, made: Mapping[TransactionId, Provenance], inferred: Collection[TransactionId]
     ) -> None:
-        """These wait for the end of an atomic build."""
+        """Add transactions that the end of an atomic build commits."""
         with self._lock:
             self.staged |= made
-            self.natural |= set(natural)
+            self.inferred |= set(inferred)
 
     # --- attempts ---------------------------------------------------------------------------
 
@@ -85,13 +93,13 @@ class Ledger:
             return self._current[position]
 
     def live_attempts(self) -> list[AttemptRef]:
-        """The attempts of jobs that have not ended."""
+        """Return the attempts of jobs that have not ended."""
         unfinished = {JobState.WAITING, JobState.RUNNING}
         with self._lock:
             return [r for p, r in self._current.items() if self.reports[p].state in unfinished]
 
     def next_attempt(self, position: int) -> AttemptRef:
-        """A retry is a new epoch; its transactions start again from their base."""
+        """Dispatch a retry: a new epoch, whose transactions start again from their base."""
         ref = dispatch_attempt(
             self.parts.database,
             job_key(self.opened.id, position),
@@ -105,10 +113,10 @@ class Ledger:
         return ref
 
     def directory_of(self, attempt: AttemptRef) -> Path:
-        """Where an attempt works and leaves its log."""
+        """Return the working directory of an attempt, which also has its log."""
         return self.directory / f"{attempt.key.replace('/', '-')}-{attempt.epoch}"
 
-    def started(self, position: int, attempt: Attempt) -> None:
+    def start(self, position: int, attempt: Attempt) -> None:
         with self._lock:
             self._running[position] = attempt
             stopped = self.stopped
@@ -116,22 +124,22 @@ class Ledger:
             attempt.stop(stopped)
         self.set(position, JobState.RUNNING)
 
-    def ended(self, position: int) -> None:
+    def end(self, position: int) -> None:
         with self._lock:
             self._running.pop(position, None)
 
     # --- stopping ---------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """No attempt begins from now on, and those that run are ended."""
+        """Stop the running attempts; no further attempt begins."""
         with self._lock:
             self.stopped = self.stopped or reason
             attempts = list(self._running.values())
         for attempt in attempts:
             attempt.stop(reason)
 
-    def look_outside(self) -> None:
-        """Stops if the build was ended by somebody else: canceled, or superseded by a newer one."""
+    def check_attempt(self) -> None:
+        """Stop if another process ended the build: canceled, or superseded by a newer attempt."""
         ref = self.opened.attempt
         state = self.parts.database.read(lambda c: find_attempt_state(c, ref))
         if state is not AttemptState.RUNNING:
@@ -139,7 +147,7 @@ class Ledger:
             self.stop(f"the build was {state}")
 
     def abort(self, position: int, state: JobState) -> None:
-        """Ends a job's attempt and aborts its transactions, unless somebody else has done so."""
+        """End a job's attempt and abort its transactions, unless that has happened already."""
         good = state is JobState.SUCCEEDED
         give_up(
             self.parts.database,
@@ -150,7 +158,7 @@ class Ledger:
         self.set(position, state)
 
     def withdraw(self, *, atomic: bool) -> None:
-        """The build has not succeeded: nothing waits any more, and an atomic one made nothing."""
+        """Mark unfinished jobs as aborted; of a failed atomic build, the finished ones too."""
         lost = {JobState.WAITING, JobState.RUNNING}
         if atomic:
             lost |= {JobState.SUCCEEDED, JobState.ADOPTED}
@@ -158,33 +166,73 @@ class Ledger:
         for position in positions:
             self.reports[position].transactions = {}
             self.reports[position].enter(JobState.ABORTED)
-        self._tell(positions)
+        self._record(positions)
+        self._watch(self.reports)
 
-    # --- telling ----------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------
 
-    def noticed(self, position: int, event: Mapping[str, Any]) -> None:
-        """Something that a job's process reported; others read of it in the catalog soon after."""
-        self.reports[position].notice(event)
+    def set(self, position: int, state: JobState) -> None:
+        self.reports[position].enter(state)
+        self._record([position])
+        self._watch(self.reports)
+
+    def update(self, position: int, event: Mapping[str, Any]) -> None:
+        """Apply an event of a job's process; the catalog has it within a second."""
+        self.reports[position].update(event)
         now = time.monotonic()
         with self._lock:
-            told_lately = now - self._told.get(position, -_TELL_SECONDS) < _TELL_SECONDS
-            if not told_lately:
-                self._told[position] = now
-        if not told_lately:
-            # Progress is worth no failure: a catalog that does not answer is told the next time.
+            is_due = now - self._recorded_at.get(position, -_RECORD_SECONDS) >= _RECORD_SECONDS
+            if is_due:
+                self._recorded_at[position] = now
+        if is_due:
+            # Lost progress is no reason to fail: the next event records it.
             with contextlib.suppress(HeadgateError):
                 self._record([position])
         self._watch(self.reports)
 
-    def set(self, position: int, state: JobState) -> None:
-        self.reports[position].enter(state)
-        self._tell([position])
-
-    def _tell(self, positions: list[int]) -> None:
-        """Writes down how these jobs are doing, and shows it."""
-        self._record(positions)
-        self._watch(self.reports)
-
     def _record(self, positions: list[int]) -> None:
-        found = [job_record(position, self.reports[position]) for position in positions]
+        found = [self.reports[position].to_record(position) for position in positions]
         record_jobs(self.parts.database, self.opened.id, found)
+
+    # --- events -----------------------------------------------------------------------------
+
+    def emit(self, position: int, type: JobEventType, attempt: AttemptRef | None) -> None:
+        """Send a job event to the listener, which neither blocks nor raises."""
+        if self.parts.listener is None:
+            return
+        report, opened = self.reports[position], self.opened
+        outputs = report.transactions or {
+            str(name): id for name, id in opened.transactions.get(position, {}).items()
+        }
+        published = type is not JobEventType.COMPLETE or bool(report.transactions)
+        self.parts.listener(
+            JobEvent(
+                type=type,
+                at=datetime.now(UTC),
+                actor=self.actor,
+                build=opened.id,
+                branch=opened.plan.request.branch,
+                fallback=opened.plan.request.fallback,
+                position=position,
+                decision=report.decision,
+                attempt=attempt,
+                inputs=tuple(dict(given) for given in report.inputs),
+                outputs=outputs if published else {},
+                rows=report.rows,
+                spark_jobs=report.spark_jobs,
+                error=dict(report.error) if report.error else None,
+            )
+        )
+
+    def emit_adopted(self) -> None:
+        """Emit the events of adopted jobs: once the build is open or, if atomic, at its end."""
+        for position, report in enumerate(self.reports):
+            if report.decision.candidate is not None:
+                self.emit(position, JobEventType.START, None)
+                self.emit(position, JobEventType.COMPLETE, None)
+
+    def emit_staged(self, type: JobEventType) -> None:
+        """Emit the ends of an atomic build's jobs, once its publication is made or given up."""
+        for position, report in enumerate(self.reports):
+            if report.transactions and report.decision.candidate is None:
+                self.emit(position, type, self.attempt(position))

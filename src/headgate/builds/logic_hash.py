@@ -1,4 +1,10 @@
-"""The logic hash: what a transform computes, told apart from how it is written down."""
+"""Logic hashes: equal for transforms that compute the same, however their code is laid out.
+
+A hash covers the transform's module, every project module that it imports, its data files, lock
+files and declaration. Python source counts in a normal form, without layout, comments and
+docstrings. The normal form is made of tokens, not of Python's AST dump, so that it is the same for
+every Python that can read the source. A difference that remains only makes a job run again.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +22,278 @@ from typing import Any
 
 from headgate.builds.bundle import module_name, python_files
 from headgate.errors import InvalidDefinition
-from headgate.model.freshness import digest
+from headgate.model.ids import digest
 from headgate.model.jobspecs import Declaration
 from headgate.transforms.discovery import SOURCE_LAYOUT, import_roots
 
-# Python source in a normal form: what is left when layout, comments and docstrings are gone.
-#
-# Tokens, not Python's AST dump, so that the form is the same for every Python that can read the
-# source. A difference that remains only makes something be computed again.
+# --- projects -------------------------------------------------------------------------------
+
+_LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.toml")
+_LOCK_PATTERNS = ("requirements*.txt",)
+_TIME = {"current_timestamp", "current_date", "localtimestamp", "now", "today", "utcnow"}
+_CHANCE = {"rand", "randn", "uuid", "uuid1", "uuid4", "monotonically_increasing_id"}
+# Functions of Python's and NumPy's `random` that make the rest repeatable.
+_SEEDED = {"seed", "Random", "default_rng", "RandomState"}
+_PANDAS_READERS = {
+    "read_csv",
+    "read_excel",
+    "read_feather",
+    "read_json",
+    "read_orc",
+    "read_parquet",
+}
+_READERS = {"csv", "jdbc", "json", "load", "orc", "parquet", "table", "text", "textFile", "xml"}
+# The attribute of an input that has the path of its files for Spark.
+_INPUT_PATH = "hadoop_path"
+_IN_SQL = re.compile(
+    r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid)\s*\(", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspicion:
+    """A line whose result may differ for equal logic and inputs."""
+
+    file: str
+    line: int
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Module:
+    file: str
+    digest: str
+    imports: tuple[str, ...]
+    tree: ast.Module
+
+
+class Project:
+    """The Python modules of an exported tree, read once, by name."""
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self._roots = import_roots(tree)
+        source_layout = len(self._roots) > 1
+        self._files: dict[str, str] = {}
+        # In reverse, so that of two files with one name the first import root wins.
+        for file in reversed(python_files(tree)):
+            name = module_name(file, source_layout=source_layout)
+            if name is not None and (
+                name not in self._files or file.startswith(f"{SOURCE_LAYOUT}/")
+            ):
+                self._files[name] = file
+        self._modules: dict[str, _Module] = {}
+        self._locks = _locked_versions(tree)
+
+    def logic_hash(self, declared: Declaration) -> str:
+        """Return a hash that does not depend on the project's path or on the Python version."""
+        modules = {name: self._module(name).digest for name in self.reached_from(declared.module)}
+        data = {
+            self._importable(file): digest((self._tree / file).read_bytes().hex())
+            for file in self.data_files(declared)
+        }
+        return digest(["logic-1", modules, data, sorted(self._locks), _hashed_facts(declared)])
+
+    def reached_from(self, module: str) -> list[str]:
+        """Return the module and every project module that it imports, directly or not; sorted."""
+        reached: set[str] = set()
+        waiting = [name for name in _with_packages(module) if name in self._files]
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting.extend(self._module(name).imports)
+        return sorted(reached)
+
+    def data_files(self, declared: Declaration) -> list[str]:
+        """Return the files of `bundle_data`; raise if a pattern matches none."""
+        found: set[str] = set()
+        for pattern in declared.bundle_data:
+            matched = [path for path in self._tree.glob(pattern) if path.is_file()]
+            if not matched:
+                raise InvalidDefinition(
+                    file=declared.file,
+                    line=declared.line,
+                    reason=f"bundle_data {pattern!r} matches no committed file; paths are relative "
+                    "to the repository's root",
+                )
+            found.update(path.relative_to(self._tree).as_posix() for path in matched)
+        return sorted(found)
+
+    def suspicions(self, modules: Collection[str]) -> tuple[Suspicion, ...]:
+        """Return lines reached from these modules that depend on time, chance or other data."""
+        reached = sorted({name for module in modules for name in self.reached_from(module)})
+        return tuple(
+            Suspicion(file=module.file, line=line, what=what)
+            for module in map(self._module, reached)
+            for line, what in sorted(set(_suspicious(module.tree)))
+        )
+
+    def _module(self, name: str) -> _Module:
+        if name not in self._modules:
+            self._modules[name] = self._read(name, self._files[name])
+        return self._modules[name]
+
+    def _read(self, name: str, file: str) -> _Module:
+        path = self._tree / file
+        try:
+            text, tree = parsed(path)
+            words: Any = normal_form(text, tree)
+        except (SyntaxError, ValueError, tokenize.TokenError):
+            # Not imported so far, or for another Python version: any change counts.
+            tree, words = ast.Module(body=[], type_ignores=[]), path.read_bytes().hex()
+        package = name if file.endswith("__init__.py") else name.rpartition(".")[0]
+        named = {
+            found
+            for wanted in _imports(tree, package)
+            for found in _with_packages(wanted)
+            if found in self._files
+        }
+        return _Module(file=file, digest=digest(words), imports=tuple(sorted(named)), tree=tree)
+
+    def _importable(self, file: str) -> str:
+        """Return a data file's path below its import root: equal in flat and `src` layouts."""
+        return file.removeprefix(f"{SOURCE_LAYOUT}/") if len(self._roots) > 1 else file
+
+
+def _hashed_facts(declared: Declaration) -> dict[str, Any]:
+    """Return the parts of a declaration that shape the result, without place and run options."""
+    data = declared.to_json()
+    for name in ("file", "line", "fresh", "bundle_data", "allowed_run_seconds", "allow_empty"):
+        del data[name]
+    for part in (*data["inputs"], *data["outputs"], *data["parameters"]):
+        del part["description"]
+        for check in part.get("checks", ()):
+            del check["description"]
+    return data
+
+
+def _with_packages(name: str) -> list[str]:
+    """Return a module's name and those of its packages, whose code runs first."""
+    parts = name.split(".")
+    return [".".join(parts[: length + 1]) for length in range(len(parts))]
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Return the full name of every module that the code may import, in functions too."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                start = _absolute(node, package)
+                if start:
+                    yield start
+                yield from (f"{start}.{a.name}" if start else a.name for a in node.names)
+            case ast.Call(args=[ast.Constant(value=str(name)), *_]):
+                # importlib.import_module("a.b") and __import__("a.b").
+                if _last_name(node.func) in {"import_module", "__import__"}:
+                    yield name
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    parts = package.split(".") if package else []
+    kept = parts[: len(parts) - (node.level - 1)]
+    return ".".join([*kept, node.module] if node.module else kept)
+
+
+def _suspicious(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    declared = _names_of_inputs(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if found := _IN_SQL.search(node.value):
+                yield node.lineno, f"{found[1].lower()}() in SQL"
+        elif isinstance(node, ast.Call):
+            name = _last_name(node.func)
+            if name in _TIME:
+                yield node.lineno, f"{name}() depends on the time"
+            elif name in _CHANCE or (name not in _SEEDED and _draws(node.func)):
+                yield node.lineno, f"{name}() depends on chance"
+            elif (
+                name in _READERS
+                and _is_chained_on(node.func, {"read", "readStream"})
+                and not _mentions(node, declared)
+            ):
+                yield node.lineno, f"read.{name}() reads data that no Input declares"
+            elif name in _PANDAS_READERS and _names_a_path(node):
+                yield node.lineno, f"{name}() reads data that no Input declares"
+
+
+def _draws(function: ast.expr) -> bool:
+    """Return True for a call of Python's or NumPy's `random` without a seed."""
+    return _is_chained_on(function, {"random"}) and not _is_chained_on(function, _SEEDED)
+
+
+def _names_a_path(call: ast.Call) -> bool:
+    """Return True if the first argument is a text; files of an input are passed open."""
+    return any(
+        isinstance(first, ast.JoinedStr)
+        or (isinstance(first, ast.Constant) and isinstance(first.value, str))
+        for first in call.args[:1]
+    )
+
+
+def _is_chained_on(function: ast.expr, names: Collection[str]) -> bool:
+    """Return True if a name is in the chain of a call, as `read` in `….read.format(…).load()`."""
+    while isinstance(function, ast.Attribute | ast.Call):
+        function = function.value if isinstance(function, ast.Attribute) else function.func
+        if _last_name(function) in names:
+            return True
+    return False
+
+
+def _names_of_inputs(tree: ast.Module) -> set[str]:
+    """Return the names of variables that derive from the path of a declared input."""
+    names: set[str] = set()
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    # A variable derives only from those assigned above it.
+    for node in sorted(assigned, key=lambda node: node.lineno):
+        if _mentions(node.value, names):
+            targets = (each for target in node.targets for each in ast.walk(target))
+            names.update(each.id for each in targets if isinstance(each, ast.Name))
+    return names
+
+
+def _mentions(code: ast.expr, names: set[str]) -> bool:
+    """Return True if the code uses `hadoop_path`, or one of the names."""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == _INPUT_PATH)
+        or (isinstance(node, ast.Name) and node.id in names)
+        for node in ast.walk(code)
+    )
+
+
+def _last_name(function: ast.expr) -> str:
+    match function:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def _locked_versions(tree: Path) -> set[str]:
+    """Return the digests of the lock files at the root, without their comments."""
+    files = [tree / name for name in _LOCK_FILES]
+    files += [path for pattern in _LOCK_PATTERNS for path in tree.glob(pattern)]
+    return {digest(_without_comments(path)) for path in files if path.is_file()}
+
+
+def _without_comments(path: Path) -> list[str]:
+    lines = path.read_text("utf-8", "replace").splitlines()
+    # As pip reads them: '#' begins a comment only at a line's start or after a space.
+    stripped = (re.sub(r"(^|\s+)#.*$", "", line).strip() for line in lines)
+    return [line for line in stripped if line]
+
+
+# --- normal form ----------------------------------------------------------------------------
 
 Position = tuple[int, int]
 Word = tuple[str, str]
 
 _DROPPED = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 _STRUCTURE = {tokenize.NEWLINE: "newline", tokenize.INDENT: "indent", tokenize.DEDENT: "dedent"}
-# From Python 3.12 on a formatted string is many tokens; before, it was one.
+# A formatted string is many tokens from Python 3.12 on, and one token before.
 _FORMATTED_STARTS = {
     number for name, number in vars(token).items() if name in {"FSTRING_START", "TSTRING_START"}
 }
@@ -41,18 +304,18 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 def parsed(path: Path) -> tuple[str, ast.Module]:
-    """A file's text, with its declared encoding and plain line ends, and its syntax tree."""
+    """Return a file's text, decoded and with plain line ends, and its syntax tree."""
     data = path.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     text = data.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     with warnings.catch_warnings():
-        # What the compiler thinks of the user's escapes is shown where the module is imported.
+        # The import of the module shows warnings about escapes.
         warnings.simplefilter("ignore")
         return text, ast.parse(text, filename=str(path))
 
 
 def normal_form(text: str, tree: ast.Module) -> list[Word]:
-    """The words of a module: kind and spelling, without what does not change its meaning."""
+    """Return the words of a module, kind and spelling, without what changes no meaning."""
     words = _without_docstrings(_words(text), _docstrings(tree, text.splitlines()))
     spelled = _joined_strings(_spelled(word) for word in words)
     return _without_line_noise(_without_trailing_commas(_without_import_brackets(list(spelled))))
@@ -97,15 +360,15 @@ def _between(lines: list[str], start: Position, end: Position) -> str:
 
 
 def _docstrings(tree: ast.Module, lines: list[str]) -> set[Position]:
-    """Where the docstring of the module and of each class and function begins and what it spans."""
+    """Return the positions at which docstrings of the module, classes and functions begin."""
     found: set[Position] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             match node.body:
-                case [ast.Expr(value=ast.Constant(value=str()) as said), *_]:
+                case [ast.Expr(value=ast.Constant(value=str()) as text), *_]:
                     # The tree counts bytes, tokens count characters.
-                    before = lines[said.lineno - 1].encode()[: said.col_offset].decode()
-                    found.add((said.lineno, len(before)))
+                    before = lines[text.lineno - 1].encode()[: text.col_offset].decode()
+                    found.add((text.lineno, len(before)))
     return found
 
 
@@ -135,7 +398,7 @@ def _spelled(word: _Placed) -> Word:
 
 
 def _joined_strings(words: Iterable[Word]) -> Iterator[Word]:
-    """Adjacent literals are one literal."""
+    """Join adjacent literals into one."""
     last: Word | None = None
     for kind, text in words:
         if last is not None and kind == last[0] and kind in {"string", "bytes"}:
@@ -149,7 +412,7 @@ def _joined_strings(words: Iterable[Word]) -> Iterator[Word]:
 
 
 def _without_import_brackets(words: list[Word]) -> list[Word]:
-    """`from a import (b, c)` is `from a import b, c`."""
+    """Turn `from a import (b, c)` into `from a import b, c`."""
     kept: list[Word] = []
     inside = False
     for word in words:
@@ -165,9 +428,9 @@ def _without_import_brackets(words: list[Word]) -> list[Word]:
 
 
 def _without_trailing_commas(words: list[Word]) -> list[Word]:
-    """Drops a comma before a closing bracket wherever it does not make a tuple."""
+    """Drop a comma before a closing bracket, except where it makes a tuple."""
     kept: list[Word] = []
-    # Of each open bracket: whether a last comma means nothing there, and commas seen so far.
+    # Of each open bracket: 1 if a trailing comma has no meaning there, and its commas so far.
     open_brackets: list[list[int]] = []
     for word in words:
         text = word[1] if word[0] == "word" else ""
@@ -184,7 +447,7 @@ def _without_trailing_commas(words: list[Word]) -> list[Word]:
 
 
 def _comma_is_free(bracket: str, before: list[Word]) -> bool:
-    """A set or dict, a list, a call or a definition; not a tuple, not a subscript."""
+    """Return True in a set, dict, list, call or definition, not in a tuple or subscript."""
     kind, text = before[-1] if before else ("newline", "")
     follows_value = (
         kind in {"string", "formatted"}
@@ -199,7 +462,7 @@ def _comma_is_free(bracket: str, before: list[Word]) -> bool:
 
 
 def _without_line_noise(words: list[Word]) -> list[Word]:
-    """Line ends only between statements, for Pythons differ in how they end a file."""
+    """Keep line ends only between statements: Python versions end a file differently."""
     kept: list[Word] = []
     for word in words:
         if word[0] == "newline" and (not kept or kept[-1][0] in {"newline", "indent", "dedent"}):
@@ -208,261 +471,3 @@ def _without_line_noise(words: list[Word]) -> list[Word]:
     while kept and kept[-1][0] in {"newline", "dedent"}:
         kept.pop()
     return kept
-
-
-_LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.toml")
-_LOCK_PATTERNS = ("requirements*.txt",)
-_TIME = {"current_timestamp", "current_date", "localtimestamp", "now", "today", "utcnow"}
-_CHANCE = {"rand", "randn", "uuid", "uuid1", "uuid4", "monotonically_increasing_id"}
-# Of Python's and NumPy's `random`: what makes the rest repeatable.
-_SEEDED = {"seed", "Random", "default_rng", "RandomState"}
-_PANDAS_READERS = {
-    "read_csv",
-    "read_excel",
-    "read_feather",
-    "read_json",
-    "read_orc",
-    "read_parquet",
-}
-_READERS = {"csv", "jdbc", "json", "load", "orc", "parquet", "table", "text", "textFile", "xml"}
-# Where an input's files are for Spark to read.
-_INPUT_PATH = "hadoop_path"
-_IN_SQL = re.compile(
-    r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid)\s*\(", re.IGNORECASE
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suspicion:
-    """A line whose result may differ although logic and inputs are the same."""
-
-    file: str
-    line: int
-    what: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Module:
-    file: str
-    digest: str
-    imports: tuple[str, ...]
-    tree: ast.Module
-
-
-class Project:
-    """The Python modules of an exported tree, read once, by name."""
-
-    def __init__(self, tree: Path) -> None:
-        self._tree = tree
-        self._roots = import_roots(tree)
-        source_layout = len(self._roots) > 1
-        self._files: dict[str, str] = {}
-        # In reverse, so that of two files with one name the import root that wins comes last.
-        for file in reversed(python_files(tree)):
-            name = module_name(file, source_layout=source_layout)
-            if name is not None and (
-                name not in self._files or file.startswith(f"{SOURCE_LAYOUT}/")
-            ):
-                self._files[name] = file
-        self._modules: dict[str, _Module] = {}
-        self._locks = _locked_versions(tree)
-
-    def logic_hash(self, declared: Declaration) -> str:
-        """Equal for equal logic, wherever the project lies and whatever Python reads it."""
-        modules = {name: self._module(name).digest for name in self.reached_from(declared.module)}
-        data = {
-            self._importable(file): digest((self._tree / file).read_bytes().hex())
-            for file in self.data_files(declared)
-        }
-        return digest(["logic-1", modules, data, sorted(self._locks), _what_counts(declared)])
-
-    def reached_from(self, module: str) -> list[str]:
-        """The module, and every project module that it imports, directly or not; sorted."""
-        reached: set[str] = set()
-        waiting = [name for name in _with_packages(module) if name in self._files]
-        while waiting:
-            name = waiting.pop()
-            if name not in reached:
-                reached.add(name)
-                waiting.extend(self._module(name).imports)
-        return sorted(reached)
-
-    def data_files(self, declared: Declaration) -> list[str]:
-        """The files that `bundle_data` names; a pattern that names none is an error."""
-        found: set[str] = set()
-        for pattern in declared.bundle_data:
-            matched = [path for path in self._tree.glob(pattern) if path.is_file()]
-            if not matched:
-                raise InvalidDefinition(
-                    file=declared.file,
-                    line=declared.line,
-                    reason=f"bundle_data {pattern!r} names no committed file; paths are relative "
-                    "to the repository's root",
-                )
-            found.update(path.relative_to(self._tree).as_posix() for path in matched)
-        return sorted(found)
-
-    def suspicions(self, modules: Collection[str]) -> tuple[Suspicion, ...]:
-        """Lines reached from these modules that may depend on time, chance or undeclared reads."""
-        reached = sorted({name for module in modules for name in self.reached_from(module)})
-        return tuple(
-            Suspicion(file=module.file, line=line, what=what)
-            for module in map(self._module, reached)
-            for line, what in sorted(set(_suspicious(module.tree)))
-        )
-
-    def _module(self, name: str) -> _Module:
-        if name not in self._modules:
-            self._modules[name] = self._read(name, self._files[name])
-        return self._modules[name]
-
-    def _read(self, name: str, file: str) -> _Module:
-        path = self._tree / file
-        try:
-            text, tree = parsed(path)
-            words: Any = normal_form(text, tree)
-        except (SyntaxError, ValueError, tokenize.TokenError):
-            # Imported by nobody so far, or for another Python: any change of it counts.
-            tree, words = ast.Module(body=[], type_ignores=[]), path.read_bytes().hex()
-        package = name if file.endswith("__init__.py") else name.rpartition(".")[0]
-        named = {
-            found
-            for wanted in _imports(tree, package)
-            for found in _with_packages(wanted)
-            if found in self._files
-        }
-        return _Module(file=file, digest=digest(words), imports=tuple(sorted(named)), tree=tree)
-
-    def _importable(self, file: str) -> str:
-        """A data file's path as its modules see it: the same in a flat and a `src` layout."""
-        return file.removeprefix(f"{SOURCE_LAYOUT}/") if len(self._roots) > 1 else file
-
-
-def _what_counts(declared: Declaration) -> dict[str, Any]:
-    """The parts of a declaration that shape the result; not where it stands nor how it runs."""
-    data = declared.to_json()
-    for name in ("file", "line", "fresh", "bundle_data", "allowed_run_seconds", "allow_empty"):
-        del data[name]
-    for part in (*data["inputs"], *data["outputs"], *data["parameters"]):
-        del part["description"]
-        for check in part.get("checks", ()):
-            del check["description"]
-    return data
-
-
-def _with_packages(name: str) -> list[str]:
-    """A module's name and those of the packages around it, whose code is run first."""
-    parts = name.split(".")
-    return [".".join(parts[: length + 1]) for length in range(len(parts))]
-
-
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Every module that the code may import, by full name; also inside functions."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import():
-                yield from (alias.name for alias in node.names)
-            case ast.ImportFrom():
-                start = _absolute(node, package)
-                if start:
-                    yield start
-                yield from (f"{start}.{a.name}" if start else a.name for a in node.names)
-            case ast.Call(args=[ast.Constant(value=str(name)), *_]):
-                # importlib.import_module("a.b") and __import__("a.b").
-                if _last_name(node.func) in {"import_module", "__import__"}:
-                    yield name
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if node.level == 0:
-        return node.module or ""
-    parts = package.split(".") if package else []
-    kept = parts[: len(parts) - (node.level - 1)]
-    return ".".join([*kept, node.module] if node.module else kept)
-
-
-def _suspicious(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    declared = _names_of_inputs(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if found := _IN_SQL.search(node.value):
-                yield node.lineno, f"{found[1].lower()}() in SQL"
-        elif isinstance(node, ast.Call):
-            name = _last_name(node.func)
-            if name in _TIME:
-                yield node.lineno, f"{name}() depends on the time"
-            elif name in _CHANCE or (name not in _SEEDED and _draws(node.func)):
-                yield node.lineno, f"{name}() depends on chance"
-            elif name in _READERS and _reads_path(node.func) and not _mentions(node, declared):
-                yield node.lineno, f"read.{name}() reads what no Input declares"
-            elif name in _PANDAS_READERS and _names_a_path(node):
-                yield node.lineno, f"{name}() reads what no Input declares"
-
-
-def _reads_path(function: ast.expr) -> bool:
-    return _hangs_on(function, {"read", "readStream"})
-
-
-def _draws(function: ast.expr) -> bool:
-    """Whether it draws of Python's or NumPy's `random`, and of no generator with a seed."""
-    return _hangs_on(function, {"random"}) and not _hangs_on(function, _SEEDED)
-
-
-def _names_a_path(call: ast.Call) -> bool:
-    """Whether it is handed a text; a file of an input is handed over open."""
-    return any(
-        isinstance(first, ast.JoinedStr)
-        or (isinstance(first, ast.Constant) and isinstance(first.value, str))
-        for first in call.args[:1]
-    )
-
-
-def _hangs_on(function: ast.expr, names: Collection[str]) -> bool:
-    """Whether a call hangs on one of these, as in `….read`, through calls such as `.format(…)`."""
-    while isinstance(function, ast.Attribute | ast.Call):
-        function = function.value if isinstance(function, ast.Attribute) else function.func
-        if _last_name(function) in names:
-            return True
-    return False
-
-
-def _names_of_inputs(tree: ast.Module) -> set[str]:
-    """Names that hold a path of a declared input, or what was made of one."""
-    names: set[str] = set()
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    # A name may be made of one that is assigned further up only.
-    for node in sorted(assigned, key=lambda node: node.lineno):
-        if _mentions(node.value, names):
-            targets = (each for target in node.targets for each in ast.walk(target))
-            names.update(each.id for each in targets if isinstance(each, ast.Name))
-    return names
-
-
-def _mentions(code: ast.expr, names: set[str]) -> bool:
-    """Whether the code uses `hadoop_path`, or one of the names."""
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr == _INPUT_PATH)
-        or (isinstance(node, ast.Name) and node.id in names)
-        for node in ast.walk(code)
-    )
-
-
-def _last_name(function: ast.expr) -> str:
-    match function:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-    return ""
-
-
-def _locked_versions(tree: Path) -> set[str]:
-    """Digests of the lock files at the root, without their comments."""
-    files = [tree / name for name in _LOCK_FILES]
-    files += [path for pattern in _LOCK_PATTERNS for path in tree.glob(pattern)]
-    return {digest(_without_comments(path)) for path in files if path.is_file()}
-
-
-def _without_comments(path: Path) -> list[str]:
-    lines = path.read_text("utf-8", "replace").splitlines()
-    # As pip reads them: '#' begins a comment only at a line's start or after a space.
-    stripped = (re.sub(r"(^|\s+)#.*$", "", line).strip() for line in lines)
-    return [line for line in stripped if line]

@@ -1,18 +1,22 @@
-"""Opening a build: one SQL transaction for all that it will write, or nothing at all."""
+"""Opening a build: one catalog transaction that makes its branches and opens what it writes.
+
+The same transaction adopts earlier results and records the build, so that a build is open as a
+whole or not at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from headgate.builds.plan import Place, Plan, make_plan, pins_of, provenance_of
-from headgate.builds.report import job_record, planned_reports
+from headgate.attempts import LEASE_SECONDS
+from headgate.builds.attempt import job_key
+from headgate.builds.plan import Place, Plan, make_plan, provenance_of
+from headgate.builds.report import planned_inputs, planned_reports
 from headgate.catalog.attempts import dispatch_in
 from headgate.catalog.builds import record_build_in
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.datasets import create_dataset_in
-from headgate.catalog.intents import after_recovery
 from headgate.catalog.publish import publish_in
 from headgate.catalog.records import load_transactions, lock_attempt
 from headgate.catalog.transactions import Opener, Opening, open_in, stage_in
@@ -29,6 +33,7 @@ from headgate.model.freshness import Decided, Decision
 from headgate.model.ids import (
     BranchId,
     BuildId,
+    DatasetId,
     PublicationNumber,
     TransactionId,
     mint_branch,
@@ -39,12 +44,10 @@ from headgate.model.incrementality import Extent
 from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, PublicationKind, Transaction, TransactionType, Version
 
-LEASE_SECONDS = 60
-
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningRequest:
-    """Who opens which plan, and how."""
+    """A plan to open as a build."""
 
     id: BuildId
     plan: Plan
@@ -52,41 +55,39 @@ class OpeningRequest:
     actor: str
     atomic: bool
     may_write_protected: bool
-    # Who says that the jobs are done by their code, where that is only said.
-    on_word_of: str | None = None
+    # Of a client-run build: the actor whose claim it is that the published code ran.
+    reported_by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedBuild:
-    """What a build holds once it is open."""
+    """An open build: its attempts, transactions and branches."""
 
     id: BuildId
     plan: Plan
     attempt: AttemptRef
-    # By position of the job: its first attempt, and its outputs' transactions.
+    # First attempt and output transactions of each stale job, by position.
     attempts: Mapping[int, AttemptRef]
     transactions: Mapping[int, Mapping[DatasetName, TransactionId]]
-    # What was adopted: visible already or, in an atomic build, to be committed with the rest.
+    # Adopted transactions: committed already or, in an atomic build, committed with the rest.
     adopted: Mapping[DatasetName, TransactionId]
     adoptions: tuple[CommitTransaction, ...]
     publications: tuple[PublicationNumber, ...]
-    # Where it writes; those that a build made go again if nothing is committed on them.
+    # Branches that it writes; those made for the build are dropped if nothing commits there.
     branches: tuple[BranchId, ...]
     may_write_protected: bool
-    on_word_of: str | None
+    reported_by: str | None
 
 
 def open_build(database: Database, request: OpeningRequest) -> OpenedBuild:
-    """Makes missing branches, opens what is stale, adopts the rest, records it; all or none."""
-    opened = after_recovery(
-        database, lambda: database.write(lambda c: _Opening(c, request).all_or_none())
-    )
+    """Make missing branches, adopt and open transactions, record the build: all or nothing."""
+    opened = database.write(lambda c: _Opening(c, request).open())
     reach(Failpoint.OPEN_COMMITTED)
     return opened
 
 
 class _Opening:
-    """The steps of one opening, inside one unit of work."""
+    """The steps of one opening, inside one catalog transaction."""
 
     def __init__(self, connection: Connection, request: OpeningRequest) -> None:
         self._connection = connection
@@ -94,9 +95,9 @@ class _Opening:
         self._plan = request.plan
         self._publications: list[PublicationNumber] = []
 
-    def all_or_none(self) -> OpenedBuild:
+    def open(self) -> OpenedBuild:
         lock_attempt(self._connection, self._request.attempt)
-        # With nothing to write there is nothing to be late for: all was fresh when it was read.
+        # A plan that writes nothing cannot conflict: everything was fresh when it was read.
         if self._plan.places:
             self._check_unchanged()
         places = self._make_branches()
@@ -114,7 +115,7 @@ class _Opening:
             publications=tuple(self._publications),
             branches=tuple(place.branch for place in places.values() if place.branch),
             may_write_protected=self._request.may_write_protected,
-            on_word_of=self._request.on_word_of,
+            reported_by=self._request.reported_by,
         )
 
     def _check_unchanged(self) -> None:
@@ -125,7 +126,7 @@ class _Opening:
             jobspecs=self._plan.jobspecs,
         )
         if not again.same_as(self._plan):
-            raise PlanChanged(reason="branches, pins or JobSpecs moved since it was made")
+            raise PlanChanged(reason="branches, pins or JobSpecs changed since it was made")
 
     def _make_branches(self) -> dict[DatasetName, Place]:
         places = dict(self._plan.places)
@@ -142,13 +143,13 @@ class _Opening:
                     self._connection, name, kind=kinds[name], branch=None, actor=self._request.actor
                 ).id
             if place.branch is None:
-                step = self._creation(dataset, place)
+                step = self._new_branch(dataset, place)
                 steps.append(step)
                 places[name] = replace(place, dataset=dataset, branch=step.id, view=step.view)
         self._publish(PublicationKind.CREATE, steps)
         return places
 
-    def _creation(self, dataset: Any, place: Place) -> CreateBranch:
+    def _new_branch(self, dataset: DatasetId, place: Place) -> CreateBranch:
         parent = place.parent
         return CreateBranch(
             id=mint_branch(),
@@ -167,7 +168,7 @@ class _Opening:
     def _adopt(
         self, places: Mapping[DatasetName, Place]
     ) -> tuple[dict[DatasetName, TransactionId], tuple[CommitTransaction, ...]]:
-        """Publishes what is adopted; in an atomic build it is only opened and staged."""
+        """Publish adopted results; in an atomic build, only open and stage them."""
         wanted = {
             name: (decision, id)
             for decision in self._plan.decisions
@@ -175,50 +176,56 @@ class _Opening:
             for name, id in decision.candidate.transactions.items()
         }
         originals = load_transactions(self._connection, [id for _, id in wanted.values()])
+        new = {name: mint_transaction() for name in wanted}
+        bases: dict[DatasetName, Version | None] = {}
         if self._request.atomic:
-            # Of the original's type from the start: jobs of this build may judge by it.
+            # The original's type from the start: jobs of this build decide by it.
             opened = self._open(
                 [_opening(places[name], originals[id].type) for name, (_, id) in wanted.items()],
                 self._request.attempt,
             )
             new = {transaction.dataset: transaction.id for transaction in opened}
-        else:
-            new = {name: mint_transaction() for name in wanted}
-        found = [
-            _Adoption(
-                name=name,
-                id=new[name],
-                original=originals[id],
-                provenance=provenance_of(
-                    self._request.id,
-                    decision,
-                    pins_of(decision, new),
-                    adopted_from=originals[id],
-                ),
-            )
-            for name, (decision, id) in wanted.items()
-        ]
-        if self._request.atomic:
             bases = {transaction.dataset: transaction.version for transaction in opened}
-            return new, tuple(self._stage(adoption, bases[adoption.name]) for adoption in found)
-        self._publish(PublicationKind.ADOPT, [a.added_on(places[a.name]) for a in found])
-        return new, ()
+        commits: list[CommitTransaction] = []
+        additions: list[AddTransaction] = []
+        for name, (decision, id) in wanted.items():
+            original, place = originals[id], places[name]
+            provenance = provenance_of(
+                self._request.id, decision, planned_inputs(decision, new), adopted_from=original
+            )
+            if self._request.atomic:
+                commits.append(self._stage(new[name], original, bases[name], provenance))
+                continue
+            assert place.branch is not None
+            additions.append(
+                AddTransaction(
+                    id=new[name],
+                    branch=place.branch,
+                    expected_head=place.view,
+                    expected_view=place.view,
+                    parent=place.view,
+                    type=original.type,
+                    version=original.version,
+                    provenance=provenance,
+                )
+            )
+        self._publish(PublicationKind.ADOPT, additions)
+        return new, tuple(commits)
 
-    def _stage(self, adoption: _Adoption, base: Version | None) -> CommitTransaction:
-        version = adoption.original.version
-        assert version is not None, f"{adoption.original.id} has nothing to adopt"
+    def _stage(
+        self, id: TransactionId, original: Transaction, base: Version | None, provenance: Provenance
+    ) -> CommitTransaction:
+        version = original.version
+        assert version is not None, f"{original.id} has nothing to adopt"
         stage_in(
             self._connection,
-            adoption.id,
+            id,
             version,
             expected=base.id if base is not None else None,
             attempt=self._request.attempt,
         )
         return CommitTransaction(
-            transaction=adoption.id,
-            version=version,
-            type=adoption.original.type,
-            provenance=adoption.provenance,
+            transaction=id, version=version, type=original.type, provenance=provenance
         )
 
     def _open_stale(
@@ -257,23 +264,23 @@ class _Opening:
         )
 
     def _record(self, adopted: Mapping[DatasetName, TransactionId]) -> None:
-        asked = self._plan.request
+        request = self._plan.request
         reports = planned_reports(self._plan, adopted)
         record_build_in(
             self._connection,
             id=self._request.id,
-            branch=asked.branch,
+            branch=request.branch,
             actor=self._request.actor,
             attempt=self._request.attempt,
-            # Enough to ask for the same again.
+            # Enough to request the same build again.
             body={
-                "targets": list(asked.targets),
-                "fallback": list(asked.fallback),
-                "upstream": asked.upstream,
+                "targets": list(request.targets),
+                "fallback": list(request.fallback),
+                "upstream": request.upstream,
                 "atomic": self._request.atomic,
-                "parameters": dict(asked.parameters),
+                "parameters": dict(request.parameters),
             },
-            planned=[job_record(position, report) for position, report in enumerate(reports)],
+            planned=[report.to_record(position) for position, report in enumerate(reports)],
         )
 
     def _publish(
@@ -296,41 +303,8 @@ class _Opening:
             self._publications.append(receipt.publication)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Adoption:
-    """One earlier result that becomes this build's."""
-
-    name: DatasetName
-    id: TransactionId
-    original: Transaction
-    provenance: Provenance
-
-    def added_on(self, place: Place) -> AddTransaction:
-        assert place.branch is not None
-        return AddTransaction(
-            id=self.id,
-            branch=place.branch,
-            expected_head=place.view,
-            expected_view=place.view,
-            parent=place.view,
-            type=self.original.type,
-            version=self.original.version,
-            provenance=self.provenance,
-        )
-
-
-def job_key(build: BuildId, position: int) -> str:
-    """The task key of a build's job."""
-    return f"{build}/{position}"
-
-
-def job_position(key: str) -> int:
-    """Which job of its build such a key is of."""
-    return int(key.rpartition("/")[2])
-
-
 def opening_type(decision: Decision) -> TransactionType:
-    """A job that adds starts from what its outputs hold; any other from nothing."""
+    """Return the type of a job's transactions: an incremental job adds, any other replaces."""
     extent, spec = decision.incremental, decision.job.spec.declaration.incremental
     if extent is None or spec is None or extent.extent is not Extent.INCREMENTAL:
         return TransactionType.SNAPSHOT

@@ -1,4 +1,9 @@
-"""Plans: what a build would do, read from the catalog and decided by pure rules."""
+"""Plans of builds: catalog rows read here, decisions by the pure rules of `model.freshness`.
+
+A plan has no side effect. The provenance that planning compares is written here too. Where the
+catalog cannot decide whether an input only grew, `plan_build` inspects content, outside of any
+catalog transaction.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headgate.attempts import Contents
+from headgate.catalog import records
 from headgate.catalog.branches import list_protected
 from headgate.catalog.builds import find_adoptable_by_key
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.jobspecs import Pointer, find_pointers
 from headgate.catalog.merge_base import find_span
-from headgate.catalog.records import (
-    branches_named,
-    branches_of,
-    find_datasets,
-    find_transaction,
-    load_transaction,
-    load_transactions,
-)
+from headgate.catalog.resolve import find_on_chain, first_with_view
 from headgate.errors import HeadgateError
-from headgate.files.publication import root_of
+from headgate.files.edits import root_of
+from headgate.files.objects import Digest
 from headgate.files.tree import ChangeKind
-from headgate.model.ancestry import OutputPlace, make_chain, output_place, require_compatible
+from headgate.model.ancestry import make_chain, output_place, require_compatible
 from headgate.model.changes import Provenance
 from headgate.model.freshness import (
     Candidate,
@@ -60,179 +59,29 @@ from headgate.model.nouns import (
     TransactionState,
     TransactionType,
 )
-from headgate.tables.classify import snapshots_since, tip_of
-from headgate.tables.shape import Json, Metadata
+from headgate.tables.metadata import Json, Metadata
+from headgate.tables.snapshots import current_snapshot_id, snapshots_since
 
-# What a built transaction says of itself, for people and for later builds.
+if TYPE_CHECKING:
+    from headgate.attempts import Contents
 
-# Who says that the code was what computed it. Where the store's own side did, nobody has to.
-ON_WORD_OF = "on_word_of"
-
-
-def provenance_of(
-    build: BuildId,
-    decision: Decision,
-    inputs: Sequence[Mapping[str, Any]],
-    *,
-    adopted_from: Transaction | None = None,
-    checks: Sequence[Mapping[str, Any]] = (),
-    snapshots: Mapping[str, int] | None = None,
-    on_word_of: str | None = None,
-) -> Provenance:
-    """What a built transaction says of itself; freshness and adoption compare its keys."""
-    made_from = decision.made_from
-    assert made_from is not None, "a job is committed only once all its inputs are known"
-    source = decision.job.spec.source
-    facts: dict[str, Any] = {
-        "build": build,
-        "job": decision.job.spec.title,
-        "jobspec_branch": decision.job.jobspec_branch,
-        "commit": source.commit,
-        "clean": source.clean,
-        "fingerprint": made_from.to_json(),
-        "inputs": list(inputs),
-    }
-    if adopted_from is not None:
-        facts["adopted_from"] = {
-            "transaction": adopted_from.id,
-            "branch": adopted_from.branch,
-        }
-        on_word_of = adopted_from.provenance.get(ON_WORD_OF)
-    if on_word_of is not None:
-        facts[ON_WORD_OF] = on_word_of
-    if decision.incremental is not None:
-        facts["incremental"] = {
-            **decision.incremental.to_json(),
-            "snapshots": dict(snapshots or {}),
-        }
-    if checks:
-        facts["checks"] = list(checks)
-    return Provenance(
-        inputs_key=made_from.inputs_key,
-        build_key=made_from.build_key,
-        adoptable=source.clean,
-        facts=facts,
-    )
-
-
-def pins_of(
-    decision: Decision, new: Mapping[DatasetName, TransactionId]
-) -> list[dict[str, str | None]]:
-    """What an adopted job reads: views as planned, or what this very build adopts."""
-    return [
-        {
-            "dataset": str(given.dataset),
-            "branch": given.branch,
-            "transaction": given.transaction or new.get(given.dataset),
-        }
-        for given in decision.inputs
-    ]
-
-
-# What was built before, read from the catalog: bases of outputs, histories of inputs.
-
-# The transaction on which a new one of this output would stand.
-FindBase = Callable[[DatasetName], TransactionId | None]
-
-
-class CatalogPast:
-    """Asks the catalog, once for each output; see `model.freshness.Past`."""
-
-    def __init__(self, connection: Connection, find_base: FindBase) -> None:
-        self._connection = connection
-        self._find_base = find_base
-        self._bases: dict[DatasetName, Base] = {}
-
-    def base(self, output: DatasetName, /) -> Base:
-        if output not in self._bases:
-            self._bases[output] = load_base(self._connection, self._find_base(output))
-        return self._bases[output]
-
-    def since(self, last: TransactionId, head: TransactionId, /) -> tuple[Change, ...] | None:
-        found = find_span(self._connection, last, head)
-        if found is None:
-            return None
-        return tuple(
-            Change(
-                transaction=step.transaction,
-                number=step.depth + 1,
-                type=step.type,
-                changes_content=step.before != step.after,
-            )
-            for step in found
-        )
-
-
-def load_base(connection: Connection, id: TransactionId | None) -> Base:
-    """What a transaction holds, and the newest build that it holds the result of."""
-    if id is None:
-        return Base()
-    top = load_transaction(connection, id)
-    maker = find_maker(connection, top)
-    last = _last_build(maker)
-    return Base(
-        transaction=top.id,
-        number=top.depth + 1,
-        content=_content(top),
-        last=last,
-        foreign=maker.id if last is None and _content(maker) is not None else None,
-    )
-
-
-def find_maker(connection: Connection, top: Transaction) -> Transaction:
-    """The transaction that made what this one shows: a build's, or the first with that content.
-
-    Compaction and properties leave a build's result as it is, however many of them there were.
-    """
-    here = top
-    while not is_built(here) and here.parent is not None:
-        below = load_transaction(connection, here.parent)
-        if _content(below) != _content(here):
-            break
-        here = below
-    return here
-
-
-def is_built(transaction: Transaction) -> bool:
-    """Whether a build made it, and it shows something."""
-    return "fingerprint" in transaction.provenance and transaction.version is not None
-
-
-def _last_build(transaction: Transaction) -> LastBuild | None:
-    if not is_built(transaction):
-        return None
-    facts = transaction.provenance
-    incremental = facts.get("incremental") or {}
-    snapshots = incremental.get("snapshots") or {}
-    return LastBuild(
-        transaction=transaction.id,
-        semantic_version=incremental.get("semantic_version", FIRST_SEMANTIC_VERSION),
-        read={
-            parse_dataset_name(given["dataset"]): ReadAt(
-                transaction=TransactionId(given["transaction"]),
-                snapshot=snapshots.get(given["dataset"]),
-            )
-            for given in facts["inputs"]
-        },
-    )
-
-
-def _content(transaction: Transaction) -> ContentId | None:
-    return transaction.version.content_id if transaction.version else None
+# Provenance key of a client-run job: the actor who claims that the published code ran. A job that
+# ran on the store's own side has no such key.
+_REPORTED_BY = "on_word_of"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What somebody wants built, and where."""
+    """Targets of a build, and the chain of branches to build them on."""
 
     targets: tuple[str, ...]
     branch: str
     fallback: tuple[str, ...] = ()
     upstream: bool = False
     force: bool = False
-    # Incremental jobs run, and read everything.
+    # Incremental jobs run and read all of their inputs.
     full: bool = False
-    # any, chain or off: from where results may be adopted.
+    # Where results may be adopted from: any, chain or off.
     adopt: str = "any"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     environment: str = ""
@@ -244,37 +93,51 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where an output is written: on a branch that exists, or on one to be made."""
+    """Target of an output: an existing branch, or one that the build creates."""
 
     dataset: DatasetId | None
     branch: BranchId | None
     view: TransactionId | None
-    # The branch that a new one is made off, as it was seen.
+    # Parent of a new branch, as planning saw it.
     parent: Branch | None
     remembered_chain: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Decisions in the order of dependency; making a plan has no side effect."""
+    """Decisions in the order of dependency."""
 
     request: PlanRequest
     decisions: tuple[Decision, ...]
     places: Mapping[DatasetName, Place]
-    # What looks at content found, which is not looked at again when the build is opened.
+    # Results of inspecting content, which are used again when the build is opened.
     answers: Answers = field(default_factory=dict[Question, Answer])
-    # What was read for it, to be used again when the plan is checked.
+    # JobSpecs that were read, which are used again when the plan is checked.
     jobspecs: Mapping[JobSpecId, JobSpec] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What only content can tell about incremental jobs, and nobody has looked at yet."""
+        """Return the open questions about incremental jobs that only content can decide."""
         extents = (d.incremental for d in self.decisions if d.incremental is not None)
         return tuple(question for extent in extents for question in extent.questions)
 
     def same_as(self, other: Plan) -> bool:
-        """Whether both would read, write and decide the same."""
+        """Return True if both read, write and decide the same."""
         return self.decisions == other.decisions and self.places == other.places
+
+
+def plan_build(database: Database, contents: Contents, request: PlanRequest) -> Plan:
+    """Return a plan without open questions; inspects content outside of SQL transactions."""
+    answers: dict[Question, Answer] = {}
+    jobspecs: Mapping[JobSpecId, JobSpec] = {}
+    while True:
+        plan = database.read(
+            partial(make_plan, request=request, answers=answers, jobspecs=jobspecs)
+        )
+        jobspecs = plan.jobspecs
+        if not plan.questions:
+            return plan
+        answers |= inspect_content(database, contents, plan.questions)
 
 
 def make_plan(
@@ -284,7 +147,7 @@ def make_plan(
     answers: Answers = MappingProxyType({}),
     jobspecs: Mapping[JobSpecId, JobSpec] = MappingProxyType({}),
 ) -> Plan:
-    """Resolves targets, JobSpecs, inputs and outputs; every error names what and how to mend it."""
+    """Resolve targets, JobSpecs, inputs and outputs, and decide each job."""
     chain = request.chain
     targets = [parse_dataset_name(target) for target in request.targets]
     published = _Published(connection, chain, jobspecs)
@@ -293,7 +156,7 @@ def make_plan(
     outputs = {name for job in jobs for name in job.outputs}
     given = [spec for job in jobs for spec in job.spec.inputs]
     unpinned = {spec.dataset for spec in given if not spec.pinned}
-    datasets = find_datasets(connection, outputs | {spec.dataset for spec in given})
+    datasets = records.find_datasets(connection, outputs | {spec.dataset for spec in given})
     branches = _branches_by_dataset(connection, datasets)
     seen = sorted(outputs | unpinned, key=str)
     for name in seen:
@@ -322,15 +185,15 @@ def make_plan(
 
 
 class _Published(Mapping[DatasetName, Mapping[str, JobSpec | Removed]]):
-    """What a chain has published; a JobSpec is read only when a graph comes to it."""
+    """JobSpecs published on a chain; each is read when the graph reaches it."""
 
     def __init__(
         self, connection: Connection, chain: Sequence[str], known: Mapping[JobSpecId, JobSpec]
     ) -> None:
-        # A JobSpec never changes, so those of an earlier plan are as good as new.
+        # A JobSpec never changes, so those of an earlier plan are still valid.
         self.read = dict(known)
         self._pointers: dict[DatasetName, dict[str, Pointer]] = {}
-        # A graph asks for each dataset several times.
+        # The graph reads each dataset several times.
         self._found: dict[DatasetName, dict[str, JobSpec | Removed]] = {}
         for pointer in find_pointers(connection, chain):
             name = parse_dataset_name(pointer.dataset)
@@ -360,7 +223,7 @@ def _branches_by_dataset(
     connection: Connection, datasets: Mapping[DatasetName, Dataset]
 ) -> dict[DatasetName, dict[str, Branch]]:
     found: dict[DatasetName, dict[str, Branch]] = {name: {} for name in datasets}
-    for branch in branches_of(connection, [d.id for d in datasets.values()]):
+    for branch in records.branches_of(connection, [d.id for d in datasets.values()]):
         found[branch.dataset][branch.name] = branch
     return found
 
@@ -370,37 +233,37 @@ def _views(
     chain: Sequence[str],
     names: Iterable[DatasetName],
     branches: Mapping[DatasetName, Mapping[str, Branch]],
-    outputs: Collection[DatasetName] = (),
+    outputs: Collection[DatasetName],
 ) -> dict[DatasetName, View]:
-    """Of each dataset, the first branch of the chain with a COMMITTED transaction.
+    """Return the view of each dataset on the first branch of the chain that has one.
 
-    What an output was made from is asked of whoever made it: compaction makes nothing stale.
+    Of an output, the maker's fingerprint counts, so that compaction makes nothing stale.
     """
     first: dict[DatasetName, tuple[str, TransactionId]] = {}
     for name in names:
-        known = branches.get(name, {})
-        for branch in chain:
-            view = known[branch].view if branch in known else None
-            if view is not None:
-                first[name] = (branch, view)
-                break
-    loaded = load_transactions(connection, [id for _, id in first.values()])
+        source = first_with_view(chain, branches.get(name, {}))
+        if source is not None and source.view is not None:
+            first[name] = (source.name, source.view)
+    loaded = records.load_transactions(connection, [id for _, id in first.values()])
     return {
         name: _view(
             name,
             branch,
             loaded[id],
-            find_maker(connection, loaded[id]) if name in outputs else loaded[id],
+            _find_maker(connection, loaded[id]) if name in outputs else loaded[id],
         )
         for name, (branch, id) in first.items()
     }
 
 
 def first_view(connection: Connection, name: DatasetName, chain: Sequence[str]) -> View | None:
-    """What a chain shows of a dataset now."""
-    found = find_datasets(connection, [name])
-    named = branches_named(connection, chain, [dataset.id for dataset in found.values()])
-    return _views(connection, chain, [name], {name: {b.name: b for b in named}}).get(name)
+    """Return the current view of a dataset on a chain."""
+    dataset = records.find_dataset(connection, name)
+    source = find_on_chain(connection, chain, dataset.id).source if dataset else None
+    if source is None or source.view is None:
+        return None
+    shown = records.load_transaction(connection, source.view)
+    return _view(name, source.name, shown, shown)
 
 
 def _view(name: DatasetName, branch: str, transaction: Transaction, maker: Transaction) -> View:
@@ -409,7 +272,7 @@ def _view(name: DatasetName, branch: str, transaction: Transaction, maker: Trans
         dataset=name,
         branch=branch,
         transaction=transaction.id,
-        content=transaction.version.content_id if transaction.version else None,
+        content=_content(transaction),
         committed_at=maker.closed_at or maker.opened_at,
         made_from=fingerprint_from_json(made_from) if made_from else None,
     )
@@ -426,19 +289,20 @@ def _pinned(
             continue
         on = branches.get(spec.dataset, {}).get(spec.branch or "")
         id = spec.transaction or (on.view if on else None)
-        transaction = find_transaction(connection, id) if id else None
-        if transaction is None or transaction.state is not TransactionState.COMMITTED:
-            continue
-        if transaction.dataset != spec.dataset:
-            continue
-        pin = Pin(dataset=spec.dataset, branch=spec.branch, transaction=spec.transaction)
-        on_branch = spec.branch or transaction.branch
-        found[pin] = _view(spec.dataset, on_branch, transaction, transaction)
+        transaction = records.find_transaction(connection, id) if id else None
+        if (
+            transaction is not None
+            and transaction.state is TransactionState.COMMITTED
+            and transaction.dataset == spec.dataset
+        ):
+            pin = Pin(dataset=spec.dataset, branch=spec.branch, transaction=spec.transaction)
+            on_branch = spec.branch or transaction.branch
+            found[pin] = _view(spec.dataset, on_branch, transaction, transaction)
     return found
 
 
 class _Candidates:
-    """Looks for what can be adopted, only for the jobs that ask."""
+    """Results that a job can adopt, read when a decision needs them."""
 
     def __init__(self, connection: Connection, request: PlanRequest) -> None:
         self._connection = connection
@@ -453,8 +317,8 @@ class _Candidates:
             return None
         groups: dict[int, list[Transaction]] = {}
         for transaction in find_adoptable_by_key(self._connection, build_key):
-            if ON_WORD_OF in transaction.provenance and self._is_protected:
-                # What a client says that it computed may not become what others rely on.
+            if _REPORTED_BY in transaction.provenance and self._is_protected:
+                # A protected branch takes no results that only a client vouches for.
                 continue
             on_chain = transaction.branch in self._request.chain
             if on_chain or self._request.adopt == "any":
@@ -465,14 +329,14 @@ class _Candidates:
         return Candidate(
             branch=newest[0].branch,
             transactions={t.dataset: t.id for t in newest},
-            contents={t.dataset: t.version.content_id if t.version else None for t in newest},
+            contents={t.dataset: _content(t) for t in newest},
             types={t.dataset: t.type for t in newest},
             committed_at=newest[0].closed_at or newest[0].opened_at,
         )
 
 
 def _base_of(chain: Sequence[str], known: Mapping[str, Branch]) -> TransactionId | None:
-    """The view that an output's next transaction is going to stand on."""
+    """Return the view that an output's next transaction starts from."""
     place = output_place(chain, known)
     on = known.get(chain[0]) or (known[place.parent] if place.parent is not None else None)
     return on.view if on is not None else None
@@ -484,14 +348,14 @@ def _places(
     datasets: Mapping[DatasetName, Dataset],
     branches: Mapping[DatasetName, Mapping[str, Branch]],
 ) -> dict[DatasetName, Place]:
-    """Where each output that will be written goes; what is fresh is left alone."""
+    """Return the place of each output that is written; fresh ones are not."""
     found: dict[DatasetName, Place] = {}
     for decision in decisions:
         if decision.state is Decided.FRESH:
             continue
         for name in decision.job.outputs:
             known = branches.get(name, {})
-            place: OutputPlace = output_place(chain, known)
+            place = output_place(chain, known)
             here = known.get(chain[0])
             found[name] = Place(
                 dataset=datasets[name].id if name in datasets else None,
@@ -503,133 +367,254 @@ def _places(
     return found
 
 
-# Looks at content where the catalog alone cannot tell whether something was overwritten.
+# --- earlier builds -------------------------------------------------------------------------
 
+# Returns the transaction that would be the parent of an output's new one.
+FindBase = Callable[[DatasetName], TransactionId | None]
+
+
+class CatalogPast:
+    """Bases of outputs and histories of inputs; see `model.freshness.Past`."""
+
+    def __init__(self, connection: Connection, find_base: FindBase) -> None:
+        self._connection = connection
+        self._find_base = find_base
+        self._bases: dict[DatasetName, Base] = {}
+
+    def base(self, output: DatasetName, /) -> Base:
+        if output not in self._bases:
+            self._bases[output] = _load_base(self._connection, self._find_base(output))
+        return self._bases[output]
+
+    def since(self, last: TransactionId, head: TransactionId, /) -> tuple[Change, ...] | None:
+        found = find_span(self._connection, last, head)
+        if found is None:
+            return None
+        return tuple(
+            Change(
+                transaction=step.transaction,
+                number=step.depth + 1,
+                type=step.type,
+                changes_content=step.before != step.after,
+            )
+            for step in found
+        )
+
+
+def _load_base(connection: Connection, id: TransactionId | None) -> Base:
+    """Return a transaction's content, and the newest build whose result that is."""
+    if id is None:
+        return Base()
+    top = records.load_transaction(connection, id)
+    maker = _find_maker(connection, top)
+    last = _last_build(maker)
+    return Base(
+        transaction=top.id,
+        number=top.depth + 1,
+        content=_content(top),
+        last=last,
+        foreign=maker.id if last is None and _content(maker) is not None else None,
+    )
+
+
+def _find_maker(connection: Connection, top: Transaction) -> Transaction:
+    """Return the transaction that made this content: a build's, or the first one with it.
+
+    Compaction and changed properties do not change a build's result, however many follow it.
+    """
+    here = top
+    while not _is_built(here) and here.parent is not None:
+        below = records.load_transaction(connection, here.parent)
+        if _content(below) != _content(here):
+            break
+        here = below
+    return here
+
+
+def _is_built(transaction: Transaction) -> bool:
+    """Return True if a build made it and it has content."""
+    return "fingerprint" in transaction.provenance and transaction.version is not None
+
+
+def _last_build(transaction: Transaction) -> LastBuild | None:
+    if not _is_built(transaction):
+        return None
+    facts = transaction.provenance
+    incremental = facts.get("incremental") or {}
+    snapshots = incremental.get("snapshots") or {}
+    return LastBuild(
+        transaction=transaction.id,
+        semantic_version=incremental.get("semantic_version", FIRST_SEMANTIC_VERSION),
+        read={
+            parse_dataset_name(given["dataset"]): ReadAt(
+                transaction=TransactionId(given["transaction"]),
+                snapshot=snapshots.get(given["dataset"]),
+            )
+            for given in facts["inputs"]
+        },
+    )
+
+
+def _content(transaction: Transaction) -> ContentId | None:
+    return transaction.version.content_id if transaction.version else None
+
+
+# --- provenance -----------------------------------------------------------------------------
+
+
+def provenance_of(
+    build: BuildId,
+    decision: Decision,
+    inputs: Sequence[Mapping[str, Any]],
+    *,
+    adopted_from: Transaction | None = None,
+    checks: Sequence[Mapping[str, Any]] = (),
+    snapshots: Mapping[str, int] | None = None,
+    reported_by: str | None = None,
+) -> Provenance:
+    """Return the provenance of a built transaction; freshness and adoption compare its keys."""
+    made_from = decision.made_from
+    assert made_from is not None, "a job is committed only once all its inputs are known"
+    source = decision.job.spec.source
+    facts: dict[str, Any] = {
+        "build": build,
+        "job": decision.job.spec.title,
+        "jobspec_branch": decision.job.jobspec_branch,
+        "commit": source.commit,
+        "clean": source.clean,
+        "fingerprint": made_from.to_json(),
+        "inputs": list(inputs),
+    }
+    if adopted_from is not None:
+        facts["adopted_from"] = {
+            "transaction": adopted_from.id,
+            "branch": adopted_from.branch,
+        }
+        reported_by = adopted_from.provenance.get(_REPORTED_BY)
+    if reported_by is not None:
+        facts[_REPORTED_BY] = reported_by
+    if decision.incremental is not None:
+        facts["incremental"] = {
+            **decision.incremental.to_json(),
+            "snapshots": dict(snapshots or {}),
+        }
+    if checks:
+        facts["checks"] = list(checks)
+    return Provenance(
+        inputs_key=made_from.inputs_key,
+        build_key=made_from.build_key,
+        adoptable=source.clean,
+        facts=facts,
+    )
+
+
+# --- inspecting content ---------------------------------------------------------------------
+
+# Operations of Iceberg snapshots.
 _ADDS = frozenset({"append", "replace"})
 _REMOVES = frozenset({"delete"})
 
 
-def plan_build(database: Database, contents: Contents, request: PlanRequest) -> Plan:
-    """A plan with nothing left to ask: content is looked at outside of any SQL transaction."""
-    answers: dict[Question, Answer] = {}
-    jobspecs: Mapping[JobSpecId, JobSpec] = {}
-    while True:
-        plan = database.read(
-            partial(make_plan, request=request, answers=answers, jobspecs=jobspecs)
-        )
-        jobspecs = plan.jobspecs
-        if not plan.questions:
-            return plan
-        answers |= answer(database, contents, plan.questions)
-
-
-def answer(
+def inspect_content(
     database: Database, contents: Contents, questions: Collection[Question]
 ) -> dict[Question, Answer]:
-    """Whether all that was read last is still there, unchanged, in what is read now."""
-    found, kinds = database.read(partial(_gather, questions=questions))
-    about = {DatasetKind.FILES: _about_files, DatasetKind.TABLE: _about_table}
-    return {q: about[kinds[q.dataset]](contents, q, found) for q in questions}
+    """Answer whether everything that was read last is still there, unchanged."""
+
+    def gather(connection: Connection) -> tuple[_Found, dict[DatasetName, Dataset]]:
+        """Read all rows in a fixed number of queries, however many questions there are."""
+        wanted = {id for q in questions for id in (q.last.transaction, q.now, *q.suspects)}
+        found = records.load_transactions(connection, wanted)
+        suspects = {id for question in questions for id in question.suspects}
+        parents = [parent for id in suspects if (parent := found[id].parent) is not None]
+        found |= records.load_transactions(connection, parents)
+        return found, records.find_datasets(
+            connection, {question.dataset for question in questions}
+        )
+
+    found, datasets = database.read(gather)
+    return {q: _Inspection(contents, q, found).answer(datasets[q.dataset].kind) for q in questions}
 
 
-def _gather(
-    connection: Connection, questions: Collection[Question]
-) -> tuple[dict[TransactionId, Transaction], dict[DatasetName, DatasetKind]]:
-    """What all questions are about, in a handful of queries however many they are."""
-    wanted = {id for q in questions for id in (q.last.transaction, q.now, *q.suspects)}
-    found = load_transactions(connection, wanted)
-    suspects = {id for question in questions for id in question.suspects}
-    parents = [parent for id in suspects if (parent := found[id].parent) is not None]
-    found |= load_transactions(connection, parents)
-    datasets = find_datasets(connection, {question.dataset for question in questions})
-    return found, {name: dataset.kind for name, dataset in datasets.items()}
+_Found = dict[TransactionId, Transaction]
 
 
-def _about_files(
-    contents: Contents, question: Question, found: Mapping[TransactionId, Transaction]
-) -> Answer:
-    if found[question.last.transaction].condemned:
-        return _expired(question)
-    for id in question.suspects:
-        step, parent = found[id], found[id].parent
-        before = root_of(found[parent].version) if parent is not None else None
-        try:
-            reason = contents.trees.find_violation(
-                TransactionType.APPEND, before, root_of(step.version)
+class _Inspection:
+    """Answers one question from the content of its transactions."""
+
+    def __init__(self, contents: Contents, question: Question, found: _Found) -> None:
+        self._contents = contents
+        self._question = question
+        self._found = found
+
+    def answer(self, kind: DatasetKind) -> Answer:
+        return self._files() if kind is DatasetKind.FILES else self._table()
+
+    def _files(self) -> Answer:
+        question, trees = self._question, self._contents.trees
+        if self._found[question.last.transaction].condemned:
+            return self._expired()
+        for id in question.suspects:
+            parent = self._found[id].parent
+            before = self._root(parent) if parent is not None else None
+            try:
+                reason = trees.find_violation(TransactionType.APPEND, before, self._root(id))
+            except HeadgateError:
+                return self._expired()
+            if reason is not None:
+                return self._overwritten(id)
+        if question.removals_allowed:
+            # A path may have other content by steps that are each allowed: removed, put again.
+            changes = trees.difference(
+                self._root(question.last.transaction), self._root(question.now)
             )
-        except HeadgateError:
-            return _expired(question)
-        if reason is not None:
-            return _overwritten(question, id)
-    if question.removals_allowed and _came_again(contents, question, found):
-        return _overwritten(question, question.now)
-    return Answer()
+            if any(change.kind is ChangeKind.CHANGED for change in changes):
+                return self._overwritten(question.now)
+        return Answer()
 
+    def _table(self) -> Answer:
+        question = self._question
+        # The record has the snapshot that was read last, also after the version is gone.
+        since = question.last.snapshot
+        if since is None:
+            try:
+                since = current_snapshot_id(self._metadata(question.last.transaction))
+            except HeadgateError:
+                return self._expired()
+        added = snapshots_since(self._metadata(question.now), since)
+        if added is None:
+            why = (
+                f"the Iceberg history of {question.dataset} does not contain the snapshot read last"
+            )
+            return Answer(why=why, broken_by=question.now)
+        allowed = _ADDS | _REMOVES if question.removals_allowed else _ADDS
+        # Newest first; the earliest overwrite is the one to report.
+        for snapshot in reversed(added):
+            if snapshot["summary"].get("operation") not in allowed:
+                return self._overwritten(self._made_by(snapshot))
+        return Answer(since_snapshot=since)
 
-def _came_again(
-    contents: Contents, question: Question, found: Mapping[TransactionId, Transaction]
-) -> bool:
-    """Whether a path was removed and put again with other content, step by step by the rules."""
-    changes = contents.trees.difference(
-        root_of(found[question.last.transaction].version), root_of(found[question.now].version)
-    )
-    return any(change.kind is ChangeKind.CHANGED for change in changes)
+    def _made_by(self, snapshot: Json) -> TransactionId:
+        for id in self._question.suspects:
+            try:
+                known = self._metadata(id).get("snapshots") or []
+            except HeadgateError:
+                continue
+            if any(item["snapshot-id"] == snapshot["snapshot-id"] for item in known):
+                return id
+        return self._question.now
 
+    def _root(self, id: TransactionId) -> Digest:
+        return root_of(self._found[id].version)
 
-def _about_table(
-    contents: Contents, question: Question, found: Mapping[TransactionId, Transaction]
-) -> Answer:
-    try:
-        since = _since(contents, question, found)
-    except HeadgateError:
-        return _expired(question)
-    now = _metadata(contents, found[question.now])
-    added = snapshots_since(now, since)
-    if added is None:
-        why = f"the Iceberg history of {question.dataset} does not go on from what was read last"
-        return Answer(why=why, broken_by=question.now)
-    allowed = _ADDS | _REMOVES if question.removals_allowed else _ADDS
-    # They come newest first, and what broke it first is what a person wants to know.
-    for snapshot in reversed(added):
-        if snapshot["summary"].get("operation") not in allowed:
-            return _overwritten(question, _made_by(contents, question, found, snapshot))
-    return Answer(since_snapshot=since)
+    def _metadata(self, id: TransactionId) -> Metadata:
+        version = self._found[id].version
+        assert version is not None, f"{id} is a tombstone"
+        return self._contents.tables.read(version.location).metadata
 
+    def _overwritten(self, by: TransactionId) -> Answer:
+        return Answer(why=f"{by} overwrote part of {self._question.dataset}", broken_by=by)
 
-def _since(
-    contents: Contents, question: Question, found: Mapping[TransactionId, Transaction]
-) -> int | None:
-    """The snapshot that was read last; it is on record where the version itself is gone."""
-    if question.last.snapshot is not None:
-        return question.last.snapshot
-    return tip_of(_metadata(contents, found[question.last.transaction]))
-
-
-def _made_by(
-    contents: Contents,
-    question: Question,
-    found: Mapping[TransactionId, Transaction],
-    snapshot: Json,
-) -> TransactionId:
-    for id in question.suspects:
-        try:
-            known = _metadata(contents, found[id]).get("snapshots") or []
-        except HeadgateError:
-            continue
-        if any(item["snapshot-id"] == snapshot["snapshot-id"] for item in known):
-            return id
-    return question.now
-
-
-def _metadata(contents: Contents, transaction: Transaction) -> Metadata:
-    assert transaction.version is not None, f"{transaction.id} is a tombstone"
-    return contents.tables.read(transaction.version.location).metadata
-
-
-def _overwritten(question: Question, by: TransactionId) -> Answer:
-    return Answer(why=f"{by} overwrote part of {question.dataset}", broken_by=by)
-
-
-def _expired(question: Question) -> Answer:
-    last = question.last.transaction
-    return Answer(why=f"{last}, read last of {question.dataset}, has expired", broken_by=last)
+    def _expired(self) -> Answer:
+        last = self._question.last.transaction
+        why = f"{last}, read last of {self._question.dataset}, has expired"
+        return Answer(why=why, broken_by=last)

@@ -1,4 +1,8 @@
-"""Publishing what a commit declares: its code first, then its JobSpecs on a branch's name."""
+"""Projects in Git: discover the transforms of a commit, and publish them as JobSpecs.
+
+Discovery exports the commit's tree, imports its modules in a child process, and makes a logic
+hash and a code bundle. Git is used through the `git` command.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +20,20 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from headgate import errors
 from headgate.builds.bundle import Bundle, make_bundle, module_name
 from headgate.builds.logic_hash import Project, Suspicion
 from headgate.catalog.database import Database
 from headgate.catalog.garbage_collection import sweeping_alone
 from headgate.catalog.jobspecs import PublishedJobSpec, publish_jobspecs
-from headgate.errors import (
-    GitUnusable,
-    InvalidDefinition,
-    OutputContested,
-    UserCodeFailed,
-    UserCodeTimedOut,
-)
 from headgate.model.jobspecs import Declaration, JobSpec, Source, declaration_from_json
 from headgate.model.names import DatasetName, check_branch_name
-from headgate.model.ports import ObjectStore
+from headgate.model.object_store import ObjectStore
 from headgate.transforms.discovery import import_roots
 
-# What a build needs to know of a Git repository, asked of the `git` command.
+# --- Git ------------------------------------------------------------------------------------
 
-# A hook runs with these set for its own repository; they would redirect every question.
+# A Git hook runs with these set for its own repository; they would redirect every command.
 _BOUND_TO_A_REPOSITORY = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
@@ -47,8 +45,8 @@ _BOUND_TO_A_REPOSITORY = (
     "GIT_WORK_TREE",
 )
 _COMMAND_NOT_FOUND = 127
-# What makes a directory of a larger repository a project of its own.
-_PROJECT_MARKS = ("headgate.toml", "pyproject.toml")
+# Files that make a directory of a larger repository a project of its own.
+_PROJECT_FILES = ("headgate.toml", "pyproject.toml")
 _NAMES_TRANSFORMS = r"headgate\.transforms|from[[:space:]]+headgate[[:space:]]+import"
 
 
@@ -61,14 +59,14 @@ class Repository:
     project: str = ""
 
     def head(self) -> str:
-        """The checked-out commit."""
+        """Return the checked-out commit."""
         found = self._try("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
         if found is None:
             raise self._unusable("it has no commit yet", "Commit something first.")
         return found
 
     def branch(self) -> str:
-        """The checked-out branch."""
+        """Return the checked-out branch."""
         found = self._try("symbolic-ref", "--quiet", "--short", "HEAD")
         if found is None:
             raise self._unusable(
@@ -78,7 +76,7 @@ class Repository:
         return found
 
     def default_branch(self) -> str | None:
-        """origin/HEAD, else `main` or `master` if there is one."""
+        """Return the branch of origin/HEAD, else `main` or `master` if there is one."""
         remote = self._try("symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
         if remote is not None:
             return remote.removeprefix("origin/")
@@ -90,9 +88,9 @@ class Repository:
         return unborn if unborn in {"main", "master"} else None
 
     def changes(self) -> tuple[str, ...]:
-        """Of the project: tracked files that differ from HEAD, untracked Python files; sorted."""
+        """Return the project's files that differ from HEAD, untracked Python files too; sorted."""
         words = ("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames")
-        listed = self._ask(*words, "--", self.project or ".")
+        listed = self._git(*words, "--", self.project or ".")
         changed = []
         for entry in filter(None, listed.split("\0")):
             state, path = entry[:2], entry[3:]
@@ -101,16 +99,16 @@ class Repository:
         return tuple(sorted(changed))
 
     def identity(self) -> str:
-        """A name that clones share: where origin is, else the first commit; then the project."""
+        """Return a name that clones share: the origin, else the first commit; then the project."""
         url = self._try("config", "--get", "remote.origin.url")
         if url:
             name = without_credentials(url)
         else:
-            name = self._ask("rev-list", "--max-parents=0", "HEAD").split()[-1]
+            name = self._git("rev-list", "--max-parents=0", "HEAD").split()[-1]
         return f"{name}//{self.project}" if self.project else name
 
     def project_tree(self, treeish: str) -> str:
-        """The tree of the project in a commit or tree."""
+        """Return the project's tree in a commit or tree."""
         found = self._try("rev-parse", "--verify", "--quiet", f"{treeish}:{self.project}")
         if found is None:
             raise self._unusable(
@@ -119,21 +117,21 @@ class Repository:
         return found
 
     def tree_of_changes(self) -> str:
-        """A tree of the working copy: tracked files as they are now, and new Python files."""
+        """Write a tree of the working copy: tracked files, and untracked Python files."""
         with tempfile.TemporaryDirectory() as directory:
             index = {"GIT_INDEX_FILE": str(Path(directory) / "index")}
-            self._ask("read-tree", "HEAD", env=index)
-            self._ask("add", "--update", "--", ":/", env=index)
-            new = self._ask("ls-files", "--others", "--exclude-standard", "-z", "--", ":/*.py")
+            self._git("read-tree", "HEAD", env=index)
+            self._git("add", "--update", "--", ":/", env=index)
+            new = self._git("ls-files", "--others", "--exclude-standard", "-z", "--", ":/*.py")
             if new:
-                self._ask(
+                self._git(
                     "add", "--pathspec-from-file=-", "--pathspec-file-nul", env=index, stdin=new
                 )
-            return self._ask("write-tree", env=index)
+            return self._git("write-tree", env=index)
 
     def export(self, treeish: str, directory: Path) -> None:
-        """Writes the files of a commit or tree below a directory."""
-        # The tree, not the commit: else `export-subst` would put the commit id into the code.
+        """Write the files of a commit or tree below a directory."""
+        # The tree, not the commit: otherwise `export-subst` would put the commit id into the code.
         archive = _run(self.root, "archive", "--format=tar", f"{treeish}^{{tree}}")
         if archive.returncode != 0:
             raise self._failed("archive", archive.stderr)
@@ -141,7 +139,7 @@ class Repository:
             files.extractall(directory, filter=_safe)
 
     def files_naming_transforms(self, treeish: str) -> tuple[str, ...]:
-        """Tracked Python files that name `headgate.transforms`; sorted."""
+        """Return the tracked Python files that name `headgate.transforms`; sorted."""
         pattern = ("grep", "--extended-regexp", "--files-with-matches", "-z", "-I")
         found = _run(self.root, *pattern, "-e", _NAMES_TRANSFORMS, treeish, "--", ":/*.py")
         if found.returncode > 1:
@@ -149,45 +147,45 @@ class Repository:
         names = found.stdout.decode("utf-8", "surrogateescape").split("\0")
         return tuple(sorted(name.removeprefix(f"{treeish}:") for name in names if name))
 
-    def _ask(self, *words: str, env: Mapping[str, str] | None = None, stdin: str = "") -> str:
-        answer = _run(self.root, *words, env=env, stdin=stdin)
-        if answer.returncode != 0:
-            raise self._failed(words[0], answer.stderr)
-        return answer.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+    def _git(self, *words: str, env: Mapping[str, str] | None = None, stdin: str = "") -> str:
+        done = _run(self.root, *words, env=env, stdin=stdin)
+        if done.returncode != 0:
+            raise self._failed(words[0], done.stderr)
+        return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
     def _try(self, *words: str) -> str | None:
-        answer = _run(self.root, *words)
-        return answer.stdout.decode().strip() if answer.returncode == 0 else None
+        done = _run(self.root, *words)
+        return done.stdout.decode().strip() if done.returncode == 0 else None
 
-    def _failed(self, command: str, stderr: bytes) -> GitUnusable:
+    def _failed(self, command: str, stderr: bytes) -> errors.GitUnusable:
         return self._unusable(
-            f"`git {command}` failed: {_last_line(stderr)}", "Mend the repository and try again."
+            f"`git {command}` failed: {_last_line(stderr)}", "Repair the repository and try again."
         )
 
-    def _unusable(self, reason: str, remedy: str) -> GitUnusable:
-        return GitUnusable(directory=str(self.root), reason=reason, remedy=remedy)
+    def _unusable(self, reason: str, remedy: str) -> errors.GitUnusable:
+        return errors.GitUnusable(directory=str(self.root), reason=reason, remedy=remedy)
 
 
 def find_repository(directory: Path) -> Repository:
-    """The repository that a directory is in."""
+    """Return the repository that contains a directory."""
     if not _is_directory(directory):
-        raise GitUnusable(
+        raise errors.GitUnusable(
             directory=str(directory),
-            reason="there is no such directory",
+            reason="the directory does not exist",
             remedy="Name the repository with --repo.",
         )
-    answer = _run(directory, "rev-parse", "--show-toplevel")
-    if answer.returncode != 0:
-        raise GitUnusable(
+    done = _run(directory, "rev-parse", "--show-toplevel")
+    if done.returncode != 0:
+        raise errors.GitUnusable(
             directory=str(directory),
-            reason=f"it is not in a Git working tree ({_last_line(answer.stderr)})",
+            reason=f"it is not in a Git working tree ({_last_line(done.stderr)})",
             remedy="Run `git init` and commit the pipeline, or name its repository with --repo.",
         )
-    return Repository(root=Path(os.fsdecode(answer.stdout.rstrip(b"\n"))))
+    return Repository(root=Path(os.fsdecode(done.stdout.rstrip(b"\n"))))
 
 
 def _is_directory(path: Path) -> bool:
-    """Also of a name that is too long to be one."""
+    """Return False also for a name that is too long."""
     try:
         return path.is_dir()
     except OSError:
@@ -195,11 +193,11 @@ def _is_directory(path: Path) -> bool:
 
 
 def find_project(directory: Path) -> Repository:
-    """The project that a directory is in: the nearest one with a mark, else the repository."""
+    """Return the nearest project that contains a directory, else its repository."""
     repository = find_repository(directory)
     here = directory.resolve()
     while here != repository.root and here.is_relative_to(repository.root):
-        if any((here / mark).is_file() for mark in _PROJECT_MARKS):
+        if any((here / mark).is_file() for mark in _PROJECT_FILES):
             project = here.relative_to(repository.root).as_posix()
             return Repository(root=repository.root, project=project)
         here = here.parent
@@ -207,7 +205,7 @@ def find_project(directory: Path) -> Repository:
 
 
 def _safe(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo | None:
-    """Leaves out what would lead outside the directory, such as a link to this machine's data."""
+    """Leave out members that lead outside the directory, such as links to other files."""
     try:
         return tarfile.data_filter(member, directory)
     except tarfile.FilterError:
@@ -215,7 +213,7 @@ def _safe(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo | None:
 
 
 def without_credentials(url: str) -> str:
-    """`host/path` of a remote, the same for its https and ssh spellings and without secrets."""
+    """Return `host/path` of a remote: equal for https and ssh, and without secrets."""
     if "://" not in url:
         host, colon, path = url.partition(":")
         if not colon or "/" in host:
@@ -233,8 +231,8 @@ def _run(
     directory: Path, *words: str, env: Mapping[str, str] | None = None, stdin: str = ""
 ) -> subprocess.CompletedProcess[bytes]:
     variables = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(env or {})}
-    # `env` takes out what must not be inherited, so that nothing here reads the environment.
-    answer = subprocess.run(
+    # `env` removes the variables, so that this process does not read its own environment.
+    done = subprocess.run(
         [
             "env",
             *(word for name in _BOUND_TO_A_REPOSITORY for word in ("-u", name)),
@@ -245,13 +243,13 @@ def _run(
         capture_output=True,
         check=False,
     )
-    if answer.returncode == _COMMAND_NOT_FOUND:
-        raise GitUnusable(
+    if done.returncode == _COMMAND_NOT_FOUND:
+        raise errors.GitUnusable(
             directory=str(directory),
             reason="the command `git` was not found",
             remedy="Install Git, then try again.",
         )
-    return answer
+    return done
 
 
 def _last_line(stderr: bytes) -> str:
@@ -259,7 +257,7 @@ def _last_line(stderr: bytes) -> str:
     return lines[-1].removeprefix("fatal: ").rstrip(".") if lines else "no reason given"
 
 
-# From a Git commit to JobSpecs: exports the tree, imports it in a child, hashes, bundles.
+# --- discovery ------------------------------------------------------------------------------
 
 DISCOVERY_SECONDS = 300.0
 _STDERR_KEPT = 20_000
@@ -273,13 +271,13 @@ _PACKAGE_HOME = str(Path(__file__).parents[2])
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """Everything of one commit that is to be published, and what a person should look at."""
+    """JobSpecs and code of one commit, and warnings for its authors."""
 
     source: Source
     jobspecs: tuple[JobSpec, ...]
     bundle: Bundle
     suspicions: tuple[Suspicion, ...]
-    # Files that name the transforms but that no import can reach.
+    # Files that name `headgate.transforms` but that no import can reach.
     unreachable: tuple[str, ...]
 
 
@@ -290,7 +288,7 @@ def discover(
     allow_dirty: bool = False,
     timeout_seconds: float = DISCOVERY_SECONDS,
 ) -> Discovery:
-    """All transforms of the checked-out commit, or with `allow_dirty` of the files as they are."""
+    """Return all transforms of the checked-out commit or, `allow_dirty`, of the working copy."""
     commit = repository.head()
     changes = repository.changes()
     if changes and not allow_dirty:
@@ -312,12 +310,12 @@ def discover(
 def extract_declarations(
     tree: Path, modules: Sequence[str], *, timeout_seconds: float = DISCOVERY_SECONDS
 ) -> tuple[Declaration, ...]:
-    """Imports the modules in a child process and reads what they declare."""
+    """Import the modules in a child process, and return what they declare."""
     if not modules:
         return ()
-    # -P: nothing of the working directory may come before the project's roots; -B: no litter.
+    # -P: the working directory must not precede the project's roots; -B: no bytecode files.
     command = [sys.executable, "-P", "-B", "-c", _CHILD, _PACKAGE_HOME, str(tree), *modules]
-    # A file, not a pipe: what a module starts may keep it open for longer than the child lives.
+    # A file, not a pipe: a process that a module starts may outlive the child and keep it open.
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             command,
@@ -327,15 +325,15 @@ def extract_declarations(
             start_new_session=True,
         ) as child:
             try:
-                answer, _ = child.communicate(timeout=timeout_seconds)
+                output, _ = child.communicate(timeout=timeout_seconds)
             except subprocess.TimeoutExpired as error:
                 os.killpg(child.pid, signal.SIGKILL)
-                raise UserCodeTimedOut(
+                raise errors.UserCodeTimedOut(
                     doing="importing the project's modules",
                     seconds=timeout_seconds,
                     stderr=_kept(stderr),
                 ) from error
-        return _declarations(answer, child.returncode, modules, _kept(stderr))
+        return _declarations(output, child.returncode, modules, _kept(stderr))
 
 
 def _discover_in(
@@ -345,7 +343,7 @@ def _discover_in(
     named = {file: module_name(file, source_layout=source_layout) for file in files}
     modules = sorted({name for name in named.values() if name is not None})
     declarations = extract_declarations(tree, modules, timeout_seconds=timeout_seconds)
-    require_one_maker(declarations)
+    require_unique_outputs(declarations)
     project = Project(tree)
     data_files = {f for declared in declarations for f in project.data_files(declared)}
     bundle = make_bundle(tree, data_files)
@@ -367,14 +365,14 @@ def _discover_in(
     )
 
 
-def require_one_maker(declarations: Sequence[Declaration]) -> None:
-    """Refuses two transforms that write the same dataset."""
+def require_unique_outputs(declarations: Sequence[Declaration]) -> None:
+    """Raise if two transforms write the same dataset."""
     makers: dict[DatasetName, Declaration] = {}
     for declared in declarations:
         for output in declared.outputs:
             other = makers.setdefault(output.dataset, declared)
             if other is not declared:
-                raise OutputContested(
+                raise errors.OutputContested(
                     dataset=str(output.dataset),
                     first=f"{other.function} ({other.file}:{other.line})",
                     second=f"{declared.function} ({declared.file}:{declared.line})",
@@ -382,25 +380,27 @@ def require_one_maker(declarations: Sequence[Declaration]) -> None:
 
 
 def _declarations(
-    answer: bytes, exit_code: int, modules: Sequence[str], stderr: str
+    output: bytes, exit_code: int, modules: Sequence[str], stderr: str
 ) -> tuple[Declaration, ...]:
     try:
-        document: dict[str, Any] = json.loads(answer)
+        document: dict[str, Any] = json.loads(output)
     except ValueError as error:
-        raise UserCodeFailed(
+        raise errors.UserCodeFailed(
             doing=f"importing {', '.join(modules[:5])}",
             file=modules[0],
             line=1,
-            reason=f"the process ended with code {exit_code} and without an answer; it said: "
-            f"{(stderr.strip().splitlines() or ['nothing'])[-1]}",
+            reason=f"the process ended with code {exit_code} and without a result; its last line "
+            f"of output: {(stderr.strip().splitlines() or ['none'])[-1]}",
             traceback=stderr,
         ) from error
     failed = document.get("error")
     if failed is None:
         return tuple(declaration_from_json(item) for item in document["transforms"])
     if failed["kind"] == "definition":
-        raise InvalidDefinition(file=failed["file"], line=failed["line"], reason=failed["reason"])
-    raise UserCodeFailed(
+        raise errors.InvalidDefinition(
+            file=failed["file"], line=failed["line"], reason=failed["reason"]
+        )
+    raise errors.UserCodeFailed(
         doing=f"importing module {failed['module']}",
         file=failed["file"],
         line=failed["line"],
@@ -409,26 +409,29 @@ def _declarations(
     )
 
 
-def _dirty(repository: Repository, changes: Sequence[str]) -> GitUnusable:
+def _dirty(repository: Repository, changes: Sequence[str]) -> errors.GitUnusable:
     shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else "")
-    return GitUnusable(
+    return errors.GitUnusable(
         directory=str(repository.root),
-        reason=f"the working tree has changes that are not committed: {shown}",
+        reason=f"the working tree has uncommitted changes: {shown}",
         remedy="Commit or stash them, or publish them as they are with --allow-dirty "
-        "(what is built from that is never adopted).",
+        "(results of such code are never adopted).",
     )
 
 
 def _kept(stderr: IO[bytes]) -> str:
-    """The end of what the child said."""
+    """Return the end of the child's output."""
     size = stderr.seek(0, os.SEEK_END)
     stderr.seek(max(0, size - _STDERR_KEPT))
     return stderr.read().decode("utf-8", "replace")
 
 
+# --- publication ----------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
-class Publishing:
-    """What was published, what is gone, and what a person should look at."""
+class PublishReport:
+    """JobSpecs that were published, datasets without one now, and warnings for the authors."""
 
     source: Source
     published: tuple[PublishedJobSpec, ...]
@@ -438,16 +441,16 @@ class Publishing:
 
 
 def bundle_key(digest: str) -> str:
-    """Where a bundle is stored below the warehouse."""
+    """Return the key of a bundle below the warehouse."""
     return f"bundles/{digest}.zip"
 
 
 def publish_discovery(
     database: Database, objects: ObjectStore, found: Discovery, *, actor: str
-) -> Publishing:
-    """Publishes what a project declares; what it no longer declares gets a removed mark."""
+) -> PublishReport:
+    """Publish a project's JobSpecs; mark those that it no longer declares as removed."""
     check_branch_name(found.source.branch)
-    # A sweep must not take the bundle between its storing and its first mention.
+    # A sweep must not delete the bundle before the JobSpecs name it.
     with sweeping_alone(database):
         # The code first: a JobSpec never names a bundle that is not there.
         objects.put(bundle_key(found.bundle.digest), found.bundle.data)
@@ -463,7 +466,7 @@ def publish_discovery(
                 for spec in found.jobspecs
             ],
         )
-    return Publishing(
+    return PublishReport(
         source=found.source,
         published=tuple(published),
         removed=tuple(removed),

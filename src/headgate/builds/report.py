@@ -1,34 +1,38 @@
-"""What a build says of itself: the JSON of `plan` and `build`, from one place."""
+"""Reports of plans and builds: the state of each job, the JSON documents and the graph."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from headgate.builds.plan import Plan
 from headgate.catalog.builds import JobRecord
 from headgate.catalog.database import Connection
 from headgate.catalog.jobspecs import datasets_with_jobspec
-from headgate.catalog.records import branches_named, find_datasets
+from headgate.catalog.records import find_datasets
+from headgate.catalog.resolve import find_all_on_chain
 from headgate.model.freshness import Decided, Decision, Reason
 from headgate.model.graph import Graph, GraphFacts, make_graph
 from headgate.model.ids import BuildId, PublicationNumber, TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import BuildState, JobState
 
-# What a job is before anything ran.
-PLANNED_STATES = {
+if TYPE_CHECKING:
+    from headgate.builds.plan import Plan
+
+_PLANNED_STATES = {
     Decided.FRESH: JobState.SKIPPED,
     Decided.ADOPTED: JobState.ADOPTED,
     Decided.STALE: JobState.WAITING,
 }
+# Keys of a job's live document that its final document does not have.
+_LIVE_KEYS = frozenset({"rows", "stages", "seconds", "ended"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """Of the Spark jobs that run now: their stages, and the tasks of the stages at work."""
+    """Stages of the running Spark jobs, and the tasks of the active stages."""
 
     done: int
     all: int
@@ -38,7 +42,7 @@ class Stages:
 
 @dataclass(kw_only=True)
 class JobReport:
-    """One job as it goes along; `inputs` fill up as upstream transactions are committed."""
+    """State of one job; `inputs` fill up as upstream transactions are committed."""
 
     decision: Decision
     state: JobState
@@ -51,20 +55,20 @@ class JobReport:
     error: Mapping[str, Any] | None = None
     log: str | None = None
     stages: Stages | None = None
-    # By the monotonic clock, for those who watch.
+    # By the monotonic clock.
     began: float | None = None
     ended: float | None = None
 
     def enter(self, state: JobState) -> None:
-        """The job is in this state from now on."""
+        """Set the state, and start or stop the job's clock."""
         self.state, self.stages = state, None
         if state is JobState.RUNNING:
             self.began = self.began or time.monotonic()
         elif self.began is not None:
             self.ended = time.monotonic()
 
-    def notice(self, event: Mapping[str, Any]) -> None:
-        """Takes in what the job's process reported."""
+    def update(self, event: Mapping[str, Any]) -> None:
+        """Apply an event of the job's process."""
         if event["event"] == "written":
             self.rows += int(event.get("rows") or 0)
         elif event["event"] == "progress":
@@ -77,7 +81,7 @@ class JobReport:
 
     @property
     def seconds(self) -> float | None:
-        """How long it has been running, or ran, over all its attempts."""
+        """Run time so far, over all attempts."""
         if self.began is None:
             return None
         return (self.ended or time.monotonic()) - self.began
@@ -122,121 +126,36 @@ class JobReport:
         return data
 
     def to_live_json(self) -> dict[str, Any]:
-        """The same with what only those who watch want to know."""
+        """Return the document with progress and times."""
         return self.to_json() | {
             "rows": self.rows,
             "stages": asdict(self.stages) if self.stages else None,
             "seconds": self.seconds,
-            # Of use only to tell which of two ended first.
+            # Comparable only with other jobs of the same process: gives the order of their ends.
             "ended": self.ended,
         }
 
-
-def planned_reports(
-    plan: Plan, adopted: Mapping[DatasetName, TransactionId] | None = None
-) -> list[JobReport]:
-    """Every job as the plan has it; `adopted` are the transactions that a build made of them."""
-    made = adopted or {}
-    return [
-        JobReport(
-            decision=decision,
-            state=PLANNED_STATES[decision.state],
-            inputs=[
-                {
-                    "dataset": str(given.dataset),
-                    "branch": given.branch,
-                    "transaction": given.transaction or made.get(given.dataset),
-                }
-                for given in decision.inputs
-            ],
-            transactions={str(n): made[n] for n in decision.job.outputs if n in made},
+    def to_record(self, position: int) -> JobRecord:
+        """Return the catalog row of this job; progress is in it for readers in other processes."""
+        body = self.to_json()
+        if self.seconds is not None:
+            body["log"] = self.log
+            body["progress"] = {
+                "rows": self.rows,
+                "seconds": round(self.seconds, 1),
+                "stages": asdict(self.stages) if self.stages else None,
+            }
+        return JobRecord(
+            ordinal=position,
+            state=self.state.value,
+            reason=self.reason.value,
+            attempts=self.attempts,
+            body=body,
         )
-        for decision in plan.decisions
-    ]
 
 
-def job_record(position: int, report: JobReport) -> JobRecord:
-    """What is kept of a job."""
-    return JobRecord(
-        ordinal=position,
-        state=report.state.value,
-        reason=report.decision.reason.value,
-        attempts=report.attempts,
-        body=report.to_json() | _progress(report),
-    )
-
-
-def _progress(report: JobReport) -> dict[str, Any]:
-    """For those who look from elsewhere: rows and time so far, and the stages at work."""
-    if report.seconds is None:
-        return {}
-    stages = asdict(report.stages) if report.stages else None
-    told = {"rows": report.rows, "seconds": round(report.seconds, 1), "stages": stages}
-    return {"progress": told, "log": report.log}
-
-
-# What a build would do and what came of it, wherever its book is kept.
-
-# Of a job that is shown live: what its document does not say.
-LIVE_FACTS = frozenset({"rows", "stages", "seconds", "ended"})
-
-
-class ShownJob(Protocol):
-    """A job as planned, as it goes along and as it ended; only its documents are costly."""
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def outputs(self) -> Sequence[str]: ...
-
-    @property
-    def reason(self) -> Reason: ...
-
-    @property
-    def inputs(self) -> Sequence[Mapping[str, Any]]:
-        """What it reads: `{"dataset", "branch", "transaction"}` each."""
-        ...
-
-    @property
-    def state(self) -> JobState: ...
-
-    @property
-    def attempts(self) -> int: ...
-
-    @property
-    def spark_jobs(self) -> int: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def transactions(self) -> Mapping[str, str]: ...
-
-    @property
-    def checks(self) -> Sequence[Mapping[str, Any]]: ...
-
-    @property
-    def error(self) -> Mapping[str, Any] | None: ...
-
-    @property
-    def log(self) -> str | None: ...
-
-    @property
-    def stages(self) -> object:
-        """What of Spark is at work now; None where nothing is."""
-        ...
-
-    @property
-    def ended(self) -> float | None: ...
-
-    def to_json(self) -> dict[str, Any]: ...
-
-    def to_live_json(self) -> dict[str, Any]: ...
-
-
-class ToldJob:
-    """A job whose book is kept elsewhere, as it was last told of."""
+class RemoteJob:
+    """State of a job of a server's build, from the last document that the server sent."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = dict(document)
@@ -256,24 +175,64 @@ class ToldJob:
         self.ended: float | None = document.get("ended")
 
     def to_json(self) -> dict[str, Any]:
-        return {name: fact for name, fact in self._document.items() if name not in LIVE_FACTS}
+        return {name: value for name, value in self._document.items() if name not in _LIVE_KEYS}
 
     def to_live_json(self) -> dict[str, Any]:
         return self._document
 
 
+# The same attributes, wherever the build runs; only the documents are costly to make.
+JobStatus = JobReport | RemoteJob
+
+# Progress callback of a build: receives all jobs whenever one of them changes.
+Watch = Callable[[Sequence[JobStatus]], None]
+
+
+def planned_reports(
+    plan: Plan, adopted: Mapping[DatasetName, TransactionId] | None = None
+) -> list[JobReport]:
+    """Return every job as planned; `adopted` has the transactions that the build made for them."""
+    made = adopted or {}
+    return [
+        JobReport(
+            decision=decision,
+            state=_PLANNED_STATES[decision.state],
+            inputs=planned_inputs(decision, made),
+            transactions={str(n): made[n] for n in decision.job.outputs if n in made},
+        )
+        for decision in plan.decisions
+    ]
+
+
+def planned_inputs(
+    decision: Decision, made: Mapping[DatasetName, TransactionId]
+) -> list[dict[str, Any]]:
+    """Return what a job reads: the planned views, or transactions that the build itself made."""
+    return [
+        {
+            "dataset": str(given.dataset),
+            "branch": given.branch,
+            "transaction": given.transaction or made.get(given.dataset),
+        }
+        for given in decision.inputs
+    ]
+
+
+# --- documents ------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedBuild:
-    """What a build would do, job by job in the order of dependency."""
+    """A plan, job by job in the order of dependency."""
 
     branch: str
     fallback: tuple[str, ...]
-    jobs: Sequence[ShownJob]
-    # Where it was asked for: what is made of what, as data and drawn.
+    jobs: Sequence[JobStatus]
+    # Nodes and edges, and a drawing, where the caller requested a graph.
     graph: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `headgate plan`: as that of a build, before there is one."""
+        """Return the document of `headgate plan`: a build's document without id and state."""
         document = {
             "build": None,
             "branch": self.branch,
@@ -285,43 +244,45 @@ class PlannedBuild:
         return document if self.graph is None else {**document, "graph": dict(self.graph)}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
         return cls(
-            branch=told["branch"],
-            fallback=tuple(told["fallback"]),
-            jobs=[ToldJob(job) for job in told["jobs"]],
-            graph=told.get("graph"),
+            branch=document["branch"],
+            fallback=tuple(document["fallback"]),
+            jobs=[RemoteJob(job) for job in document["jobs"]],
+            graph=document.get("graph"),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOutcome:
+    """A build that has ended."""
+
     id: BuildId
     branch: str
     fallback: tuple[str, ...]
     state: BuildState
-    jobs: Sequence[ShownJob]
+    jobs: Sequence[JobStatus]
     publications: tuple[PublicationNumber, ...]
 
     def to_json(self) -> dict[str, Any]:
         return self._document([job.to_json() for job in self.jobs])
 
     def to_live_json(self) -> dict[str, Any]:
-        """The same, each job with how long it took and how many rows it wrote."""
+        """Return the document with times and row counts of each job."""
         return self._document(self.live_jobs())
 
     def live_jobs(self) -> list[dict[str, Any]]:
         return [job.to_live_json() for job in self.jobs]
 
     @classmethod
-    def from_live_json(cls, told: Mapping[str, Any]) -> Self:
+    def from_live_json(cls, document: Mapping[str, Any]) -> Self:
         return cls(
-            id=BuildId(told["build"]),
-            branch=told["branch"],
-            fallback=tuple(told["fallback"]),
-            state=BuildState(told["state"]),
-            jobs=[ToldJob(job) for job in told["jobs"]],
-            publications=tuple(PublicationNumber(n) for n in told["publications"]),
+            id=BuildId(document["build"]),
+            branch=document["branch"],
+            fallback=tuple(document["fallback"]),
+            state=BuildState(document["state"]),
+            jobs=[RemoteJob(job) for job in document["jobs"]],
+            publications=tuple(PublicationNumber(n) for n in document["publications"]),
         )
 
     def _document(self, jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -336,21 +297,19 @@ class BuildOutcome:
 
 
 class BuildInterrupted(KeyboardInterrupt):
-    """Ctrl-C came while a build ran: all that it had not committed is aborted by now."""
+    """Ctrl-C during a build; raised after everything uncommitted was aborted."""
 
     def __init__(self, outcome: BuildOutcome) -> None:
         super().__init__(f"build {outcome.id} was interrupted")
         self.outcome = outcome
 
 
-# The graph of a plan, with what the catalog knows of its datasets.
+# --- graph ----------------------------------------------------------------------------------
 
 
-def graph_of(
-    connection: Connection, plan: Plan, *, primary: str, states: Sequence[JobState] | None = None
-) -> Graph:
-    """As the plan has it, or with the states that a build of it has reached."""
-    planned = [PLANNED_STATES[decision.state] for decision in plan.decisions]
+def graph_of(connection: Connection, plan: Plan, *, primary: str) -> Graph:
+    """Return the datasets and jobs of a plan as a graph."""
+    planned = [_PLANNED_STATES[decision.state] for decision in plan.decisions]
     fresh = [d for d in plan.decisions if d.state is Decided.FRESH]
     kept = [name for decision in fresh for name in decision.job.outputs]
     read = {given.dataset for decision in plan.decisions for given in decision.inputs}
@@ -362,14 +321,13 @@ def graph_of(
         shown_on=_shown_on(connection, chain, kept),
         blue={parse_dataset_name(text) for text in datasets_with_jobspec(connection, primary)},
     )
-    return make_graph(plan.decisions, states or planned, facts)
+    return make_graph(plan.decisions, planned, facts)
 
 
 def _shown_on(
     connection: Connection, chain: Sequence[str], names: Sequence[DatasetName]
 ) -> dict[DatasetName, str]:
-    """Of each dataset, the first branch of the chain with a COMMITTED transaction."""
+    """Return the first branch of the chain that has a view, by dataset."""
     ids = [dataset.id for dataset in find_datasets(connection, names).values()]
-    seen = {(b.dataset, b.name) for b in branches_named(connection, chain, ids) if b.view}
-    # Later branches first, so that the first of the chain has the last word.
-    return {name: b for b in reversed(chain) for name in names if (name, b) in seen}
+    sources = (on.source for on in find_all_on_chain(connection, chain, ids).values())
+    return {source.dataset: source.name for source in sources if source is not None}

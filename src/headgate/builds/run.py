@@ -1,4 +1,4 @@
-"""Running a build: one plan, one opening, all jobs, one end."""
+"""Running a build: plan, open, run all jobs in the order of dependency, close."""
 
 from __future__ import annotations
 
@@ -6,176 +6,53 @@ import contextlib
 import shutil
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.attempts import RENEW_SECONDS, CommitOptions, Pulse, commit_transactions
-from headgate.builds.attempt import Happened, Jobs, Parts, tell_adopted, tell_staged
+from headgate import errors
+from headgate.attempts import (
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    CommitOptions,
+    Heartbeat,
+    commit_transactions,
+)
+from headgate.builds.attempt import JobEventType, Jobs, Parts
 from headgate.builds.job import run_job
-from headgate.builds.ledger import Ledger, Watch
-from headgate.builds.open import LEASE_SECONDS, OpenedBuild, OpeningRequest, open_build
+from headgate.builds.ledger import Ledger
+from headgate.builds.open import OpenedBuild, OpeningRequest, open_build
 from headgate.builds.plan import PlanRequest, plan_build
-from headgate.builds.report import BuildInterrupted, BuildOutcome
+from headgate.builds.report import BuildInterrupted, BuildOutcome, Watch
 from headgate.builds.spark_jobs import SparkJobs
 from headgate.catalog.attempts import check_newest, dispatch_attempt, give_up, heartbeat
-from headgate.catalog.builds import close_build, drop_unused_branches, settle_builds
-from headgate.catalog.records import load_transactions
-from headgate.errors import (
-    AttemptSuperseded,
-    HeadgateError,
-    OpenTransactionAlreadyExists,
-    PlanChanged,
-)
+from headgate.catalog.branches import drop_unused_branches
+from headgate.catalog.builds import close_build, settle_builds
 from headgate.model.ids import BuildId, mint_build
 from headgate.model.nouns import AttemptRef, AttemptState, BuildState, JobState
-
-# The order of a build's jobs: each after what it needs, independent ones side by side.
 
 PARALLEL_JOBS = 4
 _GOOD = {JobState.SUCCEEDED, JobState.SKIPPED, JobState.ADOPTED}
 _BAD = {JobState.FAILED, JobState.ABORTED}
-
-
-@dataclass(kw_only=True)
-class Schedule:
-    """The jobs that wait, and those that run."""
-
-    ledger: Ledger
-    jobs: Jobs
-    retries: int
-    # Nothing is committed before all of it is: the first failure ends the build.
-    atomic: bool
-    abort_on_failure: bool
-    _waiting: set[int] = field(default_factory=set)
-    _futures: dict[Future[None], int] = field(default_factory=dict)
-
-    def run(self) -> None:
-        """Returns when every job has ended; an interrupt first ends all that runs."""
-        reports = enumerate(self.ledger.reports)
-        self._waiting = {p for p, report in reports if report.state is JobState.WAITING}
-        if not self._waiting:
-            return
-        # Before the first job's clock runs.
-        self.jobs.expect(len(self._waiting))
-        with ThreadPoolExecutor(max_workers=PARALLEL_JOBS) as pool:
-            try:
-                while self._waiting or self._futures:
-                    self._step(pool)
-            except BaseException:
-                # Else the pool would wait for the jobs, however long they take.
-                self.ledger.stop("the build was interrupted")
-                raise
-
-    def _step(self, pool: ThreadPoolExecutor) -> None:
-        if self.ledger.stopped is not None:
-            self._abort(self._waiting)
-        for position in sorted(p for p in self._waiting if self._is_ready(p)):
-            # This one too: it has not taken its process yet, and must not take the next one's.
-            self.jobs.expect(len(self._waiting))
-            self._waiting.discard(position)
-            self._futures[pool.submit(self._run_job, position)] = position
-        done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
-        for future in done:
-            position = self._futures.pop(future)
-            future.result()
-            if self.ledger.reports[position].state in _BAD:
-                self._give_up_after(position)
-
-    def _run_job(self, position: int) -> None:
-        run_job(self.ledger, self.jobs, position, retries=self.retries, atomic=self.atomic)
-
-    def _is_ready(self, position: int) -> bool:
-        needs = self.ledger.opened.plan.decisions[position].job.needs
-        return all(self.ledger.reports[need].state in _GOOD for need in needs)
-
-    def _give_up_after(self, failed: int) -> None:
-        """A failure takes its dependants with it, and everything where that was asked for."""
-        lost = {failed}
-        for position, decision in enumerate(self.ledger.opened.plan.decisions):
-            if lost & set(decision.job.needs):
-                lost.add(position)
-        if self.abort_on_failure or self.atomic:
-            self.ledger.stop("another job of this build failed")
-            lost |= self._waiting
-        self._abort(lost & self._waiting)
-
-    def _abort(self, positions: set[int]) -> None:
-        for position in sorted(positions):
-            self._waiting.discard(position)
-            self.ledger.abort(position, JobState.ABORTED)
-
-
-# A build's pulse: its leases are renewed, and an end that came from outside is noticed.
-
-_LOOK_SECONDS = 1.0
-
-
-def beating(ledger: Ledger) -> Pulse:
-    """To be entered for as long as the build's jobs run."""
-    renewed = time.monotonic()
-
-    def beat() -> None:
-        nonlocal renewed
-        # A catalog that does not answer for a while is asked again; leases outlast it.
-        with contextlib.suppress(HeadgateError):
-            ledger.look_outside()
-        if time.monotonic() - renewed >= RENEW_SECONDS and ledger.ended_by is None:
-            renewed = time.monotonic()
-            _renew(ledger)
-
-    return Pulse(beat, seconds=_LOOK_SECONDS)
-
-
-def _renew(ledger: Ledger) -> None:
-    for ref in (ledger.opened.attempt, *ledger.live_attempts()):
-        # A job that ended meanwhile needs no lease.
-        with contextlib.suppress(HeadgateError):
-            heartbeat(ledger.parts.database, ref)
-
-
-# The end of an atomic build: everything it made and adopted becomes visible at once.
-
-
-def publish_staged(ledger: Ledger) -> None:
-    """One publication, with the build's own attempt; raises and shows nothing where refused."""
-    opened, ids = ledger.opened, list(ledger.staged)
-    if not ids and not opened.adoptions:
-        return
-    receipt = commit_transactions(
-        ledger.parts.database,
-        ledger.parts.contents,
-        ids,
-        CommitOptions(
-            actor=ledger.actor,
-            attempt=opened.attempt,
-            may_write_protected=opened.may_write_protected,
-            provenance=ledger.staged,
-            natural=ledger.natural,
-        ),
-        together_with=opened.adoptions,
-    )
-    found = ledger.parts.database.read(lambda c: load_transactions(c, ids))
-    ledger.note_made({t.dataset: t for t in found.values()}, receipt.publication)
-
-
-# How often a plan that changed under the opening is made again without being asked to wait.
+# Plans made without waiting, where the catalog changes before they are opened.
 _PLANS = 3
 _POLL_SECONDS = 0.5
+_HEARTBEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
     plan: PlanRequest
     actor: str
+    # Nothing is committed before everything is: the first failure ends the build.
     atomic: bool = False
     retries: int = 0
     abort_on_failure: bool = False
     wait_seconds: float = 0
     task_key: str | None = None
-    # Given by whoever has to know it before the build is open.
+    # Set by a caller that needs the id before the build is open.
     id: BuildId | None = None
-    # Who says that the code was what computed it, where that is only said.
-    on_word_of: str | None = None
+    # Of a client-run build: the actor whose claim it is that the published code ran.
+    reported_by: str | None = None
 
 
 def run_build(
@@ -186,7 +63,7 @@ def run_build(
     watch: Watch = lambda jobs: None,
     jobs: Jobs | None = None,
 ) -> BuildOutcome:
-    """Plans, opens and runs; whatever fails is aborted, whatever committed stays."""
+    """Plan, open and run a build; failed jobs are aborted, committed ones stay."""
     id = request.id or mint_build()
     key = request.task_key or id
     attempt = dispatch_attempt(
@@ -198,14 +75,14 @@ def run_build(
         opened = _open(parts, request, id, attempt)
         ledger = Ledger(parts, opened, request.actor, directory / id, watch)
     except BaseException:
-        # An opening that was interrupted after it was done must not hold its outputs either.
+        # An interrupt after the opening must release the outputs too.
         give_up(parts.database, attempt, AttemptState.FAILED, actor=request.actor)
         raise
-    return _Build(ledger, request, jobs or SparkJobs(parts)).to_the_end()
+    return _Build(ledger, request, jobs or SparkJobs(parts)).run()
 
 
 def _open(parts: Parts, request: BuildRequest, id: BuildId, attempt: AttemptRef) -> OpenedBuild:
-    """Opens, planning again where something moved meanwhile; a waiter holds nothing."""
+    """Open the build; plan again if the catalog changed. Holds nothing while it waits."""
     deadline = time.monotonic() + request.wait_seconds
     plans = 0
     while True:
@@ -216,24 +93,24 @@ def _open(parts: Parts, request: BuildRequest, id: BuildId, attempt: AttemptRef)
             attempt=attempt,
             actor=request.actor,
             atomic=request.atomic,
-            may_write_protected=request.on_word_of is None
+            may_write_protected=request.reported_by is None
             and all(d.job.spec.source.clean for d in plan.decisions),
-            on_word_of=request.on_word_of,
+            reported_by=request.reported_by,
         )
         try:
             return open_build(parts.database, opening)
-        except PlanChanged:
+        except errors.PlanChanged:
             plans += 1
             if plans >= _PLANS and time.monotonic() > deadline:
                 raise
-        except OpenTransactionAlreadyExists:
+        except errors.OpenTransactionAlreadyExists:
             if time.monotonic() > deadline:
                 raise
             time.sleep(_POLL_SECONDS)
 
 
 class _Build:
-    """A build that is open, until it is closed."""
+    """An open build, until it is closed."""
 
     def __init__(self, ledger: Ledger, request: BuildRequest, jobs: Jobs) -> None:
         self._ledger = ledger
@@ -241,14 +118,14 @@ class _Build:
         self._jobs = jobs
         self._database = ledger.parts.database
 
-    def to_the_end(self) -> BuildOutcome:
+    def run(self) -> BuildOutcome:
         self._ledger.directory.mkdir(parents=True, exist_ok=True)
         try:
             if not self._request.atomic:
-                tell_adopted(self._ledger)
-            with beating(self._ledger):
-                self._schedule().run()
-                state = self._verdict()
+                self._ledger.emit_adopted()
+            with _heartbeat(self._ledger):
+                _Schedule(self._ledger, self._request, self._jobs).run()
+                state = self._final_state()
                 if state is BuildState.SUCCEEDED and self._request.atomic:
                     state = self._publish()
         except KeyboardInterrupt as interrupt:
@@ -259,55 +136,151 @@ class _Build:
         outcome = self._close(state)
         superseded = self._ledger.ended_by is AttemptState.SUPERSEDED
         if superseded and state is BuildState.CANCELED:
-            # Raises, and names the newer one.
+            # Raises AttemptSuperseded, which names the newer attempt.
             attempt = self._ledger.opened.attempt
             self._database.read(lambda c: check_newest(c, attempt))
         return outcome
 
-    def _schedule(self) -> Schedule:
-        return Schedule(
-            ledger=self._ledger,
-            jobs=self._jobs,
-            retries=self._request.retries,
-            atomic=self._request.atomic,
-            abort_on_failure=self._request.abort_on_failure,
-        )
-
-    def _verdict(self) -> BuildState:
-        bad = {JobState.FAILED, JobState.ABORTED}
-        if not any(report.state in bad for report in self._ledger.reports):
+    def _final_state(self) -> BuildState:
+        if not any(report.state in _BAD for report in self._ledger.reports):
             return BuildState.SUCCEEDED
         return BuildState.CANCELED if self._ledger.ended_by else BuildState.FAILED
 
     def _publish(self) -> BuildState:
-        """The one publication of an atomic build, unless somebody has ended it meanwhile."""
-        try:
-            publish_staged(self._ledger)
-        except AttemptSuperseded:
-            self._ledger.look_outside()
-            return BuildState.CANCELED
-        tell_staged(self._ledger, Happened.COMPLETE)
-        tell_adopted(self._ledger)
+        """Make the one publication of an atomic build: all staged and adopted transactions."""
+        ledger, opened = self._ledger, self._ledger.opened
+        ids = list(ledger.staged)
+        if ids or opened.adoptions:
+            options = CommitOptions(
+                actor=ledger.actor,
+                attempt=opened.attempt,
+                may_write_protected=opened.may_write_protected,
+                provenance=ledger.staged,
+                inferred=ledger.inferred,
+            )
+            try:
+                receipt = commit_transactions(
+                    self._database,
+                    ledger.parts.contents,
+                    ids,
+                    options,
+                    together_with=opened.adoptions,
+                )
+            except errors.AttemptSuperseded:
+                ledger.check_attempt()
+                return BuildState.CANCELED
+            ledger.add_made(ids, receipt.publication)
+        ledger.emit_staged(JobEventType.COMPLETE)
+        ledger.emit_adopted()
         return BuildState.SUCCEEDED
 
     def _close(self, state: BuildState) -> BuildOutcome:
-        """Whatever is still open is aborted, branches made in vain go, the books are closed."""
+        """Abort what is still open, drop branches made in vain, and record the end."""
+        ledger, opened = self._ledger, self._ledger.opened
         if state is not BuildState.SUCCEEDED:
             ended = AttemptState.CANCELED if state is BuildState.CANCELED else AttemptState.FAILED
-            give_up(self._database, self._ledger.opened.attempt, ended, actor=self._ledger.actor)
+            give_up(self._database, opened.attempt, ended, actor=ledger.actor)
             if self._request.atomic:
-                tell_staged(self._ledger, Happened.ABORT)
-            self._ledger.withdraw(atomic=self._request.atomic)
-        opened = self._ledger.opened
-        drop_unused_branches(self._database, opened.branches, actor=self._ledger.actor)
+                ledger.emit_staged(JobEventType.ABORT)
+            ledger.withdraw(atomic=self._request.atomic)
+        drop_unused_branches(self._database, opened.branches, actor=ledger.actor)
         close_build(self._database, opened.id, opened.attempt, state.value)
         if state is BuildState.SUCCEEDED:
-            shutil.rmtree(self._ledger.directory, ignore_errors=True)
+            shutil.rmtree(ledger.directory, ignore_errors=True)
         return BuildOutcome(
             id=opened.id,
             branch=opened.plan.request.branch,
             fallback=opened.plan.request.fallback,
             state=state,
-            jobs=self._ledger.reports,
-            publications=tuple(self._ledger.publications),
+            jobs=ledger.reports,
+            publications=tuple(ledger.publications),
         )
+
+
+class _Schedule:
+    """Runs each job after the jobs that it needs, independent jobs in parallel."""
+
+    def __init__(self, ledger: Ledger, request: BuildRequest, jobs: Jobs) -> None:
+        self._ledger = ledger
+        self._request = request
+        self._jobs = jobs
+        reports = enumerate(ledger.reports)
+        self._waiting = {p for p, report in reports if report.state is JobState.WAITING}
+        self._futures: dict[Future[None], int] = {}
+
+    def run(self) -> None:
+        """Return when every job has ended; an interrupt stops the running jobs first."""
+        if not self._waiting:
+            return
+        # Before the clock of the first job starts.
+        self._jobs.expect(len(self._waiting))
+        with ThreadPoolExecutor(max_workers=PARALLEL_JOBS) as pool:
+            try:
+                while self._waiting or self._futures:
+                    self._step(pool)
+            except BaseException:
+                # Otherwise the pool waits for the jobs, however long they take.
+                self._ledger.stop("the build was interrupted")
+                raise
+
+    def _step(self, pool: ThreadPoolExecutor) -> None:
+        if self._ledger.stopped is not None:
+            self._abort(self._waiting)
+        for position in sorted(p for p in self._waiting if self._is_ready(p)):
+            # Counts this job too: it has no process yet, and must not get the next job's.
+            self._jobs.expect(len(self._waiting))
+            self._waiting.discard(position)
+            future = pool.submit(
+                run_job,
+                self._ledger,
+                self._jobs,
+                position,
+                retries=self._request.retries,
+                atomic=self._request.atomic,
+            )
+            self._futures[future] = position
+        done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
+        for future in done:
+            position = self._futures.pop(future)
+            future.result()
+            if self._ledger.reports[position].state in _BAD:
+                self._abort_after(position)
+
+    def _is_ready(self, position: int) -> bool:
+        needs = self._ledger.opened.plan.decisions[position].job.needs
+        return all(self._ledger.reports[need].state in _GOOD for need in needs)
+
+    def _abort_after(self, failed: int) -> None:
+        """Abort the dependants of a failed job, or all jobs where the request says so."""
+        lost = {failed}
+        for position, decision in enumerate(self._ledger.opened.plan.decisions):
+            if lost & set(decision.job.needs):
+                lost.add(position)
+        if self._request.abort_on_failure or self._request.atomic:
+            self._ledger.stop("another job of this build failed")
+            lost |= self._waiting
+        self._abort(lost & self._waiting)
+
+    def _abort(self, positions: set[int]) -> None:
+        for position in sorted(positions):
+            self._waiting.discard(position)
+            self._ledger.abort(position, JobState.ABORTED)
+
+
+def _heartbeat(ledger: Ledger) -> Heartbeat:
+    """Renew the leases of a build, and stop the build if another process ended it."""
+    renewed = time.monotonic()
+
+    def beat() -> None:
+        nonlocal renewed
+        # The next beat tries again; leases outlast a short outage of the catalog.
+        with contextlib.suppress(errors.HeadgateError):
+            ledger.check_attempt()
+        if time.monotonic() - renewed >= RENEW_SECONDS and ledger.ended_by is None:
+            renewed = time.monotonic()
+            for ref in (ledger.opened.attempt, *ledger.live_attempts()):
+                # A job that has ended meanwhile needs no lease.
+                with contextlib.suppress(errors.HeadgateError):
+                    heartbeat(ledger.parts.database, ref)
+
+    return Heartbeat(beat, seconds=_HEARTBEAT_SECONDS)

@@ -10,16 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, and_, delete, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from headgate.catalog import records
 from headgate.catalog.database import Database, now
-from headgate.catalog.records import (
-    branches_with_head,
-    dump,
-    load,
-    load_transactions,
-    lock_attempt,
-    lock_branches,
-    lock_transactions,
-)
 from headgate.catalog.schema import attempts, task_keys, transactions, working_objects
 from headgate.catalog.transactions import abort_in
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
@@ -81,7 +73,7 @@ def dispatch_in(
     carry_transactions: bool = False,
 ) -> Attempt:
     if parent is not None:
-        lock_attempt(connection, parent)
+        records.lock_attempt(connection, parent)
     epoch = _next_epoch(connection, key)
     moment = now(connection)
     superseded = _supersede(connection, key, moment)
@@ -97,7 +89,7 @@ def dispatch_in(
             token_digest=token_digest(token) if token else None,
             parent_key=parent.key if parent else None,
             parent_epoch=parent.epoch if parent else None,
-            scope=dump(dict(scope or {})),
+            scope=records.dump(dict(scope or {})),
         )
     )
     for older in superseded:
@@ -150,7 +142,7 @@ def _find_holder(connection: Connection, key: str) -> Holder | None:
         return None
     return Holder(
         attempt=_to_attempt(row),
-        branch=load(row["scope"]).get("branch"),
+        branch=records.load(row["scope"]).get("branch"),
         is_job=row["parent_key"] is not None,
     )
 
@@ -197,9 +189,9 @@ def _settle_older(
     if not carry:
         abort_in(connection, older, actor=actor, kind="superseded")
         return
-    lock_branches(connection, branches_with_head(connection, older))
-    found = load_transactions(connection, older)
-    parents = load_transactions(connection, [t.parent for t in found.values() if t.parent])
+    records.lock_branches(connection, records.branches_with_head(connection, older))
+    found = records.load_transactions(connection, older)
+    parents = records.load_transactions(connection, [t.parent for t in found.values() if t.parent])
     for transaction in found.values():
         parent = parents.get(transaction.parent) if transaction.parent else None
         base = parent.version if parent and transaction.type != "SNAPSHOT" else None
@@ -273,7 +265,7 @@ def find_attempt_by_token(
         .mappings()
         .one_or_none()
     )
-    return (_to_attempt(row), load(row["scope"])) if row else None
+    return (_to_attempt(row), records.load(row["scope"])) if row else None
 
 
 def check_newest(connection: Connection, ref: AttemptRef) -> None:
@@ -294,7 +286,7 @@ def find_scope(connection: Connection, key: str, epoch: int) -> Mapping[str, Any
     text = connection.execute(
         select(attempts.c.scope).where(attempts.c.key == key, attempts.c.epoch == epoch)
     ).scalar_one_or_none()
-    return dict(load(text)) if text is not None else None
+    return dict(records.load(text)) if text is not None else None
 
 
 def equip_attempt(
@@ -305,7 +297,7 @@ def equip_attempt(
         lambda connection: connection.execute(
             update(attempts)
             .where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
-            .values(scope=dump(dict(scope)), token_digest=token_digest(token))
+            .values(scope=records.dump(dict(scope)), token_digest=token_digest(token))
         )
     )
 
@@ -394,9 +386,9 @@ def give_up_in(
     for one in ending:
         _end(connection, one, state, moment)
     held = [id for one in ending for id in _open_ids(connection, one)]
-    lock_branches(connection, branches_with_head(connection, held))
+    records.lock_branches(connection, records.branches_with_head(connection, held))
     # Somebody may have taken over, or aborted, what an expired lease no longer kept.
-    still = lock_transactions(connection, held).values()
+    still = records.lock_transactions(connection, held).values()
     mine = [t.id for t in still if t.state is TransactionState.OPEN]
     abort_in(connection, mine, actor=actor, kind=kind)
     return True
@@ -411,7 +403,7 @@ def find_attempt_state(connection: Connection, ref: AttemptRef) -> AttemptState 
 
 
 def _hand_over(connection: Connection, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
-    lock_attempt(connection, ref)
+    records.lock_attempt(connection, ref)
     moment = now(connection)
     parent = _parent(connection, ref)
     changed = connection.execute(
@@ -446,7 +438,7 @@ def _parent(connection: Connection, ref: AttemptRef) -> AttemptRef:
 def _refusal(
     connection: Connection, ref: AttemptRef, parent: AttemptRef, ids: Sequence[TransactionId]
 ) -> Exception:
-    for id, found in load_transactions(connection, ids).items():
+    for id, found in records.load_transactions(connection, ids).items():
         if found.state is not TransactionState.OPEN:
             return TransactionNotOpen(transaction=id, state=found.state)
     return AttemptSuperseded(

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, exists, insert, select, update
 
-from headgate.catalog.database import Database, now
+from headgate import errors
+from headgate.catalog import records
+from headgate.catalog.database import Database, now, wait_seconds
 from headgate.catalog.publish import publish, publish_prepared
-from headgate.catalog.records import (
-    Steps,
-    check_in_history,
-    find_branch,
-    is_below,
-    load_branch,
-    load_transaction,
-    lock_branches,
+from headgate.catalog.schema import (
+    branches,
+    datasets,
+    moves,
+    protected_branches,
+    publications,
+    transactions,
 )
-from headgate.catalog.schema import branches, datasets, moves, protected_branches, publications
 from headgate.catalog.transactions import record_event
-from headgate.errors import (
-    BranchExists,
-    BranchNotFound,
-    Invalid,
-    NotInHistory,
-    TransactionNotCommitted,
-    VersionExpired,
-    ViewConflict,
-)
 from headgate.model.ancestry import is_in_history
 from headgate.model.changes import (
     CreateBranch,
@@ -37,9 +29,8 @@ from headgate.model.changes import (
     OperationKey,
     PublishRequest,
     Receipt,
-    wait_seconds,
 )
-from headgate.model.ids import TransactionId, mint_branch
+from headgate.model.ids import BranchId, TransactionId, mint_branch
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import (
     Branch,
@@ -81,28 +72,28 @@ def create_branch(
         try:
             publish_prepared(database, request)
             break
-        except ViewConflict:
+        except errors.ViewConflict:
             # The parent moved between reading and locking: the child starts where it is now.
             if losses == _TRIES - 1:
                 raise
             time.sleep(wait_seconds(losses))
-    return database.read(lambda connection: load_branch(connection, dataset, name))
+    return database.read(lambda connection: records.load_branch(connection, dataset, name))
 
 
 def _creation(
     connection: Connection, dataset: Dataset, name: str, *, parent: str | None, at: str | None
 ) -> CreateBranch:
-    if find_branch(connection, dataset.id, name) is not None:
-        raise BranchExists(dataset=str(dataset.name), branch=name)
+    if records.find_branch(connection, dataset.id, name) is not None:
+        raise errors.BranchExists(dataset=str(dataset.name), branch=name)
     if parent is None:
         if at is not None:
-            raise Invalid("a root has no history: `at` needs a branch to start `from`.")
+            raise errors.Invalid("a root has no history: `at` needs a branch to start `from`.")
         return CreateBranch(id=mint_branch(), dataset=dataset.id, name=name, parent=None)
-    source = load_branch(connection, dataset, parent)
+    source = records.load_branch(connection, dataset, parent)
     head, view = source.head, source.view
     if at is not None:
         target = _committed(connection, at)
-        check_in_history(connection, source, target, source.view)
+        records.check_in_history(connection, source, target, source.view)
         head = view = target.id
     return CreateBranch(
         id=mint_branch(),
@@ -153,13 +144,13 @@ def reset_branch(
     """Moves a branch to a transaction of its history, or back to one a reset took off it."""
 
     def decide(connection: Connection) -> MoveBranch:
-        branch = load_branch(connection, dataset, name)
+        branch = records.load_branch(connection, dataset, name)
         target = _committed(connection, to)
         # The history first: it answers in a few looks, the log only by reading all of it.
-        if not is_below(connection, target, branch.view) and not _was_taken_off(
+        if not records.is_below(connection, target, branch.view) and not _was_taken_off(
             connection, branch, target
         ):
-            raise NotInHistory(dataset=str(dataset.name), branch=name, transaction=target.id)
+            raise errors.NotInHistory(dataset=str(dataset.name), branch=name, transaction=target.id)
         return MoveBranch(
             branch=branch.id,
             expected_head=branch.head,
@@ -189,18 +180,18 @@ def _was_taken_off(connection: Connection, branch: Branch, target: Transaction) 
         .where(moves.c.branch_id == branch.id, moves.c.from_id.is_not(None), reset)
         .order_by(moves.c.publication.desc())
     )
-    steps = Steps(connection)
+    steps = records.Steps(connection)
     wanted = steps(target.id)
     left = connection.execute(query).scalars().all()
     return any(is_in_history(wanted, steps(TransactionId(id)), steps) for id in left)
 
 
 def _committed(connection: Connection, id: str) -> Transaction:
-    transaction = load_transaction(connection, id)
+    transaction = records.load_transaction(connection, id)
     if transaction.state is not TransactionState.COMMITTED:
-        raise TransactionNotCommitted(transaction=id, state=transaction.state)
+        raise errors.TransactionNotCommitted(transaction=id, state=transaction.state)
     if transaction.condemned:
-        raise VersionExpired(what=f"transaction {id}")
+        raise errors.VersionExpired(what=f"transaction {id}")
     return transaction
 
 
@@ -214,21 +205,25 @@ def reparent_branch(
         connection.execute(
             select(datasets.c.id).where(datasets.c.id == dataset.id).with_for_update(key_share=True)
         )
-        branch = load_branch(connection, dataset, name)
-        parent = load_branch(connection, dataset, under) if under is not None else None
-        locked = lock_branches(connection, [b.id for b in (branch, parent) if b is not None])
+        branch = records.load_branch(connection, dataset, name)
+        parent = records.load_branch(connection, dataset, under) if under is not None else None
+        locked = records.lock_branches(
+            connection, [b.id for b in (branch, parent) if b is not None]
+        )
         for one in (branch, parent):
             if one is not None and one.id not in locked:
-                raise BranchNotFound(dataset=str(dataset.name), branch=one.name)
+                raise errors.BranchNotFound(dataset=str(dataset.name), branch=one.name)
         above = parent
         while above is not None:
             if above.id == branch.id:
-                raise Invalid(
+                raise errors.Invalid(
                     f"branch {under!r} is below {name!r} on {dataset.name}: "
                     "a branch cannot be its own ancestor.",
                     dataset=str(dataset.name),
                 )
-            above = find_branch(connection, dataset.id, above.parent) if above.parent else None
+            above = (
+                records.find_branch(connection, dataset.id, above.parent) if above.parent else None
+            )
         connection.execute(
             update(branches)
             .where(branches.c.id == branch.id)
@@ -244,7 +239,7 @@ def reparent_branch(
             under=under,
             was=branch.parent,
         )
-        return load_branch(connection, dataset, name)
+        return records.load_branch(connection, dataset, name)
 
     return database.write(work)
 
@@ -268,3 +263,42 @@ def protect_branch(database: Database, name: str, *, actor: str, protected: bool
 
 def list_protected(connection: Connection) -> list[str]:
     return sorted(connection.execute(select(protected_branches.c.name)).scalars())
+
+
+# How often to look again while others begin to use branches that seemed unused.
+_DROP_TRIES = 3
+
+
+def drop_unused_branches(
+    database: Database, candidates: Iterable[BranchId], *, actor: str
+) -> list[Branch]:
+    """Deletes those made for work that nobody committed: they would only hide others."""
+    wanted = list(candidates)
+    for _ in range(_DROP_TRIES):
+        unused = database.read(partial(_unused, ids=wanted))
+        if not unused:
+            break
+        try:
+            delete_branches(database, unused, actor=actor, may_write_protected=True)
+            return unused
+        except errors.Conflict:
+            # Somebody began to use one of them: look again.
+            continue
+    return []
+
+
+def _unused(connection: Connection, ids: Iterable[BranchId]) -> list[Branch]:
+    committed = exists().where(
+        transactions.c.branch_id == branches.c.id,
+        transactions.c.state == TransactionState.COMMITTED,
+    )
+    found: list[Branch] = []
+    for part in records.in_chunks(ids):
+        query = records.BRANCHES.where(
+            branches.c.id.in_(part),
+            branches.c.made_for.is_not(None),
+            branches.c.head_id.is_not_distinct_from(branches.c.view_id),
+            ~committed,
+        )
+        found += [records.to_branch(row) for row in connection.execute(query).mappings()]
+    return found

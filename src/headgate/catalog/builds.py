@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, exists, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
 
+from headgate.catalog import records
 from headgate.catalog.attempts import end_attempt_in, find_attempt_state, give_up_in
-from headgate.catalog.branches import delete_branches
+from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.database import Database, now
-from headgate.catalog.records import (
-    BRANCHES,
-    abandonment,
-    dump,
-    in_chunks,
-    load,
-    load_transactions,
-    to_branch,
-)
-from headgate.catalog.schema import attempts, branches, builds, jobs, transactions, units
-from headgate.errors import BuildNotRunning, Conflict, NotFound
-from headgate.model.ids import BranchId, BuildId, Epoch, Instant, TransactionId, UnitId
-from headgate.model.nouns import AttemptRef, AttemptState, Branch, Transaction, TransactionState
+from headgate.catalog.schema import attempts, branches, builds, jobs, transactions
+from headgate.errors import BuildNotRunning, NotFound
+from headgate.model.ids import BranchId, BuildId, Epoch, Instant, TransactionId
+from headgate.model.nouns import AttemptRef, AttemptState, Transaction, TransactionState
 
 RUNNING = "running"
 # Of equal results the newest is as good as any: there is no need to look at all of them.
@@ -72,7 +64,7 @@ def record_build_in(
             started_at=now(connection),
             attempt_key=attempt.key,
             attempt_epoch=attempt.epoch,
-            body=dump(dict(body)),
+            body=records.dump(dict(body)),
         )
     )
     if planned:
@@ -140,7 +132,7 @@ def find_adoptable_by_key(connection: Connection, build_key: str) -> list[Transa
         .limit(_CANDIDATES)
     )
     ids = [TransactionId(id) for id in connection.execute(query).scalars()]
-    loaded = load_transactions(connection, ids)
+    loaded = records.load_transactions(connection, ids)
     return [loaded[id] for id in ids if not loaded[id].condemned]
 
 
@@ -151,7 +143,7 @@ def _job_row(build: BuildId, job: JobRecord) -> dict[str, Any]:
         "state": job.state,
         "reason": job.reason,
         "attempts": job.attempts,
-        "body": dump(dict(job.body)),
+        "body": records.dump(dict(job.body)),
     }
 
 
@@ -161,7 +153,7 @@ def _to_job(row: RowMapping) -> JobRecord:
         state=row["state"],
         reason=row["reason"],
         attempts=row["attempts"],
-        body=load(row["body"]),
+        body=records.load(row["body"]),
     )
 
 
@@ -173,14 +165,13 @@ def _to_build(row: RowMapping, found: tuple[JobRecord, ...]) -> BuildRecord:
         actor=row["actor"],
         started_at=Instant(row["started_at"]),
         ended_at=Instant(row["ended_at"]) if row["ended_at"] is not None else None,
-        body=load(row["body"]),
+        body=records.load(row["body"]),
         jobs=found,
     )
 
 
 # What builds and units that ended left: closed in the books, their unused branches dropped.
 
-_TRIES = 3
 _ENDED: dict[AttemptState | None, str] = {
     AttemptState.SUCCEEDED: "succeeded",
     AttemptState.FAILED: "failed",
@@ -227,29 +218,6 @@ def settle_builds(database: Database, *, actor: str, key: str | None = None) -> 
     return dead
 
 
-def drop_unused_branches(
-    database: Database, candidates: Iterable[BranchId], *, actor: str
-) -> list[Branch]:
-    """Deletes those made for work that nobody committed: they would only hide others."""
-    wanted = list(candidates)
-    for _ in range(_TRIES):
-        unused = database.read(partial(_unused, ids=wanted))
-        if not unused:
-            break
-        try:
-            delete_branches(database, unused, actor=actor, may_write_protected=True)
-            return unused
-        except Conflict:
-            # Somebody began to use one of them: look again.
-            continue
-    return []
-
-
-def settle_units(database: Database, *, actor: str, unit: UnitId | None = None) -> None:
-    """Deletes the roots that units made before they were aborted, by themselves or by others."""
-    drop_unused_branches(database, database.read(partial(_left_by_units, unit=unit)), actor=actor)
-
-
 def _finish(database: Database, id: BuildId, *, actor: str) -> None:
     """The record is closed last: whoever dies before that leaves it to recovery."""
     drop_unused_branches(database, database.read(partial(_made_for, build=id)), actor=actor)
@@ -260,7 +228,9 @@ def _dead(
     connection: Connection, *, key: str | None = None, id: BuildId | None = None
 ) -> list[BuildId]:
     """Builds on record as running whose attempt is not, or has not been heard of for long."""
-    expired = attempts.c.lease_until + abandonment(attempts.c.lease_seconds) < now(connection)
+    expired = attempts.c.lease_until + records.abandonment(attempts.c.lease_seconds) < now(
+        connection
+    )
     query = (
         select(builds.c.id)
         .join(
@@ -295,7 +265,9 @@ def _close(connection: Connection, id: BuildId) -> None:
         connection.execute(
             update(jobs)
             .where(jobs.c.build_id == id, jobs.c.ordinal == row.ordinal)
-            .values(state="aborted", body=dump({**load(row.body), "state": "aborted"}))
+            .values(
+                state="aborted", body=records.dump({**records.load(row.body), "state": "aborted"})
+            )
         )
 
 
@@ -309,36 +281,3 @@ def _attempt_of(connection: Connection, id: BuildId) -> AttemptRef:
 def _made_for(connection: Connection, build: BuildId) -> list[BranchId]:
     query = select(branches.c.id).where(branches.c.made_for == build)
     return [BranchId(id) for id in connection.execute(query).scalars()]
-
-
-def _left_by_units(connection: Connection, unit: UnitId | None) -> list[BranchId]:
-    # A root that shows nothing has no head, by which the few of them are found quickly.
-    query = (
-        select(branches.c.id)
-        .join(units, units.c.id == branches.c.made_for)
-        .where(
-            branches.c.head_id.is_(None),
-            branches.c.made_for.is_not(None),
-            units.c.state == TransactionState.ABORTED,
-        )
-    )
-    if unit is not None:
-        query = query.where(branches.c.made_for == unit)
-    return [BranchId(id) for id in connection.execute(query).scalars()]
-
-
-def _unused(connection: Connection, ids: Iterable[BranchId]) -> list[Branch]:
-    committed = exists().where(
-        transactions.c.branch_id == branches.c.id,
-        transactions.c.state == TransactionState.COMMITTED,
-    )
-    found: list[Branch] = []
-    for part in in_chunks(ids):
-        query = BRANCHES.where(
-            branches.c.id.in_(part),
-            branches.c.made_for.is_not(None),
-            branches.c.head_id.is_not_distinct_from(branches.c.view_id),
-            ~committed,
-        )
-        found += [to_branch(row) for row in connection.execute(query).mappings()]
-    return found

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, and_, func, select, text, union, union_all
 
 from headgate.catalog.database import now
-from headgate.catalog.intents import body_from_json, list_intents
 from headgate.catalog.records import dataset_name, in_chunks
 from headgate.catalog.retention import PAGE_ROWS
 from headgate.catalog.schema import (
@@ -27,7 +26,7 @@ from headgate.catalog.schema import (
     units,
     versions,
 )
-from headgate.errors import Invalid
+from headgate.catalog.workspaces import list_intents
 from headgate.model.ancestry import Step, next_step_pointers
 from headgate.model.ids import Instant, TransactionId
 from headgate.model.nouns import AttemptState, DatasetKind, TransactionState
@@ -232,23 +231,21 @@ def count_silent_attempts(connection: Connection) -> int:
 
 
 def check_intents(connection: Connection) -> Iterator[Finding]:
-    """Operations with an effect outside that were never finished."""
+    """Publications to lakeFS that the catalog has not recorded."""
     moment = now(connection)
     for intent in list_intents(connection):
-        where = f"operation {intent.operation} of {intent.actor} ({intent.kind})"
-        try:
-            body_from_json(intent.body or {})
-        except Invalid:
+        where = f"operation {intent.operation} of {intent.actor}"
+        if intent.move is None:
             yield Finding(
-                what="its intent cannot be read, so recovery leaves it, and its branches, alone",
+                what="its intent cannot be read, so recovery leaves it alone",
                 where=where,
-                remedy="Look at the system outside, bring it to where it should be, then delete "
-                f"intent {intent.ref.id} from the catalog's tables intents and intent_branches.",
+                remedy="Check the lakeFS branches that tasks publish to, then delete intent "
+                f"{intent.id} from the catalog's table intents.",
             )
-            continue
-        if intent.lease_until < moment:
+        elif intent.lease_until < moment:
             yield Finding(
-                what=f"it is unfinished in phase {intent.phase}, and its lease ran out "
+                what=f"its move of branch {intent.move.branch!r} of {intent.move.repository!r} in "
+                f"lakeFS has no record, and its lease ran out "
                 f"{_ago(moment, intent.lease_until)} ago",
                 where=where,
                 remedy="Run `headgate recover`.",

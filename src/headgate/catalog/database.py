@@ -7,6 +7,7 @@ no effect but its SQL.
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections import deque
@@ -30,17 +31,9 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import QueuePool
 
-from headgate.errors import (
-    CatalogBroken,
-    CatalogUnavailable,
-    CommitInterrupted,
-    HeadgateError,
-    Invalid,
-    MissingExtra,
-)
-from headgate.model.changes import wait_seconds
+from headgate import errors
 from headgate.model.ids import Instant
-from headgate.model.names import no_text
+from headgate.model.names import invalid_text
 
 # Writers of one process at one SQLite catalog: served in the order in which they came.
 #
@@ -86,14 +79,14 @@ MOUNTS = Path("/proc/self/mountinfo")
 def check_catalog_path(database: str | None, mounts: Path = MOUNTS) -> None:
     """Refuses a path on a network file system, naming it."""
     if not database or database == ":memory:":
-        raise CatalogBroken(
+        raise errors.CatalogBroken(
             where="sqlite",
             reason="a catalog in memory would be lost with the process",
             remedy="Give it a file: `sqlite:///path/catalog.db`.",
         )
     kind = _kind_of(Path(database).absolute(), mounts)
     if kind in _NETWORK | _NETWORK_FUSE:
-        raise CatalogBroken(
+        raise errors.CatalogBroken(
             where=database,
             reason=f"it lies on a network file system ({kind}), where SQLite's locks do not hold",
             remedy="Put it on a local disk, or use a PostgreSQL catalog for a team.",
@@ -137,23 +130,21 @@ class Database:
         try:
             self.url = make_url(url)
         except UrlError as error:
-            raise Invalid(
+            raise errors.Invalid(
                 f"catalog {url!r} is not a database URL. Give `sqlite:///path/catalog.db` or "
                 "`postgresql://user@host/name`.",
                 catalog=url,
             ) from error
         self.dialect = self.url.get_backend_name()
         if self.dialect not in _NOW:
-            raise Invalid(
+            raise errors.Invalid(
                 f"catalog {url!r}: only SQLite and PostgreSQL are supported.", catalog=url
             )
         if self.dialect == "postgresql":
             self.url = self.url.set(drivername="postgresql+psycopg")
         self.where = self.url.render_as_string(hide_password=True)
-        # Settles what crashed owners left; set by whoever knows the systems outside.
-        self.recover: Callable[[], object] | None = None
         # Told of every unit of work: whether it wrote, how many seconds, what it was refused for.
-        self.observe: Callable[[bool, float, HeadgateError | None], None] | None = None
+        self.observe: Callable[[bool, float, errors.HeadgateError | None], None] | None = None
         self._engine: Engine | None = None
         self._line = Line()
         self._pid = 0
@@ -188,7 +179,7 @@ class Database:
         began, refusal = time.perf_counter(), None
         try:
             return self._try(work, writing=writing)
-        except HeadgateError as error:
+        except errors.HeadgateError as error:
             refusal = error
             raise
         finally:
@@ -205,7 +196,7 @@ class Database:
                     return self._unit(connection, work, writing=writing)
             except _Again as again:
                 if attempt == _TRIES - 1:
-                    raise CatalogUnavailable(
+                    raise errors.CatalogUnavailable(
                         where=self.where, reason=f"too much contention ({again.__cause__})"
                     ) from again
                 time.sleep(wait_seconds(attempt))
@@ -228,7 +219,7 @@ class Database:
             _quietly(transaction.rollback)
             # SQLite has no connection to lose: a COMMIT that fails there did not happen.
             if writing and self.dialect == "postgresql" and _lost(error):
-                raise CommitInterrupted(where=self.where, reason=_reason(error)) from error
+                raise errors.CommitInterrupted(where=self.where, reason=_reason(error)) from error
             raise
         return result
 
@@ -265,7 +256,7 @@ class Database:
         try:
             from headgate.catalog.postgres import postgres_engine  # noqa: PLC0415 - an optional extra
         except ImportError as error:
-            raise MissingExtra(feature="a PostgreSQL catalog", extra="postgres") from error
+            raise errors.MissingExtra(feature="a PostgreSQL catalog", extra="postgres") from error
         return postgres_engine(
             self.url,
             lock_timeout_ms=_BUSY_TIMEOUT_MS,
@@ -277,7 +268,7 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except HeadgateError:
+        except errors.HeadgateError:
             raise
         except IntegrityError as error:
             # Two units inserted the same key at once: the later one looks again.
@@ -285,34 +276,36 @@ class Database:
         except OverflowError as error:
             raise _too_large() from error
         except UnicodeEncodeError as error:
-            raise no_text(error.object) from error
+            raise invalid_text(error.object) from error
         except NoConnectionFree as error:
             reason = f"all {_MOST_CONNECTIONS} connections of this process are in use"
-            raise CatalogUnavailable(where=self.where, reason=reason) from error
+            raise errors.CatalogUnavailable(where=self.where, reason=reason) from error
         except DBAPIError as error:
             if _contended(error):
                 raise _Again from error
             raise self._explain(error) from error
 
-    def _explain(self, error: DBAPIError) -> HeadgateError:
+    def _explain(self, error: DBAPIError) -> errors.HeadgateError:
         if getattr(error.orig, "sqlstate", None) == "22003":
             return _too_large()
         reason = _reason(error)
         if "NUL (0x00)" in reason:
-            return no_text("\0")
+            return invalid_text("\0")
         lowered = reason.lower()
         for sign, remedy in _REMEDIES.items():
             if sign in lowered:
-                return CatalogBroken(where=self.where, reason=reason, remedy=remedy)
+                return errors.CatalogBroken(where=self.where, reason=reason, remedy=remedy)
         if isinstance(error, OperationalError) or _session_ended(error):
-            return CatalogUnavailable(where=self.where, reason=reason)
-        return CatalogBroken(
+            return errors.CatalogUnavailable(where=self.where, reason=reason)
+        return errors.CatalogBroken(
             where=self.where, reason=reason, remedy="`headgate doctor` looks at the whole store."
         )
 
 
-def _too_large() -> Invalid:
-    return Invalid("a number in the request is too large: the catalog counts to 2 ** 63 - 1.")
+def _too_large() -> errors.Invalid:
+    return errors.Invalid(
+        "a number in the request is too large: the catalog counts to 2 ** 63 - 1."
+    )
 
 
 class _Again(Exception):
@@ -379,3 +372,15 @@ def _quietly(action: Callable[[], None]) -> None:
         action()
     except DBAPIError:
         return
+
+
+_FIRST_SECONDS = 0.005
+
+
+_LONGEST_SECONDS = 0.5
+
+
+def wait_seconds(losses: int) -> float:
+    """A random wait, longer after each loss: those who lost together do not meet again."""
+    longest: float = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2**losses)
+    return random.uniform(0.2, 1) * longest

@@ -6,29 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from headgate import errors
+from headgate.catalog import records
 from headgate.catalog.database import Database, now
 from headgate.catalog.publish import publish_in
-from headgate.catalog.records import (
-    dump,
-    find_dataset,
-    load,
-    load_dataset,
-    load_transaction,
-    namespace_key,
-    namespace_parts,
-)
 from headgate.catalog.schema import datasets, namespaces, tags
-from headgate.errors import (
-    DatasetExists,
-    Exists,
-    NamespaceExists,
-    NamespaceNotEmpty,
-    NamespaceNotFound,
-    NotFound,
-    NotInHistory,
-    TransactionNotCommitted,
-    VersionExpired,
-)
 from headgate.model.changes import CreateBranch, OperationKey, PublishRequest
 from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
 from headgate.model.names import DatasetName, check_branch_name
@@ -78,14 +60,14 @@ def create_dataset_in(
     id: DatasetId | None = None,
     operation: OperationKey | None = None,
 ) -> Dataset:
-    if find_dataset(connection, name) is not None:
-        raise DatasetExists(dataset=str(name))
+    if records.find_dataset(connection, name) is not None:
+        raise errors.DatasetExists(dataset=str(name))
     ensure_namespace(connection, name.namespace)
     id = id or mint_dataset()
     connection.execute(
         insert(datasets).values(
             id=id,
-            namespace=namespace_key(name.namespace),
+            namespace=records.namespace_key(name.namespace),
             name=name.name,
             kind=kind,
             owned=int(owned),
@@ -101,7 +83,7 @@ def create_dataset_in(
             ),
             mint_operation(),
         )
-    return load_dataset(connection, name)
+    return records.load_dataset(connection, name)
 
 
 def ensure_namespace(connection: Connection, parts: tuple[str, ...]) -> bool:
@@ -111,13 +93,13 @@ def ensure_namespace(connection: Connection, parts: tuple[str, ...]) -> bool:
     """
     made = False
     for depth in range(1, len(parts) + 1):
-        key = namespace_key(parts[:depth])
+        key = records.namespace_key(parts[:depth])
         known = connection.execute(
             select(namespaces.c.name).where(namespaces.c.name == key).with_for_update(read=True)
         )
         made = known.one_or_none() is None
         if made:
-            connection.execute(insert(namespaces).values(name=key, properties=dump({})))
+            connection.execute(insert(namespaces).values(name=key, properties=records.dump({})))
     return made
 
 
@@ -126,7 +108,7 @@ def create_namespace_in(
 ) -> None:
     """Makes a namespace with its properties, and those above it without any."""
     if not ensure_namespace(connection, parts):
-        raise NamespaceExists(namespace=".".join(parts))
+        raise errors.NamespaceExists(namespace=".".join(parts))
     _set_properties(connection, parts, properties)
 
 
@@ -134,9 +116,9 @@ def find_namespace(
     connection: Connection, parts: tuple[str, ...], *, lock: bool = False
 ) -> dict[str, str] | None:
     """The properties of a namespace; None where it does not exist."""
-    query = select(namespaces.c.properties).where(namespaces.c.name == namespace_key(parts))
+    query = select(namespaces.c.properties).where(namespaces.c.name == records.namespace_key(parts))
     text = connection.execute(query.with_for_update() if lock else query).scalar_one_or_none()
-    return dict(load(text)) if text is not None else None
+    return dict(records.load(text)) if text is not None else None
 
 
 def update_namespace_in(
@@ -149,7 +131,7 @@ def update_namespace_in(
     """Removes and sets properties, and says which were there to remove."""
     known = find_namespace(connection, parts, lock=True)
     if known is None:
-        raise NamespaceNotFound(namespace=".".join(parts))
+        raise errors.NamespaceNotFound(namespace=".".join(parts))
     kept = {key: value for key, value in known.items() if key not in removals}
     _set_properties(connection, parts, {**kept, **updates})
     return known.keys() - kept.keys()
@@ -160,14 +142,14 @@ def _set_properties(
 ) -> None:
     connection.execute(
         update(namespaces)
-        .where(namespaces.c.name == namespace_key(parts))
-        .values(properties=dump(dict(properties)))
+        .where(namespaces.c.name == records.namespace_key(parts))
+        .values(properties=records.dump(dict(properties)))
     )
 
 
 def list_namespaces(connection: Connection) -> list[tuple[str, ...]]:
     names = connection.execute(select(namespaces.c.name).order_by(namespaces.c.name)).scalars()
-    return [namespace_parts(name) for name in names]
+    return [records.namespace_parts(name) for name in names]
 
 
 def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
@@ -175,14 +157,14 @@ def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
     shown = ".".join(parts)
     # Locked before looking: whoever makes a dataset in it waits, and then makes it anew.
     if find_namespace(connection, parts, lock=True) is None:
-        raise NamespaceNotFound(namespace=shown)
+        raise errors.NamespaceNotFound(namespace=shown)
     below = [n for n in list_namespaces(connection) if n[: len(parts)] == parts and n != parts]
     used = connection.execute(
-        select(datasets.c.id).where(datasets.c.namespace == namespace_key(parts)).limit(1)
+        select(datasets.c.id).where(datasets.c.namespace == records.namespace_key(parts)).limit(1)
     ).one_or_none()
     if below or used is not None:
-        raise NamespaceNotEmpty(namespace=shown)
-    connection.execute(delete(namespaces).where(namespaces.c.name == namespace_key(parts)))
+        raise errors.NamespaceNotEmpty(namespace=shown)
+    connection.execute(delete(namespaces).where(namespaces.c.name == records.namespace_key(parts)))
 
 
 def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, actor: str) -> Tag:
@@ -190,16 +172,16 @@ def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, acto
     check_branch_name(name, what="tag")
 
     def work(connection: Connection) -> Tag:
-        transaction = load_transaction(connection, at)
+        transaction = records.load_transaction(connection, at)
         if transaction.dataset_id != dataset.id:
-            raise NotInHistory(dataset=str(dataset.name), branch="(any)", transaction=at)
+            raise errors.NotInHistory(dataset=str(dataset.name), branch="(any)", transaction=at)
         if transaction.state is not TransactionState.COMMITTED:
-            raise TransactionNotCommitted(transaction=at, state=transaction.state)
+            raise errors.TransactionNotCommitted(transaction=at, state=transaction.state)
         if transaction.condemned:
-            raise VersionExpired(what=f"transaction {at}")
+            raise errors.VersionExpired(what=f"transaction {at}")
         taken = select(tags.c.name).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
         if connection.execute(taken).one_or_none() is not None:
-            raise Exists(f"dataset {dataset.name} has a tag {name!r} already.", tag=name)
+            raise errors.Exists(f"dataset {dataset.name} has a tag {name!r} already.", tag=name)
         connection.execute(
             insert(tags).values(
                 dataset_id=dataset.id,
@@ -225,7 +207,7 @@ def list_tags(connection: Connection, dataset: Dataset | None = None) -> list[Ta
     return [
         Tag(
             dataset=DatasetName(
-                namespace=namespace_parts(row["namespace"]), name=row["dataset_name"]
+                namespace=records.namespace_parts(row["namespace"]), name=row["dataset_name"]
             ),
             name=row["name"],
             transaction=TransactionId(row["transaction_id"]),
@@ -240,6 +222,6 @@ def delete_tag(database: Database, dataset: Dataset, name: str) -> None:
             delete(tags).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
         )
         if gone.rowcount != 1:
-            raise NotFound(f"dataset {dataset.name} has no tag {name!r}.", tag=name)
+            raise errors.NotFound(f"dataset {dataset.name} has no tag {name!r}.", tag=name)
 
     database.write(work)

@@ -9,17 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from headgate import errors
 from headgate.catalog.records import BranchState, Steps
-from headgate.errors import (
-    AttemptSuperseded,
-    HolderExpired,
-    Mismatch,
-    OpenTransactionAlreadyExists,
-    TransactionNotCommitted,
-    TransactionNotFound,
-    TransactionNotOpen,
-    VersionExpired,
-)
 from headgate.model.ancestry import next_step_pointers
 from headgate.model.changes import (
     AddTransaction,
@@ -86,7 +77,7 @@ class Picture:
     steps: Steps
     # Units whose transactions are all being committed.
     units: list[UnitId] = field(default_factory=list)
-    mismatches: list[Mismatch] = field(default_factory=list)
+    mismatches: list[errors.Mismatch] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     added: list[NewTransaction] = field(default_factory=list)
     committed: list[Closed] = field(default_factory=list)
@@ -105,7 +96,7 @@ class Picture:
         self, branch: BranchState, what: str, expected: str | None, actual: str | None
     ) -> None:
         self.mismatches.append(
-            Mismatch(
+            errors.Mismatch(
                 dataset=str(branch.dataset),
                 branch=branch.name,
                 field=what,
@@ -132,11 +123,11 @@ def check_read(picture: Picture, read: ReadView) -> None:
 def _commit(picture: Picture, change: CommitTransaction) -> None:
     transaction = picture.transactions.get(change.transaction)
     if transaction is None:
-        raise TransactionNotFound(transaction=change.transaction)
+        raise errors.TransactionNotFound(transaction=change.transaction)
     if transaction.state is not TransactionState.OPEN:
-        raise TransactionNotOpen(transaction=transaction.id, state=transaction.state)
+        raise errors.TransactionNotOpen(transaction=transaction.id, state=transaction.state)
     if transaction.attempt is not None and transaction.attempt != picture.request.attempt:
-        raise AttemptSuperseded(
+        raise errors.AttemptSuperseded(
             key=transaction.attempt.key,
             epoch=picture.request.attempt.epoch if picture.request.attempt else 0,
             newest=transaction.attempt.epoch,
@@ -285,25 +276,25 @@ def _check_holder(picture: Picture, id: BranchId) -> None:
     holder = picture.transactions.get(branch.head)
     if holder is not None and (holder.lease_until or picture.now) < picture.now:
         refusal = already_open(holder, branch, picture.now)
-        raise HolderExpired(refusal, wanted_by=picture.request.actor)
+        raise errors.HolderExpired(refusal, wanted_by=picture.request.actor)
 
 
 def _past(picture: Picture, dataset: DatasetId, id: TransactionId) -> Transaction:
     """A COMMITTED transaction of the dataset: all that a branch may show or build upon."""
     found = picture.transactions.get(id)
     if found is None or found.dataset_id != dataset:
-        raise TransactionNotFound(transaction=id)
+        raise errors.TransactionNotFound(transaction=id)
     if found.state is not TransactionState.COMMITTED:
-        raise TransactionNotCommitted(transaction=id, state=found.state)
+        raise errors.TransactionNotCommitted(transaction=id, state=found.state)
     return found
 
 
 def already_open(
     transaction: Transaction | None, branch: BranchState, now: Instant
-) -> OpenTransactionAlreadyExists:
+) -> errors.OpenTransactionAlreadyExists:
     """The refusal that names who holds the branch and for how long."""
     until = (transaction.lease_until if transaction else None) or now
-    return OpenTransactionAlreadyExists(
+    return errors.OpenTransactionAlreadyExists(
         dataset=str(branch.dataset),
         branch=branch.name,
         transaction=str(branch.head),
@@ -314,7 +305,9 @@ def already_open(
 
 def _missing(picture: Picture, id: BranchId, *, expected: TransactionId | None) -> None:
     picture.mismatches.append(
-        Mismatch(dataset="?", branch=id, field="branch", expected=expected or id, actual=None)
+        errors.Mismatch(
+            dataset="?", branch=id, field="branch", expected=expected or id, actual=None
+        )
     )
 
 
@@ -338,4 +331,4 @@ def _use(picture: Picture, version: Version | None, *, what: str) -> None:
 def check_condemned(picture: Picture, condemned: set[VersionId]) -> None:
     for id, what in picture.versions.items():
         if id in condemned:
-            raise VersionExpired(what=what)
+            raise errors.VersionExpired(what=what)

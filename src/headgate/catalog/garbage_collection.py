@@ -24,7 +24,6 @@ from headgate.catalog.retention import (
     PAGE_ROWS,
     Keeping,
     Reason,
-    intent_texts,
     needed_since,
     words_of,
 )
@@ -64,8 +63,6 @@ class ObjectMark:
     roots: frozenset[str]
     # The metadata files of all versions of tables that are not condemned.
     tables: frozenset[str]
-    # Named by intents: locations, and digests that may be trees of versions to come.
-    named: frozenset[str]
     # Locations that OPEN transactions have put to use.
     working: frozenset[str]
     # Digests of bundles that a JobSpec names.
@@ -202,7 +199,6 @@ def mark_objects(connection: Connection, without: Collection[VersionId] = ()) ->
     return ObjectMark(
         roots=frozenset(roots[DatasetKind.FILES]),
         tables=frozenset(roots[DatasetKind.TABLE]),
-        named=frozenset(words_of(intent_texts(connection))),
         working=frozenset(connection.execute(select(working_objects.c.location)).scalars()),
         bundles=bundles_named(connection),
         condemned={place: Instant(at) for place, at in connection.execute(condemned)},

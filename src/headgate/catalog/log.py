@@ -7,13 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, bindparam, literal, select
 
-from headgate.catalog.records import (
-    TRANSACTIONS,
-    dataset_name,
-    load,
-    load_transactions,
-    to_transaction,
-)
+from headgate.catalog import records
 from headgate.catalog.schema import (
     datasets,
     events,
@@ -69,7 +63,7 @@ def walk_history(connection: Connection, branch: Branch) -> Iterator[Transaction
     while here is not None:
         walked = connection.execute(_ANCESTORS, {"newest": here, "steps": page}).scalars()
         ids = [TransactionId(id) for id in walked]
-        found = load_transactions(connection, ids)
+        found = records.load_transactions(connection, ids)
         yield from (found[id] for id in ids)
         here = found[ids[-1]].parent
         page = min(page * 4, _PAGE)
@@ -85,10 +79,10 @@ def list_history(
         if limit is not None and len(chain) >= limit:
             break
     if aborted:
-        query = TRANSACTIONS.where(
+        query = records.TRANSACTIONS.where(
             transactions.c.branch_id == branch.id, transactions.c.state == "ABORTED"
         )
-        chain += [to_transaction(row) for row in connection.execute(query).mappings()]
+        chain += [records.to_transaction(row) for row in connection.execute(query).mappings()]
         chain.sort(key=lambda t: (t.opened_at, t.depth), reverse=True)
     return chain[:limit] if limit is not None else chain
 
@@ -207,20 +201,44 @@ def list_events(
             "at": row["at"],
             "actor": row["actor"],
             "kind": row["kind"],
-            "dataset": str(dataset_name(row)) if row["namespace"] is not None else None,
+            "dataset": str(records.dataset_name(row)) if row["namespace"] is not None else None,
             "branch": row["branch_name"],
             "transaction": row["transaction_id"],
-            **load(row["detail"]),
+            **records.load(row["detail"]),
         }
         for row in connection.execute(query).mappings()
     ]
 
 
-def list_recoveries(connection: Connection) -> list[dict[str, Any]]:
-    """The audit of recovery, oldest first."""
-    query = select(recoveries).order_by(recoveries.c.at, recoveries.c.id)
+def list_recoveries(
+    connection: Connection,
+    *,
+    actor: str | None = None,
+    kind: str | None = None,
+    limit: int = 50,
+    skip: int = 0,
+) -> list[dict[str, Any]]:
+    """The audit of recovery, newest first; `actor` is the one whose work was settled."""
+    query = (
+        select(recoveries)
+        .order_by(recoveries.c.at.desc(), recoveries.c.id.desc())
+        .limit(limit)
+        .offset(skip)
+    )
+    if actor is not None:
+        query = query.where(recoveries.c.original_actor == actor)
+    if kind is not None:
+        query = query.where(recoveries.c.kind == kind)
     return [
-        {**row, "outcomes": load(row["outcomes"])} for row in connection.execute(query).mappings()
+        {
+            "recovery": row["id"],
+            "at": row["at"],
+            "kind": row["kind"],
+            "original_actor": row["original_actor"],
+            "operation": row["operation_id"],
+            "outcomes": records.load(row["outcomes"]),
+        }
+        for row in connection.execute(query).mappings()
     ]
 
 
@@ -240,7 +258,7 @@ def _moves_of(connection: Connection, numbers: list[int]) -> dict[int, tuple[Mov
 
 def _to_move(row: RowMapping) -> MoveRecord:
     return MoveRecord(
-        dataset=dataset_name(row),
+        dataset=records.dataset_name(row),
         branch_id=BranchId(row["branch_id"]),
         branch=row["branch_name"],
         from_transaction=TransactionId(row["from_id"]) if row["from_id"] else None,

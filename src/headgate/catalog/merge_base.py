@@ -8,14 +8,8 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from headgate.catalog import records
 from headgate.catalog.database import Database
-from headgate.catalog.records import (
-    Steps,
-    is_below,
-    load_transaction,
-    load_transactions,
-    lock_attempt,
-)
 from headgate.catalog.schema import transactions, versions
 from headgate.errors import TransactionNotOpen
 from headgate.model.ancestry import common_ancestor, is_in_history
@@ -33,20 +27,20 @@ def find_merge_base(
     connection: Connection, source: Transaction, target: Transaction
 ) -> Transaction | None:
     """The newest state that both sides contain: where they forked, or what was merged since."""
-    steps = Steps(connection)
+    steps = records.Steps(connection)
     fork = common_ancestor(steps(source.id), steps(target.id), steps)
     for merge in _merges(connection, source):
-        into_target = is_below(connection, merge, target.id)
-        into_source = is_below(connection, merge, source.id)
+        into_target = records.is_below(connection, merge, target.id)
+        into_source = records.is_below(connection, merge, source.id)
         if not into_target and not into_source:
             continue
         if fork is not None and merge.depth <= fork.depth and into_target and into_source:
             continue
-        merged = load_transaction(connection, merge.provenance[MERGED]["transaction"])
+        merged = records.load_transaction(connection, merge.provenance[MERGED]["transaction"])
         side = source if into_target else target
-        if is_below(connection, merged, side.id):
+        if records.is_below(connection, merged, side.id):
             return merged
-    return load_transaction(connection, fork.id) if fork is not None else None
+    return records.load_transaction(connection, fork.id) if fork is not None else None
 
 
 def _merges(connection: Connection, of: Transaction) -> list[Transaction]:
@@ -62,7 +56,7 @@ def _merges(connection: Connection, of: Transaction) -> list[Transaction]:
         .limit(_LOOKED_AT)
     )
     ids = [TransactionId(id) for id in connection.execute(query).scalars()]
-    found = load_transactions(connection, ids)
+    found = records.load_transactions(connection, ids)
     return [found[id] for id in ids if MERGED in found[id].provenance]
 
 
@@ -101,7 +95,7 @@ def find_span(
     connection: Connection, last: TransactionId, head: TransactionId
 ) -> list[SpanStep] | None:
     """The steps from `last` to `head`, oldest first; None if it is not in the head's history."""
-    steps = Steps(connection)
+    steps = records.Steps(connection)
     depth = steps(last).depth
     steps.prepare_walk(head, depth)
     if not is_in_history(steps(last), steps(head), steps):
@@ -129,9 +123,11 @@ def retype_transactions(
     """Gives an attempt's OPEN transactions another type; they start again from its base."""
 
     def work(connection: Connection) -> None:
-        lock_attempt(connection, attempt)
-        found = load_transactions(connection, ids)
-        parents = load_transactions(connection, [t.parent for t in found.values() if t.parent])
+        records.lock_attempt(connection, attempt)
+        found = records.load_transactions(connection, ids)
+        parents = records.load_transactions(
+            connection, [t.parent for t in found.values() if t.parent]
+        )
         for transaction in found.values():
             parent = parents.get(transaction.parent) if transaction.parent else None
             base = parent.version if parent and type is not TransactionType.SNAPSHOT else None

@@ -10,22 +10,11 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from headgate import errors
+from headgate.catalog import records
 from headgate.catalog.database import Database, now
 from headgate.catalog.effects import Picture, check_condemned, check_read, look_at
-from headgate.catalog.intents import after_recovery, check_no_foreign_intent, check_own_intent
 from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
-from headgate.catalog.records import (
-    Steps,
-    branches_with_head,
-    dataset_name,
-    dump,
-    in_chunks,
-    lock_attempt,
-    lock_branches,
-    lock_counter,
-    lock_transactions,
-    lock_units,
-)
 from headgate.catalog.schema import (
     branches,
     condemned_objects,
@@ -44,17 +33,6 @@ from headgate.catalog.transactions import (
     end_expired,
     hand_down_ancestry,
     insert_versions,
-)
-from headgate.errors import (
-    BranchExists,
-    BranchProtected,
-    CatalogUnavailable,
-    CommitInterrupted,
-    HeadgateError,
-    HolderExpired,
-    OutcomeUnknown,
-    VersionExpired,
-    ViewConflict,
 )
 from headgate.model.ancestry import Lookup, Step, ancestor_at_depth
 from headgate.model.changes import (
@@ -122,7 +100,7 @@ def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list
             "type": t.type,
             "state": TransactionState.COMMITTED,
             "version_id": t.version.id if t.version else None,
-            "actor": picture.request.on_behalf_of or picture.request.actor,
+            "actor": picture.request.actor,
             "opened_at": at,
             "closed_at": at,
             "attempt_key": picture.request.attempt.key if picture.request.attempt else None,
@@ -131,7 +109,7 @@ def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list
             "inputs_key": t.provenance.inputs_key,
             "build_key": t.provenance.build_key,
             "adoptable": int(t.provenance.adoptable),
-            "provenance": dump(dict(t.provenance.facts)),
+            "provenance": records.dump(dict(t.provenance.facts)),
         }
         for t in picture.added
     ]
@@ -154,7 +132,7 @@ def close_committed(
             "the_inputs_key": c.provenance.inputs_key,
             "the_build_key": c.provenance.build_key,
             "the_adoptable": int(c.provenance.adoptable),
-            "the_provenance": dump(dict(c.provenance.facts)),
+            "the_provenance": records.dump(dict(c.provenance.facts)),
         }
         for c in picture.committed
         if c.provenance is not None
@@ -169,7 +147,7 @@ def close_committed(
             .where(units.c.id.in_(picture.units))
             .values(state=TransactionState.COMMITTED)
         )
-    for part in in_chunks(c.id for c in picture.committed):
+    for part in records.in_chunks(c.id for c in picture.committed):
         connection.execute(_FORGET_OBJECTS, {"ids": part})
 
 
@@ -239,7 +217,7 @@ def take_off(
     branch: BranchId,
     before: TransactionId,
     after: TransactionId | None,
-    steps: Steps,
+    steps: records.Steps,
 ) -> None:
     """What a reset or replacement took off its branch is never adopted again."""
     kept = meeting_depth(steps(before), steps(after), steps) if after else -1
@@ -313,7 +291,7 @@ def publish_prepared(
 ) -> Receipt:
     """As `publish`, for a request that is read, decided and made in the same unit of work."""
     id = operation or mint_operation()
-    receipt = after_recovery(database, lambda: _through(database, prepare, id))
+    receipt = _through(database, prepare, id)
     reach(Failpoint.PUBLISH_COMMITTED)
     return receipt
 
@@ -326,10 +304,10 @@ def _through(
             return database.write(lambda c: publish_in(c, prepare(c), id))
         except _BranchesChanged:
             continue
-        except HolderExpired as refused:
+        except errors.HolderExpired as refused:
             holder = TransactionId(refused.facts["transaction"])
             end_expired(database, holder, actor=refused.wanted_by)
-        except CommitInterrupted as interrupted:
+        except errors.CommitInterrupted as interrupted:
             return _look_up(database, id, interrupted)
 
 
@@ -340,7 +318,7 @@ def publish_in(connection: Connection, request: PublishRequest, operation: Opera
         if recorded is not None:
             return recorded
     picture = _lock(connection, request)
-    counter = lock_counter(connection)
+    counter = records.lock_counter(connection)
     reach(Failpoint.PUBLISH_LOCKED)
     _check(connection, picture)
     began = [picture.transactions[closed.id].opened_at for closed in picture.committed]
@@ -355,24 +333,16 @@ def publish_in(connection: Connection, request: PublishRequest, operation: Opera
     return receipt
 
 
-def rehearse_in(connection: Connection, request: PublishRequest) -> None:
-    """Everything the door would check, and nothing that it would change.
-
-    An operation with an effect outside does this first: a refusal now costs nothing to undo.
-    """
-    _check(connection, _lock(connection, request))
-
-
 def _lock(connection: Connection, request: PublishRequest) -> Picture:
     if request.attempt is not None:
-        lock_attempt(connection, request.attempt)
+        records.lock_attempt(connection, request.attempt)
     closing = [c.transaction for c in request.changes if isinstance(c, CommitTransaction)]
-    units = lock_units(connection, closing) if closing else []
+    units = records.lock_units(connection, closing) if closing else []
     shared = _shared_transactions(request)
-    sharing = set(branches_with_head(connection, shared))
+    sharing = set(records.branches_with_head(connection, shared))
     below = _children_of_deleted(connection, request)
-    locked = lock_branches(connection, sharing | below | _named_branches(request))
-    if shared and set(branches_with_head(connection, shared)) != sharing:
+    locked = records.lock_branches(connection, sharing | below | _named_branches(request))
+    if shared and set(records.branches_with_head(connection, shared)) != sharing:
         raise _BranchesChanged
     wanted = shared | {b.head for b in locked.values() if b.head != b.view and b.head}
     for change in request.changes:
@@ -382,13 +352,13 @@ def _lock(connection: Connection, request: PublishRequest) -> Picture:
             wanted |= {id for id in (change.head, change.view) if id is not None}
         elif isinstance(change, AddTransaction) and change.parent != change.expected_view:
             wanted |= {change.parent} if change.parent else set()
-    steps = Steps(connection)
+    steps = records.Steps(connection)
     steps.prepare_parents(c.parent for c in request.changes if isinstance(c, AddTransaction))
     return Picture(
         request=request,
         now=now(connection),
         branches=locked,
-        transactions=lock_transactions(connection, wanted),
+        transactions=records.lock_transactions(connection, wanted),
         dataset_names=_names(connection, request),
         steps=steps,
         units=units,
@@ -428,23 +398,20 @@ def _children_of_deleted(connection: Connection, request: PublishRequest) -> set
 def _names(connection: Connection, request: PublishRequest) -> dict[DatasetId, DatasetName]:
     wanted = {c.dataset for c in request.changes if isinstance(c, CreateBranch)}
     found: dict[DatasetId, DatasetName] = {}
-    for part in in_chunks(wanted):
+    for part in records.in_chunks(wanted):
         rows = connection.execute(_NAMES, {"ids": part}).mappings()
-        found |= {DatasetId(row["id"]): dataset_name(row) for row in rows}
+        found |= {DatasetId(row["id"]): records.dataset_name(row) for row in rows}
     return found
 
 
 def _check(connection: Connection, picture: Picture) -> None:
     request = picture.request
-    if request.intent is not None:
-        check_own_intent(connection, request.intent)
     for read in request.reads:
         check_read(picture, read)
     for change in request.changes:
         look_at(picture, change)
     if picture.mismatches:
-        raise ViewConflict(picture.mismatches)
-    check_no_foreign_intent(connection, [m.branch for m in picture.moves], request.intent)
+        raise errors.ViewConflict(picture.mismatches)
     _check_names_free(connection, picture)
     _check_protection(connection, picture)
     _check_nothing_condemned(connection, picture)
@@ -453,11 +420,11 @@ def _check(connection: Connection, picture: Picture) -> None:
 def _check_names_free(connection: Connection, picture: Picture) -> None:
     deleted = {b.id for b in picture.deleted}
     wanted = {(change.dataset, change.name) for change in picture.created}
-    for part in in_chunks(dataset for dataset, _ in wanted):
+    for part in records.in_chunks(dataset for dataset, _ in wanted):
         names = sorted({name for dataset, name in wanted if dataset in part})
         for id, dataset, name in connection.execute(_TAKEN, {"ids": part, "names": names}):
             if (dataset, name) in wanted and id not in deleted:
-                raise BranchExists(dataset=str(picture.dataset_names[dataset]), branch=name)
+                raise errors.BranchExists(dataset=str(picture.dataset_names[dataset]), branch=name)
 
 
 def _check_protection(connection: Connection, picture: Picture) -> None:
@@ -466,21 +433,21 @@ def _check_protection(connection: Connection, picture: Picture) -> None:
     moved = {m.branch.name for m in picture.moves if m.from_view != m.to_view}
     for name in connection.execute(_PROTECTED).scalars():
         if name in moved:
-            raise BranchProtected(branch=name)
+            raise errors.BranchProtected(branch=name)
 
 
 def _check_nothing_condemned(connection: Connection, picture: Picture) -> None:
-    for ids in in_chunks(picture.versions):
+    for ids in records.in_chunks(picture.versions):
         found = connection.execute(_CONDEMNED_VERSIONS, {"ids": ids}).scalars()
         check_condemned(picture, {VersionId(id) for id in found})
     for query, keys in (
         (_CONDEMNED_REUSED, [closed.id for closed in picture.committed]),
         (_CONDEMNED_OBJECT, picture.objects),
     ):
-        for part in in_chunks(keys):
+        for part in records.in_chunks(keys):
             location = connection.execute(query, {"ids": part}).scalar_one_or_none()
             if location is not None:
-                raise VersionExpired(what=f"object {location}")
+                raise errors.VersionExpired(what=f"object {location}")
 
 
 def _write_effects(
@@ -519,7 +486,7 @@ def _created_rows(picture: Picture, at: Instant) -> list[dict[str, object]]:
             "head_id": picture.branches[change.id].head,
             "view_id": picture.branches[change.id].view,
             "remembered_chain": (
-                dump(list(change.remembered_chain)) if change.remembered_chain else None
+                records.dump(list(change.remembered_chain)) if change.remembered_chain else None
             ),
             "made_for": change.made_for,
             "created_at": at,
@@ -547,21 +514,23 @@ def _outcome(
     return receipt
 
 
-def _look_up(database: Database, operation: OperationId, interrupted: CommitInterrupted) -> Receipt:
+def _look_up(
+    database: Database, operation: OperationId, interrupted: errors.CommitInterrupted
+) -> Receipt:
     """What became of a COMMIT whose connection broke: done, not done, or unknown."""
 
     def ask(connection: Connection) -> Receipt | None:
         # An unfinished publication still holds the counter, so having it means they are over.
-        lock_counter(connection)
+        records.lock_counter(connection)
         return find_receipt(connection, operation)
 
     try:
         receipt = database.write(ask)
-    except HeadgateError as error:
-        raise OutcomeUnknown(operation=operation) from error
+    except errors.HeadgateError as error:
+        raise errors.OutcomeUnknown(operation=operation) from error
     if receipt is None:
         reason = interrupted.facts["reason"]
-        raise CatalogUnavailable(
+        raise errors.CatalogUnavailable(
             where=database.where,
             reason=f"the connection broke before the commit ({reason}); nothing was changed",
         ) from interrupted

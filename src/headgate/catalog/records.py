@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import orjson
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, bindparam, case, select
 
+from headgate import errors
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -19,15 +20,6 @@ from headgate.catalog.schema import (
     transactions,
     units,
     versions,
-)
-from headgate.errors import (
-    AttemptSuperseded,
-    BranchNotFound,
-    DatasetNotFound,
-    NotInHistory,
-    TransactionNotFound,
-    TransactionNotOpen,
-    UnitIncomplete,
 )
 from headgate.model.ancestry import Step, is_in_history
 from headgate.model.ids import (
@@ -249,7 +241,7 @@ def find_dataset_by_id(connection: Connection, id: DatasetId) -> Dataset | None:
 def load_dataset(connection: Connection, name: DatasetName) -> Dataset:
     dataset = find_dataset(connection, name)
     if dataset is None:
-        raise DatasetNotFound(dataset=str(name))
+        raise errors.DatasetNotFound(dataset=str(name))
     return dataset
 
 
@@ -294,7 +286,7 @@ def find_branch(connection: Connection, dataset: DatasetId, name: str) -> Branch
 def load_branch(connection: Connection, dataset: Dataset, name: str) -> Branch:
     branch = find_branch(connection, dataset.id, name)
     if branch is None:
-        raise BranchNotFound(dataset=str(dataset.name), branch=name)
+        raise errors.BranchNotFound(dataset=str(dataset.name), branch=name)
     return branch
 
 
@@ -324,7 +316,7 @@ def find_transaction(connection: Connection, id: str) -> Transaction | None:
 def load_transaction(connection: Connection, id: str) -> Transaction:
     transaction = find_transaction(connection, id)
     if transaction is None:
-        raise TransactionNotFound(transaction=id)
+        raise errors.TransactionNotFound(transaction=id)
     return transaction
 
 
@@ -343,7 +335,7 @@ def check_in_history(
 ) -> None:
     """Raises unless the candidate is `newest` or one of its ancestors."""
     if not is_below(connection, candidate, newest):
-        raise NotInHistory(
+        raise errors.NotInHistory(
             dataset=str(branch.dataset), branch=branch.name, transaction=candidate.id
         )
 
@@ -396,7 +388,7 @@ class Steps:
         if id not in self._known:
             self.fetch([id])
         if id not in self._known:
-            raise TransactionNotFound(transaction=id)
+            raise errors.TransactionNotFound(transaction=id)
         return self._known[id]
 
     def prepare_parents(self, parents: Iterable[TransactionId | None]) -> None:
@@ -420,11 +412,6 @@ class Steps:
                 id, parent, depth, jump = row[at : at + 4]
                 if id is not None:
                     self._known[id] = to_step(id, parent, depth, jump)
-
-
-def branch_of(connection: Connection, id: BranchId) -> Branch | None:
-    row = connection.execute(BRANCHES.where(branches.c.id == id)).mappings().one_or_none()
-    return to_branch(row) if row else None
 
 
 def views_on(
@@ -502,7 +489,7 @@ def lock_attempt(connection: Connection, ref: AttemptRef) -> None:
     # Read again: before the lock was ours somebody may have ended or superseded it.
     state = connection.execute(_ATTEMPT, attempt).scalar_one_or_none()
     if newest != ref.epoch or state != AttemptState.RUNNING:
-        raise AttemptSuperseded(
+        raise errors.AttemptSuperseded(
             key=ref.key, epoch=ref.epoch, newest=newest or 0, state=state or "unknown"
         )
 
@@ -525,7 +512,7 @@ def lock_units(connection: Connection, closing: Iterable[TransactionId]) -> list
         ).scalars()
         left_out = sorted(set(members) - wanted)
         if left_out:
-            raise UnitIncomplete(unit=id, left_out=left_out)
+            raise errors.UnitIncomplete(unit=id, left_out=left_out)
     return locked
 
 
@@ -534,7 +521,7 @@ def lock_open_unit(connection: Connection, id: UnitId) -> None:
         select(units.c.state).where(units.c.id == id).with_for_update()
     ).scalar_one_or_none()
     if state != TransactionState.OPEN:
-        raise TransactionNotOpen(transaction=id, state=state or "unknown")
+        raise errors.TransactionNotOpen(transaction=id, state=state or "unknown")
 
 
 def lock_branches(connection: Connection, ids: Iterable[BranchId]) -> dict[BranchId, BranchState]:
@@ -578,3 +565,66 @@ def lock_transactions(
 def lock_counter(connection: Connection) -> Counter:
     row = connection.execute(_COUNTER).one()
     return Counter(number=row.number, last_at=Instant(row.last_at))
+
+
+def open_transactions_of(
+    connection: Connection, *, unit: UnitId | None = None, attempt: AttemptRef | None = None
+) -> list[Transaction]:
+    """The OPEN transactions of a unit, or of an attempt."""
+    query = select(transactions.c.id).where(transactions.c.state == TransactionState.OPEN)
+    if unit is not None:
+        query = query.where(transactions.c.unit_id == unit)
+    if attempt is not None:
+        query = query.where(
+            transactions.c.attempt_key == attempt.key,
+            transactions.c.attempt_epoch == attempt.epoch,
+        )
+    ids = [TransactionId(id) for id in connection.execute(query).scalars()]
+    return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    id: UnitId
+    branch: str
+    actor: str
+    state: TransactionState
+    lease_seconds: int
+    lease_until: Instant
+    transactions: tuple[Transaction, ...]
+
+
+def find_unit(connection: Connection, id: str) -> Unit | None:
+    row = connection.execute(select(units).where(units.c.id == id)).mappings().one_or_none()
+    if row is None:
+        return None
+    return Unit(
+        id=UnitId(row["id"]),
+        branch=row["branch_name"],
+        actor=row["actor"],
+        state=TransactionState(row["state"]),
+        lease_seconds=row["lease_seconds"],
+        lease_until=Instant(row["lease_until"]),
+        transactions=tuple(open_transactions_of(connection, unit=UnitId(row["id"]))),
+    )
+
+
+def load_unit(connection: Connection, id: str) -> Unit:
+    unit = find_unit(connection, id)
+    if unit is None:
+        raise errors.NotFound(f"there is no unit {id!r}.", unit=id)
+    return unit
+
+
+def load_open_unit(connection: Connection, id: str) -> Unit:
+    unit = load_unit(connection, id)
+    if unit.state is not TransactionState.OPEN:
+        raise errors.TransactionNotOpen(transaction=id, state=unit.state)
+    return unit
+
+
+def list_unit_transactions(connection: Connection, id: UnitId) -> list[Transaction]:
+    """All transactions that a unit opened, whatever became of them."""
+    query = select(transactions.c.id).where(transactions.c.unit_id == id)
+    ids = [TransactionId(one) for one in connection.execute(query).scalars()]
+    return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)

@@ -1,90 +1,208 @@
-"""What a dataset shows in a context: the transaction that a reader there would read."""
+"""Resolution of chains and contexts: the branch, and the transaction, that a reader gets.
+
+Every form for one dataset is built on a form for many, which needs a fixed number of queries for
+a chain however many datasets it is resolved for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
+from headgate import errors
+from headgate.catalog import records
 from headgate.catalog.log import newest_publication, publication_at, view_at
-from headgate.catalog.records import branches_named, find_transaction, load_transaction
-from headgate.catalog.units import Unit, find_unit
-from headgate.errors import (
-    BranchNotFound,
-    InvalidContext,
-    NotFound,
-    TransactionNotOpen,
-    VersionExpired,
-)
 from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
-from headgate.model.ids import Instant, PublicationNumber, TransactionId
-from headgate.model.nouns import Dataset, Transaction, TransactionState
+from headgate.model.ids import DatasetId, Instant, PublicationNumber, TransactionId
+from headgate.model.nouns import Branch, Dataset, Transaction, TransactionState
+
+# What a job may read and write: `{"branch", "inputs", "outputs"}`.
+JobScope = Mapping[str, Any]
 
 
-def find_shown(connection: Connection, context: Context, dataset: Dataset) -> Transaction | None:
-    """The transaction that the context shows of a dataset; None where it shows nothing."""
-    match context:
-        case BranchContext():
-            id = _view_on_chain(connection, dataset, context.chain)
-        case MomentContext():
-            id = _view_at_moment(connection, dataset, context)
-        case UnitContext():
-            id = _view_in_unit(connection, dataset, context)
-        case JobContext():
-            raise InvalidContext(context=str(context), reason="it is only for that job itself")
-    shown = find_transaction(connection, id) if id is not None else None
-    if shown is not None and shown.condemned:
-        raise VersionExpired(what=f"transaction {shown.id}")
+# Chains
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnChain:
+    """A chain on one dataset."""
+
+    # The branch of the chain's first name, where writes land.
+    own: Branch | None
+    # The first branch with a view, where reads and new branches start.
+    source: Branch | None
+
+
+def first_with_view(chain: Sequence[str], branches: Mapping[str, Branch]) -> Branch | None:
+    """Return the first branch of a chain that has a view, from a dataset's branches by name."""
+    return next((b for name in chain if (b := branches.get(name)) and b.view is not None), None)
+
+
+def find_on_chain(connection: Connection, chain: Sequence[str], dataset: DatasetId) -> OnChain:
+    """Return the branches of a dataset that a chain leads to."""
+    return find_all_on_chain(connection, chain, [dataset])[dataset]
+
+
+def find_all_on_chain(
+    connection: Connection, chain: Sequence[str], datasets: Sequence[DatasetId]
+) -> dict[DatasetId, OnChain]:
+    """Return the same for each of many datasets, also for those without such a branch."""
+    found: dict[DatasetId, dict[str, Branch]] = {dataset: {} for dataset in datasets}
+    for branch in records.branches_named(connection, chain, datasets):
+        found[branch.dataset_id][branch.name] = branch
+    return {
+        dataset: OnChain(own=known.get(chain[0]), source=first_with_view(chain, known))
+        for dataset, known in found.items()
+    }
+
+
+# Contexts
+
+
+def find_shown(
+    connection: Connection, context: Context, dataset: Dataset, *, scope: JobScope | None = None
+) -> Transaction | None:
+    """Return the transaction that a context shows of a dataset; None where it shows nothing.
+
+    A job's context needs the scope of that job.
+    """
+    shown = find_all_shown(connection, context, [dataset], scope=scope).get(dataset.id)
+    if shown is not None:
+        check_kept(shown)
     return shown
 
 
 def load_shown(connection: Connection, context: Context, dataset: Dataset) -> Transaction | None:
-    """The same where somebody named the context: a branch that is not there is a mistake."""
+    """Return the same for a context that the caller named: one of its branches must exist."""
     shown = find_shown(connection, context, dataset)
     if shown is not None or not isinstance(context, BranchContext | MomentContext):
         return shown
-    if not branches_named(connection, context.chain, [dataset.id]):
-        raise BranchNotFound(dataset=str(dataset.name), branch=">".join(context.chain))
+    if not records.branches_named(connection, context.chain, [dataset.id]):
+        raise errors.BranchNotFound(dataset=str(dataset.name), branch=">".join(context.chain))
     return None
 
 
-def publication_of(connection: Connection, context: MomentContext) -> PublicationNumber:
-    """The publication that a moment names; one to come would show something else by then."""
+def find_all_shown(
+    connection: Connection,
+    context: Context,
+    datasets: Sequence[Dataset],
+    *,
+    scope: JobScope | None = None,
+) -> dict[DatasetId, Transaction]:
+    """Return the transactions that a context shows, condemned ones among them, by dataset."""
+    match context:
+        case BranchContext():
+            return _on_chain(connection, context.chain, datasets)
+        case MomentContext():
+            return _at_moment(connection, context, datasets)
+        case UnitContext():
+            return _in_unit(connection, context, datasets)
+        case JobContext():
+            if scope is None:
+                raise errors.InvalidContext(
+                    context=str(context), reason="it is only for that job itself"
+                )
+            return _in_job(connection, scope, datasets)
+
+
+def check_kept(transaction: Transaction) -> None:
+    """Raise if cleanup has condemned the transaction's content."""
+    if transaction.condemned:
+        raise errors.VersionExpired(what=f"transaction {transaction.id}")
+
+
+def load_opened(connection: Connection, context: UnitContext) -> records.Unit | Transaction:
+    """Return the unit, or the single transaction, that a context names; in any state."""
+    return records.find_unit(connection, context.id) or records.load_transaction(
+        connection, context.id
+    )
+
+
+def _on_chain(
+    connection: Connection, chain: Sequence[str], datasets: Sequence[Dataset]
+) -> dict[DatasetId, Transaction]:
+    found = find_all_on_chain(connection, chain, [dataset.id for dataset in datasets])
+    views = {id: on.source.view for id, on in found.items() if on.source and on.source.view}
+    return _load(connection, views)
+
+
+def _at_moment(
+    connection: Connection, context: MomentContext, datasets: Sequence[Dataset]
+) -> dict[DatasetId, Transaction]:
+    at = _publication_of(connection, context)
+    views: dict[DatasetId, TransactionId] = {}
+    for dataset in datasets:
+        shown = (view_at(connection, dataset.id, branch, at) for branch in context.chain)
+        if (view := next(filter(None, shown), None)) is not None:
+            views[dataset.id] = view
+    return _load(connection, views)
+
+
+def _publication_of(connection: Connection, context: MomentContext) -> PublicationNumber:
     if context.at is None:
         return publication_at(connection, context.at_time or Instant(0))
     newest = newest_publication(connection)
     if context.at > newest:
-        raise NotFound(
-            f"there is no publication {context.at} yet: the newest is {newest}.",
+        # Once it exists it may show something else.
+        raise errors.NotFound(
+            f"publication {context.at} does not exist: the newest is {newest}. Name that one or an "
+            "earlier one.",
             publication=context.at,
             newest=newest,
         )
     return context.at
 
 
-def _view_on_chain(
-    connection: Connection, dataset: Dataset, chain: Sequence[str]
-) -> TransactionId | None:
-    views = {b.name: b.view for b in branches_named(connection, chain, [dataset.id])}
-    return next((view for name in chain if (view := views.get(name)) is not None), None)
+def _in_unit(
+    connection: Connection, context: UnitContext, datasets: Sequence[Dataset]
+) -> dict[DatasetId, Transaction]:
+    """Return the unit's own transactions, and for other datasets what its branch shows.
 
-
-def _view_at_moment(
-    connection: Connection, dataset: Dataset, context: MomentContext
-) -> TransactionId | None:
-    at = publication_of(connection, context)
-    views = (view_at(connection, dataset.id, branch, at) for branch in context.chain)
-    return next((view for view in views if view is not None), None)
-
-
-def _view_in_unit(
-    connection: Connection, dataset: Dataset, context: UnitContext
-) -> TransactionId | None:
-    """The unit's own transaction on the dataset, else what its branch shows."""
-    unit = find_unit(connection, context.id)
-    opened = unit or load_transaction(connection, context.id)
+    A COMMITTED unit keeps showing what it committed: a client that lost the reply to its commit
+    can still read what it wrote.
+    """
+    opened = load_opened(connection, context)
     if opened.state is TransactionState.ABORTED:
-        raise TransactionNotOpen(transaction=context.id, state=opened.state)
-    mine = opened.transactions if isinstance(opened, Unit) else (opened,)
-    own = next((t.id for t in mine if t.dataset_id == dataset.id), None)
-    return own or _view_on_chain(connection, dataset, [opened.branch])
+        raise errors.TransactionNotOpen(transaction=context.id, state=opened.state)
+    own = {t.dataset_id: t for t in _transactions_of(connection, opened)}
+    others = [dataset for dataset in datasets if dataset.id not in own]
+    shown = {dataset.id: own[dataset.id] for dataset in datasets if dataset.id in own}
+    return shown | _on_chain(connection, [opened.branch], others)
+
+
+def _transactions_of(
+    connection: Connection, opened: records.Unit | Transaction
+) -> Sequence[Transaction]:
+    if isinstance(opened, Transaction):
+        return [opened]
+    if opened.state is TransactionState.OPEN:
+        return opened.transactions
+    ended = records.list_unit_transactions(connection, opened.id)
+    return [t for t in ended if t.state is TransactionState.COMMITTED]
+
+
+def _in_job(
+    connection: Connection, scope: JobScope, datasets: Sequence[Dataset]
+) -> dict[DatasetId, Transaction]:
+    """Return the working transactions of a job's outputs and the pinned ones of its inputs."""
+    ids: dict[DatasetId, TransactionId] = {}
+    for dataset in datasets:
+        name = str(dataset.name)
+        pin = scope["inputs"].get(name)
+        if (id := scope["outputs"].get(name) or (pin["transaction"] if pin else None)) is not None:
+            ids[dataset.id] = id
+    shown = _load(connection, ids)
+    for transaction in shown.values():
+        if transaction.state is TransactionState.ABORTED:
+            raise errors.TransactionNotOpen(transaction=transaction.id, state=transaction.state)
+    return shown
+
+
+def _load(
+    connection: Connection, ids: Mapping[DatasetId, TransactionId]
+) -> dict[DatasetId, Transaction]:
+    found = records.load_transactions(connection, ids.values())
+    return {dataset: found[id] for dataset, id in ids.items()}

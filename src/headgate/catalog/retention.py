@@ -23,7 +23,6 @@ from headgate.catalog.schema import (
     attempts,
     branches,
     builds,
-    intents,
     jobs,
     log_counter,
     moves,
@@ -36,7 +35,7 @@ from headgate.catalog.schema import (
 from headgate.model.ids import Instant, TransactionId, VersionId
 from headgate.model.nouns import AttemptState, TransactionState
 
-# What cleanup keeps: every version that a branch, a tag, an owner or an intent may still need.
+# What cleanup keeps: every version that a branch, a tag or an owner may still need.
 
 PAGE_ROWS = 10_000
 # Every string of a JSON document, also of one that was cut off.
@@ -50,7 +49,6 @@ class Reason(enum.StrEnum):
     HISTORY = "a branch showed it within the time to retain"
     TAG = "a tag pins it"
     OPEN = "an open transaction holds it or starts from it"
-    INTENT = "an unfinished operation names it"
     JOB = "a running job reads it"
 
 
@@ -102,7 +100,6 @@ def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant
         (Reason.HISTORY, _left_behind(connection, horizon)),
         (Reason.TAG, _ids(connection, _known(tags.c.transaction_id))),
         (Reason.OPEN, _open_and_bases(connection)),
-        (Reason.INTENT, words_of(intent_texts(connection))),
         (Reason.JOB, words_of(_live_job_texts(connection, moment))),
     ):
         for id in found:
@@ -112,9 +109,6 @@ def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant
     for id, reason in kept.items():
         if id in held:
             versions.setdefault(held[id], reason)
-    for word in words_of(intent_texts(connection)):
-        # An intent may also name a version that no transaction holds yet.
-        versions.setdefault(VersionId(word), Reason.INTENT)
     return Keeping(
         number=number, horizon=horizon, histories=frozenset(histories), versions=versions
     )
@@ -135,9 +129,7 @@ def needed_since(
     )
     here = transactions.c.version_id.in_(sorted(doubtful))
     needed |= {VersionId(id) for id in connection.execute(pinned.where(here)).scalars()}
-    named = words_of(intent_texts(connection))
-    needed |= {VersionId(word) for word in named}
-    needed |= set(_versions_of(connection, named | _open_and_bases(connection)).values())
+    needed |= set(_versions_of(connection, _open_and_bases(connection)).values())
     return needed & set(doubtful)
 
 
@@ -151,10 +143,6 @@ def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
     started = select(func.min(attempts.c.started_at)).where(_is_live(moment))
     found = [connection.execute(query).scalar_one() for query in (*opened, started)]
     return min((Instant(at) for at in found if at is not None), default=None)
-
-
-def intent_texts(connection: Connection) -> list[str]:
-    return list(connection.execute(select(intents.c.body)).scalars())
 
 
 def _young(

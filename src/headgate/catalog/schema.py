@@ -254,11 +254,13 @@ operations = Table(
     Index("operations_by_time", "at"),
 )
 
+# Publications to lakeFS that have no record yet: see `headgate.catalog.workspaces`.
 intents = Table(
     "intents",
     metadata,
     Column("id", Text, primary_key=True),
     Column("operation_id", Text, nullable=False),
+    # Always "workspace" and "A". Both columns stay, since removing them takes a migration.
     Column("kind", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("phase", Text, nullable=False),
@@ -269,6 +271,8 @@ intents = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
+# Unused: an intent holds no branch of a dataset. The table stays, since removing it takes a
+# migration.
 intent_branches = Table(
     "intent_branches",
     metadata,
@@ -277,6 +281,7 @@ intent_branches = Table(
     Index("intent_branches_by_branch", "branch_id"),
 )
 
+# The audit of recovery, one row for each operation or transaction that it settled.
 recoveries = Table(
     "recoveries",
     metadata,
@@ -284,6 +289,7 @@ recoveries = Table(
     Column("kind", Text, nullable=False),
     Column("original_actor", Text, nullable=False),
     Column("operation_id", Text, nullable=False),
+    # Always NULL, since recovery publishes nothing; removing the column takes a migration.
     Column("publication", BigInteger),
     Column("outcomes", Text, nullable=False),
     Column("at", BigInteger, nullable=False),

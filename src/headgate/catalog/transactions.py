@@ -8,23 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, bindparam, case, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from headgate import errors
+from headgate.catalog import records
 from headgate.catalog.database import Database, now
 from headgate.catalog.effects import already_open
-from headgate.catalog.intents import after_recovery, check_no_foreign_intent
-from headgate.catalog.records import (
-    BRANCHES,
-    BranchState,
-    Steps,
-    branches_with_head,
-    dump,
-    in_chunks,
-    load_transaction,
-    load_transactions,
-    lock_attempt,
-    lock_branches,
-    lock_transactions,
-    to_branch,
-)
 from headgate.catalog.schema import (
     branches,
     condemned_objects,
@@ -35,19 +22,7 @@ from headgate.catalog.schema import (
     versions,
     working_objects,
 )
-from headgate.errors import (
-    AttemptSuperseded,
-    BranchNotFound,
-    BranchProtected,
-    Invalid,
-    Mismatch,
-    PlanChanged,
-    TransactionNotFound,
-    TransactionNotOpen,
-    VersionExpired,
-    ViewConflict,
-)
-from headgate.model.ancestry import next_step_pointers, without
+from headgate.model.ancestry import after_deletion, next_step_pointers
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import (
     BranchId,
@@ -141,18 +116,18 @@ def set_head_back(connection: Connection, branch: BranchId, head: TransactionId 
     connection.execute(update(branches).where(branches.c.id == branch).values(head_id=head))
 
 
-def hand_down_ancestry(connection: Connection, gone: BranchState) -> None:
+def hand_down_ancestry(connection: Connection, gone: records.BranchState) -> None:
     """A deleted branch's children go to its parent; chains that led through it still hold."""
     dataset = branches.c.dataset_id == gone.dataset_id
-    rows = list(connection.execute(BRANCHES.where(dataset)).mappings())
-    before = {row["name"]: to_branch(row) for row in rows}
-    after = without(gone.name, before)
+    rows = list(connection.execute(records.BRANCHES.where(dataset)).mappings())
+    before = {row["name"]: records.to_branch(row) for row in rows}
+    after = after_deletion(gone.name, before)
     ids = {branch.name: branch.id for branch in before.values()}
     for name, lineage in after.items():
         was = before[name]
         if (was.parent, was.remembered_chain) == (lineage.parent, lineage.remembered_chain):
             continue
-        chain = dump(list(lineage.remembered_chain)) if lineage.remembered_chain else None
+        chain = records.dump(list(lineage.remembered_chain)) if lineage.remembered_chain else None
         connection.execute(
             update(branches)
             .where(branches.c.id == was.id)
@@ -184,7 +159,7 @@ def record_event(
             dataset_id=dataset,
             branch_name=branch,
             transaction_id=transaction,
-            detail=dump(detail),
+            detail=records.dump(detail),
         )
     )
 
@@ -223,9 +198,9 @@ def stage_in(
     objects: Iterable[str] = (),
 ) -> Transaction:
     if attempt is not None:
-        lock_attempt(connection, attempt)
+        records.lock_attempt(connection, attempt)
     moment = now(connection)
-    dataset = load_transaction(connection, transaction).dataset_id
+    dataset = records.load_transaction(connection, transaction).dataset_id
     insert_versions(connection, [(dataset, version)], moment)
     changed = connection.execute(
         update(transactions)
@@ -241,7 +216,7 @@ def stage_in(
             lease_until=moment + transactions.c.lease_seconds * 1_000_000,
         )
     )
-    found = load_transaction(connection, transaction)
+    found = records.load_transaction(connection, transaction)
     if changed.rowcount != 1:
         raise _refusal(found, expected, attempt)
     _use_objects(connection, transaction, objects)
@@ -253,14 +228,14 @@ def _use_objects(
     connection: Connection, transaction: TransactionId, objects: Iterable[str]
 ) -> None:
     """Notes which stored objects the transaction re-uses, so that the door can check them."""
-    for part in in_chunks(objects):
+    for part in records.in_chunks(objects):
         condemned = connection.execute(
             select(condemned_objects.c.location)
             .where(condemned_objects.c.location.in_(part))
             .limit(1)
         ).scalar_one_or_none()
         if condemned is not None:
-            raise VersionExpired(what=f"object {condemned}")
+            raise errors.VersionExpired(what=f"object {condemned}")
         known = set(
             connection.execute(
                 select(working_objects.c.location).where(
@@ -282,18 +257,18 @@ def _refusal(
     found: Transaction, expected: VersionId | None, attempt: AttemptRef | None
 ) -> Exception:
     if found.state is not TransactionState.OPEN:
-        return TransactionNotOpen(transaction=found.id, state=found.state)
+        return errors.TransactionNotOpen(transaction=found.id, state=found.state)
     if found.attempt != attempt:
-        return AttemptSuperseded(
+        return errors.AttemptSuperseded(
             key=found.attempt.key if found.attempt else found.id,
             epoch=attempt.epoch if attempt else 0,
             newest=found.attempt.epoch if found.attempt else 0,
             state="not the owner",
         )
     actual = found.version.id if found.version else None
-    return ViewConflict(
+    return errors.ViewConflict(
         [
-            Mismatch(
+            errors.Mismatch(
                 dataset=str(found.dataset),
                 branch=found.branch,
                 field="working version",
@@ -337,9 +312,7 @@ def open_transactions(
     database: Database, openings: Sequence[Opening], opener: Opener
 ) -> list[Transaction]:
     """Opens all of them, or none; an expired holder is taken over and its transaction aborted."""
-    opened = after_recovery(
-        database, lambda: database.write(lambda c: open_in(c, openings, opener))
-    )
+    opened = database.write(lambda c: open_in(c, openings, opener))
     reach(Failpoint.OPEN_COMMITTED)
     return opened
 
@@ -348,18 +321,17 @@ def open_in(
     connection: Connection, openings: Sequence[Opening], opener: Opener
 ) -> list[Transaction]:
     if opener.attempt is not None:
-        lock_attempt(connection, opener.attempt)
+        records.lock_attempt(connection, opener.attempt)
     named = [opening.branch for opening in openings]
     if len(set(named)) != len(named):
-        raise Invalid("a branch is named twice: it takes one OPEN transaction at a time.")
-    locked = lock_branches(connection, named)
+        raise errors.Invalid("a branch is named twice: it takes one OPEN transaction at a time.")
+    locked = records.lock_branches(connection, named)
     moment = now(connection)
     wanted = [_ready(connection, o, locked, opener, moment) for o in openings]
     _check_protected(connection, wanted, opener)
-    check_no_foreign_intent(connection, wanted, None)
-    steps = Steps(connection)
+    steps = records.Steps(connection)
     steps.prepare_parents(branch.view for branch in wanted)
-    parents = load_transactions(connection, [b.view for b in wanted if b.view])
+    parents = records.load_transactions(connection, [b.view for b in wanted if b.view])
     rows = [
         _row(opening, branch, parents.get(branch.view) if branch.view else None, opener, moment)
         | _pointers(branch, steps)
@@ -371,23 +343,23 @@ def open_in(
     heads = [{"the_branch": row["branch_id"], "the_head": row["id"]} for row in rows]
     connection.execute(_SET_HEAD, heads)
     reach(Failpoint.OPEN_APPLIED)
-    found = load_transactions(connection, [TransactionId(str(row["id"])) for row in rows])
+    found = records.load_transactions(connection, [TransactionId(str(row["id"])) for row in rows])
     return [found[TransactionId(str(row["id"]))] for row in rows]
 
 
 def _ready(
     connection: Connection,
     opening: Opening,
-    locked: dict[BranchId, BranchState],
+    locked: dict[BranchId, records.BranchState],
     opener: Opener,
     moment: Instant,
-) -> BranchState:
+) -> records.BranchState:
     """The branch, free to open: an expired holder is aborted, a live one refuses."""
     branch = locked.get(opening.branch)
     if branch is None:
-        raise BranchNotFound(dataset="?", branch=opening.branch)
+        raise errors.BranchNotFound(dataset="?", branch=opening.branch)
     if branch.head is not None and branch.head != branch.view:
-        holder = lock_transactions(connection, [branch.head])[branch.head]
+        holder = records.lock_transactions(connection, [branch.head])[branch.head]
         if (holder.lease_until or moment) >= moment:
             raise already_open(holder, branch, moment)
         # Another opening of this call may have ended it already: its unit, or a shared head.
@@ -395,22 +367,24 @@ def _ready(
             _abort(connection, holder, actor=opener.actor, kind="taken_over", at=moment)
         branch.head = branch.view
     if opening.planned and branch.view != opening.planned_view:
-        raise PlanChanged(reason=f"branch {branch.name!r} of {branch.dataset} moved")
+        raise errors.PlanChanged(reason=f"branch {branch.name!r} of {branch.dataset} moved")
     return branch
 
 
-def _check_protected(connection: Connection, wanted: Sequence[BranchState], opener: Opener) -> None:
+def _check_protected(
+    connection: Connection, wanted: Sequence[records.BranchState], opener: Opener
+) -> None:
     if opener.may_write_protected:
         return
     names = {branch.name for branch in wanted}
     for name in connection.execute(select(protected_branches.c.name)).scalars():
         if name in names:
-            raise BranchProtected(branch=name)
+            raise errors.BranchProtected(branch=name)
 
 
 def _row(
     opening: Opening,
-    branch: BranchState,
+    branch: records.BranchState,
     parent: Transaction | None,
     opener: Opener,
     moment: Instant,
@@ -435,11 +409,11 @@ def _row(
         "attempt_epoch": opener.attempt.epoch if opener.attempt else None,
         "unit_id": opener.unit,
         "adoptable": 0,
-        "provenance": dump({}),
+        "provenance": records.dump({}),
     }
 
 
-def _pointers(branch: BranchState, steps: Steps) -> dict[str, object]:
+def _pointers(branch: records.BranchState, steps: records.Steps) -> dict[str, object]:
     depth, jump = next_step_pointers(steps(branch.view) if branch.view else None, steps)
     return {"depth": depth, "jump_id": jump}
 
@@ -470,7 +444,7 @@ def abort_transactions(
 
     def work(connection: Connection) -> None:
         if attempt is not None:
-            lock_attempt(connection, attempt)
+            records.lock_attempt(connection, attempt)
         abort_in(connection, list(ids), actor=actor, attempt=attempt, kind=kind)
 
     database.write(work)
@@ -481,8 +455,8 @@ def end_expired(database: Database, id: TransactionId, *, actor: str) -> None:
     """Aborts an OPEN transaction whose lease is over; one that was renewed since is left alone."""
 
     def work(connection: Connection) -> None:
-        lock_branches(connection, branches_with_head(connection, [id]))
-        holder = lock_transactions(connection, [id]).get(id)
+        records.lock_branches(connection, records.branches_with_head(connection, [id]))
+        holder = records.lock_transactions(connection, [id]).get(id)
         moment = now(connection)
         if holder is None or holder.state is not TransactionState.OPEN:
             return
@@ -500,16 +474,16 @@ def abort_in(
     attempt: AttemptRef | None = None,
     kind: str = "aborted",
 ) -> None:
-    lock_branches(connection, branches_with_head(connection, ids))
-    found = lock_transactions(connection, ids)
+    records.lock_branches(connection, records.branches_with_head(connection, ids))
+    found = records.lock_transactions(connection, ids)
     for id in ids:
         if id not in found:
-            raise TransactionNotFound(transaction=id)
+            raise errors.TransactionNotFound(transaction=id)
         if found[id].state is not TransactionState.OPEN:
-            raise TransactionNotOpen(transaction=id, state=found[id].state)
+            raise errors.TransactionNotOpen(transaction=id, state=found[id].state)
         owner = found[id].attempt
         if attempt is not None and owner is not None and owner != attempt:
-            raise AttemptSuperseded(
+            raise errors.AttemptSuperseded(
                 key=attempt.key, epoch=attempt.epoch, newest=owner.epoch, state="not the owner"
             )
     moment = now(connection)
@@ -520,7 +494,7 @@ def abort_in(
 def _abort(
     connection: Connection, transaction: Transaction, *, actor: str, kind: str, at: Instant
 ) -> None:
-    for branch in branches_with_head(connection, [transaction.id]):
+    for branch in records.branches_with_head(connection, [transaction.id]):
         set_head_back(connection, branch, transaction.parent)
     close_aborted(connection, [transaction.id], at)
     record_event(
@@ -533,19 +507,3 @@ def _abort(
         transaction=transaction.id,
         original_actor=transaction.actor,
     )
-
-
-def open_transactions_of(
-    connection: Connection, *, unit: UnitId | None = None, attempt: AttemptRef | None = None
-) -> list[Transaction]:
-    """The OPEN transactions of a unit, or of an attempt."""
-    query = select(transactions.c.id).where(transactions.c.state == TransactionState.OPEN)
-    if unit is not None:
-        query = query.where(transactions.c.unit_id == unit)
-    if attempt is not None:
-        query = query.where(
-            transactions.c.attempt_key == attempt.key,
-            transactions.c.attempt_epoch == attempt.epoch,
-        )
-    ids = [TransactionId(id) for id in connection.execute(query).scalars()]
-    return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection, insert, select, update
 
-from headgate.catalog.builds import settle_units
+from headgate.catalog import records
+from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.database import Database, now
 from headgate.catalog.publish import publish_in
-from headgate.catalog.records import find_branch, load_transactions, lock_open_unit
-from headgate.catalog.schema import transactions, units
-from headgate.catalog.transactions import (
-    Opener,
-    Opening,
-    abort_in,
-    open_in,
-    open_transactions_of,
-)
-from headgate.errors import NotFound, TransactionNotOpen
+from headgate.catalog.schema import branches, transactions, units
+from headgate.catalog.transactions import Opener, Opening, abort_in, open_in
+from headgate.errors import TransactionNotOpen
 from headgate.model.changes import CreateBranch, PublishRequest
 from headgate.model.ids import (
-    Instant,
+    BranchId,
     TransactionId,
     UnitId,
     mint_branch,
@@ -39,18 +33,7 @@ from headgate.model.nouns import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unit:
-    id: UnitId
-    branch: str
-    actor: str
-    state: TransactionState
-    lease_seconds: int
-    lease_until: Instant
-    transactions: tuple[Transaction, ...]
-
-
-def open_unit(database: Database, branch: str, *, actor: str, lease_seconds: int) -> Unit:
+def open_unit(database: Database, branch: str, *, actor: str, lease_seconds: int) -> records.Unit:
     """A unit on a branch name; each dataset's transaction opens at its first write."""
     check_branch_name(branch)
     id = mint_unit()
@@ -70,56 +53,24 @@ def open_unit(database: Database, branch: str, *, actor: str, lease_seconds: int
         )
 
     database.write(work)
-    return database.read(lambda connection: load_unit(connection, id))
-
-
-def find_unit(connection: Connection, id: str) -> Unit | None:
-    row = connection.execute(select(units).where(units.c.id == id)).mappings().one_or_none()
-    if row is None:
-        return None
-    return Unit(
-        id=UnitId(row["id"]),
-        branch=row["branch_name"],
-        actor=row["actor"],
-        state=TransactionState(row["state"]),
-        lease_seconds=row["lease_seconds"],
-        lease_until=Instant(row["lease_until"]),
-        transactions=tuple(open_transactions_of(connection, unit=UnitId(row["id"]))),
-    )
-
-
-def load_unit(connection: Connection, id: str) -> Unit:
-    unit = find_unit(connection, id)
-    if unit is None:
-        raise NotFound(f"there is no unit {id!r}.", unit=id)
-    return unit
-
-
-def load_open_unit(connection: Connection, id: str) -> Unit:
-    unit = load_unit(connection, id)
-    if unit.state is not TransactionState.OPEN:
-        raise TransactionNotOpen(transaction=id, state=unit.state)
-    return unit
-
-
-def list_unit_transactions(connection: Connection, id: UnitId) -> list[Transaction]:
-    """All transactions that a unit opened, whatever became of them."""
-    query = select(transactions.c.id).where(transactions.c.unit_id == id)
-    ids = [TransactionId(one) for one in connection.execute(query).scalars()]
-    return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)
+    return database.read(lambda connection: records.load_unit(connection, id))
 
 
 def open_in_unit(
-    connection: Connection, unit: Unit, dataset: Dataset, *, may_write_protected: bool = False
+    connection: Connection,
+    unit: records.Unit,
+    dataset: Dataset,
+    *,
+    may_write_protected: bool = False,
 ) -> Transaction:
     """The unit's transaction on a dataset, opened at its first use; its branch made if missing."""
-    lock_open_unit(connection, unit.id)
+    records.lock_open_unit(connection, unit.id)
     # Read again: before the lock was ours another writer of the unit may have opened it.
-    mine = open_transactions_of(connection, unit=unit.id)
+    mine = records.open_transactions_of(connection, unit=unit.id)
     known = next((t for t in mine if t.dataset_id == dataset.id), None)
     if known is not None:
         return known
-    branch = find_branch(connection, dataset.id, unit.branch)
+    branch = records.find_branch(connection, dataset.id, unit.branch)
     if branch is None:
         root = CreateBranch(
             id=mint_branch(),
@@ -168,8 +119,8 @@ def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[Transactio
     """Aborts all of its transactions; branches that it made, and nobody used, go with it."""
 
     def work(connection: Connection) -> list[TransactionId]:
-        lock_open_unit(connection, id)
-        ids = [t.id for t in open_transactions_of(connection, unit=id)]
+        records.lock_open_unit(connection, id)
+        ids = [t.id for t in records.open_transactions_of(connection, unit=id)]
         abort_in(connection, ids, actor=actor)
         _close(connection, id, TransactionState.ABORTED)
         return ids
@@ -181,7 +132,10 @@ def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[Transactio
 
 def abort_unit_if_open(database: Database, id: UnitId, *, actor: str) -> None:
     """For whoever is done with a unit, however it ended."""
-    if database.read(lambda connection: load_unit(connection, id)).state is TransactionState.OPEN:
+    if (
+        database.read(lambda connection: records.load_unit(connection, id)).state
+        is TransactionState.OPEN
+    ):
         # Somebody may take it over just now.
         with suppress(TransactionNotOpen):
             abort_unit(database, id, actor=actor)
@@ -189,3 +143,24 @@ def abort_unit_if_open(database: Database, id: UnitId, *, actor: str) -> None:
 
 def _close(connection: Connection, id: UnitId, state: TransactionState) -> None:
     connection.execute(update(units).where(units.c.id == id).values(state=state))
+
+
+def settle_units(database: Database, *, actor: str, unit: UnitId | None = None) -> None:
+    """Deletes the roots that units made before they were aborted, by themselves or by others."""
+    drop_unused_branches(database, database.read(partial(_left_by_units, unit=unit)), actor=actor)
+
+
+def _left_by_units(connection: Connection, unit: UnitId | None) -> list[BranchId]:
+    # A root that shows nothing has no head, by which the few of them are found quickly.
+    query = (
+        select(branches.c.id)
+        .join(units, units.c.id == branches.c.made_for)
+        .where(
+            branches.c.head_id.is_(None),
+            branches.c.made_for.is_not(None),
+            units.c.state == TransactionState.ABORTED,
+        )
+    )
+    if unit is not None:
+        query = query.where(branches.c.made_for == unit)
+    return [BranchId(id) for id in connection.execute(query).scalars()]

@@ -1,27 +1,37 @@
-"""The ledger of workspaces that another system keeps: intents, and who made a head."""
+"""Publications of workspace tasks to lakeFS: the one effect that is outside the catalog.
+
+Each publication is an intent, an effect and a record. The catalog records the intent, the attempt
+moves the lakeFS branch by one merge or hard reset, and the catalog records which attempt made the
+commit and clears the intent. An attempt that dies in between leaves an intent for recovery.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, Table, Text, delete, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    RowMapping,
+    Table,
+    Text,
+    delete,
+    insert,
+    select,
+    update,
+)
 
-from headgate.catalog.database import Database, now
-from headgate.catalog.intents import Intent, clear_intent, record_intent, take_over_intent
-from headgate.catalog.records import abandonment, lock_attempt
-from headgate.catalog.schema import attempts, metadata
-from headgate.catalog.transactions import record_event
-from headgate.errors import Invalid
-from headgate.model.changes import IntentRef
-from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import Epoch, mint_operation
+from headgate.catalog.database import now
+from headgate.catalog.records import abandonment, dump, load, lock_attempt
+from headgate.catalog.schema import attempts, intents, metadata
+from headgate.errors import IntentTakenOver
+from headgate.model.ids import Epoch, Instant, IntentId, OperationId, mint_intent, mint_operation
 from headgate.model.nouns import AttemptRef, AttemptState
-from headgate.model.ports import Outside
-from headgate.model.recovery import RECOVERY_ACTOR, Landing, landing_of
-
-WORKSPACE = "workspace"
+from headgate.model.recovery import Landing, WorkspaceHead, landing_of
 
 workspace_publications = Table(
     "workspace_publications",
@@ -37,16 +47,24 @@ workspace_publications = Table(
 )
 
 
+class Action(enum.StrEnum):
+    MERGE = "merge"
+    # Replaces an abandoned publication by the staged commit.
+    RESET = "reset"
+    # Removes an abandoned publication; makes no commit.
+    RESET_TO_INPUT = "reset to input"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedMove:
-    """A branch outside that is about to be moved, by whom, and to what where that is known."""
+    """A move of a lakeFS branch, and the attempt that makes it."""
 
     repository: str
     branch: str
-    # Where the branch was when the move was decided.
+    # The head when the move was decided.
     expected: str
-    # merge makes a commit whose id only the outside knows; reset goes to one that is known.
-    action: str
+    action: Action
+    # The commit that a reset shows; None for a merge, whose commit only lakeFS can name.
     planned: str | None
     key: str
     epoch: int
@@ -56,47 +74,74 @@ class PlannedMove:
     def attempt(self) -> AttemptRef:
         return AttemptRef(key=self.key, epoch=Epoch(self.epoch))
 
-    @property
-    def target(self) -> dict[str, str]:
-        return {"repository": self.repository, "branch": self.branch}
+    def landing(self, head: WorkspaceHead | None) -> Landing:
+        """Classify the move by what the branch shows now."""
+        return landing_of(
+            expected=self.expected, planned=self.planned, execution=self.execution, head=head
+        )
 
 
-def move_from_json(data: Mapping[str, Any] | None) -> PlannedMove:
-    """Reads what `announce_move` wrote; anything else is refused as a whole."""
-    try:
-        return PlannedMove(**(data or {}))
-    except TypeError as error:
-        raise Invalid(f"an intent cannot be read: {error}.") from error
+@dataclass(frozen=True, kw_only=True)
+class Intent:
+    """A move without a record. The owner is the holder of the newest epoch."""
+
+    id: IntentId
+    epoch: Epoch
+    operation: OperationId
+    actor: str
+    lease_until: Instant
+    # None where the stored text cannot be read.
+    move: PlannedMove | None
 
 
 def announce_move(
     connection: Connection, move: PlannedMove, *, actor: str, lease_seconds: int
-) -> IntentRef:
-    """Phase A: refuses an attempt that is not its key's newest; then the move is on record."""
+) -> Intent:
+    """Record the intent; raise `AttemptSuperseded` unless the attempt is its key's newest."""
     lock_attempt(connection, move.attempt)
-    return record_intent(
-        connection,
+    at = now(connection)
+    intent = Intent(
+        id=mint_intent(),
+        epoch=Epoch(1),
         operation=mint_operation(),
-        kind=WORKSPACE,
         actor=actor,
-        branches=[],
-        body=asdict(move),
-        lease_seconds=lease_seconds,
+        lease_until=Instant(at + lease_seconds * 1_000_000),
+        move=move,
     )
+    connection.execute(
+        insert(intents).values(
+            id=intent.id,
+            operation_id=intent.operation,
+            kind="workspace",
+            actor=actor,
+            phase="A",
+            epoch=intent.epoch,
+            lease_seconds=lease_seconds,
+            lease_until=intent.lease_until,
+            body=dump(asdict(move)),
+            created_at=at,
+        )
+    )
+    return intent
 
 
-def settle_move(
-    connection: Connection, ref: IntentRef, move: PlannedMove, made: str | None
+def record_move(
+    connection: Connection, intent: Intent, move: PlannedMove, made: str | None
 ) -> None:
-    """Phases C and D: what the move made is in the ledger, and nothing is left to be settled."""
-    clear_intent(connection, ref)
+    """Clear the intent and record the maker of the commit `made`; None if the move did not land.
+
+    Raise `IntentTakenOver` where recovery owned the intent meanwhile and did not see the commit.
+    """
+    seen = made is not None and find_maker(connection, move.repository, made) == move.attempt
+    if not _clear(connection, intent) and not seen:
+        raise IntentTakenOver(intent=intent.id, epoch=intent.epoch)
     if made is not None:
         record_maker(connection, move, made)
 
 
 def record_maker(connection: Connection, move: PlannedMove, made: str) -> None:
-    """That this attempt made this head; a reset back to the input made nothing new."""
-    if made == move.expected:
+    """Record which attempt made a commit."""
+    if move.action is Action.RESET_TO_INPUT:
         return
     table = workspace_publications
     connection.execute(
@@ -117,7 +162,7 @@ def record_maker(connection: Connection, move: PlannedMove, made: str) -> None:
 
 
 def find_maker(connection: Connection, repository: str, ref: str) -> AttemptRef | None:
-    """Which attempt made a commit outside, if the ledger knows."""
+    """Return the attempt that made a commit; None for a commit of another writer."""
     table = workspace_publications
     row = connection.execute(
         select(table.c.attempt_key, table.c.attempt_epoch).where(
@@ -127,70 +172,85 @@ def find_maker(connection: Connection, repository: str, ref: str) -> AttemptRef 
     return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch)) if row else None
 
 
+# Pending intents, for recovery and for the doctor.
+
+
+def list_intents(connection: Connection) -> list[Intent]:
+    query = select(intents).order_by(intents.c.created_at, intents.c.id)
+    return [_to_intent(row) for row in connection.execute(query).mappings()]
+
+
+def take_over_intent(connection: Connection, intent: Intent) -> Intent | None:
+    """Own an expired intent; None where its owner or another recovery was first."""
+    at = now(connection)
+    epoch = Epoch(intent.epoch + 1)
+    changed = connection.execute(
+        update(intents)
+        .where(
+            intents.c.id == intent.id,
+            intents.c.epoch == intent.epoch,
+            intents.c.lease_until < at,
+        )
+        .values(epoch=epoch, lease_until=at + intents.c.lease_seconds * 1_000_000)
+    )
+    return replace(intent, epoch=epoch) if changed.rowcount == 1 else None
+
+
+def release_intent(connection: Connection, intent: Intent) -> None:
+    """Expire the intent's lease, so that the next recovery can own it at once."""
+    connection.execute(
+        update(intents)
+        .where(intents.c.id == intent.id, intents.c.epoch == intent.epoch)
+        .values(lease_until=now(connection) - 1)
+    )
+
+
+def clear_intent(connection: Connection, intent: Intent) -> None:
+    """Delete the intent; raise `IntentTakenOver` where another process owns it."""
+    if not _clear(connection, intent):
+        raise IntentTakenOver(intent=intent.id, epoch=intent.epoch)
+
+
+def _clear(connection: Connection, intent: Intent) -> bool:
+    mine = intents.c.id == intent.id, intents.c.epoch == intent.epoch
+    return connection.execute(delete(intents).where(*mine)).rowcount == 1
+
+
+def _to_intent(row: RowMapping) -> Intent:
+    return Intent(
+        id=IntentId(row["id"]),
+        epoch=Epoch(row["epoch"]),
+        operation=OperationId(row["operation_id"]),
+        actor=row["actor"],
+        lease_until=Instant(row["lease_until"]),
+        move=_find_move(row["body"]),
+    )
+
+
+def _find_move(text: str) -> PlannedMove | None:
+    try:
+        body: Mapping[str, Any] = load(text)
+        return PlannedMove(**{**body, "action": Action(body["action"])})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+# Staging branches, for cleanup.
+
+
 def known_repositories(connection: Connection) -> list[str]:
-    """The repositories outside in which tasks of this store have published."""
+    """Return the repositories in which tasks of this store have published."""
     column = workspace_publications.c.repository
     return sorted(connection.execute(select(column).distinct()).scalars())
 
 
-def live_attempts(connection: Connection) -> set[AttemptRef]:
-    """Attempts that may still be at work: running, and not without a lease for long."""
+def staging_owners(connection: Connection) -> set[AttemptRef]:
+    """Return the attempts whose staging branches are kept: live ones, and those of an intent."""
     horizon = now(connection) - abandonment(attempts.c.lease_seconds)
     rows = connection.execute(
         select(attempts.c.key, attempts.c.epoch).where(
             attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until >= horizon
         )
     )
-    return {AttemptRef(key=row.key, epoch=Epoch(row.epoch)) for row in rows}
-
-
-# What became of a move outside whose attempt died: recorded, never repeated and never undone.
-
-
-def record_landing(database: Database, intent: Intent, outside: Outside) -> Landing | None:
-    """Looks where the branch is now and notes what that says; None where somebody else does."""
-    mine = database.write(lambda connection: take_over_intent(connection, intent))
-    if mine is None:
-        return None
-    reach(Failpoint.RECOVERY_TAKEN_OVER)
-    move = move_from_json(mine.body)
-    head = outside.find_head(move.target)
-    mark = outside.find_mark(move.target)
-    landing = landing_of(
-        expected=move.expected,
-        planned=move.planned,
-        execution=move.execution,
-        head=head,
-        mark=mark,
-    )
-    reach(Failpoint.RECOVERY_CLASSIFIED)
-    database.write(lambda connection: _close(connection, mine, move, landing, head))
-    reach(Failpoint.RECOVERY_SETTLED)
-    return landing
-
-
-def _close(
-    connection: Connection,
-    intent: Intent,
-    move: PlannedMove,
-    landing: Landing,
-    head: str | None,
-) -> None:
-    clear_intent(connection, intent.ref)
-    if landing is Landing.LANDED and head is not None:
-        # From here on the next attempt of the task knows whose publication it finds.
-        record_maker(connection, move, head)
-    record_event(
-        connection,
-        at=now(connection),
-        actor=RECOVERY_ACTOR,
-        kind=f"workspace {landing}",
-        operation=intent.operation,
-        original_actor=intent.actor,
-        repository=move.repository,
-        outside_branch=move.branch,
-        action=move.action,
-        head=head,
-        attempt=move.key,
-        epoch=move.epoch,
-    )
+    live = {AttemptRef(key=row.key, epoch=Epoch(row.epoch)) for row in rows}
+    return live | {intent.move.attempt for intent in list_intents(connection) if intent.move}

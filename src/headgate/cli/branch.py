@@ -1,4 +1,4 @@
-"""`headgate branch`: create, list, delete, reset, reparent and protect branches."""
+"""`headgate branch` and `headgate tag`: pointers to transactions of a dataset."""
 
 from __future__ import annotations
 
@@ -7,109 +7,116 @@ from typing import Annotated
 import typer
 
 from headgate import connection
+from headgate.cli import output
 from headgate.cli.format import branch_trees, show_receipt
-from headgate.cli.output import (
-    ActorOption,
-    JsonOption,
-    KeyOption,
-    console,
-    note,
-    show_json,
-    show_table,
-)
 from headgate.errors import Invalid
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import OperationKey, operation_key
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import Branch, PublicationKind
 from headgate.store.datasets import BranchHandle
 from headgate.store.documents import branch_json, tag_json
-from headgate.store.embedded import Store, operation_key
+from headgate.store.embedded import Store
 
 branch_app = typer.Typer(
     no_args_is_help=True, help="Create, list, delete, reset, reparent and protect branches."
 )
 
-DatasetArgument = Annotated[str, typer.Argument(metavar="DATASET", help="As in sales.orders.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The branch.")]
+DatasetFilter = Annotated[
+    str | None, typer.Argument(metavar="DATASET", help="Dataset name (default: all datasets).")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Branch name.")]
 
 
 @branch_app.command()
 def create(
-    dataset: DatasetArgument,
+    dataset: output.DatasetArgument,
     name: NameArgument,
     parent: Annotated[
-        str | None, typer.Option("--from", help="Its parent; the primary branch unless named.")
+        str | None, typer.Option("--from", help="Parent branch (default: the primary branch).")
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TXN", help="Where its parent was at.")
+        str | None,
+        typer.Option("--at", metavar="TXN", help="Start at this transaction of the parent."),
     ] = None,
-    root: Annotated[bool, typer.Option("--root", help="Empty, and without a parent.")] = False,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    root: Annotated[
+        bool, typer.Option("--root", help="Create an empty branch without a parent.")
+    ] = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Create a branch of a dataset: a child that shows what its parent shows, or a root.
+    """Create a branch from another branch, or an empty root branch.
 
     Example: headgate branch create sales.orders feature --from master
     """
     if root and (parent or at):
-        raise Invalid("a root has no parent: give either --root, or --from with or without --at.")
-    with connection.open(actor=actor) as hg:
-        above = None if root else parent or hg.settings.builds.branch
-        branch = hg.dataset(dataset).branch(name)
-        branch.create(
-            parent=above,
-            at=at,
-            operation=_operation(hg, key, "branch-create", branch, parent=above, at=at),
+        raise Invalid(
+            "--root cannot be combined with --from or --at: a root branch has no parent. "
+            "Leave out one of them."
         )
-        made = branch.load()
-    _show_branch(made, json=json)
+    with connection.open(actor=actor) as hg:
+        parent = None if root else parent or hg.settings.builds.branch
+        branch = hg.dataset(dataset).branch(name)
+        operation = _operation(hg, key, "branch-create", branch, parent=parent, at=at)
+        branch.create(parent=parent, at=at, operation=operation)
+        created = branch.load()
+    _show_branch(created, json=json)
 
 
 @branch_app.command("list")
-def list_(
-    dataset: Annotated[
-        str | None, typer.Argument(metavar="DATASET", help="All datasets unless named.")
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Branches as a tree, children below their parent, each with its view and an OPEN head.
+def list_(dataset: DatasetFilter = None, json: output.JsonOption = False) -> None:
+    """List branches as a tree, with the view and any OPEN head of each.
 
     Example: headgate branch list sales.orders
     """
     with connection.open() as hg:
-        found, guarded = hg.branches(dataset), hg.protected()
+        found, protected = hg.branches(dataset), hg.protected()
     if json:
-        show_json([branch_json(branch) for branch in found])
+        output.show_json([branch_json(branch) for branch in found])
         return
-    for tree in branch_trees(found, guarded):
-        console().print(tree)
+    for tree in branch_trees(found, protected):
+        output.console().print(tree)
     if not found:
-        note("no branch yet; `headgate branch create` makes one.")
+        output.note("no branches; create one with `headgate branch create`.")
 
 
 @branch_app.command()
 def delete(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="DATASET|--all-datasets NAME", help="The dataset and the branch."),
+        typer.Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name."),
     ],
     all_datasets: Annotated[
-        bool, typer.Option("--all-datasets", help="Of every dataset that has it, at once.")
+        bool,
+        typer.Option(
+            "--all-datasets", help="Delete the branch of every dataset, in one publication."
+        ),
     ] = False,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Delete a branch: the pointer only; its children go to its parent, transactions stay.
+    """Delete a branch.
+
+    Only the pointer is deleted: transactions stay, and child branches move to its parent.
 
     Example: headgate branch delete --all-datasets feature
     """
     if len(names) != (1 if all_datasets else 2):
-        raise Invalid("name DATASET and NAME, or NAME alone with --all-datasets.")
+        raise Invalid(
+            "wrong number of arguments: give DATASET and NAME, or --all-datasets and NAME."
+        )
     with connection.open(actor=actor) as hg:
         if all_datasets:
-            receipt = _delete_everywhere(hg, check_branch_name(names[0]), key)
+            name = check_branch_name(names[0])
+            operation = operation_key(
+                key,
+                actor=hg.settings.actor,
+                kind="branch-delete",
+                branch=name,
+                request={"dataset": None},
+            )
+            receipt = hg.delete_everywhere(name, operation=operation)
         else:
             branch = hg.dataset(names[0]).branch(names[1])
             receipt = branch.delete(operation=_operation(hg, key, "branch-delete", branch))
@@ -118,14 +125,14 @@ def delete(
 
 @branch_app.command()
 def reset(
-    dataset: DatasetArgument,
+    dataset: output.DatasetArgument,
     name: NameArgument,
-    to: Annotated[str, typer.Option("--to", metavar="TXN", help="A transaction of its history.")],
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    to: Annotated[str, typer.Option("--to", metavar="TXN", help="Transaction to move to.")],
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Move a branch to a transaction of its history, or back to one that a reset took off it.
+    """Move a branch to a transaction of its history, or to one that a reset removed.
 
     Example: headgate branch reset sales.orders master --to t-01m7f8gggmxzttp51zc67s
     """
@@ -137,38 +144,36 @@ def reset(
 
 @branch_app.command()
 def reparent(
-    dataset: DatasetArgument,
+    dataset: output.DatasetArgument,
     name: NameArgument,
-    under: Annotated[str, typer.Option("--under", metavar="PARENT", help="Its parent from now.")],
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    under: Annotated[str, typer.Option("--under", metavar="PARENT", help="New parent branch.")],
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Mend the ancestry that builds check; no transaction moves and no view changes.
+    """Change the parent of a branch, which builds check. No view changes.
 
     Example: headgate branch reparent sales.orders feature --under master
     """
     with connection.open(actor=actor) as hg:
-        mended = hg.dataset(dataset).branch(name).reparent(under=under)
-    _show_branch(mended, json=json)
+        changed = hg.dataset(dataset).branch(name).reparent(under=under)
+    _show_branch(changed, json=json)
 
 
 @branch_app.command()
 def protect(
     name: NameArgument,
-    off: Annotated[bool, typer.Option("--off", help="Take the protection away.")] = False,
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False,
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Protect a branch name on all datasets: only builds of clean commits may change it.
+    """Protect a branch name on all datasets: only builds of clean Git commits may change it.
 
     Example: headgate branch protect master
     """
     with connection.open(actor=actor) as hg:
         hg.protect(name, protected=not off)
-    if json:
-        show_json({"name": name, "protected": not off})
-    else:
-        note(f"branch {name} is {'no longer ' if off else ''}protected on every dataset.")
+    text = f"branch {name} is {'no longer ' if off else ''}protected on every dataset."
+    output.show_result({"name": name, "protected": not off}, text, json=json)
 
 
 def _operation(
@@ -183,85 +188,64 @@ def _operation(
     )
 
 
-def _delete_everywhere(hg: Store, name: str, key: str | None) -> Receipt:
-    operation = operation_key(
-        key, actor=hg.settings.actor, kind="branch-delete", branch=name, request={"dataset": None}
-    )
-    return hg.delete_everywhere(name, operation=operation)
-
-
 def _show_branch(branch: Branch, *, json: bool) -> None:
-    if json:
-        show_json(branch_json(branch))
-        return
-    above = f"a child of {branch.parent}" if branch.parent else "a root"
-    note(
-        f"branch {branch.name} of {branch.dataset} is {above} and shows {branch.view or 'nothing'}."
-    )
+    parent = f"parent {branch.parent}" if branch.parent else "no parent (root branch)"
+    view = f"view {branch.view}" if branch.view else "empty"
+    text = f"branch {branch.name} of {branch.dataset}: {parent}, {view}."
+    output.show_result(branch_json(branch), text, json=json)
 
 
-# `headgate tag`: pin a transaction under a name.
+tag_app = typer.Typer(no_args_is_help=True, help="Create, list and delete tags of transactions.")
 
-tag_app = typer.Typer(
-    no_args_is_help=True, help="Pin a transaction under a name; cleanup keeps it."
-)
-
-TagArgument = Annotated[str, typer.Argument(metavar="NAME", help="The tag.")]
+TagArgument = Annotated[str, typer.Argument(metavar="NAME", help="Tag name.")]
 
 
 @tag_app.command("create")
 def create_tag(
-    dataset: DatasetArgument,
+    dataset: output.DatasetArgument,
     name: TagArgument,
-    at: Annotated[str, typer.Option("--at", metavar="TXN", help="A COMMITTED transaction.")],
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    at: Annotated[str, typer.Option("--at", metavar="TXN", help="COMMITTED transaction.")],
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Pin a COMMITTED transaction of a dataset; cleanup keeps what it shows.
+    """Create a tag of a COMMITTED transaction; cleanup keeps its data.
 
     Example: headgate tag create sales.orders 2026-q3 --at t-01m7f8gggmxzttp51zc67s
     """
     with connection.open(actor=actor) as hg:
         pinned = hg.dataset(dataset).tag(name, at=at)
-    if json:
-        show_json(tag_json(pinned))
-    else:
-        note(f"tag {name} of {pinned.dataset} pins {pinned.transaction}.")
+    text = f"tag {name} of {pinned.dataset} is at {pinned.transaction}."
+    output.show_result(tag_json(pinned), text, json=json)
 
 
 @tag_app.command("list")
-def list_tags(
-    dataset: Annotated[
-        str | None, typer.Argument(metavar="DATASET", help="All datasets unless named.")
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Tags, with the transactions that they pin.
+def list_tags(dataset: DatasetFilter = None, json: output.JsonOption = False) -> None:
+    """List tags and their transactions.
 
     Example: headgate tag list sales.orders
     """
     with connection.open() as hg:
         found = [tag_json(tag) for tag in hg.tags(dataset)]
     if json:
-        show_json(found)
+        output.show_json(found)
         return
-    show_table(
+    output.show_table(
         ("DATASET", "TAG", "TRANSACTION"),
         ((tag["dataset"], tag["name"], tag["transaction"]) for tag in found),
-        empty="no tag yet; `headgate tag create` makes one.",
+        empty="no tags; create one with `headgate tag create`.",
     )
 
 
 @tag_app.command("delete")
-def delete_tag(dataset: DatasetArgument, name: TagArgument, json: JsonOption = False) -> None:
-    """Take a tag away; cleanup may then condemn what only it kept.
+def delete_tag(
+    dataset: output.DatasetArgument, name: TagArgument, json: output.JsonOption = False
+) -> None:
+    """Delete a tag; cleanup may then delete data that only the tag kept.
 
     Example: headgate tag delete sales.orders 2026-q3
     """
     with connection.open() as hg:
         found = hg.dataset(dataset)
         found.untag(name)
-    if json:
-        show_json({"dataset": str(found.name), "name": name, "transaction": None})
-    else:
-        note(f"tag {name} of {found.name} is gone.")
+    document = {"dataset": str(found.name), "name": name, "transaction": None}
+    output.show_result(document, f"tag {name} of {found.name} is deleted.", json=json)

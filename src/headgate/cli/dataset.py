@@ -7,41 +7,30 @@ from typing import Annotated
 import typer
 
 from headgate import connection
+from headgate.cli import output
 from headgate.cli.format import branch_trees, show_content, transaction_line
-from headgate.cli.output import (
-    MOST,
-    ActorOption,
-    BranchOption,
-    JsonOption,
-    KeyOption,
-    console,
-    note,
-    show_json,
-    show_table,
-)
-from headgate.iceberg.service import Idempotency
+from headgate.iceberg.table_catalog import Idempotency
+from headgate.model.changes import operation_key, request_hash
 from headgate.model.nouns import DatasetKind
 from headgate.store.documents import dataset_json
-from headgate.store.embedded import operation_key, request_hash
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show and register datasets.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As in sales.orders.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Dataset name, such as sales.orders.")]
 
 
 @app.command()
 def create(
     name: Name,
     kind: Annotated[
-        DatasetKind,
-        typer.Option("--kind", case_sensitive=False, help="A table, or a tree of files."),
+        DatasetKind, typer.Option("--kind", case_sensitive=False, help="Table, or tree of files.")
     ] = DatasetKind.TABLE,
-    branch: BranchOption = None,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    branch: output.BranchOption = None,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Create a dataset with an empty root branch, the primary one unless named.
+    """Create a dataset with an empty root branch (default: the primary branch).
 
     Example: headgate dataset create raw.scans --kind files
     """
@@ -56,15 +45,13 @@ def create(
         )
         dataset.create(kind=kind, branch=root, operation=operation)
         made, branches = dataset.load(), dataset.branches()
-    if json:
-        show_json(dataset_json(made, branches))
-    else:
-        note(f"dataset {made.name} ({made.kind}) has the empty branch {root}.")
+    text = f"created dataset {made.name} ({made.kind}) with the empty branch {root}."
+    output.show_result(dataset_json(made, branches), text, json=json)
 
 
 @app.command("list")
-def list_(json: JsonOption = False) -> None:
-    """All datasets, with the names of their branches.
+def list_(json: output.JsonOption = False) -> None:
+    """List datasets and the names of their branches.
 
     Example: headgate dataset list
     """
@@ -72,12 +59,12 @@ def list_(json: JsonOption = False) -> None:
         found, branches = hg.datasets(), hg.branches()
     nouns = [dataset_json(dataset, branches) for dataset in found]
     if json:
-        show_json(nouns)
+        output.show_json(nouns)
         return
-    show_table(
+    output.show_table(
         ("DATASET", "KIND", "BRANCHES"),
         ((noun["dataset"], noun["kind"], ", ".join(noun["branches"])) for noun in nouns),
-        empty="no dataset yet; `headgate dataset create` makes one.",
+        empty="no datasets; create one with `headgate dataset create`.",
     )
 
 
@@ -86,21 +73,24 @@ def show(
     name: Name,
     context: Annotated[
         str | None,
-        typer.Option("--branch", "-b", help="A branch, a chain `a>b`, a moment `a@12`, `txn:ID`."),
+        typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
     ] = None,
     rows: Annotated[
         int,
         typer.Option(
-            "--rows", min=0, max=MOST, help="Also rows of a table, without Spark, or file paths."
+            "--rows",
+            min=0,
+            max=output.MAX_COUNT,
+            help="Also print rows of a table (without Spark), or file paths.",
         ),
     ] = 0,
-    json: JsonOption = False,
+    json: output.JsonOption = False,
 ) -> None:
-    """A dataset's branches, and what it holds on one of them (the primary unless named).
+    """Show a dataset's branches, and its content on one of them.
 
-    JSON: {"dataset", "kind", "branches", "context", "transaction", "shown"}, of a table also
+    JSON: {"dataset", "kind", "branches", "context", "transaction", "shown"}; for a table also
     {"schema": [{"name", "type", "required"}], "partitioning", "properties", "row_count", "rows"},
-    of files {"files", "bytes", "paths"}; "shown" is the transaction as `txn show` has it.
+    for files {"files", "bytes", "paths"}. "shown" is the transaction as in `txn show`.
 
     Example: headgate dataset show sales.orders -b "feature>master" --rows 5
     """
@@ -108,14 +98,14 @@ def show(
         document = hg.dataset(name).show(context, rows=rows)
         branches = hg.dataset(name).branches()
     if json:
-        show_json(document)
+        output.show_json(document)
         return
     for tree in branch_trees(branches):
-        console().print(tree)
+        output.console().print(tree)
     if document["shown"] is None:
-        note(f"nothing is committed on {document['context']} yet.")
+        output.note(f"no transaction is committed on {document['context']}.")
         return
-    console().print(transaction_line(document["shown"]))
+    output.console().print(transaction_line(document["shown"]))
     show_content(document, rows=rows)
 
 
@@ -126,18 +116,18 @@ def register(
         str,
         typer.Option(
             "--metadata-location",
-            help="A metadata file, or the table's directory in a Hadoop catalog; local or s3://.",
+            help="Metadata file, or table directory of a Hadoop catalog; local or s3://.",
         ),
     ],
-    branch: BranchOption = None,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    branch: output.BranchOption = None,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Show an existing Iceberg table as a dataset, without copying it.
+    """Register an existing Iceberg table as a dataset, without a copy.
 
-    Its files stay where they are and are never deleted by Headgate; what is added is written below
-    the warehouse. Whoever owns it must not expire its snapshots while branches here show them.
+    Headgate never moves or deletes the table's files; new files are written to the warehouse. The
+    table's owner must not expire snapshots that branches still show.
 
     Example: headgate dataset register sales.orders --metadata-location s3://lake/sales/orders
     """
@@ -152,7 +142,5 @@ def register(
         )
         made, branches = dataset.load(), dataset.branches()
         view = dataset.branch(target).load().view
-    if json:
-        show_json(dataset_json(made, branches) | {"transaction": view})
-    else:
-        note(f"dataset {made.name} is the table at {location}, on branch {target}.")
+    text = f"dataset {made.name} is registered on branch {target} from {location}."
+    output.show_result(dataset_json(made, branches) | {"transaction": view}, text, json=json)

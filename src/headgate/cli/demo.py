@@ -1,4 +1,7 @@
-"""`headgate demo`: the worked example, on real Spark and a real Git repository."""
+"""`headgate demo`: a worked example on Spark and a Git repository.
+
+The pipeline has three datasets, A to B to C: `shop.sales`, `shop.regions` and `shop.totals`.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +29,21 @@ from headgate.cli.format import job_tree
 from headgate.cli.init import CATALOG, WAREHOUSE, make_store
 from headgate.cli.output import JsonOption, show_json
 from headgate.errors import AttemptSuperseded, StatementFailed, WorkFailed
-from headgate.iceberg.authorization import job_id
+from headgate.iceberg.service import job_id
 from headgate.model.graph_render import to_tree
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import BuildState, TransactionType
 from headgate.settings import FILE_NAME, load_settings, with_actor
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from headgate.spark.session import bind_catalog, catalog_conf
 from headgate.spark.sql import run_sql
 from headgate.spark.workplace import launch_request
 from headgate.store.embedded import Store
 
-# The pipeline of `headgate demo`: three datasets, A to B to C.
-
-TARGET = "shop.totals"
+_TARGET = "shop.totals"
 
 _SALES = '''\
-"""A: what was sold. Made here; a real one would be ingested."""
+"""A: sales. Generated here; a real pipeline would ingest them."""
 
 from headgate.transforms import Output, transform_df
 
@@ -56,7 +57,7 @@ def sales(ctx):
 '''
 
 _REGIONS = '''\
-"""B: one row per sale that counts, with its region."""
+"""B: one row per sale without refunds, with its region."""
 
 from pyspark.sql import functions as F
 
@@ -68,7 +69,7 @@ def regions(sales):
     return sales.where(~F.col("refund")).select("region", "amount")
 '''
 
-CHANGED_REGIONS = '''\
+_CHANGED_REGIONS = '''\
 """B: one row per sale, with its region; a refund counts as negative."""
 
 from pyspark.sql import functions as F
@@ -95,7 +96,7 @@ def totals(regions):
     return regions.groupBy("region").agg(F.sum("amount").alias("total"))
 '''
 
-FILES = {
+_FILES = {
     "pipeline/__init__.py": "",
     "pipeline/sales.py": _SALES,
     "pipeline/regions.py": _REGIONS,
@@ -103,16 +104,13 @@ FILES = {
     ".gitignore": ".headgate/\nheadgate.toml\n",
 }
 
-
-# The demo's zombie: a live Spark session whose attempt somebody has given up.
-
 _KEY = "nightly"
 _LEASE_SECONDS = 60
 _MASTER = "master"
 
 
-class Zombie:
-    """An attempt with an open transaction, and a session that can write nothing else."""
+class _Zombie:
+    """A superseded attempt with an open transaction and a live Spark session scoped to it."""
 
     def __init__(self, hg: Store, dataset: str) -> None:
         self._hg = hg
@@ -139,32 +137,32 @@ class Zombie:
         self._session = bind_catalog(hg.spark(_MASTER), conf)
 
     def write(self, region: str, total: int) -> None:
-        """Adds a row to what the attempt is about to publish."""
+        """Insert a row in the attempt's open transaction."""
         run_sql(self._session, f"insert into {self._dataset} values ('{region}', {total})")
 
     def supersede(self) -> None:
-        """A newer attempt of the same work begins."""
+        """Dispatch a newer attempt with the same key."""
         dispatch_attempt(
             self._hg.database, _KEY, actor="second driver", lease_seconds=_LEASE_SECONDS
         )
 
-    def go_on(self) -> Iterator[tuple[str, str]]:
-        """What the old attempt tries, and what it is told; it must be told no."""
+    def try_to_publish(self) -> Iterator[tuple[str, str]]:
+        """Write and commit as the old attempt; yield each step and its error, which must occur."""
         try:
             self.write("west", -1)
-        except (AttemptSuperseded, StatementFailed) as refused:
-            yield "its next row, written by Spark:", refused.message
+        except (AttemptSuperseded, StatementFailed) as error:
+            yield "its next INSERT:", error.message
         else:
-            raise WorkFailed("the zombie could write; that must never happen.")
+            raise WorkFailed("the superseded attempt could write: this is a defect of Headgate.")
         options = CommitOptions(actor="first driver", attempt=self._attempt)
         try:
             commit_transactions(
                 self._hg.database, self._hg.contents, [self._transaction.id], options
             )
-        except AttemptSuperseded as refused:
-            yield "its commit:", refused.message
+        except AttemptSuperseded as error:
+            yield "its commit:", error.message
         else:
-            raise WorkFailed("the zombie was let in; that must never happen.")
+            raise WorkFailed("the superseded attempt could commit: this is a defect of Headgate.")
 
 
 app = typer.Typer()
@@ -173,24 +171,24 @@ app = typer.Typer()
 @app.command()
 def demo(
     keep: Annotated[
-        Path | None, typer.Option("--keep", help="Work in this new directory and keep it.")
+        Path | None, typer.Option("--keep", help="Run in this new directory and keep it.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Watch a branch, a build, a merge and a promotion that computes nothing.
+    """Run a worked example on Spark: branch, build, merge and promotion without recomputation.
 
     Example: headgate demo
     """
-    began = time.monotonic()
+    started = time.monotonic()
     directory = keep or Path(tempfile.mkdtemp(prefix="headgate-demo-"))
     console = Console(stderr=json, highlight=False)
     try:
-        facts = _Demo(console, directory).play()
+        facts = _Demo(console, directory).run()
     finally:
         if keep is None:
             shutil.rmtree(directory, ignore_errors=True)
-    seconds = time.monotonic() - began
-    console.print(f"\n[dim]{seconds:.0f} s. `headgate demo --keep DIR` leaves it to play with.[/]")
+    seconds = time.monotonic() - started
+    console.print(f"\n[dim]{seconds:.0f} s. `headgate demo --keep DIR` keeps the store.[/]")
     if json:
         show_json(facts)
 
@@ -200,7 +198,7 @@ class _Demo:
         self._console = console
         self._directory = directory
 
-    def play(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         self._make_project()
         with self._start_spark() as jvm, self._open(jvm) as hg:
             first = self._build_master(hg)
@@ -209,22 +207,20 @@ class _Demo:
             difference = self._show_difference(hg)
             isolated = self._show_isolation(hg, before)
             promoted = self._promote(hg)
-            refused = self._show_zombie(hg)
+            rejected = self._show_zombie(hg)
         return {
             "master": first.to_json(),
             "feature": feature.to_json(),
             "difference": difference,
             "isolated": isolated,
             "promoted": promoted.to_json(),
-            "zombie_refused": refused,
+            "zombie_refused": rejected,
         }
 
-    # --- the steps --------------------------------------------------------------------------
-
     def _make_project(self) -> None:
-        self._title("A pipeline in a Git repository, and a store beside it")
+        self._title("A pipeline in a Git repository, with a store")
         self._directory.mkdir(parents=True, exist_ok=True)
-        for name, text in FILES.items():
+        for name, text in _FILES.items():
             path = self._directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -234,15 +230,17 @@ class _Demo:
         make_store(
             self._directory / FILE_NAME, catalog=CATALOG, warehouse=WAREHOUSE, branch="master"
         )
-        self._did("git init && headgate init", "no server: one SQLite file and a directory")
+        self._show_command(
+            "git init && headgate init", "an embedded store: a SQLite file and a directory"
+        )
 
     def _start_spark(self) -> SharedJvm:
-        """One JVM for all builds and sessions, so that a watcher waits for it only once."""
+        """Start one JVM for all builds and sessions: the start takes seconds."""
         settings = load_settings(self._directory)
         log = self._directory / ".headgate" / "spark.log"
         with self._console.status("  Spark is starting"):
             jvm = SharedJvm.start(launch_request(settings, log))
-        self._say("a local Spark has started, with Iceberg on board")
+        self._show("local Spark with Iceberg is running")
         return jvm
 
     def _open(self, jvm: SharedJvm) -> Store:
@@ -254,98 +252,96 @@ class _Demo:
         return self._build(hg, "master", ())
 
     def _build_feature(self, hg: Store) -> BuildOutcome:
-        self._title("feature: change how B is made; C depends on it; A is not touched")
+        self._title("feature: change the logic of B; C depends on it, A does not")
         self._git("checkout", "--quiet", "-b", "feature")
-        (self._directory / "pipeline" / "regions.py").write_text(CHANGED_REGIONS)
+        (self._directory / "pipeline" / "regions.py").write_text(_CHANGED_REGIONS)
         self._git("commit", "--quiet", "--all", "--message=count refunds as negative")
-        self._did("git checkout -b feature; edit pipeline/regions.py; git commit", "")
+        self._show_command("git checkout -b feature; edit pipeline/regions.py; git commit", "")
         self._publish(hg)
         self._show_plan(hg)
         return self._build(hg, "feature", ("master",))
 
     def _show_plan(self, hg: Store) -> None:
-        plan = hg.decide([TARGET], branch="feature", fallback=["master"], upstream=True)
-        self._did(f"headgate plan {TARGET} --upstream -b feature --graph tree", "")
+        plan = hg.decide([_TARGET], branch="feature", fallback=["master"], upstream=True)
+        self._show_command(f"headgate plan {_TARGET} --upstream -b feature --graph tree", "")
         for line in to_tree(hg.graph(plan)).splitlines():
             self._console.print(Text(f"    {line}"))
 
     def _show_difference(self, hg: Store) -> dict[str, Any]:
-        self._title("review: what the change does to the data, before anybody else sees it")
-        found = hg.differences("master", "feature>master", dataset=TARGET, rows=3, key=("region",))
+        self._title("review: compare the data before the merge")
+        found = hg.differences("master", "feature>master", dataset=_TARGET, rows=3, key=("region",))
         assert isinstance(found, dict)
         counts = found["counts"]
-        self._did(
-            f'headgate diff {TARGET} --from master --to "feature>master" --key region',
+        self._show_command(
+            f'headgate diff {_TARGET} --from master --to "feature>master" --key region',
             f"{counts['changed']} rows changed, {counts['added']} added, "
             f"{counts['removed']} removed",
         )
         for row in found["samples"]["changed"]:
             [region], [before], [after] = (row[side].values() for side in ("key", "from", "to"))
-            self._say(f"{region:<6} total {before:>6} → {after:>6}")
+            self._show(f"{region:<6} total {before:>6} → {after:>6}")
         return found
 
     def _show_isolation(self, hg: Store, before: dict[str, str]) -> bool:
-        self._title("both branches at once: master still shows what it showed")
+        self._title("isolation: master is unchanged")
         for context in ("master", "feature>master"):
-            rows = run_sql(hg.spark(context), f"select * from {TARGET} order by region").rows
+            rows = run_sql(hg.spark(context), f"select * from {_TARGET} order by region").rows
             shown = ", ".join(f"{row['region']} {row['total']}" for row in rows)
-            self._did(f'headgate sql -b "{context}" "select * from {TARGET}"', shown)
+            self._show_command(f'headgate sql -b "{context}" "select * from {_TARGET}"', shown)
         same = before == self._views(hg)
         branches = hg.database.read(
             lambda c: list_branches(c, load_dataset(c, parse_dataset_name("shop.sales")).id)
         )
-        self._say(f"master's views of A, B and C are the same as before: [bold]{same}[/]")
-        self._say(f"A has the branches: {', '.join(b.name for b in branches)} (no feature)")
+        self._show(f"the views of A, B and C on master are unchanged: [bold]{same}[/]")
+        self._show(f"A has the branches: {', '.join(b.name for b in branches)} (no feature)")
         return same and [b.name for b in branches] == ["master"]
 
     def _promote(self, hg: Store) -> BuildOutcome:
         self._title("merge in Git, build on master: the tested data is promoted, not recomputed")
         self._git("checkout", "--quiet", "master")
         self._git("merge", "--quiet", "--no-ff", "--no-edit", "feature")
-        self._did("git checkout master && git merge feature", "")
+        self._show_command("git checkout master && git merge feature", "")
         self._publish(hg)
         outcome = self._build(hg, "master", ())
         jobs = sum(job.spark_jobs for job in outcome.jobs)
-        self._say(f"[bold]{jobs} Spark jobs[/]: master now shows the very versions of feature")
+        self._show(f"[bold]{jobs} Spark jobs[/]: master now shows the versions of feature")
         same = self._versions(hg, "master") == self._versions(hg, "feature")
-        self._say(f"the same Iceberg metadata files on both branches: [bold]{same}[/]")
+        self._show(f"the same Iceberg metadata files on both branches: [bold]{same}[/]")
         return outcome
 
     def _show_zombie(self, hg: Store) -> bool:
-        self._title("a zombie: a nightly job's driver was given up, wakes up and goes on writing")
-        zombie = Zombie(hg, TARGET)
-        self._say("the first attempt writes a row; master's readers do not see it yet")
+        self._title("a zombie: a superseded driver of a nightly job continues to write")
+        zombie = _Zombie(hg, _TARGET)
+        self._show("the first attempt writes a row; readers of master do not see it yet")
         zombie.write("east", 1)
         zombie.supersede()
-        self._say("the scheduler takes it for dead and starts a second attempt")
-        for what, refusal in zombie.go_on():
-            self._say(f"{what} [green]refused[/]: {refusal}")
-        rows = run_sql(hg.spark("master"), f"select count(*) as n from {TARGET}").rows
-        self._say(f"master has {rows[0]['n']} rows, as before")
+        self._show("the scheduler considers it dead and starts a second attempt")
+        for step, error in zombie.try_to_publish():
+            self._show(f"{step} [green]rejected[/]: {error}")
+        rows = run_sql(hg.spark("master"), f"select count(*) as n from {_TARGET}").rows
+        self._show(f"master has {rows[0]['n']} rows, as before")
         return bool(rows[0]["n"] == 3)
-
-    # --- small things -----------------------------------------------------------------------
 
     def _publish(self, hg: Store) -> None:
         found = hg.publish_jobspecs(self._directory)
         names = ", ".join(o for spec in found.published for o in spec.body["outputs"])
-        self._did("headgate jobspecs publish", f"on {found.source.branch}: {names}")
+        self._show_command("headgate jobspecs publish", f"on {found.source.branch}: {names}")
 
     def _build(self, hg: Store, branch: str, fallback: Sequence[str]) -> BuildOutcome:
         chain = " > ".join((branch, *fallback))
-        self._did(f"headgate build {TARGET} --upstream -b {branch}", "")
+        self._show_command(f"headgate build {_TARGET} --upstream -b {branch}", "")
         with BuildProgress(chain, self._console) as progress:
             outcome = hg.build(
-                [TARGET],
+                [_TARGET],
                 branch=branch,
                 fallback=fallback,
                 upstream=True,
-                # Into a pipe the tree at the end says it all.
+                # Off a terminal the tree at the end is enough.
                 watch=progress.show if self._console.is_terminal else lambda jobs: None,
             )
         self._console.print(Padding(job_tree(chain, outcome.live_jobs()), (0, 0, 0, 4)))
         if outcome.state is not BuildState.SUCCEEDED:
-            raise WorkFailed(f"the demo's build on {branch} {outcome.state}.")
+            raise WorkFailed(f"the build on {branch} {outcome.state}.")
         return outcome
 
     def _views(self, hg: Store) -> dict[str, str]:
@@ -353,22 +349,22 @@ class _Demo:
         return {str(b.dataset): str((b.head, b.view)) for b in branches if b.name == "master"}
 
     def _versions(self, hg: Store, branch: str) -> dict[str, str | None]:
-        """Of B and C, the metadata file that a branch shows."""
-        names = [parse_dataset_name(text) for text in ("shop.regions", TARGET)]
+        """Return the metadata files of B and C that a branch shows."""
+        names = [parse_dataset_name(text) for text in ("shop.regions", _TARGET)]
         views = hg.database.read(lambda c: views_on(c, names, branch))
         return {str(n): t.version.location if t.version else None for n, t in views.items()}
 
     def _git(self, *words: str) -> None:
-        who = ("-c", "user.name=Ana", "-c", "user.email=ana@example.org")
-        subprocess.run(["git", "-C", str(self._directory), *who, *words], check=True)
+        identity = ("-c", "user.name=Ana", "-c", "user.email=ana@example.org")
+        subprocess.run(["git", "-C", str(self._directory), *identity, *words], check=True)
 
     def _title(self, text: str) -> None:
         self._console.print(f"\n[bold cyan]▍{text}[/]")
 
-    def _did(self, command: str, result: str) -> None:
+    def _show_command(self, command: str, result: str) -> None:
         self._console.print(f"  [dim]$[/] {command}")
         if result:
-            self._say(result)
+            self._show(result)
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         self._console.print(Padding(text, (0, 0, 0, 4)))

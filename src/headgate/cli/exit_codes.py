@@ -1,4 +1,4 @@
-"""Errors at the shell: one table from family to exit code."""
+"""Exit codes of the command line, and error output on stderr or as JSON on stdout."""
 
 from __future__ import annotations
 
@@ -12,31 +12,21 @@ from typing import Any
 
 import typer
 
-from headgate.errors import (
-    Conflict,
-    Denied,
-    Exists,
-    HeadgateError,
-    Invalid,
-    NotFound,
-    StorageUnavailable,
-    Unavailable,
-    WorkFailed,
-)
+from headgate import errors
 
-EXIT_CODES: dict[type[HeadgateError], int] = {
-    WorkFailed: 1,
-    Invalid: 2,
-    NotFound: 3,
-    Conflict: 4,
-    Exists: 4,
-    Denied: 5,
-    Unavailable: 6,
+EXIT_CODES: dict[type[errors.HeadgateError], int] = {
+    errors.WorkFailed: 1,
+    errors.Invalid: 2,
+    errors.NotFound: 3,
+    errors.Conflict: 4,
+    errors.Exists: 4,
+    errors.Denied: 5,
+    errors.Unavailable: 6,
 }
 
 
-def exit_code(error: HeadgateError) -> int:
-    """The exit code of an error's family."""
+def exit_code(error: errors.HeadgateError) -> int:
+    """Return the exit code of an error's family."""
     for family, code in EXIT_CODES.items():
         if isinstance(error, family):
             return code
@@ -44,19 +34,19 @@ def exit_code(error: HeadgateError) -> int:
 
 
 @contextmanager
-def told_of(local: Path) -> Iterator[None]:
-    """Around the use of a file or directory of this machine: what fails there names it."""
+def translate_os_errors(local: Path) -> Iterator[None]:
+    """Raise StorageUnavailable with the local path for an OSError in the block."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StorageUnavailable(where=str(local), reason=reason) from error
+        raise errors.StorageUnavailable(where=str(local), reason=reason) from error
 
 
-def tell(error: HeadgateError, *, as_json: bool) -> int:
-    """Says it on stderr or, for a program, as one document on stdout; returns the exit code."""
+def report_error(error: errors.HeadgateError, *, as_json: bool) -> int:
+    """Write an error to stderr, or as one JSON document to stdout; return the exit code."""
     if as_json:
         _write(error.to_json())
     else:
@@ -64,8 +54,8 @@ def tell(error: HeadgateError, *, as_json: bool) -> int:
     return exit_code(error)
 
 
-def tell_usage(error: typer.TyperException, *, as_json: bool) -> int:
-    """A command line that cannot be read: the same, with the usage for a person."""
+def report_usage_error(error: typer.TyperException, *, as_json: bool) -> int:
+    """Write a command-line syntax error, with the usage unless as JSON; return the exit code."""
     if as_json:
         _write({"error": error.format_message(), "code": "usage"})
     elif show := getattr(error, "show", None):
@@ -75,16 +65,14 @@ def tell_usage(error: typer.TyperException, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def tell_bug(error: Exception, *, as_json: bool) -> int:
-    """What nobody foresaw: its traceback is what a report of it needs."""
+def report_defect(error: Exception, *, as_json: bool) -> int:
+    """Write an unexpected exception with its traceback, which a bug report needs."""
     traceback.print_exception(error)
-    said = f"{type(error).__name__}: {error}"
     if as_json:
-        _write({"error": f"this is a defect of Headgate: {said}", "code": "defect"})
+        text = f"this is a defect of Headgate: {type(error).__name__}: {error}"
+        _write({"error": text, "code": "defect"})
     else:
-        sys.stderr.write(
-            "headgate: this is a defect of Headgate; please report it with the above\n"
-        )
+        sys.stderr.write("headgate: this is a defect of Headgate; report it with the traceback\n")
     return 1
 
 

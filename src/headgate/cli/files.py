@@ -12,39 +12,29 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.exit_codes import told_of
+from headgate.cli import output
+from headgate.cli.exit_codes import translate_os_errors
 from headgate.cli.format import count_text, show_receipt, size_text
-from headgate.cli.output import (
-    ActorOption,
-    BranchOption,
-    JsonOption,
-    KeyOption,
-    bare_id,
-    copying,
-    note,
-    show_json,
-    show_table,
-)
 from headgate.errors import Invalid
-from headgate.files.publication import FileEdit
+from headgate.files.edits import FileEdit
 from headgate.files.transfer import scan
 from headgate.files.tree import Entry
+from headgate.model.changes import operation_key
 from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
 from headgate.store.datasets import BranchHandle, DatasetHandle
 from headgate.store.documents import file_json
-from headgate.store.embedded import Store, operation_key
+from headgate.store.embedded import Store
 from headgate.store.transactions import ShownFiles, TransactionHandle
 
 app = typer.Typer(no_args_is_help=True, help="Put, get, list and remove files of a dataset.")
 
-DatasetArgument = Annotated[str, typer.Argument(metavar="DATASET", help="As in raw.scans.")]
 TxnOption = Annotated[
     str | None,
-    typer.Option("--txn", metavar="TXN", callback=bare_id, help="In an OPEN transaction or unit."),
+    typer.Option("--txn", metavar="TXN", callback=output.bare_id, help="OPEN transaction or unit."),
 ]
 AtOption = Annotated[
-    str | None, typer.Option("--at", metavar="TXN", help="As a COMMITTED transaction showed it.")
+    str | None, typer.Option("--at", metavar="TXN", help="COMMITTED transaction to read.")
 ]
 # The whole tree.
 _ALL = "."
@@ -52,26 +42,26 @@ _ALL = "."
 
 @app.command()
 def put(
-    dataset: DatasetArgument,
-    local: Annotated[Path, typer.Argument(metavar="LOCAL", help="A file or a directory.")],
+    dataset: output.DatasetArgument,
+    local: Annotated[Path, typer.Argument(metavar="LOCAL", help="Local file or directory.")],
     path: Annotated[
         str,
         typer.Argument(
-            metavar="PATH", help="Its path there; a file's own name unless given, `.` is the top."
+            metavar="PATH", help="Path in the dataset (default: the file's name); `.` is the root."
         ),
     ] = "",
-    branch: BranchOption = None,
+    branch: output.BranchOption = None,
     txn: TxnOption = None,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Put a file, or all that is in a directory: one publication, unless a transaction is open.
+    """Upload a file or the content of a directory, as one publication or in a transaction.
 
     Example: headgate files put raw.scans --branch master ./scans 2026/november
     """
     with connection.open(actor=actor) as hg:
-        # Where to is settled before anything is uploaded.
+        # The target is checked before the upload.
         target = hg.dataset(dataset).writing(branch=branch, txn=txn)
         below = path.rstrip("/")
         entries = _upload(hg.dataset(dataset), local, "" if below == _ALL else below)
@@ -80,46 +70,44 @@ def put(
 
 @app.command()
 def rm(
-    dataset: DatasetArgument,
-    paths: Annotated[
-        list[str], typer.Argument(metavar="PATH", help="Files, or directories with all in them.")
-    ],
-    branch: BranchOption = None,
+    dataset: output.DatasetArgument,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files or directories.")],
+    branch: output.BranchOption = None,
     txn: TxnOption = None,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Remove files: one publication, unless a transaction is open.
+    """Remove files and directories, as one publication or in a transaction.
 
     Example: headgate files rm raw.scans --branch master 2026/november/draft.tif
     """
     with connection.open(actor=actor) as hg:
         target = hg.dataset(dataset).writing(branch=branch, txn=txn)
-        wanted = [check_file_path(path.rstrip("/") or path) for path in paths]
-        _write(hg, target, "files-rm", FileEdit(remove=wanted), key, json=json)
+        removed = [check_file_path(path.rstrip("/") or path) for path in paths]
+        _write(hg, target, "files-rm", FileEdit(remove=removed), key, json=json)
 
 
 @app.command()
 def ls(
-    dataset: DatasetArgument,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or directory.")] = _ALL,
-    branch: BranchOption = None,
+    dataset: output.DatasetArgument,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="File or directory.")] = _ALL,
+    branch: output.BranchOption = None,
     txn: TxnOption = None,
     at: AtOption = None,
-    json: JsonOption = False,
+    json: output.JsonOption = False,
 ) -> None:
-    """List files below a path, on the primary branch unless told otherwise.
+    """List files below a path (default branch: the primary branch).
 
     Example: headgate files ls raw.scans --branch feature 2026
     """
     with connection.open() as hg:
         chosen = _find(hg, dataset, path, branch=branch, txn=txn, at=at)
-    if json:
-        show_json([file_json(entry) for entry in chosen.entries])
-        return
     nouns = [file_json(entry) for entry in chosen.entries]
-    show_table(
+    if json:
+        output.show_json(nouns)
+        return
+    output.show_table(
         ("SIZE", "DIGEST", "PATH"),
         ((size_text(n["size"]), (n["digest"] or "")[:12], n["path"]) for n in nouns),
         empty="no files.",
@@ -128,38 +116,38 @@ def ls(
 
 @app.command()
 def get(
-    dataset: DatasetArgument,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or directory; `.` is all.")],
-    local: Annotated[
-        Path, typer.Argument(metavar="LOCAL", help="Where to write it; /dev/stdout to pipe a file.")
+    dataset: output.DatasetArgument,
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="File or directory; `.` is the root.")
     ],
-    branch: BranchOption = None,
+    local: Annotated[
+        Path, typer.Argument(metavar="LOCAL", help="Local target; /dev/stdout for a pipe.")
+    ],
+    branch: output.BranchOption = None,
     txn: TxnOption = None,
     at: AtOption = None,
-    json: JsonOption = False,
+    json: output.JsonOption = False,
 ) -> None:
-    """Copy a file, or all below a directory, to this machine; each file is verified.
+    """Download a file or directory; the digest of each file is verified.
 
     Example: headgate files get raw.scans --branch master 2026/november ./scans
     """
     with connection.open() as hg:
         chosen = _find(hg, dataset, path, branch=branch, txn=txn, at=at)
         _download(chosen, local)
-    total = sum(entry.size for entry in chosen.entries)
-    if json:
-        show_json([file_json(entry) for entry in chosen.entries])
-    else:
-        note(f"{count_text(len(chosen.entries), 'file')}, {size_text(total)}, in {local}")
-
-
-# --- writing --------------------------------------------------------------------------------
+    files = count_text(len(chosen.entries), "file")
+    output.show_result(
+        [file_json(entry) for entry in chosen.entries],
+        f"{files}, {size_text(chosen.total_bytes)}, in {local}",
+        json=json,
+    )
 
 
 def _upload(dataset: DatasetHandle, local: Path, path: str) -> list[Entry]:
-    with told_of(local):
+    with translate_os_errors(local):
         files = scan(local, path)
     total = sum(file.size for file in files)
-    with copying("put", files=len(files), total_bytes=total) as report:
+    with output.copy_progress("put", files=len(files), total_bytes=total) as report:
         return dataset.upload(files, progress=report)
 
 
@@ -184,24 +172,26 @@ def _write(
         show_receipt(hg, receipt, kind=PublicationKind.COMMIT, json=json)
         return
     if key is not None:
-        raise Invalid("nothing is published inside a transaction: give the key to `txn commit`.")
+        raise Invalid(
+            "--idempotency-key cannot be combined with --txn: only the commit publishes. "
+            "Give the key to `headgate txn commit`."
+        )
     target.edit(edit)
-    if json:
-        show_json(target.noun())
-    else:
-        note(f"{target.id} holds it; `headgate txn commit` makes it visible.")
-
-
-# --- reading --------------------------------------------------------------------------------
+    text = f"staged in {target.id}; publish it with `headgate txn commit {target.id}`."
+    output.show_result(target.noun(), text, json=json)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Chosen:
-    """What was asked for: the entries at or below a path of what a transaction shows."""
+class _Selection:
+    """The entries at or below a path of a tree."""
 
     shown: ShownFiles
     path: str
     entries: Sequence[Entry]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(entry.size for entry in self.entries)
 
     @property
     def is_one_file(self) -> bool:
@@ -210,41 +200,40 @@ class _Chosen:
 
 def _find(
     hg: Store, dataset: str, path: str, *, branch: str | None, txn: str | None, at: str | None
-) -> _Chosen:
+) -> _Selection:
     below = "" if path == _ALL else check_file_path(path.rstrip("/") or path)
     shown = hg.dataset(dataset).shown(branch=branch, txn=txn, at=at)
-    return _Chosen(shown=shown, path=below, entries=shown.entries(below))
+    return _Selection(shown=shown, path=below, entries=shown.entries(below))
 
 
-def _download(chosen: _Chosen, local: Path) -> None:
-    """A directory's content into LOCAL; a file as LOCAL, or into it where that is a directory."""
-    total = sum(entry.size for entry in chosen.entries)
+def _download(chosen: _Selection, local: Path) -> None:
+    """Write a directory's content into `local`; a file to `local`, or into it if a directory."""
     with (
-        told_of(local),
-        copying("get", files=len(chosen.entries), total_bytes=total) as report,
+        translate_os_errors(local),
+        output.copy_progress(
+            "get", files=len(chosen.entries), total_bytes=chosen.total_bytes
+        ) as report,
     ):
         if not chosen.is_one_file or local.is_dir():
             chosen.shown.download(local, chosen.path, progress=report)
             return
         is_stream = _is_stream(local)
         local.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that it appears whole or not at all.
-        beside = None if is_stream else local.parent
-        with tempfile.TemporaryDirectory(dir=beside, prefix=".headgate-") as aside:
-            chosen.shown.download(Path(aside), chosen.path, progress=report)
-            verified = Path(aside, chosen.path.rpartition("/")[2])
+        # In the directory of the target, so that the rename is atomic.
+        parent = None if is_stream else local.parent
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".headgate-") as temporary:
+            chosen.shown.download(Path(temporary), chosen.path, progress=report)
+            verified = Path(temporary, chosen.path.rpartition("/")[2])
             if is_stream:
-                _pour(verified, local)
+                with verified.open("rb") as source, local.open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
             else:
                 verified.replace(local)
 
 
 def _is_stream(local: Path) -> bool:
-    """Whether it is written to, a device or a pipe, rather than replaced: also /dev/stdout as a
-    shell redirects it, which is a link to a file then."""
+    """Return True for a device or pipe, which is written to and not replaced.
+
+    Includes /dev/stdout redirected by a shell, which is a link to a file.
+    """
     return local.absolute().is_relative_to("/dev") or (local.exists() and not local.is_file())
-
-
-def _pour(file: Path, target: Path) -> None:
-    with file.open("rb") as source, target.open("wb") as sink:
-        shutil.copyfileobj(source, sink)

@@ -1,18 +1,18 @@
-"""The nouns as a person reads them: rows and trees; pure."""
+"""Text output of nouns, receipts, contents, differences and jobs: lines, table rows and trees."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 from rich.tree import Tree
 
-from headgate.builds.report import ShownJob
+from headgate.builds.report import JobStatus
 from headgate.cli.output import note, show_json, show_line, show_table
 from headgate.model.changes import Receipt
-from headgate.model.ids import Instant, instant_text
+from headgate.model.ids import instant_text
 from headgate.model.incrementality import REFUSED
 from headgate.model.nouns import (
     Branch,
@@ -24,11 +24,13 @@ from headgate.model.nouns import (
     TransactionState,
 )
 from headgate.store.documents import Json, publication_json, unpublished_json
-from headgate.store.embedded import Store
-from headgate.tables.inspect import type_text
+from headgate.tables.schemas import type_text
+
+if TYPE_CHECKING:
+    from headgate.store.embedded import Store
 
 _MOVES_SHOWN = 3
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STATE_STYLES = {
     TransactionState.OPEN: "yellow",
     TransactionState.COMMITTED: "green",
@@ -37,7 +39,7 @@ _STATE_STYLES = {
 
 
 def branch_trees(branches: Iterable[Branch], protected: Collection[str] = ()) -> list[Tree]:
-    """A tree for each dataset: its roots, below them their children, with heads and views."""
+    """Return one tree of branches for each dataset, with heads and views."""
     by_dataset: dict[str, list[Branch]] = defaultdict(list)
     for branch in branches:
         by_dataset[str(branch.dataset)].append(branch)
@@ -59,7 +61,7 @@ def _dataset_tree(name: str, branches: Sequence[Branch], protected: Collection[s
 
 
 def branch_line(branch: Branch, *, is_protected: bool = False) -> Text:
-    """`master  t-2 (protected)`; an OPEN head is named beside the view."""
+    """Return `master  t-2  protected`; an OPEN head follows the view."""
     line = Text.assemble((branch.name, "cyan"), "  ", (branch.view or "empty", "dim"))
     if branch.is_open:
         line.append(f"  OPEN {branch.head}", style=_STATE_STYLES[TransactionState.OPEN])
@@ -70,7 +72,14 @@ def branch_line(branch: Branch, *, is_protected: bool = False) -> Text:
 
 def history_rows(transactions: Iterable[Transaction]) -> list[tuple[str, ...]]:
     return [
-        (t.id, t.type, t.state, t.actor, moment_text(t.closed_at or t.opened_at), t.branch)
+        (
+            t.id,
+            t.type,
+            t.state,
+            t.actor,
+            to_the_second(instant_text(t.closed_at or t.opened_at)),
+            t.branch,
+        )
         for t in transactions
     ]
 
@@ -78,7 +87,7 @@ def history_rows(transactions: Iterable[Transaction]) -> list[tuple[str, ...]]:
 def log_rows(
     publications: Iterable[Publication], events: Iterable[Mapping[str, Any]] = ()
 ) -> list[tuple[str, ...]]:
-    """Publications and events together, newest first."""
+    """Return rows of publications and events, newest first."""
     rows = [
         (instant_text(p.at), str(p.number), p.kind.value, p.actor, moves_text(p.moves))
         for p in publications
@@ -91,7 +100,7 @@ def log_rows(
 
 
 def moves_text(moves: Sequence[MoveRecord]) -> str:
-    """Each branch that moved, from and to which transaction; of many only the first few."""
+    """Return the first few moves, each as `dataset@branch from → to`, and the number of others."""
     shown = ", ".join(_move(move) for move in moves[:_MOVES_SHOWN])
     more = len(moves) - _MOVES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
@@ -99,13 +108,13 @@ def moves_text(moves: Sequence[MoveRecord]) -> str:
 
 def _move(move: MoveRecord) -> str:
     before, after = move.from_transaction or "nothing", move.to_transaction or "nothing"
-    # An empty branch came or went.
+    # An empty branch was created or deleted.
     change = "" if before == after else f" {before} → {after}"
     return f"{move.dataset}@{move.branch}{change}"
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """What an event was about: where, which transaction or operation, and whose it was."""
+    """Return the branch, transaction, operation and original actor of an event."""
     where = "@".join(str(event[k]) for k in ("dataset", "branch") if event.get(k))
     parts = [where, event.get("transaction"), event.get("operation")]
     if event.get("original_actor"):
@@ -113,8 +122,31 @@ def event_text(event: Mapping[str, Any]) -> str:
     return " ".join(str(part) for part in parts if part)
 
 
+def recovery_rows(audit: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return rows of the audit log of recovery."""
+    return [
+        (
+            to_the_second(row["at"]),
+            row["kind"],
+            row["original_actor"],
+            row["operation"],
+            ", ".join(_outcome_text(outcome) for outcome in row["outcomes"]),
+        )
+        for row in audit
+    ]
+
+
+def _outcome_text(outcome: Mapping[str, Any]) -> str:
+    """Return `raw.scans@master aborted, back at t-1`, or `songs@main landed at 5f2c…` (lakeFS)."""
+    target = outcome["target"]
+    where = f"{target.get('dataset') or target.get('repository')}@{target['branch']}"
+    if "restored_to" in outcome:
+        return f"{where} {outcome['outcome']}, back at {outcome['restored_to'] or 'nothing'}"
+    return f"{where} {outcome['outcome']} at {outcome['head'] or 'nothing'}"
+
+
 def transaction_line(noun: Mapping[str, Any]) -> Text:
-    """A transaction's noun in one line."""
+    """Return one line for the document of a transaction."""
     closed = noun["closed_at"]
     return Text.assemble(
         (noun["transaction"], "bold"),
@@ -125,65 +157,56 @@ def transaction_line(noun: Mapping[str, Any]) -> Text:
     )
 
 
-def moment_text(instant: Instant) -> str:
-    """To the second, which is what a person compares."""
-    return to_the_second(instant_text(instant))
-
-
-def to_the_second(text: str) -> str:
-    """The same of a moment that is text already."""
-    return text[:19].replace("T", " ")
+def to_the_second(timestamp: str) -> str:
+    """Return an ISO timestamp without fractions of a second."""
+    return timestamp[:19].replace("T", " ")
 
 
 def size_text(size: int) -> str:
-    """Bytes in the largest unit that leaves a number of at least one."""
+    """Return a size in the largest unit that gives a number of at least one."""
     value, unit = float(size), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
+    while value >= 1024 and unit < len(_SIZE_UNITS) - 1:
         value, unit = value / 1024, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size} B"
+    return f"{value:.1f} {_SIZE_UNITS[unit]}" if unit else f"{size} B"
 
 
 def count_text(count: int, one: str) -> str:
-    """`1 file`, `2 files`."""
+    """Return `1 file` or `2 files`."""
     return f"{count} {one}" if count == 1 else f"{count:,} {one}s"
 
 
-# What a command that publishes says when it is done.
+# Receipts of commands that publish.
 
 
 def show_receipt(store: Store, receipt: Receipt, *, kind: PublicationKind, json: bool) -> None:
-    """The publication, or that nothing changed."""
+    """Print the publication of a receipt, as text or as JSON."""
     if not json:
         show_moves(store, receipt)
-        return
-    publication = _find(store, receipt)
-    if publication is None:
+    elif (publication := _find_publication(store, receipt)) is None:
         show_json(unpublished_json(receipt, kind=kind, actor=store.settings.actor))
     else:
         show_json(publication_json(publication))
 
 
 def show_moves(store: Store, receipt: Receipt) -> None:
-    """The same for a person."""
-    publication = _find(store, receipt)
+    """Print the moves of a receipt's publication as text."""
+    publication = _find_publication(store, receipt)
     if publication is None:
         note("nothing changed, so nothing was published.")
     else:
         note(f"publication {publication.number}: {moves_text(publication.moves)}")
 
 
-def _find(store: Store, receipt: Receipt) -> Publication | None:
+def _find_publication(store: Store, receipt: Receipt) -> Publication | None:
     number = receipt.publication
-    if number is None:
-        return None
-    return store.publication(number)
+    return None if number is None else store.publication(number)
 
 
-# What a built transaction says of itself, as a person reads it; pure.
+# Provenance of transactions that builds made.
 
 
 def built_text(facts: Mapping[str, Any]) -> str:
-    """`incremental: reads shop.orders 4..5; 3 checks passed`; empty for what no build made."""
+    """Return `incremental: reads shop.orders 4..5; 3 checks passed`; empty without a build."""
     adopted = facts.get("adopted_from")
     parts = [
         f"adopted from {adopted['branch']}" if adopted else "",
@@ -194,11 +217,11 @@ def built_text(facts: Mapping[str, Any]) -> str:
 
 
 def extent_text(incremental: Mapping[str, Any] | None) -> str:
-    """How much is read, or why all of it; in the words of a plan."""
+    """Return the transactions that a job reads, or the reason for a full read."""
     if incremental is None:
         return ""
     if incremental["reason"]:
-        # A plan of a transform that must not be built in full says that it is going to fail.
+        # The plan of a transform that rejects full builds shows that the job will fail.
         word = REFUSED if incremental.get("refused") else incremental["extent"]
         return f"{word}: {incremental['reason']}"
     spans = ", ".join(_span_text(span) for span in incremental["reads"]) or "no input"
@@ -206,7 +229,7 @@ def extent_text(incremental: Mapping[str, Any] | None) -> str:
 
 
 def checks_text(checks: Sequence[Mapping[str, Any]]) -> str:
-    """`3 checks passed`, or those that did not, by name."""
+    """Return `3 checks passed`, or the names of the failed checks."""
     if not checks:
         return ""
     missed = [check["name"] for check in checks if not check["passed"]]
@@ -225,11 +248,11 @@ def _span_text(span: Mapping[str, Any]) -> str:
     return f"{span['dataset']} {first}..{last}" if first != last else f"{span['dataset']} {first}"
 
 
-# What is in a dataset, as a person reads it.
+# Content of a dataset.
 
 
 def show_content(content: Json, *, rows: int) -> None:
-    """A table's columns and rows, or files, from the document of `dataset show`."""
+    """Print a table's columns and rows, or files, from the document of `dataset show`."""
     if "files" in content:
         note(f"{count_text(content['files'], 'file')}, {size_text(content['bytes'])}")
         if rows:
@@ -253,13 +276,13 @@ def show_content(content: Json, *, rows: int) -> None:
         show_table(names, values, empty="no rows")
 
 
-# The difference between two versions as a person reads it, from the document of `diff`.
+# Differences, from the document of `diff`.
 
 _CHANGE_MARKS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 def show_difference(found: Json) -> None:
-    """Schema, counts and samples, of which what is empty is left out."""
+    """Print schema changes, counts and samples; empty parts are left out."""
     show_line(f"{found['dataset']}: {_id(found['from'])} → {_id(found['to'])}")
     if _is_files(found):
         show_line(_files_text(found))
@@ -276,7 +299,7 @@ def show_difference(found: Json) -> None:
 
 
 def summary_row(found: Json) -> tuple[str, ...]:
-    """One line about one dataset."""
+    """Return a table row that summarizes the difference of one dataset."""
     if _is_files(found):
         text = _files_text(found)
     else:
@@ -309,7 +332,8 @@ def _schema_lines(changes: Mapping[str, Any]) -> list[str]:
 
 def _rows_text(found: Json) -> str:
     counts = found["counts"]
-    text = f"{_count(counts['from'])} → {_count(counts['to'])} rows"
+    before, after = ("?" if n is None else n for n in (counts["from"], counts["to"]))
+    text = f"{before} → {after} rows"
     if counts["added"] is None:
         return text
     if not (counts["added"] or counts["removed"] or counts["changed"]):
@@ -324,10 +348,6 @@ def _files_text(found: Json) -> str:
     counts = found["counts"]
     changes = ", ".join(f"{counts[kind]} {kind}" for kind in _CHANGE_MARKS)
     return f"{counts['from']} → {count_text(counts['to'], 'file')}: {changes}"
-
-
-def _count(count: int | None) -> str:
-    return "?" if count is None else str(count)
 
 
 def _show_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -351,36 +371,28 @@ def _show_changed(found: Json) -> None:
     show_table((*found["key"], "COLUMN", "FROM", "TO"), lines, empty="")
 
 
-# Jobs as a tree for a person: state, reason, where inputs come from, what came out.
+# Jobs of a plan or build.
 
-_STYLES = {
-    JobState.WAITING: "dim",
-    JobState.RUNNING: "cyan",
-    JobState.SUCCEEDED: "green",
-    JobState.FAILED: "bold red",
-    JobState.ABORTED: "red",
-    JobState.SKIPPED: "dim",
-    JobState.ADOPTED: "blue",
+# state → (mark, style)
+_JOB_STYLES = {
+    JobState.WAITING: ("○", "dim"),
+    JobState.RUNNING: ("◐", "cyan"),
+    JobState.SUCCEEDED: ("●", "green"),
+    JobState.FAILED: ("✗", "bold red"),
+    JobState.ABORTED: ("✗", "red"),
+    JobState.SKIPPED: ("–", "dim"),
+    JobState.ADOPTED: ("◆", "blue"),
 }
-_STATE_MARKS = {
-    JobState.WAITING: "○",
-    JobState.RUNNING: "◐",
-    JobState.SUCCEEDED: "●",
-    JobState.FAILED: "✗",
-    JobState.ABORTED: "✗",
-    JobState.SKIPPED: "–",
-    JobState.ADOPTED: "◆",
-}
-_BAR = 10
-# Those that a watcher wants to see first, when not all jobs have room.
-_WATCHED = (JobState.RUNNING, JobState.FAILED, JobState.ABORTED)
+_BAR_WIDTH = 10
+# Shown first when the terminal has no room for all jobs.
+_SHOWN_FIRST = (JobState.RUNNING, JobState.FAILED, JobState.ABORTED)
 
 
 def job_tree(title: str, jobs: Sequence[Json]) -> Tree:
-    """The chain on top, then a line per job with its inputs below."""
+    """Return a tree with the chain on top, a line per job, and its inputs below it."""
     tree = _chain(title)
     for job in jobs:
-        node = tree.add(_line(job))
+        node = tree.add(job_line(job))
         for given in job["inputs"]:
             where = given["transaction"] or "(this build)"
             node.add(Text(f"reads {given['dataset']} @ {given['branch']}  {where}", style="dim"))
@@ -393,13 +405,13 @@ def job_tree(title: str, jobs: Sequence[Json]) -> Tree:
     return tree
 
 
-def live_tree(title: str, jobs: Sequence[ShownJob], *, room: int) -> Tree:
-    """As many jobs as the lines allow, those that run first of all; the others are counted."""
+def live_tree(title: str, jobs: Sequence[JobStatus], *, room: int) -> Tree:
+    """Return a tree of the jobs that fit in `room` lines, and the counts of the others."""
     tree = _chain(title)
     shown = _chosen(jobs, room)
     for position in sorted(shown):
         job = jobs[position].to_live_json()
-        node = tree.add(_line(job))
+        node = tree.add(job_line(job))
         if (stages := _stages(job)) is not None:
             node.add(stages)
     rest = Counter(job.state for at, job in enumerate(jobs) if at not in shown)
@@ -409,29 +421,24 @@ def live_tree(title: str, jobs: Sequence[ShownJob], *, room: int) -> Tree:
     return tree
 
 
-def plain_line(job: Json) -> str:
-    """A job in one line, without colours."""
-    return _line(job).plain
-
-
 def _stages(job: Json) -> Text | None:
-    """How far Spark is with a running job."""
+    """Return the progress of the Spark stages of a running job."""
     found = job.get("stages")
     if job["state"] != JobState.RUNNING or found is None:
         return None
-    full = _BAR * found["tasks_done"] // max(found["tasks"], 1)
+    full = _BAR_WIDTH * found["tasks_done"] // max(found["tasks"], 1)
     stage = min(found["done"] + 1, found["all"])
     return Text.assemble(
         (f"stage {stage}/{found['all']}  ", "dim"),
         ("━" * full, "cyan"),
-        ("━" * (_BAR - full), "bright_black"),
+        ("━" * (_BAR_WIDTH - full), "bright_black"),
         (f"  {found['tasks_done']}/{found['tasks']} tasks", "dim"),
     )
 
 
-def _chosen(jobs: Sequence[ShownJob], room: int) -> set[int]:
-    """Positions of the jobs to show: at work or failed, then those that ended last."""
-    order = {state: at for at, state in enumerate(_WATCHED)}
+def _chosen(jobs: Sequence[JobStatus], room: int) -> set[int]:
+    """Return the positions of the jobs to show: running or failed, then the last ended."""
+    order = {state: at for at, state in enumerate(_SHOWN_FIRST)}
 
     def rank(position: int) -> tuple[int, float]:
         job = jobs[position]
@@ -439,7 +446,7 @@ def _chosen(jobs: Sequence[ShownJob], room: int) -> set[int]:
 
     chosen: set[int] = set()
     for position in sorted(range(len(jobs)), key=rank):
-        # One that runs has a line of its own for its stages.
+        # A running job has a second line for its stages.
         room -= 2 if jobs[position].state is JobState.RUNNING else 1
         if room < 0:
             break
@@ -451,12 +458,11 @@ def _chain(title: str) -> Tree:
     return Tree(Text.assemble("chain ", (title, "bold")))
 
 
-def _line(job: Json) -> Text:
+def job_line(job: Json) -> Text:
+    """Return the state, reason, rows and duration of a job in one line."""
     state = JobState(job["state"])
-    style = _STYLES[state]
-    line = Text.assemble(
-        (f"{_STATE_MARKS[state]} ", style), (", ".join(job["outputs"]), "bold"), "  "
-    )
+    mark, style = _JOB_STYLES[state]
+    line = Text.assemble((f"{mark} ", style), (", ".join(job["outputs"]), "bold"), "  ")
     line.append(f"{state.value} ({job['reason']})", style=style)
     if job.get("adopted_from") is not None:
         line.append(f", from {job['adopted_from']['branch']}", style=style)

@@ -1,4 +1,4 @@
-"""`headgate init`: a store where there was none."""
+"""`headgate init`: create a store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headgate.upkeep.reachability import probe
 EMBEDDED = ".headgate"
 CATALOG = f"{EMBEDDED}/catalog.db"
 WAREHOUSE = f"{EMBEDDED}/warehouse"
-# Where no repository says otherwise.
+# Without a Git repository.
 PRIMARY = "master"
 
 app = typer.Typer()
@@ -32,16 +32,18 @@ app = typer.Typer()
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make it.")] = Path(),
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory of the store.")
+    ] = Path(),
     catalog: Annotated[
-        str, typer.Option("--catalog", help="A SQLite file, or postgresql://user@host/name.")
+        str, typer.Option("--catalog", help="SQLite file, or postgresql://user@host/name.")
     ] = CATALOG,
     warehouse: Annotated[
-        str, typer.Option("--warehouse", help="A directory, or s3://bucket/prefix.")
+        str, typer.Option("--warehouse", help="Directory, or s3://bucket/prefix.")
     ] = WAREHOUSE,
     json: JsonOption = False,
 ) -> None:
-    """Make a store: headgate.toml, a catalog and a place for data.
+    """Create a store: headgate.toml, a catalog and a warehouse.
 
     Example: headgate init
     """
@@ -68,34 +70,34 @@ def init(
             }
         )
         return
-    note(f"{file} is written; the primary branch is {branch}.")
+    note(f"wrote {file}; the primary branch is {branch}.")
     if ignored:
-        note(f"{EMBEDDED}/ is added to .gitignore: commit {FILE_NAME}, not the data.")
+        note(f"added {EMBEDDED}/ to .gitignore: commit {FILE_NAME}, not the data.")
     note("Next: headgate dataset create raw.scans --kind files")
-    note("      headgate files put raw.scans --branch " + f"{branch} README.md docs/README.md")
-    note("or watch the worked example: headgate demo")
+    note(f"      headgate files put raw.scans --branch {branch} README.md docs/README.md")
+    note("or run the worked example: headgate demo")
 
 
 def settings_text(*, catalog: str, warehouse: str, branch: str) -> str:
-    """`headgate.toml`, with what was chosen and nothing else."""
+    """Return the text of `headgate.toml`."""
     return (
         "[store]\n"
         f"catalog = {_quoted(catalog)}\n"
         f"warehouse = {_quoted(warehouse)}\n"
         "\n"
         "[builds]\n"
-        "# The primary branch: where datasets begin, and what builds fall back to.\n"
+        "# The primary branch: the first branch of a dataset, and the fallback of builds.\n"
         f"branch = {_quoted(branch)}\n"
     )
 
 
 def _quoted(text: str) -> str:
-    # A JSON string is a TOML string, except that TOML wants DEL escaped too.
+    # A JSON string is a TOML string, except that TOML requires DEL to be escaped.
     return json_text.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _find_repository(directory: Path) -> Repository | None:
-    """The Git repository that the directory is in, or will be in once it is made."""
+    """Return the Git repository around a directory, which may not exist yet."""
     existing = next((d for d in (directory, *directory.parents) if d.is_dir()), directory)
     try:
         return find_repository(existing)
@@ -107,18 +109,18 @@ def _check_no_password(catalog: str) -> None:
     name, at, _ = catalog.partition("://")[2].partition("/")[0].rpartition("@")
     if at and ":" in name:
         raise Invalid(
-            "the catalog's URL has a password in it, and headgate.toml is for everybody to read. "
-            "Leave it out here and give it by PGPASSWORD or HEADGATE_STORE_CATALOG."
+            "the catalog URL contains a password, and headgate.toml is not a secret file. "
+            "Leave the password out and set PGPASSWORD or HEADGATE_STORE_CATALOG."
         )
 
 
 def make_store(file: Path, *, catalog: str, warehouse: str, branch: str) -> Settings:
-    """Makes or joins the catalog, then the file that names it: the store exists with that."""
+    """Create the catalog or connect to it, then write headgate.toml, which makes it a store."""
     if file.exists():
         raise Exists(
-            f"{file} exists already: this is a store. Nothing was changed.", file=str(file)
+            f"{file} already exists: this is a store. Nothing was changed.", file=str(file)
         )
-    made_here = not file.parent.exists()
+    is_new = not file.parent.exists()
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{FILE_NAME}.{secrets.token_hex(8)}")
     draft.write_text(settings_text(catalog=catalog, warehouse=warehouse, branch=branch))
@@ -126,22 +128,21 @@ def make_store(file: Path, *, catalog: str, warehouse: str, branch: str) -> Sett
         settings = load_settings(draft)
         objects = open_store(settings.warehouse, settings.environ)
         if objects.url.startswith("s3:"):
-            # A bucket that is not there, or not ours, is told now and not at the first write.
+            # A bucket that is missing or not writable fails here, not at the first write.
             probe(objects)
         _make_catalog(Database(settings.catalog))
         os.link(draft, file)
     except FileExistsError as error:
-        raise Exists(f"{file} was just made by somebody else.", file=str(file)) from error
+        raise Exists(
+            f"{file} already exists: another process created it. Nothing was changed.",
+            file=str(file),
+        ) from error
     finally:
         draft.unlink()
-        if made_here and not file.exists():
-            _remove_if_empty(file.parent)
+        if is_new and not file.exists():
+            with suppress(OSError):  # not empty
+                file.parent.rmdir()
     return settings
-
-
-def _remove_if_empty(directory: Path) -> None:
-    with suppress(OSError):
-        directory.rmdir()
 
 
 def _make_catalog(database: Database) -> None:
@@ -154,13 +155,13 @@ def _make_catalog(database: Database) -> None:
 
 
 def _ignore_embedded(directory: Path, catalog: str, warehouse: str) -> bool:
-    """Keeps the embedded store out of Git; False where it is so already, or is elsewhere."""
+    """Add the embedded store to .gitignore; return False if it is there or not needed."""
     if not any(place.startswith(f"{EMBEDDED}/") for place in (catalog, warehouse)):
         return False
     file = directory / ".gitignore"
     text = file.read_text() if file.exists() else ""
     if {EMBEDDED, f"{EMBEDDED}/", f"/{EMBEDDED}", f"/{EMBEDDED}/"} & set(text.split("\n")):
         return False
-    joint = "" if not text or text.endswith("\n") else "\n"
-    file.write_text(f"{text}{joint}{EMBEDDED}/\n")
+    newline = "" if not text or text.endswith("\n") else "\n"
+    file.write_text(f"{text}{newline}{EMBEDDED}/\n")
     return True

@@ -1,4 +1,4 @@
-"""`headgate jobspecs`: publish transforms from Git, and see what is published."""
+"""`headgate jobspecs`: publish transforms from Git; list and show JobSpecs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.output import ActorOption, BranchOption, JsonOption, say, show_json, show_table
+from headgate.cli import output
 from headgate.errors import JobSpecNotFound
 from headgate.store.documents import jobspec_json
 
-app = typer.Typer(no_args_is_help=True, help="Publish transforms from Git; list and show them.")
+app = typer.Typer(no_args_is_help=True, help="Publish transforms from Git; list and show JobSpecs.")
 
 
 @app.command()
 def publish(
-    repo: Annotated[Path, typer.Option("--repo", help="A directory of the repository.")] = Path(),
-    branch: BranchOption = None,
+    repo: Annotated[Path, typer.Option("--repo", help="Directory in the Git repository.")] = Path(),
+    branch: output.BranchOption = None,
     allow_dirty: Annotated[
-        bool, typer.Option("--allow-dirty", help="Publish uncommitted changes, marked as such.")
+        bool,
+        typer.Option("--allow-dirty", help="Publish uncommitted changes, marked as not clean."),
     ] = False,
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Publish every transform of the checked-out commit on the Git branch's name.
+    """Publish the transforms of the checked-out commit, on the name of the Git branch.
 
-    In a repository of several projects: those of the nearest directory with a headgate.toml or a
-    pyproject.toml.
+    In a repository with several projects, the project is the nearest directory with a
+    headgate.toml or a pyproject.toml.
 
     Example: headgate jobspecs publish
     """
     with connection.open(actor=actor) as hg:
         found = hg.publish_jobspecs(repo, branch=branch, allow_dirty=allow_dirty)
     if json:
-        show_json(
+        output.show_json(
             {
                 **found.source.to_json(),
                 "published": [jobspec_json(spec) for spec in found.published],
@@ -46,30 +47,30 @@ def publish(
             }
         )
         return
-    say(
-        f"{len(found.published)} JobSpecs of {found.source.commit[:10]} are published on "
-        f"[bold]{found.source.branch}[/]" + ("" if found.source.clean else " (not clean)")
+    output.note(
+        f"published {len(found.published)} JobSpecs of {found.source.commit[:10]} on "
+        f"{found.source.branch}" + ("" if found.source.clean else " (not clean)")
     )
     for name in found.removed:
-        say(f"  {name} is marked as removed there")
+        output.note(f"  {name} is marked as removed")
     for s in found.suspicions:
-        say(f"  [yellow]warning[/] {s.file}:{s.line}: {s.what}")
+        output.note(f"  warning {s.file}:{s.line}: {s.what}")
     for file in found.unreachable:
-        say(f"  [yellow]warning[/] {file}: no import can reach it, so it was not looked at")
+        output.note(f"  warning {file}: skipped, because no import can reach it")
 
 
 @app.command("list")
-def list_(branch: BranchOption = None, json: JsonOption = False) -> None:
-    """What is published, by branch.
+def list_(branch: output.BranchOption = None, json: output.JsonOption = False) -> None:
+    """List published JobSpecs by branch.
 
     Example: headgate jobspecs list -b feature
     """
     with connection.open() as hg:
         found = hg.jobspecs(branch=branch)
     if json:
-        show_json(found)
+        output.show_json(found)
         return
-    show_table(
+    output.show_table(
         ("BRANCH", "OUTPUTS", "ENTRY", "COMMIT", "PUBLISHED"),
         (
             (
@@ -81,13 +82,13 @@ def list_(branch: BranchOption = None, json: JsonOption = False) -> None:
             )
             for spec in sorted(found, key=lambda s: (s["branch"], s["outputs"]))
         ),
-        empty="nothing is published yet; `headgate jobspecs publish` does it.",
+        empty="no JobSpecs; publish them with `headgate jobspecs publish`.",
     )
 
 
 @app.command()
-def show(dataset: str, branch: BranchOption = None, json: JsonOption = False) -> None:
-    """The JobSpecs that make a dataset, on every branch name.
+def show(dataset: str, branch: output.BranchOption = None, json: output.JsonOption = False) -> None:
+    """Show the JobSpecs that make a dataset, on every branch name.
 
     Example: headgate jobspecs show sales.daily
     """
@@ -96,11 +97,11 @@ def show(dataset: str, branch: BranchOption = None, json: JsonOption = False) ->
     if not found:
         raise JobSpecNotFound(dataset=dataset, chain=[branch or "(any)"], removed_on=None)
     if json:
-        show_json(found)
+        output.show_json(found)
         return
     for spec in found:
-        say(f"[bold]{spec['branch']}[/]: " + ("removed" if spec["removed"] else spec["entry"]))
+        output.note(f"{spec['branch']}: " + ("removed" if spec["removed"] else spec["entry"]))
         if not spec["removed"]:
-            say(f"  reads   {', '.join(spec['inputs']) or 'nothing'}")
-            say(f"  writes  {', '.join(spec['outputs'])}")
-            say(f"  logic   {spec['logic_hash'][:16]}, commit {spec['commit'][:10]}")
+            output.note(f"  reads   {', '.join(spec['inputs']) or 'nothing'}")
+            output.note(f"  writes  {', '.join(spec['outputs'])}")
+            output.note(f"  logic   {spec['logic_hash'][:16]}, commit {spec['commit'][:10]}")

@@ -1,4 +1,4 @@
-"""What a command prints: one JSON document, or text for a person."""
+"""Output of commands, as one JSON document or as text, and the options that commands share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from rich.text import Text
 from headgate.files.transfer import Progress as Report
 from headgate.model.names import check_label
 
-# More than anybody counts to, and less than what databases and loops take.
-MOST = 2**31 - 1
-# Wide enough that nothing is folded where no person reads it.
-_UNFOLDED = 10_000
+# Upper bound of counts on the command line: databases take integers of 32 bits.
+MAX_COUNT = 2**31 - 1
+# Less than this is copied before a progress bar could be read.
+_LONG_BYTES = 16 * 1024 * 1024
+_LONG_FILES = 200
 
 
 def _check_label(value: str | None) -> str | None:
@@ -28,59 +29,67 @@ def _check_label(value: str | None) -> str | None:
 
 
 def bare_id(value: str | None) -> str | None:
-    """A transaction or unit, also where it is written as the context that it is: `txn:ID`."""
+    """Return the id of a transaction or unit without the prefix of a context, `txn:`."""
     return value.removeprefix("txn:") if value is not None else None
 
 
-# The options that many commands share.
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+DatasetArgument = Annotated[
+    str, typer.Argument(metavar="DATASET", help="Dataset name, such as sales.orders.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=1, max=MAX_COUNT, help="Maximum number of rows.")
+]
 BranchOption = Annotated[str | None, typer.Option("--branch", "-b", help="Branch name.")]
 ActorOption = Annotated[
-    str | None, typer.Option("--actor", callback=_check_label, help="Who does this.")
+    str | None, typer.Option("--actor", callback=_check_label, help="Record this actor.")
 ]
 KeyOption = Annotated[
     str | None,
     typer.Option(
         "--idempotency-key",
         callback=_check_label,
-        help="A repeated request with this key is done once.",
+        help="Run a repeated command with this key once.",
     ),
 ]
 
 
 class _Results(Console):
     def on_broken_pipe(self) -> None:
-        # Rich would end the process with code 1; a reader that has enough is no failure.
+        # Rich would exit with code 1; a reader that closes the pipe is not a failure.
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """For results on stdout: lines are folded for a terminal, and left whole for a pipe."""
+    """Return a console on stdout; it wraps lines on a terminal only."""
     shown = _Results(highlight=False)
-    return shown if shown.is_terminal else _Results(highlight=False, width=_UNFOLDED)
+    return shown if shown.is_terminal else _Results(highlight=False, width=10_000)
 
 
 def show_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
 
 
-def say(text: str) -> None:
-    """A line for a person, with Rich's markup; on stderr, so that stdout stays for results."""
-    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
-
-
 def note(text: str) -> None:
-    """As `say`, for text with names and paths in it, whose brackets are no markup."""
+    """Write a line to stderr; stdout is for results."""
     sys.stderr.write(f"{text}\n")
 
 
+def show_result(document: Any, text: str, *, json: bool) -> None:
+    """Print a result as a JSON document to stdout, or as a line of text to stderr."""
+    if json:
+        show_json(document)
+    else:
+        note(text)
+
+
 def show_line(text: str) -> None:
-    """A result that is one word or line, for `$(…)` in a shell."""
+    """Write a result of one line to stdout, for `$(…)` in a shell."""
     sys.stdout.write(f"{text}\n")
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """A plain table; a sentence where there is nothing to show."""
+    """Print a plain table to stdout, or the sentence `empty` to stderr if it has no rows."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(Text(column), overflow="fold")
@@ -92,16 +101,9 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: 
         note(empty)
 
 
-# A bar for long copies, where a person is watching.
-
-# Less than this is copied before a bar could be read.
-_LONG_BYTES = 16 * 1024 * 1024
-_LONG_FILES = 200
-
-
 @contextmanager
-def copying(what: str, *, files: int, total_bytes: int) -> Iterator[Report | None]:
-    """Gives what reports progress; None off a terminal, and for what is copied at once."""
+def copy_progress(what: str, *, files: int, total_bytes: int) -> Iterator[Report | None]:
+    """Show a progress bar and yield its callback; None off a terminal and for small copies."""
     console = Console(stderr=True)
     if not console.is_terminal or (total_bytes < _LONG_BYTES and files < _LONG_FILES):
         yield None

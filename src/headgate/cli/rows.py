@@ -1,4 +1,4 @@
-"""`headgate sql`: Spark SQL on a branch context."""
+"""Commands on rows of tables: `load`, `merge`, `mutate`, `optimize`, `schema` and `sql`."""
 
 from __future__ import annotations
 
@@ -11,83 +11,72 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.output import (
-    MOST,
-    ActorOption,
-    JsonOption,
-    KeyOption,
-    note,
-    say,
-    show_json,
-    show_table,
-)
+from headgate.cli import output
 from headgate.errors import Invalid
-from headgate.model.names import listed
+from headgate.model.names import split_names
 from headgate.spark.sql import run_sql
 
 if TYPE_CHECKING:
     from headgate.rows.outcome import Outcome
 
 
-# What the verbs on rows print: the publication and the counts, for people and programs.
-
-
 class Engine(enum.StrEnum):
-    """What does the work: this process, or Spark."""
+    """Engine of a command: this process, or Spark."""
 
     ARROW = "arrow"
     SPARK = "spark"
 
 
 TimeoutOption = Annotated[
-    float,
-    typer.Option("--timeout", min=0, help="Seconds to go on when others change the branch."),
+    float, typer.Option("--timeout", min=0, help="Seconds to retry after concurrent changes.")
 ]
 IfHeadOption = Annotated[
     list[str] | None,
     typer.Option(
         "--if-head",
         metavar="DATASET=TXN",
-        help="Only while the branch shows this transaction; repeatable.",
+        help="Fail unless the branch shows this transaction; repeatable.",
     ),
 ]
 
 
-def read_heads(given: list[str] | None) -> dict[str, str | None]:
-    """`DATASET=TXN` as a mapping; `DATASET=` says that the branch shows nothing yet."""
+ChainOption = Annotated[
+    str, typer.Option("--branch", "-b", help="Branch, or chain with fallbacks `f>master`.")
+]
+
+
+def _read_heads(options: list[str] | None) -> dict[str, str | None]:
+    """Return the mapping of `DATASET=TXN` options; `DATASET=` is an empty branch."""
     heads: dict[str, str | None] = {}
-    for text in given or []:
+    for text in options or []:
         dataset, equals, transaction = text.partition("=")
         if not equals or not dataset:
             raise Invalid(
-                f"--if-head {text!r} cannot be read: write DATASET=TXN, as in graph.person=t-0123.",
+                f"invalid --if-head {text!r}: write DATASET=TXN, such as graph.person=t-0123.",
                 value=text,
             )
         heads[dataset] = transaction or None
     return heads
 
 
-def show_outcome(outcome: Outcome, *, json: bool) -> None:
-    """One document, or a line for each dataset."""
+def _show_outcome(outcome: Outcome, *, json: bool) -> None:
     if json:
-        show_json(outcome.to_json())
+        output.show_json(outcome.to_json())
         return
     if outcome.publication is None:
-        note("nothing changed, so nothing was published.")
+        output.note("nothing changed, so nothing was published.")
         return
-    note(f"publication {outcome.publication}:")
-    show_counts(outcome)
+    output.note(f"publication {outcome.publication}:")
+    _show_counts(outcome)
 
 
-def show_counts(outcome: Outcome) -> None:
+def _show_counts(outcome: Outcome) -> None:
     for name, counts in outcome.counts.items():
-        note(
+        output.note(
             f"  {name}: {counts.inserted:,} inserted, {counts.updated:,} updated, "
             f"{counts.deleted:,} deleted"
         )
 
-
-# `headgate load`: files into tables.
 
 load_app = typer.Typer()
 
@@ -103,49 +92,46 @@ def load(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="DATASET=FILE...", help="A file, a directory or `-`; a dataset may repeat."
+            metavar="DATASET=FILE...", help="File, directory or `-` (stdin); repeatable."
         ),
     ],
-    branch: Annotated[
-        str, typer.Option("--branch", "-b", help="A branch, or one with fallbacks: `f>master`.")
-    ],
+    branch: ChainOption,
     mode: Annotated[
-        Mode, typer.Option("--mode", help="Add rows, merge by key, or put in place of all.")
+        Mode, typer.Option("--mode", help="Append, merge by key, or overwrite.")
     ] = Mode.APPEND,
     engine: Annotated[
-        Engine, typer.Option("--engine", help="On this machine, or by Spark for much data.")
+        Engine, typer.Option("--engine", help="Arrow on this machine, or Spark for large data.")
     ] = Engine.ARROW,
     if_head: IfHeadOption = None,
     timeout: TimeoutOption = 60.0,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Load Parquet, CSV, JSON lines or Arrow files into tables: one publication for all of them.
+    """Load Parquet, CSV, JSON lines or Arrow files into tables, in one publication.
 
-    append: a key that is there already is an error. merge: rows with a known key are updated in
-    the columns that the file has, others are added; of equal keys the last counts. overwrite:
-    readers see all of the old rows or all of the new. Rows that do not fit are reported with file
-    and line, and nothing is loaded.
+    append: an existing key is an error. merge: rows with an existing key are updated in the columns
+    of the file, others are inserted; the last of equal keys wins. overwrite: readers see all old
+    rows or all new rows. Invalid rows are reported with file and line, and nothing is loaded.
 
     JSON: {"publication", "counts": {DATASET: {"inserted", "updated", "deleted"}}}.
 
     Example: headgate load -b master graph.person=people.csv graph.knows=edges/ --mode merge
     """
-    given = _read_sources(sources)
+    files = _read_sources(sources)
     with connection.open(actor=actor) as hg:
-        if engine is Engine.ARROW and (advice := hg.rows.advise(given)):
-            note(advice)
+        if engine is Engine.ARROW and (advice := hg.rows.advise(files)):
+            output.note(advice)
         outcome = hg.load(
             branch,
-            given,
+            files,
             mode=mode,
             engine=engine,
             idempotency_key=key,
-            if_head=read_heads(if_head),
+            if_head=_read_heads(if_head),
             timeout_seconds=timeout,
         )
-    show_outcome(outcome, json=json)
+    _show_outcome(outcome, json=json)
 
 
 def _read_sources(sources: list[str]) -> dict[str, list[str]]:
@@ -154,43 +140,40 @@ def _read_sources(sources: list[str]) -> dict[str, list[str]]:
         dataset, equals, place = text.partition("=")
         if not equals or not dataset or not place:
             raise Invalid(
-                f"{text!r} cannot be read: write DATASET=FILE, as in graph.person=people.csv.",
+                f"invalid source {text!r}: write DATASET=FILE, such as graph.person=people.csv.",
                 value=text,
             )
         found.setdefault(dataset, []).append(place)
     if sum(places.count("-") for places in found.values()) > 1:
-        raise Invalid("stdin can be read once: `-` is given twice.")
+        raise Invalid("`-` is given twice: stdin can be read only once.")
     return found
 
-
-# `headgate merge`: a branch into another.
 
 merge_app = typer.Typer()
 
 
 @merge_app.command()
 def merge(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The branch to merge from.")],
-    into: Annotated[str, typer.Option("--into", help="The branch to merge into.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Branch to merge from.")],
+    into: Annotated[str, typer.Option("--into", help="Branch to merge into.")],
     datasets: Annotated[
-        list[str] | None,
-        typer.Option("--datasets", help="Only these: a,b; repeatable. Else all with SOURCE."),
+        list[str] | None, typer.Option("--datasets", help="Only these datasets: a,b; repeatable.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would come, and conflicts.")
+        bool, typer.Option("--dry-run", help="Show changes and conflicts only.")
     ] = False,
     timeout: TimeoutOption = 60.0,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
     """Merge a branch into another branch, all datasets in one publication.
 
-    Where the target did not change, it takes the source's version as it is. Else tables with a
-    key are merged row by row against the state that both sides began from. Rows that both sides
-    changed differently, and rows that together break a constraint, are conflicts: all of them
-    are listed (exit code 4) and the target stays as it was. A table without a key is merged only
-    where one side did not change, or both only added rows. Trees of files are merged path by path.
+    If the target did not change, it gets the source's version. Otherwise tables with a key are
+    merged row by row against the merge base. Rows that both sides changed differently, and rows
+    that together violate a constraint, are conflicts: all of them are listed (exit code 4) and the
+    target does not change. A table without a key is merged only if one side did not change, or
+    both only appended rows. Trees of files are merged path by path.
 
     JSON: {"publication", "counts"}, or {"error", "code", "conflicts": [{"dataset", "kind", "key",
     "base", "source", "target", "reason"}]}.
@@ -201,66 +184,62 @@ def merge(
         outcome = hg.merge(
             source,
             into=into,
-            datasets=listed(",".join(datasets or ())),
+            datasets=split_names(",".join(datasets or ())),
             dry_run=dry_run,
             idempotency_key=key,
             timeout_seconds=timeout,
         )
     if dry_run and not json:
-        note("no conflicts; merging would bring:" if outcome.counts else "there is nothing to do.")
-        show_counts(outcome)
+        output.note(
+            "no conflicts; the merge would change:" if outcome.counts else "nothing to merge."
+        )
+        _show_counts(outcome)
         return
-    show_outcome(outcome, json=json)
+    _show_outcome(outcome, json=json)
 
-
-# `headgate mutate`: change rows of many tables by SQL.
 
 mutate_app = typer.Typer()
 
 
 @mutate_app.command()
 def mutate(
-    branch: Annotated[
-        str, typer.Option("--branch", "-b", help="A branch, or one with fallbacks: `f>master`.")
-    ],
+    branch: ChainOption,
     sql: Annotated[
-        str | None, typer.Argument(metavar="SQL", help="Statements, with `;` between them.")
+        str | None, typer.Argument(metavar="SQL", help="Statements, separated by `;`.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file of statements; `-` is stdin.")
+        Path | None, typer.Option("--file", "-f", help="File of statements; `-` is stdin.")
     ] = None,
     if_head: IfHeadOption = None,
     timeout: TimeoutOption = 60.0,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Run INSERT, UPDATE, DELETE, UPSERT and MERGE statements over many tables, as one publication.
+    """Run INSERT, UPDATE, DELETE, UPSERT and MERGE statements on tables, in one publication.
 
-    Each statement sees those before it; readers see all of them at once, or none. Keys,
-    references, unique values, cardinality and enums are checked over the outcome. Updates and
-    deletes whose rows somebody else changed meanwhile are a conflict; all else is tried again.
+    Each statement sees the changes of earlier ones; readers see all changes or none. Keys,
+    references, unique values, cardinality and enums are checked on the result. Updates and deletes
+    of rows that changed concurrently are a conflict; other concurrent changes cause a retry.
 
     JSON: {"publication", "counts": {DATASET: {"inserted", "updated", "deleted"}}}; publication is
-    null where nothing changed.
+    null if nothing changed.
 
     Example: headgate mutate -b master "update graph.person set age = 31 where id = 'ana'"
     """
     text = _read_script(sql, file)
     with connection.open(actor=actor) as hg:
         outcome = hg.mutate(
-            branch,
-            text,
-            idempotency_key=key,
-            if_head=read_heads(if_head),
-            timeout_seconds=timeout,
+            branch, text, idempotency_key=key, if_head=_read_heads(if_head), timeout_seconds=timeout
         )
-    show_outcome(outcome, json=json)
+    _show_outcome(outcome, json=json)
 
 
 def _read_script(sql: str | None, file: Path | None) -> str:
     if (sql is None) == (file is None):
-        raise Invalid("give the statements as an argument, or with --file; `--file -` is stdin.")
+        raise Invalid(
+            "give the statements either as an argument or with --file; `--file -` is stdin."
+        )
     if sql is not None:
         return sql
     assert file is not None
@@ -275,40 +254,39 @@ def _read_script(sql: str | None, file: Path | None) -> str:
         ) from error
 
 
-# `headgate optimize`: a table's small files written together.
-
 optimize_app = typer.Typer()
 
-_SAID = {
+_OPTIMIZE_NOTES = {
     "optimized": "publication {publication}: {before} files became {after}, "
-    "{dropped} old Iceberg snapshots dropped",
+    "{dropped} old Iceberg snapshots expired",
     "unchanged": "nothing to do: {before} files",
     "skipped": "skipped: the branch has an OPEN transaction",
-    "lost": "somebody else published meanwhile, so nothing was changed; try again later",
+    "lost": "lost to a concurrent publication: nothing was changed; retry later",
 }
 
 
 @optimize_app.command()
 def optimize(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="As in graph.person.")],
+    dataset: output.DatasetArgument,
     branch: Annotated[str, typer.Option("--branch", "-b", help="Branch name.")],
     keep: Annotated[
         int,
         typer.Option(
-            "--keep-snapshots", min=1, max=MOST, help="How many Iceberg snapshots to keep."
+            "--keep-snapshots", min=1, max=output.MAX_COUNT, help="Iceberg snapshots to keep."
         ),
     ] = 100,
     engine: Annotated[
-        Engine, typer.Option("--engine", help="On this machine, or by Spark for large tables.")
+        Engine, typer.Option("--engine", help="Arrow on this machine, or Spark for large data.")
     ] = Engine.ARROW,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Write a table's small files together, sorted by key; its rows and content id stay.
+    """Compact a table's small files, sorted by key; its rows and content id do not change.
 
-    It blocks nobody and loses every race itself; a branch with an OPEN transaction is skipped. A
-    keyed table that has grown gets more buckets. Nothing downstream becomes stale.
+    It never blocks a writer and gives way to concurrent publications; a branch with an OPEN
+    transaction is skipped. A keyed table that has grown gets more buckets. Downstream datasets do
+    not become stale.
 
     JSON: {"dataset", "branch", "state": optimized|unchanged|skipped|lost, "publication",
     "files": {"before", "after"}, "snapshots_dropped"}.
@@ -317,63 +295,54 @@ def optimize(
     """
     with connection.open(actor=actor) as hg:
         if engine is Engine.ARROW and (advice := hg.rows.advise_optimize(dataset, branch=branch)):
-            note(advice)
+            output.note(advice)
         done = hg.rows.optimize(
             dataset, branch=branch, keep_snapshots=keep, engine=engine, idempotency_key=key
         )
-    if json:
-        show_json(done.to_json())
-        return
-    note(
-        _SAID[done.state].format(
-            publication=done.publication,
-            before=done.files_before,
-            after=done.files_after,
-            dropped=done.snapshots_dropped,
-        )
+    text = _OPTIMIZE_NOTES[done.state].format(
+        publication=done.publication,
+        before=done.files_before,
+        after=done.files_after,
+        dropped=done.snapshots_dropped,
     )
+    output.show_result(done.to_json(), text, json=json)
 
-
-# `headgate schema`: what tables are, from a file that is reviewed like code.
 
 schema_app = typer.Typer(
-    no_args_is_help=True, help="What tables are and what must hold of their rows, from a file."
+    no_args_is_help=True, help="Plan and apply table schemas and constraints from a file."
 )
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A schema file in TOML.")]
-OnBranch = Annotated[
-    str, typer.Option("--branch", "-b", help="A branch, or one with fallbacks: `f>master`.")
-]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Schema file in TOML.")]
 
 
 @schema_app.command()
-def plan(file: FileArgument, branch: OnBranch, json: JsonOption = False) -> None:
-    """Show what applying a schema file to a branch would do; nothing is changed.
+def plan(file: FileArgument, branch: ChainOption, json: output.JsonOption = False) -> None:
+    """Show the changes that `schema apply` would make, without making them.
 
-    JSON: {"branch", "datasets": [{"dataset", "steps"}]}; a dataset without steps stays as it is.
+    JSON: {"branch", "datasets": [{"dataset", "steps"}]}; a dataset without steps does not change.
 
     Example: headgate schema plan graph.toml -b master
     """
     with connection.open() as hg:
         planned = hg.rows.plan_schema(file, branch=branch)
     if json:
-        show_json(planned.to_json())
-        return
-    _show(planned.steps)
+        output.show_json(planned.to_json())
+    else:
+        _show_steps(planned.steps)
 
 
 @schema_app.command()
 def apply(
     file: FileArgument,
-    branch: OnBranch,
-    actor: ActorOption = None,
-    key: KeyOption = None,
-    json: JsonOption = False,
+    branch: ChainOption,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Make a branch's tables what a schema file says, all at once; rows that are there must fit.
+    """Apply a schema file to the tables of a branch, in one publication.
 
-    Other branches keep their tables as they are. Columns that the file no longer has are dropped;
-    `renamed_from` keeps a column or a dataset under a new name.
+    Existing rows must satisfy the new schema. Other branches do not change. Columns that the file
+    no longer has are dropped; `renamed_from` renames a column or a dataset.
 
     JSON: {"branch", "publication", "datasets": [{"dataset", "steps"}]}.
 
@@ -382,19 +351,19 @@ def apply(
     with connection.open(actor=actor) as hg:
         applied = hg.rows.apply_schema(file, branch=branch, idempotency_key=key)
     if json:
-        show_json(applied.to_json())
+        output.show_json(applied.to_json())
         return
-    _show(applied.steps)
+    _show_steps(applied.steps)
     if applied.publication is not None:
-        note(f"publication {applied.publication}")
+        output.note(f"publication {applied.publication}")
 
 
-def _show(steps: Mapping[str, Sequence[str]]) -> None:
+def _show_steps(steps: Mapping[str, Sequence[str]]) -> None:
     if not any(steps.values()):
-        note("the tables are as the file says.")
-    for dataset, taken in steps.items():
-        for step in taken:
-            note(f"{dataset}: {step}")
+        output.note("the tables match the file.")
+    for dataset, changes in steps.items():
+        for step in changes:
+            output.note(f"{dataset}: {step}")
 
 
 sql_app = typer.Typer()
@@ -402,24 +371,23 @@ sql_app = typer.Typer()
 
 @sql_app.command()
 def sql(
-    text: Annotated[str, typer.Argument(help="One SQL statement.")],
+    text: Annotated[str, typer.Argument(help="SQL statement.")],
     context: Annotated[
-        str | None,
-        typer.Option("--branch", "-b", help="A branch, a chain `a>b`, or a moment `a@12`."),
+        str | None, typer.Option("--branch", "-b", help="Branch, chain `a>b`, or moment `a@12`.")
     ] = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Run one SQL statement; a write on a branch is a transaction and a publication.
+    """Run a Spark SQL statement on a branch; a write is one publication.
 
     Example: headgate sql -b "feature>master" "select * from sales.daily limit 5"
     """
     with connection.open(actor=actor) as hg:
         result = run_sql(hg.spark(context or hg.settings.builds.branch), text)
     if json:
-        show_json(result.rows)
+        output.show_json(result.rows)
     elif result.columns:
         rows = ([row[name] for name in result.columns] for row in result.rows)
-        show_table(result.columns, rows, empty="no rows")
+        output.show_table(result.columns, rows, empty="no rows")
     else:
-        say("done")
+        output.note("done")

@@ -1,4 +1,4 @@
-"""`headgate serve`: the store for a team."""
+"""`headgate serve` and `headgate token`: the server and its bearer tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.output import JsonOption, note, show_json, show_table
+from headgate.cli.output import JsonOption, note, show_json, show_result, show_table
 from headgate.errors import MissingExtra
 from headgate.model.access import Role
 from headgate.settings import load_settings, parse_duration_seconds
@@ -20,7 +20,7 @@ serve_app = typer.Typer()
 
 
 class CodeFrom(enum.StrEnum):
-    """The least role whose code the server's own processes may run."""
+    """Lowest role whose code the server's processes run."""
 
     ADMIN = Role.ADMIN.value
     WRITER = Role.WRITER.value
@@ -28,22 +28,24 @@ class CodeFrom(enum.StrEnum):
 
 @serve_app.command()
 def serve(
-    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 8181,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")
+    ] = 8181,
     code_from: Annotated[
         CodeFrom,
-        typer.Option("--code-from", help="Least role that may publish JobSpecs over HTTP."),
+        typer.Option("--code-from", help="Lowest role that may publish JobSpecs over HTTP."),
     ] = CodeFrom.ADMIN,
     no_builds: Annotated[
         bool,
-        typer.Option("--no-builds", help="Run no builds here: clients compute their own."),
+        typer.Option("--no-builds", help="Run no builds on the server; clients run their own."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Serve the store to a team: pages, an HTTP API, and one Iceberg REST URL for all contexts.
+    """Serve the store to a team: web pages, an HTTP API and an Iceberg REST catalog.
 
-    Other machines set HEADGATE_URL and HEADGATE_TOKEN, and use the same commands. It listens on
-    this machine only unless told otherwise; beyond it, put something that speaks TLS in front.
+    Clients set HEADGATE_URL and HEADGATE_TOKEN and use the same commands. By default the server
+    accepts only local connections. For other hosts, use a reverse proxy with TLS.
 
     Example: headgate serve --port 8181
     """
@@ -51,46 +53,44 @@ def serve(
         raise MissingExtra(feature="headgate serve", extra="server")
     from headgate.server.app import serve as serve_store  # noqa: PLC0415  (optional: FastAPI)
 
-    # Its own store, whatever server HEADGATE_URL names to the other commands.
+    # The embedded store, even if HEADGATE_URL names a server.
     with Store(load_settings()) as hg:
         root = f"http://{host}:{port}"
         secret = _first_token(hg)
         if json:
             show_json({"url": f"{root}/iceberg", "api": f"{root}/api/v1", "token": secret})
-            # Whoever started this reads the document while it serves.
+            # The parent process reads the document while the server runs.
             sys.stdout.flush()
         else:
-            note(f"pages at {root}/, for a browser")
-            note(f"API at {root}/api/v1, described at {root}/api/openapi.json")
-            note(f"Iceberg REST at {root}/iceberg; the warehouse is a context: `feature>master`")
+            note(f"web pages: {root}/")
+            note(f"HTTP API: {root}/api/v1 (OpenAPI: {root}/api/openapi.json)")
+            note(f"Iceberg REST: {root}/iceberg (warehouse: a context, such as `feature>master`)")
             if secret is not None:
-                note(f"an admin token, shown only now: {secret}")
+                note(f"admin token (shown once): {secret}")
         serve_store(hg, host=host, port=port, code_from=Role(code_from), runs_builds=not no_builds)
 
 
 def _first_token(hg: Store) -> str | None:
-    """A store that has never had a token gets one for its admin, else nobody could come in."""
+    """Create an admin token for a store without tokens, which no client could use otherwise."""
     if hg.tokens():
         return None
     return str(hg.create_token(actor=hg.settings.actor, role=Role.ADMIN)["token"])
 
-
-# `headgate token`: bearer tokens for the server.
 
 token_app = typer.Typer(no_args_is_help=True, help="Create, list and revoke bearer tokens.")
 
 
 @token_app.command()
 def create(
-    actor: Annotated[str, typer.Option("--actor", help="Who the token stands for.")],
-    role: Annotated[Role, typer.Option("--role", help="What it may do.")],
+    actor: Annotated[str, typer.Option("--actor", help="Actor of the token.")],
+    role: Annotated[Role, typer.Option("--role", help="Role of the token.")],
     branches: Annotated[
-        str, typer.Option("--branches", help="Branches it may write: `feature/*,ana/*`.")
+        str, typer.Option("--branches", help="Branches that it may write: `feature/*,ana/*`.")
     ] = "*",
     expires: Annotated[str, typer.Option("--expires", help="30d, 24h or `never`.")] = "30d",
     json: JsonOption = False,
 ) -> None:
-    """Make a token; it is shown once and stored nowhere.
+    """Create a token. It is printed once; the store keeps only its digest.
 
     Example: headgate token create --actor ana --role writer --branches "ana/*" --expires 30d
     """
@@ -100,13 +100,13 @@ def create(
     if json:
         show_json(made)
         return
-    note(f"token {made['id']} for {actor}, a {role}; it is shown only now:")
+    note(f"token {made['id']} for {actor} ({role}), shown once:")
     typer.echo(made["token"])
 
 
 @token_app.command("list")
 def list_(json: JsonOption = False) -> None:
-    """Tokens and what they stand for; never the tokens themselves.
+    """List tokens without their secrets.
 
     Example: headgate token list
     """
@@ -128,22 +128,19 @@ def list_(json: JsonOption = False) -> None:
             )
             for record in found
         ),
-        empty="no token yet; `headgate token create` makes one.",
+        empty="no tokens; create one with `headgate token create`.",
     )
 
 
 @token_app.command()
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="ID", help="Its id, as `token list` shows it.")],
+    token: Annotated[str, typer.Argument(metavar="ID", help="Token id, from `token list`.")],
     json: JsonOption = False,
 ) -> None:
-    """Refuse a token from now on.
+    """Revoke a token.
 
     Example: headgate token revoke tok-01m7f8gggmxzttp51zc67s
     """
     with connection.open() as hg:
         record = hg.revoke_token(token)
-    if json:
-        show_json(record)
-    else:
-        note(f"token {record['id']} of {record['actor']} is revoked.")
+    show_result(record, f"token {record['id']} of {record['actor']} is revoked.", json=json)

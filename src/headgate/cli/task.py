@@ -1,4 +1,4 @@
-"""`headgate task`: check, describe, register and do workspace tasks."""
+"""`headgate task`: check, extract, register, run and serve workspace tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -16,19 +16,11 @@ from rich.console import Console
 from rich.status import Status as Spinner
 
 from headgate import connection
-from headgate.cli.exit_codes import EXIT_CODES, told_of
+from headgate.cli import output
+from headgate.cli.exit_codes import EXIT_CODES, translate_os_errors
 from headgate.cli.format import count_text, size_text
-from headgate.cli.output import (
-    MOST,
-    ActorOption,
-    JsonOption,
-    note,
-    show_json,
-    show_line,
-    show_table,
-)
-from headgate.conductor import Comparison, Standing, compare
-from headgate.errors import Invalid, NotFound
+from headgate.conductor import Comparison, DefinitionState, compare
+from headgate.errors import Invalid, NotFound, TaskFailed
 from headgate.settings import Settings, load_settings
 from headgate.tasks.declare import TaskDefinition
 from headgate.tasks.definitions import (
@@ -39,20 +31,19 @@ from headgate.tasks.definitions import (
     warnings_of,
 )
 from headgate.tasks.messages import Status
-from headgate.tasks.supervisor import Hearing, Request, run_locally, stopped
+from headgate.tasks.supervisor import Request, RunControl, run_locally
 
 if TYPE_CHECKING:
     from headgate.conductor import ConductorClient
 
-
-# A task under a person's eyes: live steps on a terminal, and signals that drain.
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LOOK_SECONDS = 0.1
 
 
-class Watching:
-    """Shows what an attempt does; a SIGTERM or Ctrl-C lets it finish, a second one ends it."""
+class _TaskProgress:
+    """Context manager that shows the steps of a task, and handles SIGTERM and Ctrl-C.
+
+    The first signal lets the attempt finish without another retry; the second ends it.
+    """
 
     def __init__(self, *, quiet: bool) -> None:
         console = Console(stderr=True, highlight=False)
@@ -60,23 +51,19 @@ class Watching:
         self._status: Spinner | None = (
             console.status("starting") if console.is_terminal and not quiet else None
         )
-        # Plain values: a handler that waits for a lock of its own thread would wait for ever.
+        # Plain values: a signal handler that waits for a lock of its own thread deadlocks.
         self._signals = 0
-        self._hearing: Hearing | None = None
-        self._before: dict[int, Any] = {}
+        self.control = RunControl(watch=self.show, draining=self.draining, sleep=self.sleep)
+        self._handlers: dict[int, Any] = {}
 
     def draining(self) -> bool:
         return self._signals > 0
 
     def sleep(self, seconds: float) -> None:
-        """Waits, unless it is time to leave."""
+        """Sleep until the time is over or a signal arrives."""
         ends_at = time.monotonic() + seconds
         while not self._signals and (left := ends_at - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK_SECONDS))
-
-    def on_second_signal(self, hearing: Hearing) -> None:
-        """What is to be ended by a second signal."""
-        self._hearing = hearing
+            time.sleep(min(left, 0.1))
 
     def show(self, line: Mapping[str, Any]) -> None:
         if self._status is None:
@@ -90,7 +77,7 @@ class Watching:
             self._status.update(f"attempt {line['attempt']} in {line['delay_seconds']:g} s")
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
+        self._handlers = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
         if self._status is not None:
             self._status.start()
         return self
@@ -98,18 +85,15 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.stop()
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _signalled(self, number: int, _frame: object) -> None:
         self._signals += 1
-        if self._signals > 1 and self._hearing is not None:
-            for process in self._hearing.processes:
-                process.stop(stopped(f"ended by {signal.Signals(number).name}"))
+        if self._signals > 1:
+            for process in self.control.processes:
+                process.stop(TaskFailed(f"ended by {signal.Signals(number).name}"))
 
-
-# So much of a value is shown of a difference.
-_SHOWN = 100
 
 app = typer.Typer(
     no_args_is_help=True, help="Check, extract, register, run and serve workspace tasks."
@@ -119,70 +103,78 @@ Module = Annotated[str, typer.Argument(help="package.module or package.module:ta
 
 
 @app.command()
-def check(module: Module, json: JsonOption = False) -> None:
-    """Import a task module and say what is declared in it, and what may surprise.
+def check(module: Module, json: output.JsonOption = False) -> None:
+    """Import a task module; show its task definitions and warnings.
 
     Example: headgate task check songs.render
     """
     found = load_tasks(parse_target(module), Path.cwd())
-    told = [_described(task) for task in found]
+    described = [_described(task) for task in found]
     if json:
-        show_json(told)
+        output.show_json(described)
         return
-    for task in told:
-        for warning in task["warnings"]:
-            note(f"warning: {task['task']}: {warning}")
-    show_table(
+    _warn(found)
+    output.show_table(
         ("TASK", "WORKSPACE", "RETRIES", "RESPONSE", "WHERE"),
         [
             (t["task"], t["workspace"] or "-", t["retries"], f"{t['response_seconds']} s", t["at"])
-            for t in told
+            for t in described
         ],
-        empty="no task.",
+        empty="no tasks.",
     )
 
 
 @app.command()
 def extract(
     module: Module,
-    output: Annotated[Path, typer.Option("--output", "-o", help="A .json file to write.")],
-    json: JsonOption = False,
+    file: Annotated[Path, typer.Option("--output", "-o", help="JSON file to write.")],
+    json: output.JsonOption = False,
 ) -> None:
-    """Write the Conductor task definitions of a module: one as an object, several as a list.
+    """Write a module's Conductor task definitions: an object, or a list of several.
 
     Example: headgate task extract songs.render -o taskdef.json
     """
-    with told_of(output):
-        if output.suffix != ".json" or output.is_dir():
-            raise Invalid(f"{output} is no .json file to write to.", path=str(output))
+    with translate_os_errors(file):
+        if file.suffix != ".json" or file.is_dir():
+            raise Invalid(
+                f"{file} is not a .json file: give --output a path that ends in .json.",
+                path=str(file),
+            )
     found = load_tasks(parse_target(module), Path.cwd())
     made = [make_taskdef(task) for task in found]
     _warn(found)
     document = made[0] if len(made) == 1 else made
-    with told_of(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    with translate_os_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
     if json:
-        show_json({"file": str(output), "tasks": [task.name for task in found]})
+        output.show_json({"file": str(file), "tasks": [task.name for task in found]})
     else:
-        show_line(str(output))
+        output.show_line(str(file))
 
 
 @app.command()
 def run(
     module: Module,
-    input: Annotated[Path, typer.Option("--input", help="The task's input, JSON; - is stdin.")],
+    input: Annotated[
+        Path, typer.Option("--input", help="JSON file with the task input; `-` is stdin.")
+    ],
     task_key: Annotated[
         str | None,
-        typer.Option("--task-key", help="A scheduler's key: a newer attempt replaces an older."),
+        typer.Option(
+            "--task-key", help="Scheduler key; a newer attempt with it ends an older one."
+        ),
     ] = None,
     retries: Annotated[
-        int | None, typer.Option("--retries", min=0, max=MOST, help="Instead of those declared.")
+        int | None,
+        typer.Option(
+            "--retries", min=0, max=output.MAX_COUNT, help="Retries (default: as declared)."
+        ),
     ] = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Do a task here, with the retries that it declares, each attempt in its own process.
+    """Run a task on this machine with its declared retries, each attempt in its own process.
 
     Example: headgate task run songs.render --input input.json
     """
@@ -197,19 +189,17 @@ def run(
         key=task_key,
         retries=retries,
     )
-    with connection.open(actor=actor) as hg, Watching(quiet=json) as watching:
-        hearing = Hearing(watch=watching.show, draining=watching.draining, sleep=watching.sleep)
-        watching.on_second_signal(hearing)
-        result = run_locally(hg.task_place, request, hearing)
+    with connection.open(actor=actor) as hg, _TaskProgress(quiet=json) as progress:
+        result = run_locally(hg.task_host, request, progress.control)
     if json:
-        show_json(result.to_json())
+        output.show_json(result.to_json())
     else:
-        tries = count_text(result.attempts, "attempt")
-        note(f"{definition.name}: {result.outcome.status} after {tries}")
+        attempts = count_text(result.attempts, "attempt")
+        output.note(f"{definition.name}: {result.outcome.status} after {attempts}")
         if result.outcome.reason:
-            note(f"{result.outcome.reason} (log: {result.log})")
+            output.note(f"{result.outcome.reason} (log: {result.log})")
         if result.outcome.output is not None:
-            show_line(orjson.dumps(result.outcome.output).decode())
+            output.show_line(orjson.dumps(result.outcome.output).decode())
     if result.outcome.status is not Status.COMPLETED:
         raise typer.Exit(1)
 
@@ -217,50 +207,51 @@ def run(
 @app.command()
 def register(
     module: Module,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would change.")
-    ] = False,
-    json: JsonOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes only.")] = False,
+    json: output.JsonOption = False,
 ) -> None:
-    """Show how a module's task definitions differ from Conductor's, then make them alike.
+    """Register a module's task definitions in Conductor, and show the changes.
 
     Example: headgate task register songs.render --dry-run
     """
     found = load_tasks(parse_target(module), Path.cwd())
     _warn(found)
     made = {task.name: make_taskdef(task) for task in found}
-    client = connect(load_settings())
+    client = _connect(load_settings())
     compared = [compare(taskdef, client.find_taskdef(name)) for name, taskdef in made.items()]
     if not json:
         _show_differences(compared)
     if not dry_run:
-        new = [made[one.name] for one in compared if one.standing is Standing.NEW]
+        new = [made[one.name] for one in compared if one.state is DefinitionState.NEW]
         if new:
             client.register(new)
         for one in compared:
-            if one.standing is Standing.CHANGED:
+            if one.state is DefinitionState.CHANGED:
                 client.replace(made[one.name])
     if json:
-        show_json([one.to_json() for one in compared])
+        output.show_json([one.to_json() for one in compared])
 
 
 @app.command()
 def start(
     module: Module,
     slots: Annotated[
-        int, typer.Option("-j", "--jobs", min=1, max=MOST, help="Attempts at once.")
+        int,
+        typer.Option(
+            "-j", "--jobs", min=1, max=output.MAX_COUNT, help="Number of concurrent attempts."
+        ),
     ] = 1,
     drain: Annotated[
         float | None,
         typer.Option("--drain", min=0, help="Seconds for attempts to finish after a signal."),
     ] = None,
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Poll Conductor and do what it dispatches, each attempt in its own process.
+    """Poll Conductor and run the dispatched tasks, each attempt in its own process.
 
-    SIGTERM or Ctrl-C stops polling; attempts under way finish and are reported. What happens is
-    told as lines of JSON on stderr; with --json, how it ended is one document on stdout.
+    SIGTERM or Ctrl-C stops polling; running attempts finish and are reported. Events are JSON
+    lines on stderr; with --json, the result is one document on stdout.
 
     Example: headgate task start songs.render -j 4 --drain 60
     """
@@ -272,15 +263,14 @@ def start(
         "json": json,
         "exit_codes": {family.__name__: code for family, code in EXIT_CODES.items()},
     }
-    # The worker takes this process's place, so that signals reach it directly.
+    # The worker replaces this process, so that signals reach it directly.
     sys.stdout.flush()
     os.execv(
         sys.executable, [sys.executable, "-m", "headgate.worker", orjson.dumps(order).decode()]
     )
 
 
-def connect(settings: Settings) -> ConductorClient:
-    """The configured Conductor."""
+def _connect(settings: Settings) -> ConductorClient:
     from headgate.conductor import ConductorClient  # noqa: PLC0415  (optional and slow: its client)
 
     if settings.conductor_url is None:
@@ -293,14 +283,14 @@ def connect(settings: Settings) -> ConductorClient:
 
 def _show_differences(compared: list[Comparison]) -> None:
     for one in compared:
-        note(f"{one.name}: {one.standing}")
+        output.note(f"{one.name}: {one.state}")
         for field, old, new in one.changes:
-            note(f"  {field}: {_short(old)} -> {_short(new)}")
+            output.note(f"  {field}: {_short(old)} -> {_short(new)}")
 
 
 def _short(value: object) -> str:
     text = orjson.dumps(value, default=str).decode()
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return text if len(text) <= 100 else f"{text[:99]}…"
 
 
 def _described(task: TaskDefinition) -> dict[str, Any]:
@@ -313,22 +303,25 @@ def _described(task: TaskDefinition) -> dict[str, Any]:
         "workspace": f"{shown} (read-only)" if workspace and workspace.read_only else shown,
         "retries": taskdef["retryCount"],
         "response_seconds": taskdef["responseTimeoutSeconds"],
-        "at": f"{task.place.file}:{task.place.line}",
+        "at": f"{task.location.file}:{task.location.line}",
         "warnings": warnings_of(task),
     }
 
 
-def _warn(tasks: list[TaskDefinition] | tuple[TaskDefinition, ...]) -> None:
+def _warn(tasks: Sequence[TaskDefinition]) -> None:
     for task in tasks:
         for warning in warnings_of(task):
-            note(f"warning: {task.name}: {warning}")
+            output.note(f"warning: {task.name}: {warning}")
 
 
 def _read_input(path: Path) -> Any:
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}.", path=str(path)) from error
+        raise NotFound(
+            f"input file {path} does not exist: give --input an existing file, or `-`.",
+            path=str(path),
+        ) from error
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}.", path=str(path)) from error
     try:

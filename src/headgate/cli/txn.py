@@ -1,4 +1,4 @@
-"""`headgate txn`: open, commit, abort and show transactions, and units of them."""
+"""`headgate txn`: open, commit, abort and show transactions and units."""
 
 from __future__ import annotations
 
@@ -7,28 +7,18 @@ from typing import Annotated
 import typer
 
 from headgate import connection
+from headgate.cli import output
 from headgate.cli.format import count_text, show_moves, transaction_line
-from headgate.cli.output import (
-    ActorOption,
-    JsonOption,
-    KeyOption,
-    bare_id,
-    console,
-    note,
-    show_json,
-    show_line,
-)
 from headgate.errors import Invalid
-from headgate.model.changes import OperationKey
+from headgate.model.changes import operation_key
 from headgate.model.names import LONGEST_LEASE_SECONDS
 from headgate.model.nouns import TransactionType
-from headgate.store.embedded import Store, operation_key
 from headgate.store.transactions import TransactionHandle, UnitHandle
 
 app = typer.Typer(no_args_is_help=True, help="Open, commit, abort and show transactions.")
 
 IdArgument = Annotated[
-    str, typer.Argument(metavar="TXN", callback=bare_id, help="A transaction or a unit.")
+    str, typer.Argument(metavar="TXN", callback=output.bare_id, help="Transaction or unit.")
 ]
 
 
@@ -36,7 +26,7 @@ IdArgument = Annotated[
 def open_(
     branch: Annotated[str, typer.Option("--branch", "-b", help="Branch name.")],
     dataset: Annotated[
-        str | None, typer.Argument(metavar="DATASET", help="A unit of many unless named.")
+        str | None, typer.Argument(metavar="DATASET", help="Dataset name (default: open a unit).")
     ] = None,
     type: Annotated[
         TransactionType | None,
@@ -44,26 +34,26 @@ def open_(
             "--type",
             case_sensitive=False,
             metavar="SNAPSHOT|APPEND|UPDATE|DELETE",
-            help="What it may do; UPDATE unless named.",
+            help="Type of transaction (default: UPDATE).",
         ),
     ] = None,
     lease: Annotated[
         int,
         typer.Option(
-            "--lease", min=1, max=LONGEST_LEASE_SECONDS, help="Seconds until others may take over."
+            "--lease", min=1, max=LONGEST_LEASE_SECONDS, help="Seconds until the lease expires."
         ),
     ] = 900,
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Open a transaction on a branch; without a dataset, a unit of several datasets'.
+    """Open a transaction on a branch; without a dataset, a unit of several transactions.
 
     Example: headgate txn open raw.scans --branch master --type APPEND
     """
     if dataset is None and type is not None:
         raise Invalid(
-            "in a unit each transaction has the type of what it does: leave out --type, "
-            "or name a dataset."
+            "--type needs a dataset: in a unit, each transaction gets the type of its changes. "
+            "Leave out --type, or name a dataset."
         )
     with connection.open(actor=actor) as hg:
         opened: TransactionHandle | UnitHandle
@@ -77,33 +67,47 @@ def open_(
             )
         noun = opened.noun()
     if json:
-        show_json(noun)
+        output.show_json(noun)
         return
-    show_line(opened.id)
-    what = f"{noun['type']} on {dataset}" if dataset else "unit of any datasets'"
-    note(f"OPEN: {what}, branch {branch}. `headgate txn commit {opened.id}` makes it visible.")
+    output.show_line(opened.id)
+    what = f"{noun['type']} on {dataset}" if dataset else "unit"
+    output.note(
+        f"OPEN: {what}, branch {branch}. Publish it with `headgate txn commit {opened.id}`."
+    )
 
 
 @app.command()
 def commit(
-    txn: IdArgument, actor: ActorOption = None, key: KeyOption = None, json: JsonOption = False
+    txn: IdArgument,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Commit a transaction, or all of a unit's in one publication.
+    """Commit a transaction, or all transactions of a unit, in one publication.
 
     Example: headgate txn commit t-01m7f8gggmxzttp51zc67s
     """
     with connection.open(actor=actor) as hg:
         opened = hg.opened(txn)
-        receipt = opened.commit(operation=_operation(hg, key, opened))
+        operation = operation_key(
+            key,
+            actor=hg.settings.actor,
+            kind="txn-commit",
+            branch=opened.branch,
+            request={"transaction": opened.id},
+        )
+        receipt = opened.commit(operation=operation)
         if json:
-            show_json(opened.noun() | {"publication": receipt.publication})
+            output.show_json(opened.noun() | {"publication": receipt.publication})
         else:
             show_moves(hg, receipt)
 
 
 @app.command()
-def abort(txn: IdArgument, actor: ActorOption = None, json: JsonOption = False) -> None:
-    """Abort a transaction, or all of a unit's: nothing of them is ever visible.
+def abort(
+    txn: IdArgument, actor: output.ActorOption = None, json: output.JsonOption = False
+) -> None:
+    """Abort a transaction, or all transactions of a unit; their changes are discarded.
 
     Example: headgate txn abort t-01m7f8gggmxzttp51zc67s
     """
@@ -111,43 +115,26 @@ def abort(txn: IdArgument, actor: ActorOption = None, json: JsonOption = False) 
         opened = hg.opened(txn)
         opened.abort()
         noun = opened.noun()
-    if json:
-        show_json(noun)
-    else:
-        note(f"{txn} is aborted; nothing of it is visible.")
+    output.show_result(noun, f"{txn} is aborted; its changes are discarded.", json=json)
 
 
 @app.command()
-def show(txn: IdArgument, json: JsonOption = False) -> None:
-    """A transaction, or a unit with all of its transactions.
+def show(txn: IdArgument, json: output.JsonOption = False) -> None:
+    """Show a transaction, or a unit with its transactions.
 
     Example: headgate txn show t-01m7f8gggmxzttp51zc67s
     """
     with connection.open() as hg:
-        found = hg.opened(txn)
-        if json:
-            show_json(found.noun())
-            return
-        noun = found.noun()
-    if "unit" not in noun:
-        console().print(transaction_line(noun))
+        noun = hg.opened(txn).noun()
+    if json:
+        output.show_json(noun)
         return
-    held = count_text(len(noun["transactions"]), "transaction")
-    note(
+    if "unit" not in noun:
+        output.console().print(transaction_line(noun))
+        return
+    output.note(
         f"unit {noun['unit']} on branch {noun['branch']} by {noun['actor']} is {noun['state']}, "
-        f"{held}"
+        f"{count_text(len(noun['transactions']), 'transaction')}"
     )
     for member in noun["transactions"]:
-        console().print(transaction_line(member))
-
-
-def _operation(
-    hg: Store, key: str | None, opened: TransactionHandle | UnitHandle
-) -> OperationKey | None:
-    return operation_key(
-        key,
-        actor=hg.settings.actor,
-        kind="txn-commit",
-        branch=opened.branch,
-        request={"transaction": opened.id},
-    )
+        output.console().print(transaction_line(member))

@@ -1,4 +1,4 @@
-"""`headgate migrate`: bring the catalog's schema to this release."""
+"""Maintenance commands: `cleanup`, `doctor`, `recover` and `migrate`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from headgate import connection
 from headgate.catalog import migrate as migrations
 from headgate.catalog.database import Database
 from headgate.catalog.recovery import OWNER_ALIVE, Recovered
+from headgate.cli import output
 from headgate.cli.format import count_text, size_text
-from headgate.cli.output import ActorOption, JsonOption, note, show_json, show_line, show_table
 from headgate.errors import Invalid
 from headgate.settings import load_settings, parse_duration_seconds
 from headgate.store.documents import Json, recovery_json
 from headgate.upkeep.cleanup import check_older_than
-from headgate.upkeep.doctor import Examined, examine, from_error, make_check
+from headgate.upkeep.doctor import DoctorReport, examine, from_error, make_check
 from headgate.upkeep.reachability import Marking
-
-# `headgate cleanup`: condemn what nothing needs, and sweep what was condemned before.
 
 cleanup_app = typer.Typer()
 
@@ -29,46 +27,45 @@ def cleanup(
     older_than: Annotated[
         str,
         typer.Option(
-            "--older-than", metavar="AGE", help="Condemn only what is older: 24h at least."
+            "--older-than", metavar="AGE", help="Minimum age of deleted data (at least 24h)."
         ),
     ] = "7d",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done, and why.")
+        bool, typer.Option("--dry-run", help="Show what would be done, and why.")
     ] = False,
     engine: Annotated[
         Marking,
         typer.Option(
             "--engine",
-            help="Who reads the manifests of tables: this process, or Spark. auto: Spark where "
-            "there are more than 512 MiB of them.",
+            help="Engine that reads manifests: this process, or Spark. auto: Spark above 512 MiB.",
         ),
     ] = Marking.AUTO,
-    actor: ActorOption = None,
-    json: JsonOption = False,
+    actor: output.ActorOption = None,
+    json: output.JsonOption = False,
 ) -> None:
-    """Condemn what no branch, tag, open transaction or intent needs; sweep it a day later.
+    """Delete data that no branch, tag, open transaction or intent needs, in two phases.
 
-    What is condemned can no longer be read or published; its bytes are deleted by a cleanup that
-    comes at least 24 hours after. Snapshots of tables that no branch has shown within the time to
-    retain are forgotten. Safe beside writers and beside a second cleanup.
+    The first cleanup condemns data, which can then no longer be read or published. A cleanup at
+    least 24 hours later deletes it. Table snapshots that no branch has shown within the retention
+    period expire. Safe to run beside writers and other cleanups.
 
     Example: headgate cleanup --older-than 14d --dry-run
     """
     grace = check_older_than(parse_duration_seconds(older_than, what="--older-than"))
-    # A dry one changes nothing: then recovery does not come first either.
+    # A dry run changes nothing, so recovery does not run first either.
     with connection.open(actor=actor, recover_first=not dry_run) as hg:
         cleaned = hg.clean_up(older_than_seconds=grace, dry_run=dry_run, engine=engine)
     for branch in cleaned.get("staging", ()):
-        note(f"staging branch {branch} {'would be ' if dry_run else ''}deleted in lakeFS")
+        output.note(f"staging branch {branch} {'would be ' if dry_run else ''}deleted in lakeFS")
     if json:
-        show_json(cleaned)
+        output.show_json(cleaned)
     else:
         _show_cleaned(cleaned)
 
 
 def _show_cleaned(cleaned: Json) -> None:
     if cleaned["items"]:
-        show_table(
+        output.show_table(
             ("STEP", "WHAT", "SIZE", "WHERE", "WHY"),
             (
                 (item["step"], item["what"], size_text(item["bytes"]), item["where"], item["why"])
@@ -77,22 +74,15 @@ def _show_cleaned(cleaned: Json) -> None:
             empty="",
         )
     for kept in cleaned["kept"]:
-        note(f"left alone: {kept_text(kept)}")
+        size = f" ({size_text(kept['bytes'])})" if kept["bytes"] else ""
+        named = f" [{', '.join(kept['examples'])}]" if kept["examples"] else ""
+        output.note(f"kept: {count_text(kept['count'], kept['what'])}{size}: {kept['why']}{named}")
     would = "would be " if cleaned["dry_run"] else ""
-    note(
+    output.note(
         f"{would}condemned: {cleaned['condemned']}; {would}deleted: {cleaned['deleted']} "
         f"({size_text(cleaned['bytes'])}); {would}spared: {cleaned['spared']}"
     )
 
-
-def kept_text(kept: Json) -> str:
-    """`3 objects (2.0 KiB): it is younger than the grace`, with some names where there are any."""
-    size = f" ({size_text(kept['bytes'])})" if kept["bytes"] else ""
-    named = f" [{', '.join(kept['examples'])}]" if kept["examples"] else ""
-    return f"{count_text(kept['count'], kept['what'])}{size}: {kept['why']}{named}"
-
-
-# `headgate doctor`: look at a store from end to end, and say what is wrong.
 
 doctor_app = typer.Typer()
 
@@ -100,19 +90,19 @@ doctor_app = typer.Typer()
 @doctor_app.command()
 def doctor(
     deep: Annotated[
-        bool, typer.Option("--deep", help="Every row and every byte, which may take long.")
+        bool, typer.Option("--deep", help="Check every row and byte; this may take long.")
     ] = False,
-    json: JsonOption = False,
+    json: output.JsonOption = False,
 ) -> None:
-    """Check a store: catalog, log, branches, histories, stored objects; nothing is changed.
+    """Check the integrity of a store: catalog, log, branches, histories and stored objects.
 
-    Ends with 1 if anything is wrong. Each finding says what to do.
+    Changes nothing. Exits with 1 if it finds a problem; each finding has a remedy.
 
     Example: headgate doctor --deep
     """
     examined = _examine(deep=deep)
     if json:
-        show_json(examined)
+        output.show_json(examined)
     else:
         _show_examined(examined)
     if not examined["ok"]:
@@ -124,84 +114,75 @@ def _examine(*, deep: bool) -> Json:
         settings = load_settings()
     except Invalid as error:
         bad = make_check("settings", [from_error(error, where="settings")])
-        return Examined(checks=[bad]).to_json()
+        return DoctorReport(checks=[bad]).to_json()
     if settings.server_url:
         with connection.open() as hg:
             return hg.examine(deep=deep)
-    # Without opening it: what is wrong may be that it cannot be opened.
+    # Without opening the store: that may be what fails.
     return examine(settings, deep=deep).to_json()
 
 
 def _show_examined(examined: Json) -> None:
     for check in examined["checks"]:
-        show_line(f"{'ok  ' if check['ok'] else 'BAD '} {check['check']}")
-        for line in details(check):
-            show_line(f"       {line}")
+        output.show_line(f"{'ok  ' if check['ok'] else 'BAD '} {check['check']}")
+        for finding in check["findings"]:
+            output.show_line(f"       {finding['where']}: {finding['what']}")
+            output.show_line(f"         → {finding['remedy']}")
+        for remark in check["notes"]:
+            output.show_line(f"       ({remark})")
     bad = sum(len(check["findings"]) for check in examined["checks"])
-    note("nothing is wrong." if examined["ok"] else f"findings: {bad}")
+    output.note("no problems found." if examined["ok"] else f"findings: {bad}")
 
-
-def details(check: Json) -> list[str]:
-    """Each finding with where it is and what to do about it, then what is good to know."""
-    told = [
-        line
-        for finding in check["findings"]
-        for line in (f"{finding['where']}: {finding['what']}", f"  → {finding['remedy']}")
-    ]
-    return [*told, *(f"({remark})" for remark in check["notes"])]
-
-
-# `headgate recover`: settle what crashed owners left behind.
 
 recover_app = typer.Typer()
 
 
 @recover_app.command()
 def recover(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
-    ] = False,
-    json: JsonOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")] = False,
+    json: output.JsonOption = False,
 ) -> None:
-    """Settle unfinished operations and abort transactions whose owners are long gone.
+    """Settle unfinished operations and abort abandoned transactions.
 
-    Every other command does this first; a second recovery changes nothing. Leaves with 4 where
-    an operation is kept that only a person can settle.
+    Every other command does this first; a second recovery changes nothing. Exits with 4 if an
+    operation needs manual action.
 
     Example: headgate recover --dry-run
     """
     with connection.open(recover_first=False) as hg:
         done = hg.recover(dry_run=dry_run)
     if json:
-        show_json(recovery_json(done))
+        output.show_json(recovery_json(done))
     else:
-        _tell(done, dry_run=dry_run)
+        _show_recovered(done, dry_run=dry_run)
     if any(kept["why"] != OWNER_ALIVE for kept in done.kept):
         raise typer.Exit(4)
 
 
-def _tell(done: Recovered, *, dry_run: bool) -> None:
+def _show_recovered(done: Recovered, *, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     for operation in done.rolled_forward:
-        note(f"operation {operation} {would}rolled forward")
+        output.note(f"operation {operation} {would}recorded as landed in lakeFS")
     for operation in done.rolled_back:
-        note(f"operation {operation} {would}rolled back")
+        output.note(f"operation {operation} {would}recorded as not landed in lakeFS")
     for transaction in done.aborted_transactions:
-        note(f"transaction {transaction} {would}aborted")
+        output.note(f"transaction {transaction} {would}aborted")
     for kept in done.kept:
-        note(f"operation {kept['operation']} is kept: {kept['why']}")
+        output.note(f"operation {kept['operation']}: {kept['why']}")
     settled = len(done.rolled_forward) + len(done.rolled_back) + len(done.aborted_transactions)
-    note(f"{would}settled: {count_text(settled, 'thing')}" if settled else "nothing to settle.")
+    output.note(
+        f"{would}settled: {count_text(settled, 'item')}" if settled else "nothing to settle."
+    )
 
 
 migrate_app = typer.Typer()
 
 
 @migrate_app.command()
-def migrate(json: JsonOption = False) -> None:
-    """Bring the catalog's schema to this release; make a backup of PostgreSQL first.
+def migrate(json: output.JsonOption = False) -> None:
+    """Upgrade the catalog schema to this release. Back up a PostgreSQL catalog first.
 
-    A SQLite catalog is copied beside itself first, and also migrates when it is opened.
+    A SQLite catalog is copied to the same directory first; it also migrates when it is opened.
 
     Example: headgate migrate
     """
@@ -210,9 +191,7 @@ def migrate(json: JsonOption = False) -> None:
         before, after = migrations.migrate(database)
     finally:
         database.close()
-    if json:
-        show_json({"catalog": database.where, "from": before, "to": after})
-    elif before == after:
-        note(f"the catalog has schema version {after} already.")
-    else:
-        note(f"the catalog went from schema version {before} to {after}.")
+    text = f"the catalog is migrated from schema version {before} to {after}."
+    if before == after:
+        text = f"the catalog already has schema version {after}."
+    output.show_result({"catalog": database.where, "from": before, "to": after}, text, json=json)

@@ -11,30 +11,30 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headgate.builds.attempt import JobOrder, JobResult, log_in
-from headgate.builds.ledger import Watch
-from headgate.builds.open import LEASE_SECONDS, job_position
-from headgate.builds.project import Discovery, Publishing
-from headgate.builds.report import BuildInterrupted, BuildOutcome, ToldJob
-from headgate.builds.spark_jobs import Doing, Means
+from headgate.attempts import LEASE_SECONDS
+from headgate.builds.attempt import JobOrder, JobResult, job_position, log_in
+from headgate.builds.project import Discovery, PublishReport
+from headgate.builds.report import BuildInterrupted, BuildOutcome, RemoteJob, Watch
+from headgate.builds.spark_jobs import JobResources, JobRunner
 from headgate.catalog.jobspecs import PublishedJobSpec
 from headgate.client.contents import RemoteObjects, remote_contents
-from headgate.client.http import Line, segment
+from headgate.client.http import HttpClient, segment
 from headgate.errors import HeadgateError, OpenTransactionAlreadyExists, PlanChanged, Unavailable
 from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.ids import JobSpecId
 from headgate.model.jobspecs import JobSpec
-from headgate.model.names import check_options, listed
+from headgate.model.names import check_options, split_names
 from headgate.model.nouns import BuildState
 from headgate.settings import Settings
-from headgate.spark.jvm import SharedJvm
-from headgate.spark.workplace import client_workplace
 from headgate.store.documents import Json, to_instant
 from headgate.store.embedded import BuildAsked, PlanAsked, check_patience
+
+if TYPE_CHECKING:
+    from headgate.spark.engines import SharedJvm
 
 # How a plan or a build is asked for: as JSON, and in requests of a bearable length.
 
@@ -49,11 +49,11 @@ def asked_body(targets: Sequence[str], asked: PlanAsked) -> Json:
     check_options(asked, BuildAsked, needed=("branch",))
     given: Json = {name: value for name, value in asked.items() if value is not None}
     if "fallback" in given:
-        given["fallback"] = list(listed(given["fallback"]))
-    return {**given, "targets": list(listed(targets))}
+        given["fallback"] = list(split_names(given["fallback"]))
+    return {**given, "targets": list(split_names(targets))}
 
 
-def start_build(line: Line, targets: Sequence[str], asked: BuildAsked, *, where: str) -> Json:
+def start_build(http: HttpClient, targets: Sequence[str], asked: BuildAsked, *, where: str) -> Json:
     """Starts a build whose jobs the server's workers do, or the caller; its record once open."""
     body = asked_body(targets, asked)
     check_patience(asked)
@@ -62,19 +62,19 @@ def start_build(line: Line, targets: Sequence[str], asked: BuildAsked, *, where:
         rest = min(max(0.0, deadline - time.monotonic()), _START_WAIT_SECONDS)
         waiting = {"wait_seconds": rest}
         try:
-            return _start(line, {**body, **waiting, "where": where}, wait_seconds=rest)
+            return _start(http, {**body, **waiting, "where": where}, wait_seconds=rest)
         except (OpenTransactionAlreadyExists, PlanChanged):
             if time.monotonic() >= deadline:
                 raise
 
 
-def _start(line: Line, body: Json, *, wait_seconds: float) -> Json:
+def _start(http: HttpClient, body: Json, *, wait_seconds: float) -> Json:
     # Named here, so that a request whose reply was lost is the same one when it comes again: else
     # a build would be left that nobody works for, and hold its branches until that is noticed.
     named = {**body, "request_key": secrets.token_urlsafe(32)}
     patience = wait_seconds + _START_ANSWER_SECONDS
-    started: Json = line.ask(
-        "POST", "/builds", body=named, again=True, patience_seconds=patience
+    started: Json = http.request(
+        "POST", "/builds", body=named, repeatable=True, timeout_seconds=patience
     ).document
     return started
 
@@ -82,21 +82,21 @@ def _start(line: Line, body: Json, *, wait_seconds: float) -> Json:
 # JobSpecs that a client found in its repository, sent to a server with their code.
 
 
-def send_discovery(line: Line, found: Discovery) -> Publishing:
+def send_discovery(http: HttpClient, found: Discovery) -> PublishReport:
     """Sends the code by its digest, then the JobSpecs that name it."""
     with tempfile.TemporaryDirectory(prefix="headgate-publish-") as directory:
         bundle = Path(directory) / "bundle.zip"
         bundle.write_bytes(found.bundle.data)
-        remote_contents(line).put_file(Digest(found.bundle.digest), bundle)
+        remote_contents(http).put_file(Digest(found.bundle.digest), bundle)
     specs = [
         {"declaration": spec.declaration.to_json(), "logic_hash": spec.logic_hash}
         for spec in found.jobspecs
     ]
-    done = line.post(
+    done = http.post(
         "/jobspecs", source=found.source.to_json(), bundle=found.bundle.digest, jobspecs=specs
     )
     sent = {tuple(_outputs(spec)): spec for spec in found.jobspecs}
-    return Publishing(
+    return PublishReport(
         source=found.source,
         published=tuple(_published(one, sent[tuple(one["outputs"])]) for one in done["published"]),
         removed=tuple(done["removed"]),
@@ -243,16 +243,18 @@ _NOT_WANTED = "it is not wanted any more"
 
 
 def client_means(
-    settings: Settings, line: Line, directory: Path, *, on_s3: bool, jvm: SharedJvm | None
-) -> Means:
-    """The server's bytes and tables, and an engine of this process's own."""
-    objects = RemoteObjects(line)
-    return Means(
+    settings: Settings, http: HttpClient, directory: Path, *, on_s3: bool, jvm: SharedJvm | None
+) -> JobResources:
+    """Return the server's bytes and tables, and an engine of this process's own."""
+    from headgate.spark.workplace import client_workplace  # noqa: PLC0415  (slow: Spark)
+
+    objects = RemoteObjects(http)
+    return JobResources(
         objects=objects,
         trees=FileTrees(objects),
         bundles=settings.cache / "bundles",
         workplace=client_workplace(
-            settings, f"{line.url}/iceberg", directory, on_s3=on_s3, jvm=jvm
+            settings, f"{http.url}/iceberg", directory, on_s3=on_s3, jvm=jvm
         ),
     )
 
@@ -262,23 +264,23 @@ class ClientBuild:
 
     def __init__(
         self,
-        line: Line,
-        means: Callable[[], Means],
+        http: HttpClient,
+        means: Callable[[], JobResources],
         id: str,
         directory: Path,
         watch: Watch,
     ) -> None:
-        self._line = line
+        self._http = http
         self._means = means
         self._id = id
         self._where = f"/builds/{segment(id)}/work"
         self._directory = directory
         self._watch = watch
         self._talk = Talk(self._post)
-        self._jobs: dict[int, ToldJob] = {}
+        self._jobs: dict[int, RemoteJob] = {}
         self._seen = self._expected = 0
         # By attempt: what is under way here, and what has been, so that nothing is begun twice.
-        self._doing: dict[str, Doing] = {}
+        self._doing: dict[str, JobRunner] = {}
         self._begun: set[str] = set()
         # Attempts that the server does not want any more; nothing has to be heard of them.
         self._dropped: set[str] = set()
@@ -349,12 +351,12 @@ class ClientBuild:
             "wait_seconds": wait_seconds,
         }
         # What is said is numbered, and the rest only asks: it may be sent again.
-        answer: Json = self._line.ask(
+        answer: Json = self._http.request(
             "POST",
             self._where,
             body=body,
-            again=True,
-            patience_seconds=wait_seconds + _ANSWER_SECONDS,
+            repeatable=True,
+            timeout_seconds=wait_seconds + _ANSWER_SECONDS,
         ).document
         return answer
 
@@ -373,16 +375,16 @@ class ClientBuild:
             self._watch(outcome.jobs)
         return outcome
 
-    def _job(self, position: int, told: Mapping[str, Any]) -> ToldJob:
+    def _job(self, position: int, told: Mapping[str, Any]) -> RemoteJob:
         """The job as it was told of; its log is where it was written."""
         here = self._logs.get(position)
-        return ToldJob({**told, "log": here} if here and told.get("log") else told)
+        return RemoteJob({**told, "log": here} if here and told.get("log") else told)
 
     def _cancel(self) -> None:
         # It may have ended by itself, which the exchange tells.
         with contextlib.suppress(HeadgateError):
             where = f"/builds/{segment(self._id)}/cancel"
-            self._line.ask("POST", where, again=True, patience_seconds=_ANSWER_SECONDS)
+            self._http.request("POST", where, repeatable=True, timeout_seconds=_ANSWER_SECONDS)
 
     def _canceled(self) -> BuildOutcome:
         """Cancels it there and hears how it ended."""
@@ -399,7 +401,7 @@ class ClientBuild:
 
     # --- what is done here ------------------------------------------------------------------
 
-    def _prepare(self, means: Means, count: int) -> None:
+    def _prepare(self, means: JobResources, count: int) -> None:
         try:
             means.expect(count)
         except Exception as error:
@@ -417,10 +419,10 @@ class ClientBuild:
         self._begun.add(order.id)
         directory = self._directory / order.name
         self._logs[job_position(order.key)] = str(log_in(directory))
-        doing = self._doing[order.id] = Doing(self._means(), directory)
+        doing = self._doing[order.id] = JobRunner(self._means(), directory)
         self._in_background(self._do, order, doing, directory)
 
-    def _do(self, order: JobOrder, doing: Doing, directory: Path) -> None:
+    def _do(self, order: JobOrder, doing: JobRunner, directory: Path) -> None:
         try:
             result = doing.run(order, lambda event: self._talk.tell(order.id, event))
             files = {name: self._tree(put) for name, put in result.files.items()}

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import NoReturn
 
 from headgate.builds.project import bundle_key
-from headgate.client.http import Line, segment
+from headgate.client.http import HttpClient, segment
 from headgate.errors import ContentsGarbled, FileNotInView, Invalid, Unavailable
 from headgate.files.objects import (
     SMALL_BYTES,
     Digest,
     Objects,
     batched,
-    framed,
+    encode_frame,
     key_of,
     read_frames,
 )
 from headgate.files.transfer import Progress, download, relative_to
 from headgate.files.tree import Entry
 from headgate.model.names import check_file_path
-from headgate.model.ports import ObjectInfo
+from headgate.model.object_store import ObjectInfo
 from headgate.store.documents import to_entry
 from headgate.store.transactions import ShownFiles
 
@@ -32,33 +32,33 @@ from headgate.store.transactions import ShownFiles
 _DIGITS = 64
 
 
-def remote_contents(line: Line) -> Objects:
+def remote_contents(http: HttpClient) -> Objects:
     """The contents of a served store, verified on this side."""
-    return Objects(RemoteObjects(line))
+    return Objects(RemoteObjects(http))
 
 
 class RemoteObjects:
     """Contents and bundles by the keys that they have there; nothing else can be reached so."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
 
     @property
     def url(self) -> str:
-        return f"{self._line.url}/api/v1"
+        return f"{self._http.url}/api/v1"
 
     def put(self, key: str, data: bytes) -> bool:
         where = f"/contents/{_content(key)}"
-        if self._line.exists(where):
+        if self._http.exists(where):
             return False
-        self._line.send_file(where, data)
+        self._http.send_file(where, data)
         return True
 
     def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
         where = f"/contents/{_content(key)}"
-        if self._line.exists(where):
+        if self._http.exists(where):
             return False
-        self._line.send_file(where, source)
+        self._http.send_file(where, source)
         return True
 
     def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
@@ -73,7 +73,7 @@ class RemoteObjects:
     def stream(self, key: str) -> Iterator[bytes]:
         digest = Path(key).stem
         if key == bundle_key(digest):
-            return self._line.stream(f"/bundles/{digest}")
+            return self._http.stream(f"/bundles/{digest}")
         return self._whole(f"/contents/{_content(key)}")
 
     def _whole(self, where: str) -> Iterator[bytes]:
@@ -82,7 +82,7 @@ class RemoteObjects:
         while True:
             seen, before = 0, came
             try:
-                for chunk in self._line.stream(where):
+                for chunk in self._http.stream(where):
                     # A content is what its digest says: what came once would come again.
                     fresh = chunk[max(0, came - seen) :]
                     seen += len(chunk)
@@ -99,7 +99,7 @@ class RemoteObjects:
     def find_missing(self, keys: Sequence[str]) -> set[str]:
         digests = [_content(key) for key in keys]
         body = {"digests": digests}
-        answer = self._line.ask("POST", "/contents/missing", body=body, again=True)
+        answer = self._http.request("POST", "/contents/missing", body=body, repeatable=True)
         return {key_of(digest) for digest in answer.document["missing"]}
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -121,12 +121,12 @@ class RemoteObjects:
             if len(batch) == 1:
                 self.put(*batch[0])
                 continue
-            body = b"".join(framed(_content(key), data) for key, data in batch)
-            self._line.send_file("/contents/put", body, method="POST")
+            body = b"".join(encode_frame(_content(key), data) for key, data in batch)
+            self._http.send_file("/contents/put", body, method="POST")
 
     def _some_of(self, missing: Mapping[Digest, str]) -> Iterator[tuple[Digest, bytes]]:
         """What comes in one answer; it ends where something that came is not what was asked for."""
-        chunks = self._line.stream("/contents/get", body={"digests": list(missing)})
+        chunks = self._http.stream("/contents/get", body={"digests": list(missing)})
         try:
             for digest, data in read_frames(chunks, most_bytes=SMALL_BYTES):
                 if digest in missing:
@@ -165,13 +165,13 @@ def _refuse(key: str) -> NoReturn:
 class RemoteShownFiles(ShownFiles):
     """The tree of files that a server shows on a branch, at a transaction, or in one."""
 
-    line: Line
+    http: HttpClient
     branch: str | None
     txn: str | None
     at: str | None
 
     def entries(self, path: str = "") -> list[Entry]:
-        found = self.line.pages(
+        found = self.http.pages(
             f"/files/{segment(str(self.dataset))}",
             path=path or None,
             branch=self.branch,
@@ -189,4 +189,4 @@ class RemoteShownFiles(ShownFiles):
 
     def download(self, target: Path, path: str = "", *, progress: Progress | None = None) -> None:
         chosen = list(relative_to(self.entries(path), path.rstrip("/")))
-        download(remote_contents(self.line), chosen, target, progress)
+        download(remote_contents(self.http), chosen, target, progress)

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Self
 
 from headgate.client.contents import RemoteShownFiles, remote_contents
-from headgate.client.http import Line, Reply, path_of, segment
+from headgate.client.http import HttpClient, Reply, path_of, segment
 from headgate.errors import DatasetNotFound, Invalid, NotInHistory
-from headgate.files.publication import FileEdit, check_is_files, write_uploaded
+from headgate.files.edits import FileEdit, check_is_files, write_uploaded
 from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
-from headgate.iceberg.service import Idempotency
+from headgate.iceberg.table_catalog import Idempotency
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.ids import OperationId
-from headgate.model.names import check_file_path, member
+from headgate.model.names import check_file_path, parse_member
 from headgate.model.nouns import (
     Branch,
     Dataset,
@@ -49,10 +49,10 @@ from headgate.store.transactions import ShownFiles, TransactionHandle, UnitHandl
 class RemoteTransactionHandle(TransactionHandle):
     """An OPEN transaction of a served store in somebody's hands."""
 
-    line: Line
+    http: HttpClient
 
     def put(self, source: Path | str, path: str = "", *, progress: Progress | None = None) -> None:
-        contents = remote_contents(self.line)
+        contents = remote_contents(self.http)
         write_uploaded(lambda: upload(contents, scan(Path(source), path), progress), self.edit)
 
     def write(self, path: str, content: bytes) -> None:
@@ -68,59 +68,59 @@ class RemoteTransactionHandle(TransactionHandle):
 
     def edit(self, edit: FileEdit) -> None:
         where = f"/files/{segment(str(self.transaction.dataset))}"
-        sent = self.line.post(where, txn=self.id, **edit_body(edit))
+        sent = self.http.post(where, txn=self.id, **edit_body(edit))
         self.transaction = to_transaction(sent)
 
     def files(self, prefix: str = "") -> list[Entry]:
         where = f"/files/{segment(str(self.transaction.dataset))}"
-        return [to_entry(e) for e in self.line.pages(where, txn=self.id, path=prefix or None)]
+        return [to_entry(e) for e in self.http.pages(where, txn=self.id, path=prefix or None)]
 
     def noun(self) -> Json:
-        return noun_of(self.line, self.id)
+        return noun_of(self.http, self.id)
 
     def renew(self) -> None:
-        self.line.ask("POST", f"/transactions/{segment(self.id)}/renew")
+        self.http.request("POST", f"/transactions/{segment(self.id)}/renew")
 
     def commit(self, *, operation: OperationKey | None = None) -> Receipt:
-        return commit(self.line, self.id, operation)
+        return commit(self.http, self.id, operation)
 
     def _abort(self) -> Sequence[str]:
-        self.line.ask("POST", f"/transactions/{segment(self.id)}/abort")
+        self.http.request("POST", f"/transactions/{segment(self.id)}/abort")
         return [self.id]
 
     def _state(self) -> TransactionState:
-        return state_of(self.line, self.id)
+        return state_of(self.http, self.id)
 
 
 @dataclass
 class RemoteUnitHandle(UnitHandle):
     """A unit of a served store's transactions in somebody's hands."""
 
-    line: Line
+    http: HttpClient
 
     def dataset(self, name: str) -> TransactionHandle:
-        sent = self.line.post(f"/units/{segment(self.id)}/transactions", dataset=name)
-        return RemoteTransactionHandle(self.store, to_transaction(sent), self.line)
+        sent = self.http.post(f"/units/{segment(self.id)}/transactions", dataset=name)
+        return RemoteTransactionHandle(self.store, to_transaction(sent), self.http)
 
     def noun(self) -> Json:
-        return noun_of(self.line, self.id)
+        return noun_of(self.http, self.id)
 
     def renew(self) -> None:
-        self.line.ask("POST", f"/transactions/{segment(self.id)}/renew")
+        self.http.request("POST", f"/transactions/{segment(self.id)}/renew")
 
     def commit(self, *, operation: OperationKey | None = None) -> Receipt:
-        return commit(self.line, self.id, operation)
+        return commit(self.http, self.id, operation)
 
     def _abort(self) -> Sequence[str]:
-        sent = self.line.ask("POST", f"/transactions/{segment(self.id)}/abort").document
+        sent = self.http.request("POST", f"/transactions/{segment(self.id)}/abort").document
         return [one["transaction"] for one in sent["transactions"]]
 
     def _state(self) -> TransactionState:
-        return state_of(self.line, self.id)
+        return state_of(self.http, self.id)
 
 
-def state_of(line: Line, id: str) -> TransactionState:
-    return TransactionState(line.get(f"/transactions/{segment(id)}")["state"])
+def state_of(http: HttpClient, id: str) -> TransactionState:
+    return TransactionState(http.get(f"/transactions/{segment(id)}")["state"])
 
 
 _NOUN = (
@@ -129,15 +129,15 @@ _NOUN = (
 )
 
 
-def noun_of(line: Line, id: str) -> Json:
+def noun_of(http: HttpClient, id: str) -> Json:
     """As the catalog has it now: a unit's noun, or a transaction's without what else was sent."""
-    sent: Json = line.get(f"/transactions/{segment(id)}")
+    sent: Json = http.get(f"/transactions/{segment(id)}")
     return sent if "transactions" in sent else {name: sent[name] for name in _NOUN}
 
 
-def commit(line: Line, id: str, operation: OperationKey | None) -> Receipt:
+def commit(http: HttpClient, id: str, operation: OperationKey | None) -> Receipt:
     """One publication of all that it holds."""
-    reply: Reply = line.publish("POST", f"/transactions/{segment(id)}/commit", operation)
+    reply: Reply = http.publish("POST", f"/transactions/{segment(id)}/commit", operation)
     sent = reply.document
     return Receipt(
         operation=OperationId(sent["operation"]),
@@ -168,7 +168,7 @@ def edit_body(edit: FileEdit) -> Json:
 class RemoteDatasetHandle(DatasetHandle):
     """A dataset of a served store."""
 
-    line: Line
+    http: HttpClient
     served: Store
 
     @property
@@ -176,7 +176,7 @@ class RemoteDatasetHandle(DatasetHandle):
         return segment(str(self.name))
 
     def load(self) -> Dataset:
-        return to_dataset(self.line.get(f"/datasets/{self.where}"))
+        return to_dataset(self.http.get(f"/datasets/{self.where}"))
 
     def exists(self) -> bool:
         try:
@@ -194,21 +194,21 @@ class RemoteDatasetHandle(DatasetHandle):
     ) -> Self:
         body = {
             "dataset": str(self.name),
-            "kind": member(DatasetKind, kind, what="kind of dataset"),
+            "kind": parse_member(DatasetKind, kind, what="kind of dataset"),
             "branch": branch,
         }
-        self.line.publish("POST", "/datasets", operation, body=body)
+        self.http.publish("POST", "/datasets", operation, body=body)
         return self
 
     def branch(self, name: str) -> BranchHandle:
-        return RemoteBranchHandle(self, name, self.line)
+        return RemoteBranchHandle(self, name, self.http)
 
     def branches(self) -> list[Branch]:
-        found = self.line.pages("/branches", dataset=str(self.name))
+        found = self.http.pages("/branches", dataset=str(self.name))
         return [to_branch(sent) for sent in found]
 
     def show(self, context: str | None = None, *, rows: int = 0) -> Json:
-        document: Json = self.line.get(
+        document: Json = self.http.get(
             f"/datasets/{self.where}/content", context=context, rows=rows
         )
         return document
@@ -226,19 +226,19 @@ class RemoteDatasetHandle(DatasetHandle):
         body = {"metadata_location": location, "branch": branch}
         headers = {"Idempotency-Key": key}
         where = f"/datasets/{self.where}/register"
-        self.line.ask("POST", where, body=body, headers=headers, again=True)
+        self.http.request("POST", where, body=body, headers=headers, repeatable=True)
 
     def tag(self, name: str, *, at: str) -> Tag:
-        return to_tag(self.line.post("/tags", dataset=str(self.name), name=name, at=at))
+        return to_tag(self.http.post("/tags", dataset=str(self.name), name=name, at=at))
 
     def untag(self, name: str) -> None:
-        self.line.ask("DELETE", f"/tags/{self.where}/{path_of(name)}")
+        self.http.request("DELETE", f"/tags/{self.where}/{path_of(name)}")
 
     def upload(
         self, files: Sequence[LocalFile], *, progress: Progress | None = None
     ) -> list[Entry]:
         check_is_files(self.load())
-        return upload(remote_contents(self.line), files, progress)
+        return upload(remote_contents(self.http), files, progress)
 
     def shown(
         self, *, branch: str | None = None, txn: str | None = None, at: str | None = None
@@ -253,7 +253,7 @@ class RemoteDatasetHandle(DatasetHandle):
             store=self.store,
             dataset=self.name,
             transaction=transaction,
-            line=self.line,
+            http=self.http,
             branch=branch,
             txn=txn,
             at=at,
@@ -281,7 +281,7 @@ class RemoteDatasetHandle(DatasetHandle):
 class RemoteBranchHandle(BranchHandle):
     """A branch of a served store's dataset."""
 
-    line: Line
+    http: HttpClient
 
     @property
     def _dataset(self) -> str:
@@ -292,7 +292,7 @@ class RemoteBranchHandle(BranchHandle):
         return f"/branches/{segment(self._dataset)}/{path_of(self.name)}"
 
     def load(self) -> Branch:
-        return to_branch(self.line.get(self._path))
+        return to_branch(self.http.get(self._path))
 
     def create(
         self,
@@ -302,39 +302,39 @@ class RemoteBranchHandle(BranchHandle):
         operation: OperationKey | None = None,
     ) -> Self:
         body = {"dataset": self._dataset, "name": self.name, "parent": parent, "at": at}
-        self.line.publish("POST", "/branches", operation, body=body)
+        self.http.publish("POST", "/branches", operation, body=body)
         return self
 
     def delete(self, *, operation: OperationKey | None = None) -> Receipt:
-        reply = self.line.publish("DELETE", self._path, operation)
+        reply = self.http.publish("DELETE", self._path, operation)
         return to_receipt(reply.document, replayed=reply.replayed)
 
     def reset(self, to: str, *, operation: OperationKey | None = None) -> Receipt:
         body = {"dataset": self._dataset, "branch": self.name, "to": to}
-        reply = self.line.publish("POST", "/branches/reset", operation, body=body)
+        reply = self.http.publish("POST", "/branches/reset", operation, body=body)
         return to_receipt(reply.document, replayed=reply.replayed)
 
     def reparent(self, under: str | None) -> Branch:
         body = {"dataset": self._dataset, "branch": self.name, "under": under}
-        return to_branch(self.line.post("/branches/reparent", **body))
+        return to_branch(self.http.post("/branches/reparent", **body))
 
     def history(self, *, aborted: bool = False, limit: int | None = None) -> list[Transaction]:
-        found = self.line.pages(
-            f"/history/{segment(self._dataset)}", most=limit, branch=self.name, all=aborted
+        found = self.http.pages(
+            f"/history/{segment(self._dataset)}", limit=limit, branch=self.name, all=aborted
         )
         return [to_transaction(sent) for sent in found]
 
     def transaction(
         self, type: str = "UPDATE", *, lease_seconds: int = LEASE_SECONDS
     ) -> TransactionHandle:
-        sent = self.line.post(
+        sent = self.http.post(
             "/transactions",
             dataset=self._dataset,
             branch=self.name,
-            type=member(TransactionType, type, what="type"),
+            type=parse_member(TransactionType, type, what="type"),
             lease_seconds=lease_seconds,
         )
-        return RemoteTransactionHandle(self.store, to_transaction(sent), self.line)
+        return RemoteTransactionHandle(self.store, to_transaction(sent), self.http)
 
     def put(
         self,
@@ -345,7 +345,7 @@ class RemoteBranchHandle(BranchHandle):
         progress: Progress | None = None,
     ) -> Receipt:
         check_is_files(self.dataset.load())
-        contents = remote_contents(self.line)
+        contents = remote_contents(self.http)
         return write_uploaded(
             lambda: upload(contents, scan(Path(source), path), progress),
             lambda edit: self.edit(edit, operation=operation),
@@ -357,7 +357,7 @@ class RemoteBranchHandle(BranchHandle):
     def edit(self, edit: FileEdit, *, operation: OperationKey | None = None) -> Receipt:
         body = {"branch": self.name, **edit_body(edit)}
         where = f"/files/{segment(self._dataset)}"
-        reply = self.line.publish("POST", where, operation, body=body)
+        reply = self.http.publish("POST", where, operation, body=body)
         return to_receipt(reply.document, replayed=reply.replayed)
 
     def files(self, prefix: str = "", *, at: str | None = None) -> list[Entry]:
@@ -365,7 +365,7 @@ class RemoteBranchHandle(BranchHandle):
 
     def read(self, path: str, *, at: str | None = None) -> bytes:
         where = f"/files/{segment(self._dataset)}/{path_of(path)}"
-        return b"".join(self.line.stream(where, branch=self.name, at=at))
+        return b"".join(self.http.stream(where, branch=self.name, at=at))
 
     def view(self, *, at: str | None = None) -> Transaction | None:
         """What the branch shows, or a COMMITTED transaction of the dataset's past."""
@@ -373,4 +373,4 @@ class RemoteBranchHandle(BranchHandle):
         id = at or branch.view
         if id is None:
             return None
-        return self._checked(branch, to_transaction(self.line.get(f"/transactions/{segment(id)}")))
+        return self._checked(branch, to_transaction(self.http.get(f"/transactions/{segment(id)}")))

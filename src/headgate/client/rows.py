@@ -1,4 +1,4 @@
-"""Work on rows, done by a server: the same verbs, sent over the line."""
+"""Work on rows at a server: the same verbs, sent over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.client.contents import remote_contents
-from headgate.client.http import Line, Reply
+from headgate.client.http import HttpClient, Reply
 from headgate.errors import ConstraintsViolated, HeadgateError, InvalidRows, Unavailable
 from headgate.files.objects import digest_of
 from headgate.model.names import check_label
@@ -28,8 +28,8 @@ _INLINE_BYTES = 4 * 1024 * 1024
 class RemoteRows(Rows):
     """Files are read here and sent as Arrow streams; the server does the rest."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
 
     def mutate(self, branch: str, sql: str, **how: Unpack[How]) -> Outcome:
         return self._send("/mutate", how, branch=branch, sql=sql)
@@ -65,7 +65,7 @@ class RemoteRows(Rows):
 
     def _stored(self, stream: bytes) -> str:
         digest = digest_of(stream)
-        remote_contents(self._line).put_all({digest: stream})
+        remote_contents(self._http).put_all({digest: stream})
         return digest
 
     def merge(
@@ -88,7 +88,7 @@ class RemoteRows(Rows):
         from headgate.rows.outcome import PlannedSchema  # noqa: PLC0415  (seldom needed)
 
         body = {"text": text, "file": file, "branch": branch}
-        return PlannedSchema.from_json(self._line.post("/schema/plan", **body))
+        return PlannedSchema.from_json(self._http.post("/schema/plan", **body))
 
     def apply_schema_text(
         self, text: str, *, file: str, branch: str, **how: Unpack[How]
@@ -128,7 +128,7 @@ class RemoteRows(Rows):
             secrets.token_hex(16) if key is None else check_label(key, what="an idempotency key")
         )
         headers = {"Idempotency-Key": named}
-        return self._line.ask("POST", path, body=body, headers=headers, again=True)
+        return self._http.request("POST", path, body=body, headers=headers, repeatable=True)
 
     def _publish(self, path: str, how: How, **body: Any) -> dict[str, Any]:
         reply = self._ask(path, how, body)
@@ -136,14 +136,14 @@ class RemoteRows(Rows):
         return document
 
     def _send(self, path: str, how: How, **body: Any) -> Outcome:
-        from headgate.rows.outcome import recalled  # noqa: PLC0415  (an optional extra)
+        from headgate.rows.outcome import Outcome  # noqa: PLC0415  (an optional extra)
 
         if how.get("if_head"):
             body["if_head"] = dict(how["if_head"])
         if "timeout_seconds" in how:
             body["timeout_seconds"] = how["timeout_seconds"]
         reply = self._ask(path, how, body)
-        return recalled(reply.document, replayed=reply.replayed)
+        return Outcome.from_json(reply.document, replayed=reply.replayed)
 
 
 def _stream(source: Source) -> bytes:

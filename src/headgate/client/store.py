@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from headgate.builds.plan import Plan
-from headgate.builds.project import Discovery, Publishing
+from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import PlannedBuild
 from headgate.catalog.recovery import Recovered
 from headgate.client.builds import asked_body, send_discovery, start_build
 from headgate.client.datasets import RemoteDatasetHandle, RemoteTransactionHandle, RemoteUnitHandle
-from headgate.client.http import Line, events, path_of, segment
+from headgate.client.http import HttpClient, events, path_of, segment
 from headgate.client.rows import RemoteRows
 from headgate.errors import Invalid, Unavailable
-from headgate.model.access import Grant, Role, allow, check_patterns
+from headgate.model.access import Grant, Role, authorize, check_patterns
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.graph import Graph
 from headgate.model.ids import BuildId, UnitId
-from headgate.model.names import check_branch_name, member, parse_dataset_name
+from headgate.model.names import check_branch_name, parse_dataset_name, parse_member
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.settings import Settings
 from headgate.store.datasets import DatasetHandle
@@ -39,12 +39,12 @@ from headgate.store.transactions import TransactionHandle, UnitHandle
 from headgate.upkeep.reachability import Marking
 
 if TYPE_CHECKING:
-    from headgate.builds.client_jobs import HandedJobs
-    from headgate.builds.ledger import Watch
-    from headgate.builds.report import BuildOutcome
-    from headgate.builds.spark_jobs import Means
-    from headgate.spark.jvm import SharedJvm
-    from headgate.spark.workplace import ClientSpark, SparkSession
+    from headgate.builds.client_jobs import ClientJobs
+    from headgate.builds.report import BuildOutcome, Watch
+    from headgate.builds.spark_jobs import JobResources
+    from headgate.spark.engines import SharedJvm
+    from headgate.spark.session import SparkSession
+    from headgate.spark.workplace import StoreSpark
     from headgate.tasks.declare import TableSpec
     from headgate.tasks.ports import (
         Attempts,
@@ -60,24 +60,24 @@ if TYPE_CHECKING:
 
 
 class RemoteWorking(Working):
-    """What tasks need of a store, over the line to its server."""
+    """The part of a served store that tasks use."""
 
-    line: Line
+    http: HttpClient
     role: Role
 
     @property
     def _server(self) -> ServerAddress:
         from headgate.tasks.ports import ServerAddress  # noqa: PLC0415  (optional: pydantic)
 
-        return ServerAddress(url=self.line.url, token=self.settings.token)
+        return ServerAddress(url=self.http.url, token=self.settings.token)
 
     @cached_property
     def task_attempts(self) -> Attempts:
         from headgate.client.tasks import RemoteAttempts  # noqa: PLC0415  (optional: pydantic)
 
         # Whose token can begin no attempt at all must not take work off anybody's queue.
-        allow(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
-        return RemoteAttempts(self.line)
+        authorize(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
+        return RemoteAttempts(self.http)
 
     def workspaces(self, workspace: WorkspaceRef) -> WorkspaceStore:
         if "." not in workspace.repository:
@@ -92,9 +92,9 @@ class RemoteWorking(Working):
     @cached_property
     def _files_workspaces(self) -> WorkspaceStore:
         from headgate.client.tasks import RemoteWorkspaces  # noqa: PLC0415  (optional: pydantic)
-        from headgate.files.trees import ContentCache  # noqa: PLC0415  (with the next)
+        from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
 
-        return RemoteWorkspaces(self.line, ContentCache(self.settings.cache / "contents"))
+        return RemoteWorkspaces(self.http, ContentCache(self.settings.cache / "contents"))
 
     def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
         """The server's cleanup does it, and says so in its document."""
@@ -113,11 +113,11 @@ class RemoteStore(RemoteWorking, Store):
     ) -> None:
         # Where jobs run, if somebody else has one; else this starts its own.
         self._jvm = jvm
-        self.line = Line(settings.server_url or "", settings.token)
+        self.http = HttpClient(settings.server_url or "", settings.token)
         try:
-            about = self.line.get("/store")
+            about = self.http.get("/store")
         except BaseException:
-            self.line.close()
+            self.http.close()
             raise
         fallback = about["fallback"]
         # The server's primary branch and fallback, whatever a file on this machine says.
@@ -132,7 +132,7 @@ class RemoteStore(RemoteWorking, Store):
         self._storage = str(about["storage"])
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in {"database", "outside"}:
+        if name == "database":
             raise Unavailable(
                 f"{self.settings.server_url} keeps its catalog to itself: use the store's verbs.",
                 url=self.settings.server_url,
@@ -141,24 +141,24 @@ class RemoteStore(RemoteWorking, Store):
 
     @property
     def rows(self) -> RemoteRows:
-        return RemoteRows(self.line)
+        return RemoteRows(self.http)
 
     # --- looking ----------------------------------------------------------------------------
 
     def dataset(self, name: str) -> DatasetHandle:
-        return RemoteDatasetHandle(self, parse_dataset_name(name), self.line, self)
+        return RemoteDatasetHandle(self, parse_dataset_name(name), self.http, self)
 
     def datasets(self) -> list[Dataset]:
-        return [to_dataset(sent) for sent in self.line.pages("/datasets")]
+        return [to_dataset(sent) for sent in self.http.pages("/datasets")]
 
     def branches(self, dataset: str | None = None) -> list[Branch]:
-        return [to_branch(sent) for sent in self.line.pages("/branches", dataset=dataset)]
+        return [to_branch(sent) for sent in self.http.pages("/branches", dataset=dataset)]
 
     def protected(self) -> list[str]:
-        return list(self.line.pages("/protected"))
+        return list(self.http.pages("/protected"))
 
     def tags(self, dataset: str | None = None) -> list[Tag]:
-        return [to_tag(sent) for sent in self.line.pages("/tags", dataset=dataset)]
+        return [to_tag(sent) for sent in self.http.pages("/tags", dataset=dataset)]
 
     def publications(
         self,
@@ -170,9 +170,9 @@ class RemoteStore(RemoteWorking, Store):
         limit: int = 50,
         before: int | None = None,
     ) -> list[Publication]:
-        found = self.line.pages(
+        found = self.http.pages(
             "/log",
-            most=limit,
+            limit=limit,
             actor=actor,
             dataset=dataset,
             branch=branch,
@@ -182,7 +182,7 @@ class RemoteStore(RemoteWorking, Store):
         return [to_publication(sent) for sent in found]
 
     def publication(self, number: int) -> Publication:
-        return to_publication(self.line.get(f"/log/{number}"))
+        return to_publication(self.http.get(f"/log/{number}"))
 
     def events(
         self,
@@ -195,9 +195,9 @@ class RemoteStore(RemoteWorking, Store):
         skip: int = 0,
     ) -> list[Json]:
         return list(
-            self.line.pages(
+            self.http.pages(
                 "/events",
-                most=limit,
+                limit=limit,
                 actor=actor,
                 dataset=dataset,
                 branch=branch,
@@ -206,25 +206,37 @@ class RemoteStore(RemoteWorking, Store):
             )
         )
 
+    def recoveries(
+        self,
+        *,
+        actor: str | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        skip: int = 0,
+    ) -> list[Json]:
+        return list(
+            self.http.pages("/recoveries", limit=limit, actor=actor, kind=kind, cursor=skip)
+        )
+
     def status(self, key: str, *, branch: str | None = None, kind: str | None = None) -> Json:
-        operation: Json = self.line.get(f"/status/{segment(key)}", branch=branch, kind=kind)
+        operation: Json = self.http.get(f"/status/{segment(key)}", branch=branch, kind=kind)
         return operation
 
     def opened(self, id: str) -> TransactionHandle | UnitHandle:
-        sent = self.line.get(f"/transactions/{segment(id)}")
+        sent = self.http.get(f"/transactions/{segment(id)}")
         if "transactions" in sent:
             actor = self.settings.actor
-            return RemoteUnitHandle(self, UnitId(sent["unit"]), sent["branch"], actor, self.line)
-        return RemoteTransactionHandle(self, to_transaction(sent), self.line)
+            return RemoteUnitHandle(self, UnitId(sent["unit"]), sent["branch"], actor, self.http)
+        return RemoteTransactionHandle(self, to_transaction(sent), self.http)
 
     def jobspecs(self, *, branch: str | None = None, dataset: str | None = None) -> list[Json]:
-        return list(self.line.pages("/jobspecs", branch=branch, dataset=dataset))
+        return list(self.http.pages("/jobspecs", branch=branch, dataset=dataset))
 
     def builds(self, *, limit: int = 50, after: str | None = None) -> list[Json]:
-        return list(self.line.pages("/builds", most=limit, cursor=after))
+        return list(self.http.pages("/builds", limit=limit, cursor=after))
 
     def build_record(self, id: str) -> Json:
-        record: Json = self.line.get(f"/builds/{segment(id)}")
+        record: Json = self.http.get(f"/builds/{segment(id)}")
         return record
 
     def differences(
@@ -238,31 +250,31 @@ class RemoteStore(RemoteWorking, Store):
         on_large: Callable[[int, int], None] = _say_nothing,
     ) -> Json | list[Json]:
         asked = {"from": before, "to": after, "dataset": dataset, "rows": rows}
-        found: Json | list[Json] = self.line.get("/diff", **asked, key=list(key) or None)
+        found: Json | list[Json] = self.http.get("/diff", **asked, key=list(key) or None)
         return found
 
     def tokens(self) -> list[Json]:
-        return list(self.line.pages("/tokens"))
+        return list(self.http.pages("/tokens"))
 
     # --- changing ---------------------------------------------------------------------------
 
     def transaction(
         self, branch: str, *, lease_seconds: int = 900, actor: str | None = None
     ) -> UnitHandle:
-        sent = self.line.post("/units", branch=branch, lease_seconds=lease_seconds)
-        return RemoteUnitHandle(self, UnitId(sent["unit"]), branch, sent["actor"], self.line)
+        sent = self.http.post("/units", branch=branch, lease_seconds=lease_seconds)
+        return RemoteUnitHandle(self, UnitId(sent["unit"]), branch, sent["actor"], self.http)
 
     def protect(self, branch: str, *, protected: bool = True) -> None:
         method = "PUT" if protected else "DELETE"
-        self.line.ask(method, f"/protected/{path_of(check_branch_name(branch))}")
+        self.http.request(method, f"/protected/{path_of(check_branch_name(branch))}")
 
     def delete_everywhere(self, branch: str, *, operation: OperationKey | None = None) -> Receipt:
         params = {"name": check_branch_name(branch)}
-        reply = self.line.publish("DELETE", "/branches", operation, params=params)
+        reply = self.http.publish("DELETE", "/branches", operation, params=params)
         return to_receipt(reply.document, replayed=reply.replayed)
 
     def cancel_build(self, id: str) -> Json:
-        record: Json = self.line.ask("POST", f"/builds/{segment(id)}/cancel").document
+        record: Json = self.http.request("POST", f"/builds/{segment(id)}/cancel").document
         return record
 
     def create_token(
@@ -273,36 +285,33 @@ class RemoteStore(RemoteWorking, Store):
         branches: Sequence[str] = ("*",),
         lifetime_seconds: int | None = None,
     ) -> Json:
-        made: Json = self.line.post(
+        made: Json = self.http.post(
             "/tokens",
             actor=actor,
-            role=member(Role, role, what="role"),
+            role=parse_member(Role, role, what="role"),
             branches=check_patterns(branches),
             lifetime_seconds=lifetime_seconds,
         )
         return made
 
     def revoke_token(self, id: str) -> Json:
-        record: Json = self.line.ask("DELETE", f"/tokens/{segment(id)}").document
+        record: Json = self.http.request("DELETE", f"/tokens/{segment(id)}").document
         return record
 
     def clean_up(
         self, *, older_than_seconds: int, dry_run: bool = False, engine: Marking = Marking.AUTO
     ) -> Json:
-        cleaned: Json = self.line.post(
+        cleaned: Json = self.http.post(
             "/cleanup", older_than_seconds=older_than_seconds, dry_run=dry_run, engine=engine
         )
         return cleaned
 
     def examine(self, *, deep: bool = False) -> Json:
-        examined: Json = self.line.get("/doctor", deep=deep)
+        examined: Json = self.http.get("/doctor", deep=deep)
         return examined
 
     def recover(self, *, dry_run: bool = False) -> Recovered:
-        return Recovered(**self.line.post("/recover", dry_run=dry_run))
-
-    def recover_forward_only(self) -> None:
-        """A server never does anything else."""
+        return Recovered(**self.http.post("/recover", dry_run=dry_run))
 
     # --- work -------------------------------------------------------------------------------
 
@@ -313,7 +322,7 @@ class RemoteStore(RemoteWorking, Store):
         graph: str | None = None,
         **asked: Unpack[PlanAsked],
     ) -> PlannedBuild:
-        document: Json = self.line.post("/plan", graph=graph, **asked_body(targets, asked))
+        document: Json = self.http.post("/plan", graph=graph, **asked_body(targets, asked))
         return PlannedBuild.from_json(document)
 
     def decide(self, targets: Sequence[str], **asked: Unpack[PlanAsked]) -> Plan:
@@ -328,7 +337,7 @@ class RemoteStore(RemoteWorking, Store):
         *,
         watch: Watch = lambda jobs: None,
         id: BuildId | None = None,
-        handed: HandedJobs | None = None,
+        handed: ClientJobs | None = None,
         **asked: Unpack[BuildAsked],
     ) -> BuildOutcome:
         """The server plans, opens and publishes; the jobs are done here, on a Spark of our own."""
@@ -336,10 +345,10 @@ class RemoteStore(RemoteWorking, Store):
 
         if id is not None or handed is not None:
             raise Invalid("the server names its builds, and hands their jobs out by itself.")
-        started = start_build(self.line, targets, asked, where="caller")["build"]
+        started = start_build(self.http, targets, asked, where="caller")["build"]
         directory = self.scratch / "builds" / started
         return ClientBuild(
-            self.line, lambda: self.job_means, started, directory, watch
+            self.http, lambda: self.job_means, started, directory, watch
         ).to_the_end()
 
     def build_on_server(
@@ -349,23 +358,23 @@ class RemoteStore(RemoteWorking, Store):
         watch: Callable[[Json], None] = lambda build: None,
         **asked: Unpack[BuildAsked],
     ) -> Json:
-        started = start_build(self.line, targets, asked, where="server")
+        started = start_build(self.http, targets, asked, where="server")
         watch(started)
         return self.watch_build(started["build"], watch)
 
     @cached_property
-    def job_means(self) -> Means:
+    def job_means(self) -> JobResources:
         """What jobs of builds are done with here: the server's bytes, and an engine of our own."""
         from headgate.client.builds import client_means  # noqa: PLC0415  (slow: Spark)
 
         on_s3 = self._storage == "s3"
         return client_means(
-            self.settings, self.line, self.scratch, on_s3=on_s3, jvm=self._shared_jvm
+            self.settings, self.http, self.scratch, on_s3=on_s3, jvm=self._shared_jvm
         )
 
     def watch_build(self, id: str, watch: Callable[[Json], None]) -> Json:
         """Follows a build to its end, showing it each time that it changed."""
-        for name, build in events(self.line.stream(f"/builds/{segment(id)}/progress")):
+        for name, build in events(self.http.stream(f"/builds/{segment(id)}/progress")):
             watch(build)
             if name == "end":
                 return build
@@ -374,12 +383,12 @@ class RemoteStore(RemoteWorking, Store):
 
     def publish_jobspecs(
         self, directory: Path, *, branch: str | None = None, allow_dirty: bool = False
-    ) -> Publishing:
+    ) -> PublishReport:
         # Git is here; only what is found goes there.
         return super().publish_jobspecs(directory, branch=branch, allow_dirty=allow_dirty)
 
-    def publish_discovery(self, found: Discovery) -> Publishing:
-        return send_discovery(self.line, found)
+    def publish_discovery(self, found: Discovery) -> PublishReport:
+        return send_discovery(self.http, found)
 
     def spark(self, context: str) -> SparkSession:
         """A SparkSession whose catalog `headgate` is that context of the server's endpoint."""
@@ -390,14 +399,14 @@ class RemoteStore(RemoteWorking, Store):
     ) -> TableWork:
         from headgate.client.tasks import RemoteTables  # noqa: PLC0415  (optional: pydantic)
 
-        return RemoteTables(self.line, self.client_spark.session, spec, workspace, identity)
+        return RemoteTables(self.http, self.client_spark.session, spec, workspace, identity)
 
     @cached_property
-    def client_spark(self) -> ClientSpark:
-        from headgate.spark.workplace import ClientSpark  # noqa: PLC0415  (slow: Spark)
+    def client_spark(self) -> StoreSpark:
+        from headgate.spark.workplace import open_client_spark  # noqa: PLC0415  (slow: Spark)
 
-        return ClientSpark(
-            self.settings, f"{self.line.url}/iceberg", self.scratch, on_s3=self._storage == "s3"
+        return open_client_spark(
+            self.settings, f"{self.http.url}/iceberg", self.scratch, on_s3=self._storage == "s3"
         )
 
     def acting_as(self, actor: str, *, may_write_protected: bool) -> Store:
@@ -411,4 +420,4 @@ class RemoteStore(RemoteWorking, Store):
         means = self.__dict__.pop("job_means", None)
         if means is not None:
             means.workplace.close()
-        self.line.close()
+        self.http.close()

@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from headgate.client.contents import RemoteObjects
-from headgate.client.http import Line, segment
+from headgate.client.http import HttpClient, segment
 from headgate.errors import ContentSwept, ObjectNotFound
 from headgate.files.objects import Digest
-from headgate.files.private_copy import Changes, PrivateCopy
+from headgate.files.private_copy import Changes, ContentCache, PrivateCopy
 from headgate.files.transfer import Progress
-from headgate.files.trees import ContentCache, FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.ids import Epoch
 from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.store.documents import Json
 from headgate.tasks.declare import TableSpec
-from headgate.tasks.files_store import FilesWorkspaces, WorkspaceBytes
+from headgate.tasks.files_store import WorkspaceBytes
 from headgate.tasks.ports import (
-    Held,
+    AttemptHandle,
     Identity,
     Staged,
-    Together,
+    TableChanges,
     WorkspaceRef,
 )
-from headgate.tasks.table_work import JobSession, OpenSession
+from headgate.tasks.table_work import LazySession, OpenSession
 
 # A network that swallows what is sent must not keep a supervisor, or a lease would end meanwhile.
 _ANSWER_SECONDS = 20
@@ -36,28 +36,28 @@ _ATTEMPTS = "/tasks/attempts"
 class RemoteAttempts:
     """Implements `Attempts` by requests; each may be sent again, since the secret names one."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
 
-    def dispatch(self, key: str, *, branch: str | None = None) -> Held:
+    def dispatch(self, key: str, *, branch: str | None = None) -> AttemptHandle:
         # Made here, so that a request whose reply was lost is the same one when it comes again.
         secret = secrets.token_urlsafe(32)
         told = self._post(_ATTEMPTS, {"key": key, "secret": secret, "branch": branch})
-        return Held(ref=AttemptRef(key=key, epoch=Epoch(told["epoch"])), secret=secret)
+        return AttemptHandle(ref=AttemptRef(key=key, epoch=Epoch(told["epoch"])), secret=secret)
 
-    def renew(self, held: Held) -> None:
+    def renew(self, held: AttemptHandle) -> None:
         self._post(f"{_ATTEMPTS}/renew", {"secret": held.secret})
 
-    def check(self, held: Held) -> None:
+    def check(self, held: AttemptHandle) -> None:
         # Who is asked to renew a lease says whether there is still one.
         self.renew(held)
 
-    def end(self, held: Held, state: AttemptState) -> None:
+    def end(self, held: AttemptHandle, state: AttemptState) -> None:
         self._post(f"{_ATTEMPTS}/end", {"secret": held.secret, "state": state})
 
     def _post(self, path: str, body: Json) -> Json:
-        answer: Json = self._line.ask(
-            "POST", path, body=body, again=True, patience_seconds=_ANSWER_SECONDS
+        answer: Json = self._http.request(
+            "POST", path, body=body, repeatable=True, timeout_seconds=_ANSWER_SECONDS
         ).document
         return answer
 
@@ -65,11 +65,9 @@ class RemoteAttempts:
 class RemoteWorkspaces:
     """Implements `WorkspaceStore`: bytes go to and come from the server, which then publishes."""
 
-    capabilities = FilesWorkspaces.capabilities
-
-    def __init__(self, line: Line, cache: ContentCache) -> None:
-        self._line = line
-        self._bytes = WorkspaceBytes(FileTrees(RemoteObjects(line)), cache)
+    def __init__(self, http: HttpClient, cache: ContentCache) -> None:
+        self._http = http
+        self._bytes = WorkspaceBytes(FileTrees(RemoteObjects(http)), cache)
         # By the root that was staged: how to send it again.
         self._staging: dict[str, Callable[[], Staged]] = {}
 
@@ -102,9 +100,9 @@ class RemoteWorkspaces:
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
-        together: Together | None = None,
+        table_changes: TableChanges | None = None,
     ) -> str:
-        # Whoever has a budget stops waiting by itself: an impatient line would only ask again.
+        # A caller with a budget stops waiting by itself; a shorter timeout would repeat requests.
         try:
             return self._publish(workspace, identity, staged.ref)
         except (ContentSwept, ObjectNotFound):
@@ -118,7 +116,7 @@ class RemoteWorkspaces:
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
-        together: Together | None = None,
+        table_changes: TableChanges | None = None,
     ) -> str:
         return self._publish(workspace, identity, None)
 
@@ -128,10 +126,10 @@ class RemoteWorkspaces:
 
     def _root(self, workspace: WorkspaceRef) -> Digest:
         where = _where(workspace)
-        return Digest(self._line.get(where, branch=workspace.branch, ref=workspace.ref)["root"])
+        return Digest(self._http.get(where, branch=workspace.branch, ref=workspace.ref)["root"])
 
     def _publish(self, workspace: WorkspaceRef, identity: Identity, root: str | None) -> str:
-        return publish_at_server(self._line, workspace, identity, root)
+        return publish_at_server(self._http, workspace, identity, root)
 
 
 class RemoteTables:
@@ -139,7 +137,7 @@ class RemoteTables:
 
     def __init__(
         self,
-        line: Line,
+        http: HttpClient,
         open_session: OpenSession,
         spec: TableSpec,
         workspace: WorkspaceRef,
@@ -155,29 +153,29 @@ class RemoteTables:
             "outputs": list(spec.outputs),
         }
         # What is open already is not opened twice.
-        line.ask("POST", f"{_ATTEMPTS}/tables", body=body, again=True)
-        self._line = line
+        http.request("POST", f"{_ATTEMPTS}/tables", body=body, repeatable=True)
+        self._http = http
         self._workspace = workspace
         self._identity = identity
-        self._session = JobSession(open_session, spec, identity, identity.secret)
+        self._session = LazySession(open_session, spec, identity, identity.secret)
 
     @property
     def session(self) -> Any:
         return self._session.get()
 
-    def finish(self) -> Together:
+    def finish(self) -> TableChanges:
         """The server looks at what was written, when it is asked to publish it."""
-        return Together(at_the_store=True)
+        return TableChanges(open_at_server=True)
 
-    def publish(self, together: Together) -> None:
-        publish_at_server(self._line, self._workspace, self._identity, None, read_only=True)
+    def publish(self, table_changes: TableChanges) -> None:
+        publish_at_server(self._http, self._workspace, self._identity, None, read_only=True)
 
     def close(self) -> None:
         """What was not published is aborted by the server, when it hears that this has ended."""
 
 
 def publish_at_server(
-    line: Line,
+    http: HttpClient,
     workspace: WorkspaceRef,
     identity: Identity,
     root: str | None,
@@ -195,7 +193,7 @@ def publish_at_server(
         "execution": identity.execution,
         "labels": dict(identity.labels),
     }
-    return str(line.ask("POST", _where(workspace), body=body, again=True).document["ref"])
+    return str(http.request("POST", _where(workspace), body=body, repeatable=True).document["ref"])
 
 
 def _where(workspace: WorkspaceRef) -> str:

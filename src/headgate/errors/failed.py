@@ -1,4 +1,4 @@
-"""The work itself failed: user code, a check, a job."""
+"""The work itself failed: user code, a check, a job, a task."""
 
 from __future__ import annotations
 
@@ -7,83 +7,56 @@ from collections.abc import Sequence
 from headgate.errors.families import WorkFailed
 
 
-class UserCodeFailed(WorkFailed):
-    """The user's own code raised; its traceback is kept."""
-
-    code = "user_code"
-
-    def __init__(self, *, doing: str, file: str, line: int, reason: str, traceback: str) -> None:
-        super().__init__(
-            f"{file}:{line}: {doing} failed: {reason}.",
-            doing=doing,
-            file=file,
-            line=line,
-            reason=reason,
-            traceback=traceback,
-        )
+class UserCodeFailed(WorkFailed, code="user_code"):
+    template = "{file}:{line}: {doing} failed: {reason:.}"
+    doing: str
+    file: str
+    line: int
+    reason: str
+    traceback: str
 
 
-class UserCodeTimedOut(WorkFailed):
-    """Modules with transforms were not imported in time."""
-
-    code = "user_code_timeout"
-
-    def __init__(self, *, doing: str, seconds: float, stderr: str) -> None:
-        super().__init__(
-            f"{doing} took over {seconds:g} s and was stopped. Move slow work from the top of "
-            "the modules into the transform functions.",
-            doing=doing,
-            seconds=seconds,
-            stderr=stderr,
-        )
+class UserCodeTimedOut(WorkFailed, code="user_code_timeout"):
+    template = (
+        "{doing} took over {seconds:g} s and was stopped. Move slow work from the top of the "
+        "modules into the transform functions."
+    )
+    doing: str
+    seconds: float
+    stderr: str
 
 
-class StatementFailed(WorkFailed):
-    """Spark could not carry out a statement of SQL; what Java had to say is kept."""
-
-    code = "statement_failed"
-
-    def __init__(self, *, reason: str, details: str) -> None:
-        super().__init__(f"Spark did not do it: {reason}", reason=reason, details=details)
+class StatementFailed(WorkFailed, code="statement_failed"):
+    template = "Spark failed to run the statement: {reason}"
+    reason: str
+    details: str
 
 
-class NothingWritten(WorkFailed):
-    """A job ended without writing one of its outputs."""
-
-    code = "nothing_written"
-
-    def __init__(self, *, transform: str, outputs: Sequence[str], file: str, line: int) -> None:
-        super().__init__(
-            f"{transform} ended without writing {', '.join(outputs)}; nothing is published. "
-            "Write every output, call ctx.abort_job() to publish nothing on purpose, or declare "
-            "@configure(allow_empty=True).",
-            transform=transform,
-            outputs=list(outputs),
-            file=file,
-            line=line,
-        )
+class NothingWritten(WorkFailed, code="nothing_written"):
+    template = (
+        "{transform} ended without writing {outputs:, }; nothing is published. Write every output, "
+        "call ctx.abort_job() to publish nothing on purpose, or declare "
+        "@configure(allow_empty=True)."
+    )
+    transform: str
+    outputs: Sequence[str]
+    file: str
+    line: int
 
 
-class NotIncremental(WorkFailed):
-    """A job that must be incremental would have to read everything."""
-
-    code = "not_incremental"
-
-    def __init__(self, *, transform: str, reason: str, broken_by: str | None) -> None:
-        super().__init__(
-            f"{transform} declares require_incremental, but would have to read all of its inputs: "
-            f"{reason}. Build it once with --full, raise its semantic_version, or reset the input "
-            "to where it was.",
-            transform=transform,
-            reason=reason,
-            broken_by=broken_by,
-        )
+class NotIncremental(WorkFailed, code="not_incremental"):
+    template = (
+        "{transform} declares require_incremental, but would have to read all of its inputs: "
+        "{reason:.} Build it once with --full, raise its semantic_version, or reset the input to "
+        "where it was."
+    )
+    transform: str
+    reason: str
+    broken_by: str | None
 
 
-class ChecksFailed(WorkFailed):
-    """The rows that a job wrote do not pass its checks; nothing of it was published."""
-
-    code = "checks_failed"
+class ChecksFailed(WorkFailed, code="checks_failed"):
+    """Checks of a job's inputs or outputs failed, each with dataset, name and reason."""
 
     def __init__(
         self,
@@ -93,92 +66,61 @@ class ChecksFailed(WorkFailed):
         file: str | None = None,
         line: int | None = None,
     ) -> None:
-        """Takes dataset, name and reason of each check that stops the job; where the first is."""
-        many = "1 check" if len(failed) == 1 else f"{len(failed)} checks"
+        count = "1 check" if len(failed) == 1 else f"{len(failed)} checks"
         when = "before the transform was called" if before else "on what the transform wrote"
         listed = "; ".join(f"{name!r} on {dataset}: {reason}" for dataset, name, reason in failed)
         super().__init__(
-            f"{many} failed {when}, and nothing is published: {listed}. Mend the data or the "
-            "transform, or declare on_error='WARN' where a failure is only to be recorded.",
+            f"{count} failed {when}, and nothing is published: {listed}. Correct the data or the "
+            "transform, or declare on_error='WARN' to record failures only.",
             before=before,
             file=file,
             line=line,
-            failed=[
-                {"dataset": dataset, "name": name, "reason": reason}
-                for dataset, name, reason in failed
-            ],
+            failed=[dict(zip(("dataset", "name", "reason"), each, strict=True)) for each in failed],
         )
 
 
-class TaskFailed(WorkFailed):
+class TaskFailed(WorkFailed, code="task_failed"):
     """Raised by a task's own code: this attempt failed, another one may succeed."""
 
-    code = "task_failed"
-
     def __init__(self, reason: str) -> None:
-        super().__init__(_reason(reason, type(self).__name__), reason=reason)
+        super().__init__(_checked(self, reason), reason=reason)
 
 
-class TaskTerminalError(WorkFailed):
+class TaskTerminalError(WorkFailed, code="task_terminal"):
     """Raised by a task's own code: no further attempt can succeed."""
 
-    code = "task_terminal"
-
     def __init__(self, reason: str) -> None:
-        super().__init__(_reason(reason, type(self).__name__), reason=reason)
+        super().__init__(_checked(self, reason), reason=reason)
 
 
-class WorkspaceCheckFailed(WorkFailed):
-    """A workspace does not have what its task declares, before or after the body."""
-
-    code = "workspace_check"
-
-    def __init__(self, *, phase: str, check: str, reason: str) -> None:
-        super().__init__(
-            f"the {phase} check {check} failed: {reason}.", phase=phase, check=check, reason=reason
-        )
+class WorkspaceCheckFailed(WorkFailed, code="workspace_check"):
+    template = "the {phase} check {check} failed: {reason:.}"
+    phase: str
+    check: str
+    reason: str
 
 
-class InvalidTaskResult(WorkFailed):
-    """A task's code returned what its result model does not take."""
-
-    code = "invalid_task_result"
-
-    def __init__(self, *, task: str, reason: str) -> None:
-        super().__init__(
-            f"what {task!r} returned does not fit its result model: {reason}.",
-            task=task,
-            reason=reason,
-        )
+class InvalidTaskResult(WorkFailed, code="invalid_task_result"):
+    template = "the value that {task!r} returned does not fit its result model: {reason:.}"
+    task: str
+    reason: str
 
 
-class TaskDeadlinePassed(WorkFailed):
-    """A task's body ran past its deadline and was stopped."""
-
-    code = "task_deadline"
-
-    def __init__(self, *, what: str, seconds: float) -> None:
-        super().__init__(
-            f"{what} took over {seconds:g} s and was stopped; nothing of it is published.",
-            what=what,
-            seconds=seconds,
-        )
+class TaskDeadlinePassed(WorkFailed, code="task_deadline"):
+    template = (
+        "{what} took over {seconds:g} s and was stopped; nothing of it is published. "
+        "Raise the deadline, or give the task less work."
+    )
+    what: str
+    seconds: float
 
 
-class AttemptDied(WorkFailed):
-    """An attempt's process ended without saying how the attempt did."""
-
-    code = "attempt_died"
-
-    def __init__(self, *, how: str) -> None:
-        super().__init__(
-            f"the attempt's process {how} before it reported anything; what it printed is in its "
-            "log.",
-            how=how,
-        )
+class AttemptDied(WorkFailed, code="attempt_died"):
+    template = "the attempt's process {how} before it reported a result. Its output is in its log."
+    how: str
 
 
-def _reason(reason: object, name: str) -> str:
-    if not isinstance(reason, str):
-        raise TypeError(f"{name} takes a reason in words, not {reason!r}")
-    return reason
+def _checked(error: WorkFailed, reason: object) -> str:
+    if isinstance(reason, str):
+        return reason
+    raise TypeError(f"{type(error).__name__} takes its reason as a string, not {reason!r}")

@@ -1,4 +1,4 @@
-"""The Iceberg REST catalog as an ASGI application."""
+"""The Iceberg REST catalog as an ASGI application, and a server of it on this machine."""
 
 from __future__ import annotations
 
@@ -14,41 +14,30 @@ from functools import partial
 from urllib.parse import parse_qsl
 
 import uvicorn
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headgate.errors import (
-    ContextReadOnly,
-    Denied,
-    EndpointNotStarted,
-    HeadgateError,
-    IdempotencyKeyReused,
-    InvalidContext,
-    TokenRefused,
-)
+from headgate import errors
 from headgate.iceberg import commits, tables
 from headgate.iceberg.service import (
     Action,
-    Idempotency,
     Reply,
     Request,
-    ServedTable,
     Service,
     error_reply,
     json_reply,
     problem,
 )
+from headgate.iceberg.table_catalog import Idempotency, ServedTable
 from headgate.model.contexts import decode_prefix, encode_prefix, is_writable, parse_context
 
-# Which request goes where, by the raw path.
+# Routes, by the raw path
 
 Handler = Callable[[Service, Request], Reply]
-# Given the tables that the write made then.
+# The last argument is the tables that the write made.
 Replay = Callable[[Service, Request, Sequence[ServedTable]], Reply]
 
 
@@ -57,11 +46,11 @@ class Route:
     """One operation of the protocol."""
 
     method: str
-    # As the protocol writes it, without `/v1/{prefix}`.
+    # As in the protocol's specification, without `/v1/{prefix}`.
     pattern: str
     handler: Handler
     action: Action = Action.READ
-    # Answers a write that has happened already, when its idempotency key comes again.
+    # Replies to a repeated idempotency key of a write that has happened.
     replay: Replay | None = None
 
     @property
@@ -69,7 +58,7 @@ class Route:
         return f"{self.method} /v1/{{prefix}}/{self.pattern}"
 
     def match(self, segments: tuple[str, ...]) -> Mapping[str, str] | None:
-        """The pattern's variables, or None where the segments do not fit it."""
+        """Return the pattern's variables, or None where the segments do not match it."""
         parts = self.pattern.split("/")
         if len(parts) != len(segments):
             return None
@@ -127,28 +116,30 @@ ROUTES = (
 
 
 def find_route(method: str, segments: tuple[str, ...]) -> tuple[Route, Mapping[str, str]] | None:
-    """The operation that a method and path name, with the path's variables."""
+    """Return the operation of a method and path, with the path's variables."""
     for route in ROUTES:
         if route.method == method and (found := route.match(segments)) is not None:
             return route, found
     return None
 
 
-# What a client is told first: its prefix, and what this endpoint can do.
+# Configuration of a client
 
-# How long a client may repeat a request under its key.
+# How long a client may repeat a request with its idempotency key.
 IDEMPOTENCY_KEY_LIFETIME = "PT24H"
 
 
 def get_config(service: Service, token: str | None, warehouse: str | None) -> Reply:
-    """The settings of a client that asked for a context; each client gets a prefix of its own."""
+    """Return the configuration of a client of a context; each client gets its own prefix."""
     if not warehouse:
-        raise InvalidContext(context="", reason="the catalog property 'warehouse' is not set")
+        raise errors.InvalidContext(
+            context="", reason="the catalog property 'warehouse' is not set"
+        )
     context = parse_context(warehouse)
     service.authorize(token, context, Action.READ)
     overrides = {
         "prefix": encode_prefix(context, client=secrets.token_hex(8)),
-        # Statements then load with a `snapshots` parameter, which a refresh inside a commit lacks.
+        # Statements then load with the parameter `snapshots`, a refresh inside a commit without.
         "snapshot-loading-mode": "all",
         "rest-metrics-reporting-enabled": "false",
     }
@@ -162,13 +153,13 @@ def get_config(service: Service, token: str | None, warehouse: str | None) -> Re
     )
 
 
-# Refusals that were given for an idempotency key, so that the same key hears the same again.
+# The application
 
 
 class RecordedRefusals:
-    """Final 4xx replies by actor and key; writes that happened are on the catalog's record.
+    """Final 4xx replies by actor and idempotency key; the catalog records writes that happened.
 
-    In memory only: a refusal changed nothing, so forgetting it at a restart loses nothing.
+    In memory only: a refused request changed nothing, so a restart loses nothing.
     """
 
     def __init__(self, *, limit: int = 10_000) -> None:
@@ -177,17 +168,17 @@ class RecordedRefusals:
         self._lock = threading.Lock()
 
     def find(self, actor: str, idempotency: Idempotency) -> Reply | None:
-        """The refusal given before; another request under the same key is invalid."""
+        """Return the refusal of a key; another request under the same key is invalid."""
         with self._lock:
             known = self._replies.get((actor, idempotency.key))
         if known is None:
             return None
         if known[0] != idempotency.request_hash:
-            raise IdempotencyKeyReused(key=idempotency.key)
+            raise errors.IdempotencyKeyReused(key=idempotency.key)
         return known[1]
 
     def keep(self, actor: str, idempotency: Idempotency, reply: Reply) -> None:
-        """Remembers a final refusal."""
+        """Record a final refusal."""
         with self._lock:
             self._replies[actor, idempotency.key] = (idempotency.request_hash, reply)
             while len(self._replies) > self._limit:
@@ -198,14 +189,11 @@ _log = logging.getLogger("headgate.endpoint")
 _BODY_LIMIT_BYTES = 64 * 1024 * 1024
 
 
-def create_app(service: Service) -> Starlette:
-    """The endpoint, to be served by itself or mounted below another application."""
-    endpoint = _Endpoint(service)
-    return Starlette(routes=[Mount("/", app=endpoint)])
+class IcebergApp:
+    """The endpoint, to be served by itself or mounted below another ASGI application.
 
-
-class _Endpoint:
-    """Reads a request, answers it on a worker thread, and turns every error into the protocol's."""
+    It handles each request on a worker thread and renders every error as the protocol's.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -230,16 +218,16 @@ class _Endpoint:
     def answer(
         self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
     ) -> Reply:
-        """The reply to one request; never raises."""
+        """Return the reply to one request; never raises."""
         token = _bearer(headers)
         try:
             return self._route(method, path, query, headers, body, token)
-        except HeadgateError as error:
-            return error_reply(error, authenticated=not _from_stranger(error, token))
+        except errors.HeadgateError as error:
+            return error_reply(error, authenticated=_is_authenticated(error, token))
         except Exception:
             _log.exception("%s %s failed", method, path)
             kind = "CommitStateUnknownException" if method == "POST" else "InternalServerError"
-            return problem(500, kind, "the server failed; its log says why. [internal]")
+            return problem(500, kind, "the server failed; its log has the cause. [internal]")
 
     def _route(
         self,
@@ -261,7 +249,7 @@ class _Endpoint:
         context, _ = decode_prefix(segments[1])
         principal = self._service.authorize(token, context, route.action)
         if route.action is Action.WRITE and not is_writable(context):
-            raise ContextReadOnly(context=str(context))
+            raise errors.ContextReadOnly(context=str(context))
         request = Request(
             method=method,
             path=path,
@@ -276,7 +264,7 @@ class _Endpoint:
         return self._perform(route, request)
 
     def _perform(self, route: Route, request: Request) -> Reply:
-        """Runs a handler once for each idempotency key."""
+        """Run a handler once for each idempotency key."""
         idempotency = request.idempotency if route.replay else None
         if route.replay is None or idempotency is None:
             return self._handle(route, request)
@@ -289,11 +277,11 @@ class _Endpoint:
             return route.replay(self._service, request, made)
         try:
             return self._handle(route, request)
-        except HeadgateError as error:
+        except errors.HeadgateError as error:
             reply = error_reply(error)
             if reply.status >= 500:
                 return reply
-            # The same request may have come first while this one was being answered.
+            # The same request may have been handled by another thread meanwhile.
             if (made := recall()) is not None:
                 return route.replay(self._service, request, made)
             self._refusals.keep(request.principal.actor, idempotency, reply)
@@ -302,13 +290,13 @@ class _Endpoint:
     def _handle(self, route: Route, request: Request) -> Reply:
         try:
             return route.handler(self._service, request)
-        except Denied as refusal:
+        except errors.Denied as refusal:
             self._service.refused(request.principal, route.action, refusal)
             raise
 
 
 async def _read_body(http: HttpRequest) -> bytes | None:
-    """The whole body, or None as soon as it is over the limit."""
+    """Return the whole body, or None as soon as it is over the limit."""
     chunks, size = [], 0
     async for chunk in http.stream():
         size += len(chunk)
@@ -319,7 +307,7 @@ async def _read_body(http: HttpRequest) -> bytes | None:
 
 
 def _raw_path(scope: Scope) -> str:
-    """The path as sent, below where this application is mounted.
+    """Return the path as sent, below where this application is mounted.
 
     Decoding comes after splitting: `%2F` and `%1F` may be inside a name.
     """
@@ -328,11 +316,11 @@ def _raw_path(scope: Scope) -> str:
     return text.removeprefix(scope.get("root_path", ""))
 
 
-def _from_stranger(error: HeadgateError, token: str | None) -> bool:
-    """Whether whoever is denied showed no good token at all, and is told to show one."""
+def _is_authenticated(error: errors.HeadgateError, token: str | None) -> bool:
+    """Return whether the client of a refused request sent a good token."""
     if token is None:
-        return isinstance(error, Denied)
-    return isinstance(error, TokenRefused) and not error.is_good
+        return not isinstance(error, errors.Denied)
+    return not isinstance(error, errors.TokenRefused) or error.is_good
 
 
 def _bearer(headers: Mapping[str, str]) -> str | None:
@@ -340,15 +328,15 @@ def _bearer(headers: Mapping[str, str]) -> str | None:
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
-# The endpoint on this machine only, for as long as somebody needs it.
+# A server on this machine
 
 _POLL_SECONDS = 0.005
 
 
 class LoopbackEndpoint:
-    """Serves an application on a free port, of 127.0.0.1 unless told, from a daemon thread.
+    """Serves an application on a free port, by default of 127.0.0.1, from a daemon thread.
 
-    Off the main thread uvicorn leaves the process's signals alone.
+    Off the main thread uvicorn installs no signal handlers.
     """
 
     def __init__(
@@ -363,7 +351,7 @@ class LoopbackEndpoint:
                 log_level="warning",
                 access_log=False,
                 lifespan="off",
-                # Spark keeps connections; closing one under it would look like a lost commit.
+                # Spark keeps connections; to it, closing one is a lost commit.
                 timeout_keep_alive=600,
                 timeout_graceful_shutdown=2,
             )
@@ -372,9 +360,9 @@ class LoopbackEndpoint:
         self._thread: threading.Thread | None = None
 
     def start(self) -> str:
-        """Starts serving and returns the URL, once requests are answered."""
+        """Start serving, and return the URL once requests are accepted."""
         listening = self._listen()
-        # Accepted connections inherit it; else a reply's second packet waits 40 ms for the first.
+        # Accepted connections inherit it; without it a reply's second packet waits 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listening.getsockname()[1]
         self._socket = listening
@@ -389,12 +377,14 @@ class LoopbackEndpoint:
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 self.stop()
-                raise EndpointNotStarted(where=f"{self._host}:{port}", reason="the log says why")
+                raise errors.EndpointNotStarted(
+                    where=f"{self._host}:{port}", reason="the log has the cause"
+                )
             time.sleep(_POLL_SECONDS)
         return f"http://{self._host}:{port}"
 
     def stop(self) -> None:
-        """Stops serving and waits for the thread; safe to call twice."""
+        """Stop serving and wait for the thread; safe to call twice."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(timeout=10)
@@ -405,4 +395,4 @@ class LoopbackEndpoint:
         try:
             return socket.create_server((self._host, 0))
         except OSError as error:
-            raise EndpointNotStarted(where=self._host, reason=str(error)) from error
+            raise errors.EndpointNotStarted(where=self._host, reason=str(error)) from error

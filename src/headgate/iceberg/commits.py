@@ -1,107 +1,35 @@
-"""Commits: requirements, updates, and the one write that makes their result visible."""
+"""Commits: requirements and updates of one or many tables, made visible by one write."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.errors import (
-    AttemptSuperseded,
-    ClientCleanupRefused,
-    Conflict,
-    Exists,
-    ImpossibleTableChange,
-    MalformedRequest,
-    NotFound,
-    RequirementFailed,
-    StaleReplacement,
-    TableExists,
-    TableNotFound,
-    TablePlaceRefused,
-    TransactionNotOpen,
-)
+from headgate import errors
 from headgate.iceberg.service import (
     NO_CONTENT,
     OVERLAY,
     Reply,
     Request,
-    ServedTable,
     Service,
-    TableChange,
     read_identifier,
+    reply_applied,
+    without_overlay,
 )
-from headgate.iceberg.tables import reply_applied
+from headgate.iceberg.table_catalog import ServedTable, TableChange
 from headgate.model.contexts import JobContext
 from headgate.model.ids import DatasetId, mint_content
 from headgate.model.names import DatasetName
-from headgate.tables.classify import effect_between
-from headgate.tables.register import check_places, unseen
-from headgate.tables.shape import Json, Metadata, read_int, read_object, read_objects
-from headgate.tables.updates import apply_create, apply_updates, check_known, find_unmet
+from headgate.tables.metadata import Json, Metadata, read_int, read_object, read_objects
+from headgate.tables.referenced_files import added_items, check_file_locations
+from headgate.tables.snapshots import effect_between
+from headgate.tables.updates import apply_create, apply_updates, check_update_kinds, find_unmet
 from headgate.tables.versions import StoredVersion
-
-# Replacing commits: those that take rows away which their author may never have seen.
-#
-# Stock clients lose updates here. REPLACE TABLE asserts nothing about the rows it replaces, and a
-# static INSERT OVERWRITE refreshes its base just before it commits. So what counts is the version
-# that the client was given when its statement began.
-
-
-def refuse_stale_replacement(
-    service: Service,
-    request: Request,
-    base: ServedTable,
-    held: StoredVersion,
-    metadata: Metadata,
-) -> None:
-    """Raises where `metadata` replaces rows of `base` that came after what the client read."""
-    if isinstance(request.context, JobContext):
-        # A job's outputs are its own: nobody else can have added anything.
-        return
-    if not is_replacing(held.metadata, metadata):
-        return
-    added = frozenset(item["snapshot-id"] for item in unseen(held.metadata, metadata))
-    read = service.served.find(request.prefix, base.name)
-    if read is None:
-        return
-    stale = read.location != base.location and _rows_differ(service, read.location, held)
-    if stale or added & read.refused:
-        service.served.note_refusal(request.prefix, base.name, base.location, added)
-        raise StaleReplacement(
-            table=str(base.name),
-            context=str(request.context),
-            read=read.location,
-            current=base.location,
-        )
-
-
-def is_replacing(base: Metadata, new: Metadata) -> bool:
-    """Whether rows of the base are gone in the new version for another reason than a DELETE."""
-    effect = effect_between(base, new)
-    if effect.replaces:
-        return True
-    return any(_overwrites(snapshot) for snapshot in unseen(base, new))
-
-
-def _overwrites(snapshot: Json) -> bool:
-    """An overwrite that removed whole data files; row-level deletes check conflicts themselves."""
-    summary = snapshot.get("summary") or {}
-    removed = str(summary.get("deleted-data-files", "0"))
-    return summary.get("operation") == "overwrite" and removed.isdecimal() and int(removed) > 0
-
-
-def _rows_differ(service: Service, read_location: str, held: StoredVersion) -> bool:
-    try:
-        read = service.versions.read(read_location)
-    except NotFound:
-        # Cleanup took it: it cannot be what the branch shows now.
-        return True
-    return effect_between(read.metadata, held.metadata).changes_content
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableCommit:
-    """What one request asks of one table."""
+    """One table's part of a commit request."""
 
     name: DatasetName
     requirements: Sequence[Json]
@@ -113,7 +41,7 @@ class TableCommit:
 
     @property
     def snapshots(self) -> frozenset[int]:
-        """Ids of the snapshots that the request adds."""
+        """Return the ids of the snapshots that the request adds."""
         return frozenset(
             read_int(read_object(update, "snapshot"), "snapshot-id")
             for update in self.updates
@@ -122,20 +50,20 @@ class TableCommit:
 
 
 def commit_table(service: Service, request: Request) -> Reply:
-    """Commits to one table and answers with its new version."""
+    """Commit to one table and return its new version."""
     commit = _read_commit(request.table, request.json)
     (table,) = _commit(service, request, [commit])
     return reply_applied(service, table)
 
 
 def commit_transaction(service: Service, request: Request) -> Reply:
-    """Commits to several tables, all together or not at all."""
+    """Commit to several tables, all or none."""
     commits = [
         _read_commit(read_identifier(item, "identifier"), item)
         for item in read_objects(request.json, "table-changes")
     ]
     if len({commit.name for commit in commits}) != len(commits):
-        raise MalformedRequest(what="the transaction", reason="it names a table twice")
+        raise errors.MalformedRequest(what="the transaction", reason="it names a table twice")
     _commit(service, request, commits)
     return NO_CONTENT
 
@@ -143,10 +71,10 @@ def commit_transaction(service: Service, request: Request) -> Reply:
 def _read_commit(name: DatasetName, body: Json) -> TableCommit:
     requirements = read_objects(body, "requirements")
     updates = read_objects(body, "updates")
-    check_known(updates)
+    check_update_kinds(updates)
     for update in updates:
         if update["action"] == "remove-snapshots":
-            raise ClientCleanupRefused(what=f"removing snapshots of {name}")
+            raise errors.ClientCleanupRefused(what=f"removing snapshots of {name}")
     return TableCommit(
         name=name,
         requirements=requirements,
@@ -155,11 +83,9 @@ def _read_commit(name: DatasetName, body: Json) -> TableCommit:
 
 
 def _without_overlay(update: Json) -> Json:
-    """The server's own settings come back from clients that copy what they were served."""
     updates, removals = update.get("updates"), update.get("removals")
     if update["action"] == "set-properties" and isinstance(updates, dict):
-        kept = {key: value for key, value in updates.items() if key not in OVERLAY}
-        return {**update, "updates": kept}
+        return {**update, "updates": without_overlay(updates)}
     if update["action"] == "remove-properties" and isinstance(removals, list):
         kept_keys = [key for key in removals if not (isinstance(key, str) and key in OVERLAY)]
         return {**update, "removals": kept_keys}
@@ -169,7 +95,7 @@ def _without_overlay(update: Json) -> Json:
 def _commit(
     service: Service, request: Request, commits: Sequence[TableCommit]
 ) -> Sequence[ServedTable]:
-    """The tables as they are after the commits, all of which have happened, or none."""
+    """Apply the commits, all or none, and return the tables as they are then."""
     try:
         prepared = [_prepare(service, request, commit) for commit in commits]
         changes = [item for item in prepared if isinstance(item, TableChange)]
@@ -182,11 +108,11 @@ def _commit(
             tables = [next(served) if isinstance(item, TableChange) else item for item in prepared]
         else:
             tables = [item for item in prepared if isinstance(item, ServedTable)]
-    except (AttemptSuperseded, TransactionNotOpen):
-        # Whatever landed before, landed nowhere: its author must stop.
+    except (errors.AttemptSuperseded, errors.TransactionNotOpen):
+        # An ended attempt or transaction accepts no more writes: the client must stop.
         raise
-    except (Conflict, Exists):
-        # A client whose reply got lost sends its commit again: it has landed, so it is no conflict.
+    except (errors.Conflict, errors.Exists):
+        # A client that lost the reply sends its commit again: one that landed is not a conflict.
         landed = [_find_landed(service, request, commit) for commit in commits]
         tables = [table for table in landed if table is not None]
         if len(tables) != len(commits):
@@ -206,15 +132,15 @@ def _find_landed(service: Service, request: Request, commit: TableCommit) -> Ser
 
 
 def _prepare(service: Service, request: Request, commit: TableCommit) -> TableChange | ServedTable:
-    """The change that a commit amounts to, its version stored, or the table where it is none."""
+    """Store the version that a commit makes; return the table where it changes nothing."""
     base = service.catalog.resolve(request.context, commit.name)
     if base is None:
         return _prepare_create(service, request, commit)
     held = service.versions.read(base.location)
     if commit.creates:
-        raise TableExists(table=str(commit.name), context=str(request.context))
+        raise errors.TableExists(table=str(commit.name), context=str(request.context))
     if unmet := find_unmet(held.metadata, commit.requirements):
-        raise unmet.to_error()
+        raise unmet
     metadata = apply_updates(
         held.metadata, commit.updates, now_ms=service.now_ms(), base_location=base.location
     )
@@ -222,30 +148,32 @@ def _prepare(service: Service, request: Request, commit: TableCommit) -> TableCh
         return base
     place = held.metadata["location"]
     if metadata["location"] != place:
-        raise TablePlaceRefused(setting="LOCATION", value=metadata["location"], location=place)
-    check_places(metadata, held.metadata)
-    refuse_stale_replacement(service, request, base, held, metadata)
+        raise errors.TablePlaceRefused(
+            setting="LOCATION", value=metadata["location"], location=place
+        )
+    check_file_locations(metadata, held.metadata)
+    _check_replacement(service, request, base, held, metadata)
     return _change(service, base.dataset_id, base, held, metadata, commit.name)
 
 
 def _prepare_create(service: Service, request: Request, commit: TableCommit) -> TableChange:
+    unmet = find_unmet(None, commit.requirements)
     if not commit.creates:
-        find_unmet(None, commit.requirements)
-        raise TableNotFound(table=str(commit.name), context=str(request.context))
-    if unmet := find_unmet(None, commit.requirements):
-        raise unmet.to_error()
+        raise errors.TableNotFound(table=str(commit.name), context=str(request.context))
+    if unmet:
+        raise unmet
     metadata = apply_create(commit.updates, now_ms=service.now_ms())
     dataset = service.versions.find_dataset(metadata["location"])
     if dataset is None:
-        raise ImpossibleTableChange(
+        raise errors.ImpossibleTableChange(
             change=f"location {metadata['location']!r}",
             reason="tables lie below the warehouse, by dataset; leave LOCATION out",
         )
-    check_places(metadata)
+    check_file_locations(metadata)
     known = service.catalog.find_dataset_id(commit.name)
     if known is not None and known != dataset:
-        # Somebody made a dataset of that name on another branch after this one was staged.
-        raise RequirementFailed(requirement="dataset", expected=dataset, actual=known)
+        # A write on another branch created the dataset after this table was staged.
+        raise errors.RequirementFailed(requirement="dataset", expected=dataset, actual=known)
     return _change(service, dataset, None, None, metadata, commit.name)
 
 
@@ -259,12 +187,70 @@ def _change(
 ) -> TableChange:
     effect = effect_between(held.metadata if held else None, metadata)
     version = service.versions.write(dataset, metadata)
-    copied = base is not None and not effect.changes_content
     return TableChange(
         name=name,
         dataset_id=dataset,
         base=base,
         location=version.location,
-        content_id=base.content_id if base is not None and copied else mint_content(),
-        type=effect.natural,
+        content_id=base.content_id if base and not effect.changes_content else mint_content(),
+        type=effect.inferred_type,
     )
+
+
+# Replacing commits
+#
+# A replacing commit removes rows that the client may never have read, and stock clients do not
+# notice. REPLACE TABLE asserts nothing about the rows it replaces, and a static INSERT OVERWRITE
+# refreshes its base just before it commits. So the version that the client's statement started
+# from decides.
+
+
+def is_replacing(base: Metadata, new: Metadata) -> bool:
+    """Return whether rows of the base are gone in the new version, other than by a DELETE."""
+    if effect_between(base, new).replaces:
+        return True
+    return any(_overwrites(snapshot) for snapshot in added_items(base, new))
+
+
+def _check_replacement(
+    service: Service,
+    request: Request,
+    base: ServedTable,
+    held: StoredVersion,
+    metadata: Metadata,
+) -> None:
+    """Raise if `metadata` replaces rows of `base` that are newer than what the client read."""
+    if isinstance(request.context, JobContext):
+        # Only the job itself writes its outputs.
+        return
+    if not is_replacing(held.metadata, metadata):
+        return
+    added = frozenset(item["snapshot-id"] for item in added_items(held.metadata, metadata))
+    read = service.served.find(request.prefix, base.name)
+    if read is None:
+        return
+    stale = read.location != base.location and _rows_differ(service, read.location, held)
+    if stale or added & read.refused:
+        service.served.note_refusal(request.prefix, base.name, base.location, added)
+        raise errors.StaleReplacement(
+            table=str(base.name),
+            context=str(request.context),
+            read=read.location,
+            current=base.location,
+        )
+
+
+def _overwrites(snapshot: Json) -> bool:
+    """Return whether whole data files were removed; row-level deletes check for conflicts."""
+    summary = snapshot.get("summary") or {}
+    removed = str(summary.get("deleted-data-files", "0"))
+    return summary.get("operation") == "overwrite" and removed.isdecimal() and int(removed) > 0
+
+
+def _rows_differ(service: Service, read_location: str, held: StoredVersion) -> bool:
+    try:
+        read = service.versions.read(read_location)
+    except errors.NotFound:
+        # Cleanup removed it, so the branch does not show it.
+        return True
+    return effect_between(read.metadata, held.metadata).changes_content

@@ -1,194 +1,102 @@
-"""The parts that every handler works with."""
+"""The endpoint's service and its authorization, and the requests and replies of its handlers."""
 
 from __future__ import annotations
 
 import base64
 import enum
 import hashlib
+import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
 import orjson
 
 from headgate import errors
-from headgate.errors import Denied, MalformedRequest
-from headgate.model.contexts import Context
-from headgate.model.ids import ContentId, DatasetId, TransactionId
+from headgate.catalog.attempts import check_newest, find_attempt_by_token
+from headgate.catalog.database import Connection, Database
+from headgate.errors import Denied, MalformedRequest, TokenRefused
+from headgate.iceberg.table_catalog import (
+    Idempotency,
+    Namespace,
+    Principal,
+    ServedTable,
+    TableCatalog,
+)
+from headgate.model.contexts import Context, JobContext
 from headgate.model.names import DatasetName, check_name_part
-from headgate.model.nouns import AttemptRef, TransactionType
-from headgate.tables.shape import Json, Metadata, as_object, read_object, read_str, read_strings
+from headgate.tables.metadata import Json, Metadata, as_object, read_object, read_str, read_strings
 from headgate.tables.versions import StoredVersion, TableVersions, WeighedCache
 
-# What the endpoint needs from the truth: who may act, what names mean, and one way to write.
-
-Namespace = tuple[str, ...]
+# Authorization
 
 
 class Action(enum.StrEnum):
-    """What a request wants to do in its context."""
+    """What a request does in its context."""
 
     READ = "read"
     WRITE = "write"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Principal:
-    """Who acts: the name that history records, and the attempt that the fence compares."""
-
-    actor: str
-    attempt: AttemptRef | None = None
-    # An admin: allowed on protected branches.
-    may_write_protected: bool = False
-
-
-# Raises `Denied` where the token is unknown, revoked or not enough for the action.
+# Raises `Denied` where the token is unknown, revoked or does not allow the action.
 Authorize = Callable[[str | None, Context, Action], Principal]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServedTable:
-    """A name, resolved in a context: the version that the context shows for it."""
+class EmbeddedTokens:
+    """Tokens of one loopback endpoint: a session's acts for a person, a job's for an attempt."""
 
-    name: DatasetName
-    dataset_id: DatasetId
-    # Where in the context's chain it was found; for a unit or job, the branch that it writes to.
-    branch: str
-    # None where a unit or job has only a working version so far.
-    transaction: TransactionId | None
-    location: str
-    content_id: ContentId
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sessions: dict[str, str] = {}
 
+    def issue(self, actor: str) -> str:
+        """Return a token for one session of this process; it is kept in memory only."""
+        token = secrets.token_urlsafe(32)
+        self._sessions[token] = actor
+        return token
 
-@dataclass(frozen=True, kw_only=True)
-class TableChange:
-    """One table's step to a new version that is already stored but not yet visible."""
-
-    name: DatasetName
-    dataset_id: DatasetId
-    # What the context showed when the change was prepared; None: no table of that name.
-    base: ServedTable | None
-    location: str
-    content_id: ContentId
-    type: TransactionType
-    # False for a registered table: its earlier files are somebody else's.
-    owned: bool = True
+    def __call__(self, token: str | None, context: Context, action: Action) -> Principal:
+        if token is None:
+            raise TokenRefused(reason="the request has none")
+        actor = self._sessions.get(token)
+        if actor is None:
+            return self._database.read(lambda c: job_principal(c, token, context))
+        refuse_job(context)
+        return Principal(actor=actor)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Idempotency:
-    """A client's key for one request, with a digest of what it asked."""
-
-    key: str
-    request_hash: str
+def refuse_job(context: Context) -> None:
+    """Raise for a job's context: only the job's own attempt may use it, whatever the role."""
+    if isinstance(context, JobContext):
+        raise TokenRefused(reason=f"{context} is open to its own attempt only", is_good=True)
 
 
-class TableCatalog(Protocol):
-    """The truth as the endpoint sees it; every method may block and is called from a thread.
-
-    Writes are atomic, are refused with an error of `headgate.errors`, and have happened once they
-    return. One that may or may not have happened raises `OutcomeUnknown`. A write whose
-    idempotency key is on record changes nothing and returns what it returned then.
-    """
-
-    def resolve(self, context: Context, name: DatasetName) -> ServedTable | None:
-        """The version that a name means in a context, or None."""
-        ...
-
-    def find_dataset_id(self, name: DatasetName) -> DatasetId | None:
-        """The dataset of that name on any branch, or None where there has never been one."""
-        ...
-
-    def list_tables(self, context: Context, namespace: Namespace) -> Sequence[str]:
-        """Names of the tables that the context shows in a namespace."""
-        ...
-
-    def commit(
-        self,
-        principal: Principal,
-        context: Context,
-        changes: Sequence[TableChange],
-        idempotency: Idempotency | None,
-    ) -> Sequence[ServedTable]:
-        """Makes all changes visible together, in the same order, or none.
-
-        A base that the context no longer shows is `ViewConflict`.
-        """
-        ...
-
-    def drop(
-        self,
-        principal: Principal,
-        context: Context,
-        table: ServedTable,
-        idempotency: Idempotency | None,
-    ) -> None:
-        """Puts a tombstone on the context's branch."""
-        ...
-
-    def rename(
-        self,
-        principal: Principal,
-        context: Context,
-        table: ServedTable,
-        to: DatasetName,
-        idempotency: Idempotency | None,
-    ) -> None:
-        """A tombstone, and a new dataset with the same version, together."""
-        ...
-
-    def recall(
-        self, principal: Principal, context: Context, idempotency: Idempotency
-    ) -> Sequence[ServedTable] | None:
-        """The tables that a write with this key made, or None where none has happened.
-
-        Another request under the key is `IdempotencyKeyReused`.
-        """
-        ...
-
-    def list_namespaces(self) -> Sequence[Namespace]:
-        """All namespaces; they are the same in every context."""
-        ...
-
-    def find_namespace(self, namespace: Namespace) -> Mapping[str, str] | None:
-        """A namespace's properties, or None."""
-        ...
-
-    def create_namespace(
-        self,
-        principal: Principal,
-        namespace: Namespace,
-        properties: Mapping[str, str],
-        idempotency: Idempotency | None,
-    ) -> None:
-        """Makes a namespace, or raises `NamespaceExists`."""
-        ...
-
-    def update_namespace(
-        self,
-        principal: Principal,
-        namespace: Namespace,
-        removals: Sequence[str],
-        updates: Mapping[str, str],
-        idempotency: Idempotency | None,
-    ) -> frozenset[str]:
-        """Removes and sets properties, or raises `NamespaceNotFound`; which could be removed."""
-        ...
-
-    def drop_namespace(
-        self, principal: Principal, namespace: Namespace, idempotency: Idempotency | None
-    ) -> None:
-        """Removes a namespace without datasets, or raises `NamespaceNotEmpty`."""
-        ...
+def job_principal(connection: Connection, token: str, context: Context) -> Principal:
+    """Return the attempt of a job's token, which must be the newest, in its own job's context."""
+    found = find_attempt_by_token(connection, token)
+    if found is None:
+        raise TokenRefused(reason="it is unknown here")
+    attempt, _ = found
+    if not isinstance(context, JobContext) or context.id != job_id(
+        attempt.ref.key, attempt.ref.epoch
+    ):
+        raise TokenRefused(reason=f"it is for another context than {context}", is_good=True)
+    check_newest(connection, attempt.ref)
+    return Principal(actor=attempt.actor, attempt=attempt.ref)
 
 
-# Replies, and the one table that says how each error looks to an Iceberg client.
+def job_id(key: str, epoch: int) -> str:
+    """Return the id of an attempt's context, `job:<key>:<epoch>`."""
+    return f"{key}:{epoch}"
+
+
+# Replies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +108,8 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-# What Spark does with a status decides it (403: fails at once and deletes its staged files;
-# 409: tries again for two seconds, then cleans up; 5xx: asks whether the commit has landed).
+# Chosen by what Spark does with a status: at 403 it fails at once and deletes its staged files, at
+# 409 it retries for two seconds and then deletes them, at 5xx it checks whether the commit landed.
 # The nearest class in an error's ancestry counts.
 _FORBIDDEN = (403, "ForbiddenException")
 _NO_TABLE = (404, "NoSuchTableException")
@@ -209,7 +117,7 @@ _COMMIT_FAILED = (409, "CommitFailedException")
 ERROR_TABLE: dict[type[errors.HeadgateError], tuple[int, str]] = {
     errors.Invalid: (400, "BadRequestException"),
     errors.Denied: _FORBIDDEN,
-    # A superseded attempt and a closed transaction never succeed later: no retries, clean up.
+    # A superseded attempt and a closed transaction never succeed later: no retries.
     errors.AttemptSuperseded: _FORBIDDEN,
     errors.TransactionNotOpen: _FORBIDDEN,
     errors.NotFound: (404, "NotFoundException"),
@@ -228,15 +136,12 @@ ERROR_TABLE: dict[type[errors.HeadgateError], tuple[int, str]] = {
 
 
 def status_of(error: errors.HeadgateError) -> tuple[int, str]:
-    """HTTP status and Iceberg's exception name for an error."""
-    for kind in type(error).__mro__:
-        if kind in ERROR_TABLE:
-            return ERROR_TABLE[kind]
-    return ERROR_TABLE[errors.HeadgateError]
+    """Return the HTTP status and Iceberg's exception name for an error."""
+    return next(ERROR_TABLE[kind] for kind in type(error).__mro__ if kind in ERROR_TABLE)
 
 
 def error_reply(error: errors.HeadgateError, *, authenticated: bool = True) -> Reply:
-    """The protocol's error body; the stable code ends the message, where Spark shows it too."""
+    """Return the protocol's error body; the stable code ends the message, where Spark prints it."""
     status, kind = status_of(error)
     if status == 403 and not authenticated:
         status, kind = 401, "NotAuthorizedException"
@@ -245,7 +150,7 @@ def error_reply(error: errors.HeadgateError, *, authenticated: bool = True) -> R
 
 
 def problem(status: int, kind: str, message: str, *, facts: Any = None) -> Reply:
-    """An error body as the protocol words it."""
+    """Return an error body of the protocol."""
     model = {"message": message, "type": kind, "code": status, "stack": []}
     if facts is not None:
         model["headgate"] = facts
@@ -253,7 +158,7 @@ def problem(status: int, kind: str, message: str, *, facts: Any = None) -> Reply
 
 
 def json_reply(value: Any, *, status: int = 200) -> Reply:
-    """A JSON document."""
+    """Return a JSON document."""
     return Reply(
         status=status, body=orjson.dumps(value), headers={"content-type": "application/json"}
     )
@@ -262,15 +167,15 @@ def json_reply(value: Any, *, status: int = 200) -> Reply:
 NO_CONTENT = Reply(status=204)
 
 
-# Table versions as clients get them: the stored metadata with the server's own settings on top.
+# Table versions as clients get them: the stored metadata with the server's own properties on top
 
-# Makes clients refuse to expire snapshots, remove orphans and purge: branches share files.
+# Clients then refuse to expire snapshots, remove orphan files and purge: branches share files.
 OVERLAY = {"gc.enabled": "false"}
 _ALL, _REFS = "all", "refs"
 
 
 class RenderedTables:
-    """Response bodies by version; a version never changes, but it may forget snapshots."""
+    """Response bodies by version, which never changes but for the snapshots that cleanup drops."""
 
     def __init__(self, *, cache_bytes: int = 64 * 1024 * 1024) -> None:
         self._bodies: WeighedCache[bytes] = WeighedCache(limit=cache_bytes)
@@ -278,9 +183,9 @@ class RenderedTables:
     def reply(
         self, version: StoredVersion, *, snapshots: str = _ALL, known_etag: str | None = None
     ) -> Reply:
-        """The version as a load or commit result; 304 where the client has it already."""
+        """Return the version as a load or commit result; 304 where the client has it already."""
         listed = len(version.metadata.get("snapshots") or [])
-        etag = etag_of(version.location, f"{snapshots} {listed}")
+        etag = _etag_of(version.location, f"{snapshots} {listed}")
         if known_etag == etag:
             return Reply(status=304, headers={"etag": etag})
         body = self._bodies.find(etag)
@@ -294,14 +199,18 @@ class RenderedTables:
 
 
 def table_result(metadata: Metadata, location: str | None) -> Json:
-    """A load result; without a location for a table that is only staged."""
+    """Return a load result; without a location for a table that is only staged."""
     properties = {**(metadata.get("properties") or {}), **OVERLAY}
     result: Json = {"metadata": {**metadata, "properties": properties}, "config": {}}
     return {"metadata-location": location, **result} if location else result
 
 
-def etag_of(location: str, snapshots: str) -> str:
-    """A tag that differs wherever the body differs."""
+def without_overlay(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the server's own properties, which clients send back with those of the table."""
+    return {key: value for key, value in properties.items() if key not in OVERLAY}
+
+
+def _etag_of(location: str, snapshots: str) -> str:
     digest = hashlib.sha256(f"{snapshots} {location}".encode()).hexdigest()
     return f'"{digest[:32]}"'
 
@@ -312,25 +221,25 @@ def _only_refs(metadata: Metadata) -> Metadata:
     return {**metadata, "snapshots": kept}
 
 
-# What each client has read: the memory that catches a replacement prepared on an older view.
+# The versions that clients have read, to reject a replacement prepared on an older one
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastRead:
-    """The version that a client last read on purpose."""
+    """The version that a client's statement last started from."""
 
     location: str
-    # The client marks its statements' loads, so an unmarked one is a refresh inside a commit.
+    # True if the client marks its statements' loads: an unmarked one is a refresh in a commit.
     marks_loads: bool
-    # A refused snapshot stays refused, however often its client refreshes and sends it again.
+    # A rejected snapshot stays rejected, however often the client refreshes and sends it again.
     refused: frozenset[int] = frozenset()
 
 
 class ServedVersions:
-    """Remembers, for each client and table, which version a statement was given to start from.
+    """Records, for each client and table, the version that the client's statement started from.
 
     Spark loads a table with `?snapshots=…` when it plans a statement, and again without it just
-    before it commits. Only the first is what the statement's author saw.
+    before it commits. Only the first is the version that the statement read.
     """
 
     def __init__(self, *, limit: int = 50_000) -> None:
@@ -339,7 +248,7 @@ class ServedVersions:
         self._lock = threading.Lock()
 
     def note_load(self, client: str, name: DatasetName, location: str, *, marked: bool) -> None:
-        """A client was given this version."""
+        """Record that a client loaded this version."""
         with self._lock:
             known = self._last.get((client, name))
             if known is not None and known.marks_loads and not marked:
@@ -347,7 +256,7 @@ class ServedVersions:
             self._keep(client, name, LastRead(location=location, marks_loads=marked))
 
     def note_commit(self, client: str, name: DatasetName, location: str) -> None:
-        """A client made this version, and so knows it."""
+        """Record that a client made this version."""
         with self._lock:
             known = self._last.get((client, name))
             marks = known is not None and known.marks_loads
@@ -356,7 +265,7 @@ class ServedVersions:
     def note_refusal(
         self, client: str, name: DatasetName, location: str, snapshots: frozenset[int]
     ) -> None:
-        """A client was told that its snapshots are stale: a later statement may start from here."""
+        """Record that a client's snapshots are stale; a later statement may start from here."""
         with self._lock:
             known = self._last.get((client, name))
             if known is None or not snapshots:
@@ -365,7 +274,7 @@ class ServedVersions:
             self._keep(client, name, replace(known, location=location, refused=refused))
 
     def find(self, client: str, name: DatasetName) -> LastRead | None:
-        """What the client last read, if it is still remembered."""
+        """Return what the client last read, if it is still on record."""
         with self._lock:
             return self._last.get((client, name))
 
@@ -376,34 +285,37 @@ class ServedVersions:
             self._last.popitem(last=False)
 
 
+# The service
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _keep_nothing(principal: Principal, action: Action, refusal: Denied) -> None:
-    """An embedded endpoint has nobody who would look at an audit."""
+def _record_nothing(principal: Principal, action: Action, refusal: Denied) -> None:
+    """An embedded endpoint keeps no audit log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """One endpoint: its truth, its versions, and what it remembers of its clients."""
+    """One endpoint: its catalog, its table versions, and what it keeps of its clients."""
 
     catalog: TableCatalog
     versions: TableVersions
     authorize: Authorize
-    # Reads a metadata file that is being registered, from wherever it lies; `NotFound` or
-    # `StorageUnavailable` where it cannot.
+    # Reads a metadata file outside the warehouse, to register it; raises `NotFound` or
+    # `StorageUnavailable`.
     read_outside: Callable[[str], bytes]
-    # Hears of what was refused to somebody who had been let in, as by a branch's protection.
-    refused: Callable[[Principal, Action, Denied], None] = _keep_nothing
-    # Settings handed to every client, such as where S3 is.
+    # Records what was refused to an authorized client, for example by a branch's protection.
+    refused: Callable[[Principal, Action, Denied], None] = _record_nothing
+    # Properties that every client gets, such as the address of S3.
     client_defaults: Mapping[str, str] = field(default_factory=dict)
     rendered: RenderedTables = field(default_factory=RenderedTables)
     served: ServedVersions = field(default_factory=ServedVersions)
     now_ms: Callable[[], int] = _now_ms
 
 
-# Requests as the handlers see them: decoded once, checked as they are read.
+# Requests
 
 _LEVELS = "\x1f"
 _PAGE_SIZE = 1000
@@ -412,11 +324,11 @@ _DEPTH_LIMIT = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One call on a context, by a known principal."""
+    """One call on a context, by an authorized principal."""
 
     method: str
     path: str
-    # The prefix as sent: a context, and which of its clients asks.
+    # The prefix as sent: a context and one of its clients.
     prefix: str
     context: Context
     principal: Principal
@@ -428,7 +340,7 @@ class Request:
 
     @cached_property
     def json(self) -> Json:
-        """The body as a JSON object."""
+        """Return the body as a JSON object."""
         try:
             found = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
@@ -438,30 +350,30 @@ class Request:
 
     @property
     def namespace(self) -> Namespace:
-        """The namespace in the path; `%1F` separates its levels."""
+        """Return the namespace in the path; `%1F` separates its levels."""
         return parse_levels(unquote(self.arguments["namespace"]))
 
     @property
     def table(self) -> DatasetName:
-        """The table in the path."""
+        """Return the table in the path."""
         return checked_name(self.namespace, unquote(self.arguments["table"]))
 
     @property
     def idempotency(self) -> Idempotency | None:
-        """The client's key, if it sent one."""
+        """Return the client's key, if it sent one."""
         key = self.headers.get("idempotency-key")
         if key is None:
             return None
         try:
             canonical = str(UUID(key))
         except ValueError as error:
-            raise MalformedRequest(what="the Idempotency-Key", reason="it is no UUID") from error
+            raise MalformedRequest(what="the Idempotency-Key", reason="it is not a UUID") from error
         digest = hashlib.sha256(f"{self.method} {self.path}\n".encode() + self.body)
         return Idempotency(key=canonical, request_hash=digest.hexdigest())
 
 
 def _check_depth(value: Any) -> None:
-    """What nests deeper could be stored but not be written out again with a reply around it."""
+    """Raise for a body that could be stored but not be encoded again inside a reply."""
     level = [value]
     for _ in range(_DEPTH_LIMIT):
         level = [
@@ -476,15 +388,19 @@ def _check_depth(value: Any) -> None:
 
 
 def parse_levels(text: str) -> Namespace:
-    """A namespace from its levels in one text."""
-    levels = tuple(text.split(_LEVELS))
-    for level in levels:
+    """Parse a namespace from its levels in one text."""
+    return checked_namespace(text.split(_LEVELS))
+
+
+def checked_namespace(levels: Sequence[str]) -> Namespace:
+    """Return a namespace, all levels of which Headgate allows; it has at least one."""
+    for level in levels or ("",):
         check_name_part(level, what="namespace", whole=".".join(levels))
-    return levels
+    return tuple(levels)
 
 
 def checked_name(namespace: Namespace, name: str) -> DatasetName:
-    """A dataset name whose every part is one that Headgate allows."""
+    """Return a dataset name, all parts of which Headgate allows."""
     found = DatasetName(namespace=namespace, name=name)
     for part in (*namespace, name):
         check_name_part(part, what="dataset", whole=".".join((*namespace, name)))
@@ -494,13 +410,13 @@ def checked_name(namespace: Namespace, name: str) -> DatasetName:
 
 
 def read_identifier(source: Mapping[str, Any], key: str) -> DatasetName:
-    """A table identifier inside a body."""
+    """Return a table identifier inside a body."""
     identifier = read_object(source, key)
     return checked_name(tuple(read_strings(identifier, "namespace")), read_str(identifier, "name"))
 
 
 def page(request: Request, names: Sequence[str]) -> tuple[list[str], str | None]:
-    """One page of sorted names and the token of the next; all of them where none was asked for.
+    """Return one page of sorted names and the token of the next; all if the request has no token.
 
     A token is the last name of its page, so names that come and go in between shift nothing.
     """
@@ -522,7 +438,7 @@ def _decode_token(token: str) -> str:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:
         raise MalformedRequest(
-            what="the pageToken", reason="it is not one that was given out"
+            what="the pageToken", reason="it is not one that this server returned"
         ) from error
 
 
@@ -531,3 +447,11 @@ def _page_size(request: Request) -> int:
     if not text.isdecimal() or int(text[:9]) < 1:
         raise MalformedRequest(what="the pageSize", reason="it must be a positive integer")
     return min(int(text[:9]), _PAGE_SIZE)
+
+
+def reply_applied(service: Service, table: ServedTable) -> Reply:
+    """Return the reply to a write that has happened: no error may read as if it had not."""
+    try:
+        return service.rendered.reply(service.versions.read(table.location))
+    except errors.Unavailable as error:
+        raise errors.OutcomeUnknown(operation=f"the commit to {table.name}") from error

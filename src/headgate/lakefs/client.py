@@ -1,8 +1,8 @@
-"""lakeFS over its published SDK: the few verbs that a workspace needs, and its errors in ours."""
+"""Client of a lakeFS server over its published SDK: the requests that workspaces need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +13,10 @@ from lakefs_sdk import BranchCreation, CommitCreation, Merge, PathList, Reposito
 from lakefs_sdk.exceptions import ApiException
 
 from headgate.errors import Exists, LakeFSDenied, LakeFSUnavailable, NotFound
-from headgate.lakefs.endpoint import MARK
+from headgate.model.recovery import WorkspaceHead
 
+# Metadata of a commit that names the execution that made it, for people and for recovery.
+_EXECUTION = "headgate_execution"
 _PAGE = 1000
 _CHUNK_BYTES = 1024 * 1024
 _DENIED, _NOT_FOUND, _CONFLICT = 403, 404, 409
@@ -24,12 +26,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class StoredObject:
-    """One object as a listing shows it."""
+    """One object in a listing."""
 
     path: str
     size: int
     checksum: str
-    # Where its bytes are: the same address is the same content.
+    # The location of the bytes: equal addresses have equal content.
     address: str
 
 
@@ -37,18 +39,26 @@ class StoredObject:
 class Commit:
     id: str
     parents: tuple[str, ...]
-    metadata: Mapping[str, str]
+    # The execution that made the commit; None on a commit of another writer.
+    execution: str | None
+
+    @property
+    def parent(self) -> str | None:
+        return self.parents[0] if self.parents else None
+
+    def as_head(self) -> WorkspaceHead:
+        return WorkspaceHead(commit=self.id, execution=self.execution)
 
 
 class LakeFS:
-    """One server."""
+    """One lakeFS server. Failures raise `LakeFSUnavailable`, `LakeFSDenied` or `NotFound`."""
 
     def __init__(self, endpoint: str, *, access_key_id: str, secret_access_key: str) -> None:
         client = Client(host=endpoint, username=access_key_id, password=secret_access_key)
         self._api = client.sdk_client
 
     def load_head(self, repository: str, branch: str) -> Commit:
-        """Where a branch is now."""
+        """Return the commit that a branch shows."""
         found = self._call(
             f"read branch {branch!r} of {repository!r}",
             lambda: self._api.branches_api.get_branch(repository, branch),
@@ -61,11 +71,13 @@ class LakeFS:
             lambda: self._api.commits_api.get_commit(repository, id),
         )
         return Commit(
-            id=found.id, parents=tuple(found.parents), metadata=dict(found.metadata or {})
+            id=found.id,
+            parents=tuple(found.parents),
+            execution=(found.metadata or {}).get(_EXECUTION),
         )
 
     def list_objects(self, repository: str, ref: str, prefix: str) -> Iterator[StoredObject]:
-        """Every object below a prefix, in pages as large as the server gives."""
+        """Return every object below a prefix, in pages of the server's largest size."""
         after = ""
         while True:
             page = self._call(
@@ -86,7 +98,7 @@ class LakeFS:
             after = page.pagination.next_offset
 
     def read(self, repository: str, ref: str, path: str) -> Iterator[bytes]:
-        """An object's bytes, in one request."""
+        """Return an object's bytes, in one request."""
         response = self._call(
             f"read {path!r} of {repository!r} at {ref}",
             lambda: self._api.objects_api.get_object_with_http_info(
@@ -103,9 +115,9 @@ class LakeFS:
             raw.release_conn()
 
     def create_branch(self, repository: str, name: str, source: str) -> None:
-        """A new branch; one of that name that is there already is an error."""
+        """Create a branch; raise `Exists` where one has that name."""
         self._call(
-            f"make branch {name!r} of {repository!r}",
+            f"create branch {name!r} of {repository!r}",
             lambda: self._api.branches_api.create_branch(
                 repository, BranchCreation(name=name, source=source)
             ),
@@ -114,7 +126,7 @@ class LakeFS:
     def upload(self, repository: str, branch: str, path: str, source: Path) -> None:
         self._call(
             f"upload {path!r} to {repository!r}",
-            # By its name: the SDK leaves out a file that it is handed as no bytes.
+            # By path: the SDK does not send a file that it receives as empty bytes.
             lambda: self._api.objects_api.upload_object(
                 repository, branch, path, content=str(source)
             ),
@@ -133,12 +145,12 @@ class LakeFS:
                 first = answer.errors[0]
                 raise LakeFSUnavailable(doing=f"delete {first.path!r}", reason=first.message)
 
-    def commit(self, repository: str, branch: str, message: str, mark: str) -> str:
+    def commit(self, repository: str, branch: str, message: str, execution: str) -> str:
+        """Commit what is staged on a branch; return the commit."""
+        commit = CommitCreation(message=message, metadata={_EXECUTION: execution})
         made = self._call(
             f"commit branch {branch!r} of {repository!r}",
-            lambda: self._api.commits_api.commit(
-                repository, branch, CommitCreation(message=message, metadata={MARK: mark})
-            ),
+            lambda: self._api.commits_api.commit(repository, branch, commit),
         )
         return str(made.id)
 
@@ -149,11 +161,14 @@ class LakeFS:
         target: str,
         *,
         message: str,
-        mark: str,
+        execution: str,
         timeout_seconds: float | None,
     ) -> str:
-        """A squash merge: one commit on top of the target, whose only parent it is."""
-        merge = Merge(message=message, metadata={MARK: mark}, squash_merge=True)
+        """Squash-merge into the target; return the one commit, whose parent is the target's head.
+
+        lakeFS takes no expected head: the parent may be a commit that came a moment before.
+        """
+        merge = Merge(message=message, metadata={_EXECUTION: execution}, squash_merge=True)
         made = self._call(
             f"merge {source!r} into {target!r} of {repository!r}",
             lambda: self._api.refs_api.merge_into_branch(
@@ -165,7 +180,7 @@ class LakeFS:
     def hard_reset(
         self, repository: str, branch: str, ref: str, *, timeout_seconds: float | None
     ) -> None:
-        """Points the branch at a commit, whatever it showed."""
+        """Point the branch at a commit, whatever it shows."""
         self._call(
             f"hard-reset branch {branch!r} of {repository!r} to {ref}",
             lambda: self._api.experimental_api.hard_reset_branch(
@@ -174,7 +189,7 @@ class LakeFS:
         )
 
     def delete_branch(self, repository: str, name: str) -> None:
-        """Removes a branch; one that is not there is no error."""
+        """Delete a branch; a missing one is not an error."""
         try:
             self._call(
                 f"delete branch {name!r} of {repository!r}",
@@ -191,10 +206,10 @@ class LakeFS:
         return [branch.id for branch in found.results]
 
     def create_repository(self, name: str, storage: str, branch: str) -> None:
-        """An empty repository whose objects are kept below an address of the server's storage."""
+        """Create an empty repository with its objects below an address of the server's storage."""
         wanted = RepositoryCreation(name=name, storage_namespace=storage, default_branch=branch)
         self._call(
-            f"make repository {name!r}",
+            f"create repository {name!r}",
             lambda: self._api.repositories_api.create_repository(wanted),
         )
 
@@ -210,11 +225,11 @@ class LakeFS:
         except ApiException as error:
             reason = f"{error.status} {error.reason}"
             if error.status == _NOT_FOUND:
-                raise NotFound(f"lakeFS cannot {doing}: it is not there.") from error
+                raise NotFound(f"lakeFS cannot {doing}: it does not exist.") from error
             if error.status == _DENIED:
                 raise LakeFSDenied(doing=doing, reason=reason) from error
-            if error.status == _CONFLICT and doing.startswith("make"):
-                raise Exists(f"lakeFS cannot {doing}: there is one already.") from error
+            if error.status == _CONFLICT and doing.startswith("create"):
+                raise Exists(f"lakeFS cannot {doing}: it already exists.") from error
             raise LakeFSUnavailable(doing=doing, reason=reason) from error
         except urllib3.exceptions.HTTPError as error:
             raise LakeFSUnavailable(doing=doing, reason=type(error).__name__) from error

@@ -1,7 +1,9 @@
-"""Events in the classes of OpenLineage's own client, and the way that they are sent."""
+"""OpenLineage events and transport, in the classes of OpenLineage's client."""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -18,18 +20,23 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport
 
-from headgate.lineage.events import DatasetFacts, EventFacts
+from headgate.builds.attempt import JobEvent, JobEventType
+from headgate.model.ids import TransactionId
+from headgate.model.nouns import Transaction, Version
 from headgate.settings import LineageSettings
+from headgate.tables.versions import TableVersions
 
 _PRODUCER = f"urn:headgate:{metadata.version('headgate')}"
 _FACET = "headgate"
 _SCHEMA = "urn:headgate:facet:1"
-# One more try than none: the sender's thread is in no hurry, and the end of a build is.
+# Run ids derive from build ids, so that all events of one attempt have the same.
+_IDS = uuid.UUID("5f0c9c1e-6d0e-4a8b-9f43-7b3f0f7f2d11")
+# A single retry: the end of a build waits for the sender's thread.
 _RETRIES = {"total": 1, "connect": 1, "read": 0, "backoff_factor": 0.1}
 
 
 def open_transport(settings: LineageSettings, *, timeout_seconds: float) -> Any:
-    """The client's transport, told everything: it is not to look into the environment itself."""
+    """Return the client's transport with all options set, so that it reads no environment."""
     more = {"auth": ApiKeyTokenProvider({"apiKey": settings.api_key})} if settings.api_key else {}
     return HttpTransport(
         HttpConfig(
@@ -42,104 +49,156 @@ def open_transport(settings: LineageSettings, *, timeout_seconds: float) -> Any:
     )
 
 
-def run_event(facts: EventFacts, namespace: str) -> Any:
-    """One event of one attempt; the build is its parent."""
+def run_event(
+    event: JobEvent,
+    transactions: Mapping[TransactionId, Transaction],
+    tables: TableVersions,
+    namespace: str,
+) -> Any:
+    """Return the event of one attempt; its parent run is the build.
+
+    `transactions` are those that the job read or wrote; the schemas of their tables are read here.
+    """
+    complete = event.type is JobEventType.COMPLETE
+    epoch = event.attempt.epoch if event.attempt else "adopted"
+
+    def facets(branch: str, id: str | None, *, readable: bool = True) -> dict[str, Any]:
+        found = transactions.get(TransactionId(id)) if id and readable else None
+        return _dataset_facets(branch, id, found.version if found else None, tables)
+
+    statistics = {}
+    # Rows are counted by job, so they are known only of a single output.
+    if complete and event.attempt and len(event.outputs) == 1:
+        statistics["outputStatistics"] = (
+            output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                rowCount=event.rows, producer=_PRODUCER
+            )
+        )
     return RunEvent(
-        eventType=RunState[facts.what.value],
-        eventTime=facts.at.isoformat(),
+        eventType=RunState[event.type.value],
+        eventTime=event.at.isoformat(),
         producer=_PRODUCER,
-        run=Run(runId=facts.run, facets=_run_facets(facts, namespace)),
-        job=Job(namespace=namespace, name=facts.job, facets=_job_facets(facts)),
+        run=Run(
+            runId=_id(f"build {event.build} job {event.position} attempt {epoch}"),
+            facets=_run_facets(event, namespace),
+        ),
+        job=Job(namespace=namespace, name=event.decision.job.spec.title, facets=_job_facets(event)),
         inputs=[
-            InputDataset(namespace=namespace, name=given.name, facets=_dataset_facets(given))
-            for given in facts.inputs
+            InputDataset(
+                namespace=namespace,
+                name=given["dataset"],
+                facets=facets(given["branch"], given["transaction"]),
+            )
+            for given in event.inputs
         ],
-        outputs=[_output(made, namespace) for made in facts.outputs],
+        outputs=[
+            OutputDataset(
+                namespace=namespace,
+                name=name,
+                # Before it is complete, an output has a transaction, but no content.
+                facets=facets(event.branch, id, readable=complete),
+                outputFacets=statistics,
+            )
+            for name, id in event.outputs.items()
+        ],
     )
 
 
-def _run_facets(facts: EventFacts, namespace: str) -> dict[str, Any]:
+def _run_facets(event: JobEvent, namespace: str) -> dict[str, Any]:
+    candidate = event.decision.candidate
     facets: dict[str, Any] = {
-        _FACET: _own(facts.facet),
+        _FACET: _own(
+            {
+                "build": event.build,
+                "branch": event.branch,
+                "fallback": list(event.fallback),
+                "actor": event.actor,
+                "attempt": event.attempt.epoch if event.attempt else None,
+                "taskKey": event.attempt.key if event.attempt else None,
+                "transactions": dict(event.outputs),
+                "reason": event.decision.reason.value,
+                "jobspecBranch": event.decision.job.jobspec_branch,
+                "adoptedFrom": candidate.branch if candidate else None,
+                "sparkJobs": event.spark_jobs,
+                "rows": event.rows,
+            }
+        ),
         "parent": parent_run.ParentRunFacet(
-            run=parent_run.Run(runId=facts.parent),
-            job=parent_run.Job(namespace=namespace, name=facts.parent_job),
+            run=parent_run.Run(runId=_id(f"build {event.build}")),
+            job=parent_run.Job(namespace=namespace, name=f"build.{event.branch}"),
             producer=_PRODUCER,
         ),
         "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
             version=metadata.version("headgate"), name="headgate", producer=_PRODUCER
         ),
     }
-    if facts.error is not None:
+    if event.error is not None and event.type is JobEventType.FAIL:
         facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-            message=str(facts.error.get("message", "failed")),
+            message=str(event.error.get("message", "failed")),
             programmingLanguage="PYTHON",
-            stackTrace=facts.error.get("traceback"),
+            stackTrace=event.error.get("traceback"),
             producer=_PRODUCER,
         )
     return facets
 
 
-def _job_facets(facts: EventFacts) -> dict[str, Any]:
+def _job_facets(event: JobEvent) -> dict[str, Any]:
+    spec = event.decision.job.spec
+    repository = spec.source.repository
     return {
         "jobType": job_type_job.JobTypeJobFacet(
             processingType="BATCH", integration="HEADGATE", jobType="JOB", producer=_PRODUCER
         ),
         "sourceCodeLocation": source_code_location_job.SourceCodeLocationJobFacet(
             type="git",
-            url=_as_uri(str(facts.source["repository"])),
-            version=facts.source["commit"],
-            path=facts.source["file"],
+            url=repository if "://" in repository else f"urn:headgate:repository:{repository}",
+            version=spec.source.commit,
+            path=spec.declaration.file,
             producer=_PRODUCER,
         ),
     }
 
 
-def _output(made: DatasetFacts, namespace: str) -> Any:
-    facets = {}
-    if made.rows is not None:
-        facets["outputStatistics"] = (
-            output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-                rowCount=made.rows, producer=_PRODUCER
-            )
-        )
-    return OutputDataset(
-        namespace=namespace, name=made.name, facets=_dataset_facets(made), outputFacets=facets
-    )
-
-
-def _dataset_facets(facts: DatasetFacts) -> dict[str, Any]:
+def _dataset_facets(
+    branch: str, transaction: str | None, version: Version | None, tables: TableVersions
+) -> dict[str, Any]:
+    # A tree of files is located by a digest, a table by its metadata file.
+    is_table = version is not None and ".metadata.json" in version.location
     facets: dict[str, Any] = {
         _FACET: _own(
             {
-                "branch": facts.branch,
-                "transaction": facts.transaction,
-                "contentId": facts.content,
-                "location": facts.location,
+                "branch": branch,
+                "transaction": transaction,
+                "contentId": version.content_id if version else None,
+                "location": version.location if version and is_table else None,
             }
         )
     }
-    if facts.transaction is not None:
+    if transaction is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(
-            datasetVersion=facts.transaction, producer=_PRODUCER
+            datasetVersion=transaction, producer=_PRODUCER
         )
-    if facts.fields:
-        facets["schema"] = schema_dataset.SchemaDatasetFacet(
-            fields=[
-                schema_dataset.SchemaDatasetFacetFields(
-                    name=field.name, type=field.type, description=field.doc
-                )
-                for field in facts.fields
-            ],
-            producer=_PRODUCER,
-        )
+    fields = list(_fields(tables.read(version.location).metadata)) if version and is_table else []
+    if fields:
+        facets["schema"] = schema_dataset.SchemaDatasetFacet(fields=fields, producer=_PRODUCER)
     return facets
 
 
-def _own(content: Any) -> dict[str, Any]:
-    """A facet that only Headgate has."""
+def _fields(metadata: Mapping[str, Any]) -> Iterator[Any]:
+    current = metadata.get("current-schema-id")
+    for schema in metadata.get("schemas") or ():
+        if schema.get("schema-id") == current:
+            for field in schema["fields"]:
+                type = field["type"] if isinstance(field["type"], str) else field["type"]["type"]
+                yield schema_dataset.SchemaDatasetFacetFields(
+                    name=field["name"], type=type, description=field.get("doc")
+                )
+
+
+def _own(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a facet of Headgate's own schema."""
     return {"_producer": _PRODUCER, "_schemaURL": _SCHEMA, **content}
 
 
-def _as_uri(repository: str) -> str:
-    return repository if "://" in repository else f"urn:headgate:repository:{repository}"
+def _id(text: str) -> str:
+    return str(uuid.uuid5(_IDS, text))

@@ -1,4 +1,4 @@
-"""Who may do what: roles, branch patterns and a rule for every route; decided here, pure."""
+"""Access control: roles, branch patterns and a rule for every route; pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from headgate.errors import Invalid, RoleDenied
-from headgate.model.names import check_label, listed
+from headgate.model.names import check_label, split_names
 
 
 class Role(enum.StrEnum):
@@ -19,19 +19,19 @@ class Role(enum.StrEnum):
 
 
 def check_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Of branch names that a token may write. None at all is more likely a slip than a wish."""
-    found = listed(patterns)
+    """Return the patterns of branch names that a token may write; at least one is required."""
+    found = split_names(patterns)
     if not found:
-        raise Invalid("a token needs branches that it may write: `ana/*`, or `*` for all of them.")
+        raise Invalid("a token needs the branches that it may write: `ana/*`, or `*` for all.")
     return tuple(check_label(pattern, what="a pattern of branch names") for pattern in found)
 
 
 class Right(enum.StrEnum):
-    """What a request wants; each role has all rights up to its own."""
+    """A right that a request needs; each role has all rights up to its own."""
 
     READ = "read"
     WRITE = "write"
-    # Code that the server's own processes will run: a trust of another kind than data.
+    # Code runs in the server's own processes, which needs more trust than data does.
     DELIVER_CODE = "publish code on"
     ADMINISTER = "administer"
 
@@ -45,12 +45,12 @@ _RIGHTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What a token stands for. Patterns (`feature/*`) bound writing; every branch can be read."""
+    """The rights of a token. Patterns (`feature/*`) limit writing; every branch can be read."""
 
     actor: str
     role: Role
     branches: tuple[str, ...] = ("*",)
-    # The operator's word that writers may, too.
+    # The operator lets writers publish code, too.
     delivers_code: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Grant:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What a route needs; one that writes branches must say which before it may act."""
+    """The right that a route needs; one that writes branches names them before it acts."""
 
     right: Right
     names_branches: bool = False
@@ -68,17 +68,17 @@ class Rule:
 
 _READ = Rule(right=Right.READ)
 _WRITE_BRANCH = Rule(right=Right.WRITE, names_branches=True)
-# Content that no branch shows: who may write some branch may upload.
+# Content that no branch shows: every writer may upload it.
 _WRITE_CONTENT = Rule(right=Right.WRITE)
-# A task may have no branch to move; where it has one, that is asked about too.
+# A task may have no branch to move; if it has one, the route checks that branch too.
 _WRITE_SOME = Rule(right=Right.WRITE)
 _DELIVER_CODE = Rule(right=Right.DELIVER_CODE, names_branches=True)
 _ADMINISTER = Rule(right=Right.ADMINISTER)
-# The server reads files for it, wherever they are: nobody's business but an admin's.
+# The server reads files of any location for it, so that only admins may do it.
 _ADMINISTER_BRANCH = Rule(right=Right.ADMINISTER, names_branches=True)
 
 # Every route of the HTTP API by its operation id, and every action on a context of the Iceberg
-# endpoint. A route that is not here is refused to everybody.
+# endpoint. A route that is not here is denied to every caller.
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "iceberg_read": _READ,
@@ -124,6 +124,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "list_publications": _READ,
         "show_publication": _READ,
         "list_events": _READ,
+        "list_recoveries": _READ,
         "status": _READ,
         "list_jobspecs": _READ,
         "publish_jobspecs": _DELIVER_CODE,
@@ -135,7 +136,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "cancel_build": _WRITE_BRANCH,
         # Of the actor's own builds only: see the route.
         "work_build": _WRITE_BRANCH,
-        # Code is for those who may run it.
+        # Only callers that may run code may read it.
         "get_bundle": _WRITE_CONTENT,
         # Of the actor's own attempts only: see the routes.
         "dispatch_attempt": _WRITE_SOME,
@@ -162,22 +163,22 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 
 def rule_of(operation: str | None) -> Rule:
-    """The rule of a route; one without a rule is a defect that lets nobody through."""
+    """Return the rule of a route; a route without a rule is a defect, and is denied."""
     if operation is None or operation not in RULES:
-        raise LookupError(f"no rule says who may {operation}")
+        raise LookupError(f"there is no access rule for {operation}")
     return RULES[operation]
 
 
-def allow(grant: Grant, operation: str, *, written: Iterable[str] = ()) -> None:
-    """Raises unless the grant may do this, on every branch that it would write."""
+def authorize(grant: Grant, operation: str, *, written: Iterable[str] = ()) -> None:
+    """Raise unless the grant may do this on every branch that it would write."""
     rule, branches = rule_of(operation), tuple(written)
     if rule.names_branches and not branches:
-        raise LookupError(f"{operation} writes branches and did not say which")
+        raise LookupError(f"{operation} writes branches and did not name them")
     require(grant, rule.right, written=branches)
 
 
 def require(grant: Grant, right: Right, *, written: Iterable[str] = ()) -> None:
-    """Raises unless the grant has the right, and for every branch that would be written."""
+    """Raise unless the grant has the right, and has it for every branch that is written."""
     if right not in _rights(grant):
         raise RoleDenied(actor=grant.actor, role=grant.role, right=right)
     for branch in written:
@@ -189,22 +190,22 @@ def require(grant: Grant, right: Right, *, written: Iterable[str] = ()) -> None:
             )
 
 
-def allow_handing_out(grant: Grant, patterns: Iterable[str]) -> None:
-    """Raises unless each pattern lies within the grant's own: nobody gives what is not theirs."""
+def require_within(grant: Grant, patterns: Iterable[str]) -> None:
+    """Raise unless a grant for these patterns gives no more than this grant has."""
     for pattern in patterns:
         if not any(_lies_within(pattern, own) for own in grant.branches):
             raise RoleDenied(
                 actor=grant.actor,
                 role=grant.role,
-                right=f"give away branches {pattern!r} (only {', '.join(grant.branches)})",
+                right=f"grant branches {pattern!r} (only {', '.join(grant.branches)})",
             )
 
 
 def _lies_within(pattern: str, own: str) -> bool:
-    """Whether all that a pattern matches, the other matches too; in doubt it does not."""
+    """Return whether `own` certainly matches everything that the pattern matches."""
     if "[" in pattern or "[" in own:
         return own in ("*", pattern)
-    # A branch cannot have this character, so that only a star or a question mark takes it.
+    # No branch name has this character, so that only a star or a question mark matches it.
     one = "\0"
     return all(
         fnmatchcase(pattern.replace("*", fill).replace("?", one), own)
@@ -213,7 +214,7 @@ def _lies_within(pattern: str, own: str) -> bool:
 
 
 def may_write(grant: Grant, branch: str) -> bool:
-    """Whether the grant's patterns let it write this branch."""
+    """Return whether the grant may write this branch."""
     try:
         require(grant, Right.WRITE, written=(branch,))
     except RoleDenied:

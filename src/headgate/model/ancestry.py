@@ -1,4 +1,9 @@
-"""Which chains of fallbacks fit the ancestry of a dataset's branches; pure."""
+"""Ancestry of transactions and of branches, and the rule that a fallback chain follows it; pure.
+
+Transactions carry a depth and a skip pointer. The skip pointers follow the skew-binary numbers:
+an ancestor at a given depth is reached in a logarithmic number of hops, and a new transaction
+needs only two hops of its parent to set its own pointer.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,14 @@ from typing import Protocol
 
 from headgate.errors import AncestryViolated, InvalidChain
 from headgate.model.ids import TransactionId
-from headgate.model.names import DatasetName
+from headgate.model.nouns import DatasetName
 
-# Where a transaction lies in a history, in O(log n): depth plus a skip pointer.
-#
-# The skip pointers follow the skew-binary numbers: from any transaction an ancestor at a given
-# depth is reached in a logarithmic number of hops, and each new transaction needs only its
-# parent's two hops to set its own.
+# Histories of transactions.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What the rules need to know of a transaction."""
+    """A transaction's place in its history."""
 
     id: TransactionId
     parent: TransactionId | None
@@ -32,7 +33,7 @@ Lookup = Callable[[TransactionId], Step]
 
 
 def next_step_pointers(parent: Step | None, lookup: Lookup) -> tuple[int, TransactionId | None]:
-    """Depth and skip pointer of a transaction whose parent this is."""
+    """Return the depth and the skip pointer of a transaction with this parent."""
     if parent is None:
         return 0, None
     if parent.jump is None:
@@ -46,7 +47,7 @@ def next_step_pointers(parent: Step | None, lookup: Lookup) -> tuple[int, Transa
 
 
 def ancestor_at_depth(start: Step, depth: int, lookup: Lookup) -> Step | None:
-    """The transaction at that depth on the way from `start` to the beginning."""
+    """Return the ancestor of `start` at that depth."""
     if depth > start.depth or depth < 0:
         return None
     here = start
@@ -62,7 +63,7 @@ def ancestor_at_depth(start: Step, depth: int, lookup: Lookup) -> Step | None:
 
 
 def is_in_history(candidate: Step, newest: Step | None, lookup: Lookup) -> bool:
-    """Whether `candidate` is `newest` or one of its ancestors."""
+    """Return whether `candidate` is `newest` or one of its ancestors."""
     if newest is None:
         return False
     found = ancestor_at_depth(newest, candidate.depth, lookup)
@@ -70,7 +71,7 @@ def is_in_history(candidate: Step, newest: Step | None, lookup: Lookup) -> bool:
 
 
 def common_ancestor(one: Step, other: Step, lookup: Lookup) -> Step | None:
-    """The newest transaction that is in both histories; None where they never met."""
+    """Return the newest transaction that is in both histories; None if there is none."""
     depth = min(one.depth, other.depth)
     left = ancestor_at_depth(one, depth, lookup)
     right = ancestor_at_depth(other, depth, lookup)
@@ -84,8 +85,11 @@ def common_ancestor(one: Step, other: Step, lookup: Lookup) -> Step | None:
     return left if left is not None and right is not None else None
 
 
+# Branches and chains.
+
+
 class BranchRecord(Protocol):
-    """What the rule needs to know of one branch; `nouns.Branch` is one."""
+    """A branch with its parent; `nouns.Branch` is one."""
 
     @property
     def name(self) -> str: ...
@@ -99,7 +103,7 @@ class BranchRecord(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """The ancestry record of one branch, without the rest of it."""
+    """The ancestry record of one branch."""
 
     name: str
     parent: str | None = None
@@ -108,9 +112,9 @@ class Lineage:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPlace:
-    """Where a build writes an output: on a branch that exists, off a parent, or as a new root.
+    """The branch that a build writes: an existing one, a new child of `parent`, or a new root.
 
-    A new root remembers the fallbacks that the build wanted and did not find.
+    A new root remembers the fallbacks of the build, none of which exists.
     """
 
     branch: str
@@ -120,7 +124,7 @@ class OutputPlace:
 
 
 def make_chain(branch: str, fallbacks: Sequence[str]) -> tuple[str, ...]:
-    """The build branch and its fallbacks, each named once."""
+    """Return the build branch and its fallbacks, each of which may occur once."""
     chain = (branch, *fallbacks)
     for position, name in enumerate(chain):
         if name in chain[:position]:
@@ -133,15 +137,14 @@ def by_name(branches: Iterable[BranchRecord]) -> dict[str, BranchRecord]:
 
 
 def ancestors_of(name: str, branches: Mapping[str, BranchRecord]) -> list[str]:
-    """All proper ancestors, nearest first.
+    """Return all proper ancestors, nearest first.
 
-    They are found by parent; at a root that a build made, the branches of its remembered chain
-    stand for the parent it would have had, however they came to be.
+    A root that a build created has no parent: the branches of its remembered chain count instead.
     """
     found: list[str] = []
     waiting = [name]
     while waiting:
-        for above in _directly_above(waiting.pop(0), branches):
+        for above in _direct_ancestors(waiting.pop(0), branches):
             if above != name and above not in found:
                 found.append(above)
                 waiting.append(above)
@@ -151,7 +154,7 @@ def ancestors_of(name: str, branches: Mapping[str, BranchRecord]) -> list[str]:
 def first_bad_pair(
     chain: Sequence[str], branches: Mapping[str, BranchRecord]
 ) -> tuple[str, str] | None:
-    """Of the chain's branches that exist, the first two of which the later is no ancestor."""
+    """Return the first neighbours in the chain, of existing branches, that break the ancestry."""
     existing = [name for name in chain if name in branches]
     for nearer, farther in pairwise(existing):
         if branches[nearer].parent != farther and farther not in ancestors_of(nearer, branches):
@@ -162,7 +165,7 @@ def first_bad_pair(
 def require_compatible(
     dataset: DatasetName, chain: Sequence[str], branches: Mapping[str, BranchRecord]
 ) -> None:
-    """Raises where the chain does not follow the dataset's ancestry, naming the pair."""
+    """Raise if the chain does not follow the dataset's ancestry."""
     pair = first_bad_pair(chain, branches)
     if pair is not None:
         ancestry = [pair[0], *ancestors_of(pair[0], branches)]
@@ -176,7 +179,7 @@ def require_compatible(
 
 
 def output_place(chain: Sequence[str], branches: Mapping[str, BranchRecord]) -> OutputPlace:
-    """The build branch if it is there, else a new one off the first fallback that is."""
+    """Return the build branch if it exists, else a new child of the first existing fallback."""
     branch, *fallbacks = chain
     if branch in branches:
         return OutputPlace(branch=branch, exists=True, parent=branches[branch].parent)
@@ -189,11 +192,11 @@ def output_place(chain: Sequence[str], branches: Mapping[str, BranchRecord]) -> 
     )
 
 
-def without(deleted: str, branches: Mapping[str, BranchRecord]) -> dict[str, Lineage]:
-    """The records after a branch is deleted: every ancestry that led through it still holds.
+def after_deletion(deleted: str, branches: Mapping[str, BranchRecord]) -> dict[str, Lineage]:
+    """Return the records after a branch is deleted; ancestries that led through it stay.
 
-    Its children go to its parent, or become roots that remember what it remembered; a root that
-    remembered it also remembers what was above it.
+    Its children get its parent, or become roots with its remembered chain. A root that remembered
+    the branch also remembers the ancestors of the branch.
     """
     gone = branches[deleted]
     above = (gone.parent,) if gone.parent is not None else gone.remembered_chain
@@ -212,10 +215,10 @@ def without(deleted: str, branches: Mapping[str, BranchRecord]) -> dict[str, Lin
     return left
 
 
-def _directly_above(name: str, branches: Mapping[str, BranchRecord]) -> list[str]:
+def _direct_ancestors(name: str, branches: Mapping[str, BranchRecord]) -> list[str]:
     record = branches[name]
     above = (record.parent,) if record.parent is not None else record.remembered_chain
-    return [wanted for wanted in above if wanted in branches]
+    return [ancestor for ancestor in above if ancestor in branches]
 
 
 def _joined(*chains: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,10 +1,7 @@
-"""What may be asked of the one door: each change of a branch as a small value."""
+"""Requests to publish: changes of branches as values, and the identity of a repeated request."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +9,11 @@ from typing import Any
 from headgate.model.ids import (
     BranchId,
     DatasetId,
-    Epoch,
     Instant,
-    IntentId,
     OperationId,
     PublicationNumber,
     TransactionId,
+    digest,
     mint_branch,
 )
 from headgate.model.names import check_label
@@ -26,7 +22,7 @@ from headgate.model.nouns import AttemptRef, Branch, PublicationKind, Transactio
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where a transaction came from; what freshness and adoption compare."""
+    """The origin of a transaction, which freshness and adoption compare."""
 
     inputs_key: str | None = None
     build_key: str | None = None
@@ -36,12 +32,12 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitTransaction:
-    """Close an OPEN transaction: every branch whose head it is shows its working version."""
+    """Commit an OPEN transaction: every branch whose head it is shows its working version."""
 
     transaction: TransactionId
     # The working version that was checked; None only for a tombstone or an empty transaction.
     version: Version | None
-    # Types nobody named are decided when the content is known.
+    # A type that the writer did not name is decided when the content is known.
     type: TransactionType | None = None
     provenance: Provenance | None = None
 
@@ -57,16 +53,16 @@ class AddTransaction:
     parent: TransactionId | None
     type: TransactionType
     version: Version | None
-    # Objects of the version that it re-uses and its parent does not hold.
+    # Existing objects that the version uses and its parent does not.
     objects: frozenset[str] = frozenset()
     provenance: Provenance = field(default_factory=Provenance)
-    # Given where something else of the same publication names it; else minted at the door.
+    # Set if another part of the same publication refers to it; else minted by `publish`.
     id: TransactionId | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoveBranch:
-    """Point a branch at another COMMITTED transaction: reset, or back to a task's input."""
+    """Point a branch at another COMMITTED transaction: a reset, or a return to a task's input."""
 
     branch: BranchId
     expected_head: TransactionId | None
@@ -76,25 +72,25 @@ class MoveBranch:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateBranch:
-    """A new branch pointing where its parent points, or at a transaction of the parent's past."""
+    """Create a branch at its parent's view, or at a transaction of the parent's history."""
 
     id: BranchId
     dataset: DatasetId
     name: str
     parent: BranchId | None
-    # What the parent must still show; ignored for a root.
+    # The expected head and view of the parent; ignored for a root.
     expected_head: TransactionId | None = None
     expected_view: TransactionId | None = None
     head: TransactionId | None = None
     view: TransactionId | None = None
     remembered_chain: tuple[str, ...] = ()
-    # The build or unit that needs it: it goes again where nothing is committed on it.
+    # The build or unit that needs it: the branch is deleted if nothing is committed on it.
     made_for: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteBranch:
-    """Remove the pointer; children go to the grandparent, transactions stay."""
+    """Delete a branch; its children get its parent, its transactions stay."""
 
     branch: BranchId
     expected_head: TransactionId | None
@@ -106,7 +102,7 @@ Change = CommitTransaction | AddTransaction | MoveBranch | CreateBranch | Delete
 
 @dataclass(frozen=True, kw_only=True)
 class ReadView:
-    """A branch that validation looked at without writing it: it must still show this."""
+    """A branch that validation read without writing it: its view must still be this one."""
 
     branch: BranchId
     view: TransactionId | None
@@ -114,7 +110,7 @@ class ReadView:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationKey:
-    """What makes a repeated request the same request."""
+    """The identity of a request, by which a repeated request is recognised."""
 
     principal: str
     kind: str
@@ -124,37 +120,25 @@ class OperationKey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntentRef:
-    """An intent and the epoch at which its owner holds it."""
-
-    id: IntentId
-    epoch: Epoch
-
-
-@dataclass(frozen=True, kw_only=True)
 class PublishRequest:
     """One atomic change of one or more branches: all of it happens, or none."""
 
     actor: str
     kind: PublicationKind
     changes: tuple[Change, ...]
-    # Whose work this is, where recovery publishes it in their place.
-    on_behalf_of: str | None = None
     reads: tuple[ReadView, ...] = ()
     attempt: AttemptRef | None = None
     operation: OperationKey | None = None
     # A build of a clean commit, or an admin: allowed on protected branches.
     may_write_protected: bool = False
-    # Phase C of an operation with an effect outside the catalog names its own intent.
-    intent: IntentRef | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What came of an operation: the answer that a repeated request gets again."""
+    """The recorded outcome of an operation, which a repeated request gets again."""
 
     operation: OperationId
-    # None where nothing changed, so nothing was published.
+    # None if nothing changed, so that nothing was published.
     publication: PublicationNumber | None
     at: Instant
     # The transaction that each moved branch now shows, by branch id.
@@ -162,7 +146,7 @@ class Receipt:
     replayed: bool = False
 
 
-# A write of its own: one transaction on a branch that may have to be made first; pure.
+# Single writes.
 
 
 def add_on_branch(
@@ -176,7 +160,7 @@ def add_on_branch(
     objects: frozenset[str] = frozenset(),
     provenance: Provenance | None = None,
 ) -> list[Change]:
-    """The changes that add a transaction to a branch, which is made off its source if missing."""
+    """Return the changes that add a transaction to a branch, created from `source` if missing."""
     steps: list[Change] = []
     if branch is None:
         made = _new_branch(name, dataset, source)
@@ -185,7 +169,7 @@ def add_on_branch(
     else:
         id, view = branch.id, branch.view
         if view is None and version is not None:
-            # The branch was passed over: all that it is given is new on it.
+            # The branch shows nothing yet: all of its content is new.
             type = TransactionType.SNAPSHOT
     steps.append(
         AddTransaction(
@@ -210,16 +194,16 @@ def _new_branch(name: str, dataset: DatasetId, source: Branch | None) -> CreateB
         parent=source.id if source else None,
         expected_head=source.head if source else None,
         expected_view=source.view if source else None,
-        # At the view: nobody who only writes shares a transaction that is OPEN on the parent.
+        # At the view: a single write does not share an OPEN transaction of the parent.
         head=source.view if source else None,
         view=source.view if source else None,
     )
 
 
-# What makes a repeated request the same request.
+# Repeated requests.
 
-# Between the hash of what a request says and that of what it points at, if that was read.
-_AND = "."
+# Separates the hash of a request from the digest of the files that it names.
+_SEPARATOR = "."
 
 
 def operation_key(
@@ -231,42 +215,32 @@ def operation_key(
     request: Mapping[str, Any],
     contents: str | None = None,
 ) -> OperationKey | None:
-    """The operation that a key names, with a hash of all that the request says; None without.
+    """Return the operation of an idempotency key, with a hash of the request; None without a key.
 
-    `contents`: a digest of the files that it names, where they are there to be read.
+    `contents` is a digest of the files that the request names, if they could be read.
     """
     if key is None:
         return None
     check_label(key, what="an idempotency key")
-    said = request_hash(kind, request)
+    hashed = request_hash(kind, request)
     return OperationKey(
         principal=actor,
         kind=kind,
         branch=branch,
         key=key,
-        request_hash=f"{said}{_AND}{contents}" if contents else said,
+        request_hash=f"{hashed}{_SEPARATOR}{contents}" if contents else hashed,
     )
 
 
 def is_same_request(one: str, other: str) -> bool:
-    """Whether two hashes are of one request; contents count where both sides could read them."""
-    (said, _, read), (said_there, _, read_there) = one.partition(_AND), other.partition(_AND)
-    return said == said_there and (not read or not read_there or read == read_there)
+    """Return whether two hashes are of one request; contents count only if both have them."""
+    request, _, contents = one.partition(_SEPARATOR)
+    other_request, _, other_contents = other.partition(_SEPARATOR)
+    return request == other_request and (
+        not contents or not other_contents or contents == other_contents
+    )
 
 
 def request_hash(kind: str, request: Mapping[str, Any]) -> str:
-    """The same for the same request, however its parts were ordered."""
-    canonical = json.dumps([kind, request], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-# How long to wait before doing something again that others were quicker at.
-
-_FIRST_SECONDS = 0.005
-_LONGEST_SECONDS = 0.5
-
-
-def wait_seconds(losses: int) -> float:
-    """A random wait, longer after each loss: those who lost together do not meet again."""
-    longest: float = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2**losses)
-    return random.uniform(0.2, 1) * longest
+    """Return a hash of a request that does not depend on the order of its keys."""
+    return digest([kind, request])

@@ -1,4 +1,4 @@
-"""What checks found, and the rules by which that counts: which verdict, and which stops a job."""
+"""Results of checks, how verdicts combine, and which results keep a job from publishing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _ONLY_RECORDED = "WARN"
 
 
 class CheckStage(enum.StrEnum):
-    """When a check looks: at an input before the transform, at an output after it wrote."""
+    """The stage of a check: on an input before the transform, or on an output after it."""
 
     PRE = "pre"
     POST = "post"
 
 
 class Verdict(enum.StrEnum):
-    """How data stands to an expectation.
+    """The result of an expectation on data.
 
-    SILENT is what a comparison with null says: nothing, so it fails nobody, negated or not.
-    UNKNOWN is what cannot be evaluated at all; it fails its check.
+    SILENT is the result of a comparison with null: it passes, negated or not. UNKNOWN is the
+    result of an expectation that cannot be evaluated: it fails its check.
     """
 
     MET = "met"
@@ -39,12 +39,12 @@ class Verdict(enum.StrEnum):
 
 
 def met_by_all(verdicts: Collection[Verdict]) -> Verdict:
-    """Unmet as soon as one is, whatever the others are; met if there are none."""
+    """Return UNMET if one of the verdicts is; MET if there are none."""
     return _decided(verdicts, by=Verdict.UNMET)
 
 
 def met_by_any(verdicts: Collection[Verdict]) -> Verdict:
-    """Met as soon as one is, whatever the others are; unmet if there are none."""
+    """Return MET if one of the verdicts is; UNMET if there are none."""
     return _decided(verdicts, by=Verdict.MET)
 
 
@@ -67,23 +67,18 @@ class CheckResult:
     passed: bool
     expectation: str
     reason: str
-    # Columns and values of rows, or of groups, that failed it; values are texts.
+    # Columns and values, as text, of rows or groups that failed the check.
     samples: tuple[Mapping[str, str | None], ...] = ()
 
     @property
-    def stops(self) -> bool:
-        """Whether the job may not publish for it."""
+    def is_blocking(self) -> bool:
+        """True if the job may not publish because of this result."""
         return not self.passed and self.on_error != _ONLY_RECORDED
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "name": self.name,
+            **vars(self),
             "stage": self.stage.value,
-            "dataset": self.dataset,
-            "on_error": self.on_error,
-            "passed": self.passed,
-            "expectation": self.expectation,
-            "reason": self.reason,
             "samples": [dict(sample) for sample in self.samples],
         }
 
@@ -94,6 +89,6 @@ def check_result_from_json(data: Mapping[str, Any]) -> CheckResult:
     )
 
 
-def stopping(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """The results for which a job must not publish, in their order; none means it may."""
-    return tuple(result for result in results if result.stops)
+def blocking(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """Return the results because of which a job may not publish, in their order."""
+    return tuple(result for result in results if result.is_blocking)

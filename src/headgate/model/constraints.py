@@ -1,4 +1,4 @@
-"""What must hold of a table's rows beyond their types: values, and pure questions about them."""
+"""Constraints on a table's rows, and violations of them, as values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class OnDelete(enum.StrEnum):
-    """What a delete of a referenced row means for the rows that refer to it."""
+    """The effect on the rows that refer to a deleted row."""
 
     RESTRICT = "restrict"
     CASCADE = "cascade"
@@ -26,7 +26,7 @@ class ViolationKind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A column whose values are keys of another dataset on the same branch."""
+    """A column whose values are keys of another dataset on the same branch (a foreign key)."""
 
     column: str
     dataset: str
@@ -35,7 +35,7 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class Cardinality:
-    """At most so many rows for each value of a column."""
+    """The maximum number of rows for each value of a column."""
 
     per: str
     max: int
@@ -43,7 +43,7 @@ class Cardinality:
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """All that is demanded of one table, by the names its columns have now."""
+    """All constraints of one table, by the current names of its columns."""
 
     key: tuple[str, ...] = ()
     unique: tuple[tuple[str, ...], ...] = ()
@@ -51,11 +51,6 @@ class Constraints:
     cardinality: tuple[Cardinality, ...] = ()
     enums: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def needs_other_rows(self) -> bool:
-        """Whether a row alone cannot tell if it is allowed."""
-        return bool(self.key or self.unique or self.references or self.cardinality)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +60,19 @@ class Violation:
     dataset: str
     kind: ViolationKind
     columns: tuple[str, ...]
-    # The values of those columns, as JSON has them.
+    # The values of those columns, as in JSON.
     values: tuple[Any, ...]
-    # What else is known: the other dataset, the limit, the line of a file or of a script.
+    # Further facts: the other dataset, the limit, the line of a file or of a script.
     detail: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        """The violation as a person reads it."""
+        """The violation as a sentence."""
         shown = ", ".join(
             f"{column} = {value!r}" for column, value in zip(self.columns, self.values, strict=True)
         )
-        return f"{self.dataset}: {_SENTENCES[self.kind].format(shown=shown, **_told(self.detail))}"
+        sentence = _SENTENCES[self.kind].format(shown=shown, **_fields(self.detail))
+        return f"{self.dataset}: {sentence}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -91,14 +87,14 @@ class Violation:
 _SENTENCES = {
     ViolationKind.REQUIRED: "a row has no value for the required column ({shown}){where}",
     ViolationKind.ENUM: "{shown} is not one of {allowed}{where}",
-    ViolationKind.KEY: "the key {shown} is there {count} times{where}",
-    ViolationKind.UNIQUE: "the unique value {shown} is there {count} times{where}",
+    ViolationKind.KEY: "the key {shown} occurs {count} times{where}",
+    ViolationKind.UNIQUE: "the unique value {shown} occurs {count} times{where}",
     ViolationKind.REFERENCE: "{shown} refers to no row of {refers_to}{where}",
     ViolationKind.CARDINALITY: "{count} rows have {shown}, at most {max} may{where}",
 }
 
 
-def _told(detail: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(detail: Mapping[str, Any]) -> dict[str, Any]:
     known = {"count": "several", "allowed": "", "refers_to": "", "max": "", **detail}
     return {**known, "where": _where(detail)}
 

@@ -1,4 +1,4 @@
-"""Contexts: what the names of tables mean to one client, written as a short text."""
+"""Contexts: what the names of tables mean to a client, written as a short text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from headgate.errors import InvalidContext, InvalidName
-from headgate.model.ids import Instant, PublicationNumber
+from headgate.model.ids import Instant, PublicationNumber, to_datetime
 from headgate.model.names import check_branch_name
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}\Z")
 _CLIENT = re.compile(r"[A-Za-z0-9]{1,64}\Z")
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _CHAIN_LIMIT = 32
+_UNKNOWN_PREFIX = "it is not a prefix that /v1/config returned"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +49,12 @@ class MomentContext:
     def __str__(self) -> str:
         if self.at is not None:
             return f"{'>'.join(self.chain)}@{self.at}"
-        seconds, micros = divmod(self.at_time or 0, 1_000_000)
-        moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
-        return f"{'>'.join(self.chain)}@{moment.isoformat()}"
+        return f"{'>'.join(self.chain)}@{to_datetime(self.at_time or Instant(0)).isoformat()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitContext:
-    """A transaction, or a unit of them, that somebody opened and will commit or abort."""
+    """An OPEN transaction, or a unit of them."""
 
     id: str
 
@@ -77,7 +76,7 @@ Context: TypeAlias = BranchContext | MomentContext | UnitContext | JobContext
 
 
 def parse_context(text: str) -> Context:
-    """Reads a branch, a chain, a moment (a publication or ISO time after `@`), `txn:…`, `job:…`."""
+    """Return a branch, chain, moment (a publication or ISO time after `@`), `txn:…` or `job:…`."""
     if text.startswith("txn:"):
         return UnitContext(id=_parse_id(text, text.removeprefix("txn:")))
     if text.startswith("job:"):
@@ -92,29 +91,27 @@ def parse_context(text: str) -> Context:
 
 
 def is_writable(context: Context) -> bool:
-    """Whether anything can be written there at all; who may is another question."""
+    """Return whether the context can be written at all, regardless of the caller's rights."""
     return not isinstance(context, MomentContext)
 
 
 def encode_prefix(context: Context, *, client: str = "") -> str:
-    """A URL-safe word for a context; `client` tells apart those who use the same one."""
+    """Return a URL-safe word for a context; `client` distinguishes clients of one context."""
     word = base64.urlsafe_b64encode(str(context).encode()).decode().rstrip("=")
     return f"c-{word}.{client}" if client else f"c-{word}"
 
 
 def decode_prefix(prefix: str) -> tuple[Context, str]:
-    """The context and the client that `encode_prefix` was given; anything else is refused."""
+    """Return the context and the client that `encode_prefix` was given."""
     word, dot, client = prefix.partition(".")
     if not word.startswith("c-") or (dot and not _CLIENT.match(client)):
-        raise InvalidContext(context=prefix, reason="it is not a prefix that /v1/config gave out")
+        raise InvalidContext(context=prefix, reason=_UNKNOWN_PREFIX)
     body = word.removeprefix("c-")
     try:
         text = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
         return parse_context(text.decode()), client
     except (binascii.Error, UnicodeDecodeError, ValueError) as error:
-        raise InvalidContext(
-            context=prefix, reason="it is not a prefix that /v1/config gave out"
-        ) from error
+        raise InvalidContext(context=prefix, reason=_UNKNOWN_PREFIX) from error
 
 
 def _parse_chain(text: str, names: str) -> tuple[str, ...]:
@@ -134,13 +131,13 @@ def _parse_chain(text: str, names: str) -> tuple[str, ...]:
 def _parse_id(text: str, id_: str) -> str:
     if not _ID.match(id_):
         raise InvalidContext(
-            context=text, reason="its id is empty or has characters ids never have"
+            context=text, reason="its id is empty or has characters that ids do not have"
         )
     return id_
 
 
 def _parse_time(text: str, moment: str) -> Instant:
-    """ISO 8601; a time without a zone is UTC, as in everything that Headgate prints."""
+    """Return an ISO 8601 time; one without a zone is in UTC, as Headgate prints times."""
     try:
         when = datetime.fromisoformat(moment)
     except ValueError as error:

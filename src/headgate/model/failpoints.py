@@ -1,6 +1,6 @@
-"""Named places where a test may kill, pause or fail a process: all of them, in this one list.
+"""Failpoints: all named places where a test may kill, pause or fail a process.
 
-Nothing is armed unless `headgate.testing` arms it inside the process; otherwise `reach` is one
+Nothing is armed unless `headgate.testing` arms it inside the process; otherwise `reach` costs one
 comparison.
 """
 
@@ -34,11 +34,9 @@ class Failpoint(enum.StrEnum):
     TASK_ENDED = "task.ended"
     INTENT_RECORDED = "intent.recorded"
     INTENT_EFFECT_DONE = "intent.effect_done"
-    INTENT_CONFIRMED = "intent.confirmed"
-    INTENT_PUBLISHED = "intent.published"
+    INTENT_CLEARED = "intent.cleared"
     RECOVERY_TAKEN_OVER = "recovery.taken_over"
     RECOVERY_CLASSIFIED = "recovery.classified"
-    RECOVERY_UNDONE = "recovery.undone"
     RECOVERY_SETTLED = "recovery.settled"
     MUTATION_PREPARED = "mutation.prepared"
     MUTATION_DATA_WRITTEN = "mutation.data_written"
@@ -52,12 +50,12 @@ _hook: Callable[[Failpoint], None] | None = None
 
 
 def reach(point: Failpoint) -> None:
-    """Says that execution is at this place."""
+    """Run the armed hook, if any, for this place."""
     if _hook is not None:
         _hook(point)
 
 
 def arm(hook: Callable[[Failpoint], None] | None) -> None:
-    """Lets a test decide what happens when a place is reached; None disarms."""
+    """Set the hook that runs when a place is reached; None disarms."""
     global _hook
     _hook = hook

@@ -1,18 +1,20 @@
-"""Whether a job is fresh, adopted or stale, and why; pure."""
+"""The decision whether a job is fresh, adopted or stale, with its reason; pure.
+
+A job's fingerprint is everything that determines the content of its outputs: logic, parameters,
+environment and inputs. Freshness compares the fingerprints' inputs keys, adoption their build keys.
+"""
 
 from __future__ import annotations
 
 import difflib
 import enum
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.errors import InputNotFound, InvalidParameter
-from headgate.model.ids import ContentId, Instant, TransactionId
+from headgate.model.ids import ContentId, Instant, TransactionId, digest
 from headgate.model.incrementality import (
     Answer,
     Answers,
@@ -25,19 +27,22 @@ from headgate.model.incrementality import (
     Question,
     decide_incremental,
 )
-from headgate.model.job_graph import Job
 from headgate.model.jobspecs import FRESH_NEVER, InputSpec, JobSpec, ParameterSpec
-from headgate.model.names import DatasetName
-from headgate.model.nouns import TransactionType
+from headgate.model.nouns import DatasetName, TransactionType
 
-# Values that a build gives to the parameters of its jobs; pure.
+if TYPE_CHECKING:
+    from headgate.model.job_graph import Job
 
 Value = str | int | float | bool
-_TRUTHS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
+_MICROSECONDS = 1_000_000
+
+
+# Parameters of a build.
 
 
 def effective_parameters(spec: JobSpec, given: Mapping[str, Any]) -> dict[str, Value]:
-    """The declared defaults, with what this build gives in their place."""
+    """Return the declared defaults, replaced by the values that the build is given."""
     return {
         parameter.name: parameter_value(parameter, given[parameter.name])
         if parameter.name in given
@@ -47,20 +52,20 @@ def effective_parameters(spec: JobSpec, given: Mapping[str, Any]) -> dict[str, V
 
 
 def check_parameters(specs: Iterable[JobSpec], given: Mapping[str, Any]) -> None:
-    """Refuses a value of the wrong type, and one that no job of the build declares."""
+    """Raise for a value of the wrong type, and for one that no job of the build declares."""
     if not given:
         return
     declared = {p.name: p for spec in specs for p in spec.declaration.parameters}
     for name, value in given.items():
         if name not in declared:
             near = difflib.get_close_matches(name, declared, n=1)
-            known = f"did you mean {near[0]!r}?" if near else _known(declared)
-            raise InvalidParameter(name=name, reason=f"no job of this build declares it; {known}")
+            hint = f"did you mean {near[0]!r}?" if near else _known(declared)
+            raise InvalidParameter(name=name, reason=f"no job of this build declares it; {hint}")
         parameter_value(declared[name], value)
 
 
 def parameter_value(parameter: ParameterSpec, given: Any) -> Value:
-    """What was given as the declared type; a text, as a command line has it, is read as one."""
+    """Return a value of the declared type; a string, as from a command line, is parsed."""
     value = given
     if isinstance(given, str) and parameter.kind != "string":
         value = _read(parameter.kind, given.strip())
@@ -72,7 +77,7 @@ def parameter_value(parameter: ParameterSpec, given: Any) -> Value:
     }
     if not fits[parameter.kind]:
         raise InvalidParameter(
-            name=parameter.name, reason=f"{given!r} is no {parameter.kind}, which it is declared as"
+            name=parameter.name, reason=f"{given!r} is not of its type, {parameter.kind}"
         )
     return float(value) if parameter.kind == "float" else value
 
@@ -86,7 +91,7 @@ def _read(kind: str, text: str) -> Any:
             return number if math.isfinite(number) else None
     except ValueError:
         return None
-    return _TRUTHS.get(text.lower())
+    return _BOOLEANS.get(text.lower())
 
 
 def _known(declared: Mapping[str, ParameterSpec]) -> str:
@@ -95,24 +100,19 @@ def _known(declared: Mapping[str, ParameterSpec]) -> str:
     return f"declared are {', '.join(sorted(declared))}"
 
 
-# What a job's outputs are made from, as keys that freshness and adoption compare; pure.
-#
-# A job's fingerprint is all that decides what its outputs hold. Its inputs key says whether the
-# views that are there were made from the same; its build key finds transactions to adopt.
-
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+# Fingerprints.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """All that decides what a job's outputs hold; a built transaction carries it."""
+    """Everything that determines a job's outputs; a built transaction carries it."""
 
     logic: str
     parameters: str
     environment: str
     # (input name, content id), by name.
     inputs: tuple[tuple[str, str], ...]
-    # Where only what was added was read: what each output held before, by dataset; else None.
+    # Of an incremental job: the content of each output before it, by dataset; else None.
     base: tuple[tuple[str, str | None], ...] | None = None
 
     @property
@@ -127,9 +127,7 @@ class Fingerprint:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "logic": self.logic,
-            "parameters": self.parameters,
-            "environment": self.environment,
+            **vars(self),
             "inputs": [list(pair) for pair in self.inputs],
             "base": None if self.base is None else [list(pair) for pair in self.base],
         }
@@ -153,7 +151,7 @@ def fingerprint(
     environment: str,
     inputs: Mapping[str, ContentId],
 ) -> Fingerprint:
-    """The fingerprint of a JobSpec that reads all of its inputs."""
+    """Return the fingerprint of a job that reads all of its inputs."""
     return Fingerprint(
         logic=spec.logic_hash,
         parameters=digest(effective_parameters(spec, parameters)),
@@ -162,22 +160,17 @@ def fingerprint(
     )
 
 
-def on_top_of(made_from: Fingerprint, bases: Mapping[DatasetName, Base]) -> Fingerprint:
-    """The fingerprint of a job that adds to what its outputs hold."""
+def with_base(made_from: Fingerprint, bases: Mapping[DatasetName, Base]) -> Fingerprint:
+    """Return the fingerprint of a job that adds to the content of its outputs."""
     contents = sorted((str(name), base.content) for name, base in bases.items())
     return replace(made_from, base=tuple(contents))
 
 
-def digest(value: Any) -> str:
-    """The sha256 of a JSON value, the same on every machine and Python."""
-    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()
-
-
-_MICROSECONDS = 1_000_000
+# Facts that a plan is made from.
 
 
 class Reason(enum.StrEnum):
-    """Why a job is in the state it is in; the words are part of the interface."""
+    """The reason for a job's state; the values are part of the public interface."""
 
     FORCED = "forced"
     NEVER_BUILT = "never-built"
@@ -197,26 +190,23 @@ class Decided(enum.StrEnum):
     ADOPTED = "adopted"
 
 
-# --- facts that a plan is made from ---------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What one branch of a dataset shows: the transaction that a reader would be pinned to."""
+    """The view of one branch of a dataset: the transaction to which a reader is pinned."""
 
     dataset: DatasetName
     branch: str
     transaction: TransactionId
-    # None: a tombstone, nothing can be read.
+    # None for a tombstone: nothing can be read.
     content: ContentId | None
     committed_at: Instant
-    # What the transaction was built from; None where no build made it.
+    # The fingerprint of the transaction; None if no build made it.
     made_from: Fingerprint | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Transactions of all outputs of one earlier job that may be adopted together."""
+    """The transactions of all outputs of an earlier job, which may be adopted together."""
 
     branch: str
     # By output dataset.
@@ -227,21 +217,21 @@ class Candidate:
 
 
 class Candidates(Protocol):
-    """Finds what is eligible by build key; a dict does."""
+    """Candidates for adoption by build key; a dict is one."""
 
     def get(self, build_key: str, /) -> Candidate | None: ...
 
 
 class Past(Histories, Protocol):
-    """What was built before; asked only for incremental jobs that are not fresh."""
+    """Earlier builds; read only for incremental jobs that are not fresh."""
 
     def base(self, output: DatasetName, /) -> Base:
-        """What an output holds where the build is going to write it."""
+        """Return the state of an output on the branch that the build writes."""
         ...
 
 
 class NoPast:
-    """Nothing was ever built."""
+    """A past without builds."""
 
     def base(self, _output: DatasetName, /) -> Base:
         return Base()
@@ -261,30 +251,30 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything that was read before planning."""
+    """Everything that is read before planning."""
 
     chain: tuple[str, ...]
-    # Of every unpinned input and every output: what the chain resolves.
+    # Of every unpinned input and every output: the view that the chain resolves to.
     views: Mapping[DatasetName, View]
     pinned: Mapping[Pin, View] = field(default_factory=dict)
     candidates: Candidates = field(default_factory=dict[str, Candidate])
     past: Past = field(default_factory=NoPast)
-    # What looks at content have found so far.
+    # Results of looks at content so far.
     answers: Answers = field(default_factory=dict[Question, Answer])
     parameters: Mapping[str, Any] = field(default_factory=dict)
     environment: str = ""
     now: Instant
     force: bool = False
-    # Incremental jobs run, and read everything.
+    # Incremental jobs run and read all of their inputs.
     full: bool = False
 
 
-# --- the decision ---------------------------------------------------------------------------
+# The decision.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedInput:
-    """Where a job reads an input; without a transaction it is the one that `made_by` will open."""
+    """An input of a job; without a transaction it is the one that the job `made_by` will open."""
 
     name: str
     dataset: DatasetName
@@ -297,7 +287,7 @@ class PlannedInput:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What happens to one job. A stale job that waits for others has no fingerprint yet."""
+    """The decision on one job. A stale job that waits for others has no fingerprint yet."""
 
     job: Job
     state: Decided
@@ -305,12 +295,16 @@ class Decision:
     inputs: tuple[PlannedInput, ...]
     made_from: Fingerprint | None
     candidate: Candidate | None = None
-    # Of a job that is declared incremental and is not fresh.
+    # Set if the job is declared incremental and is not fresh.
     incremental: Incrementality | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.state is Decided.FRESH
 
 
 def decide(jobs: Sequence[Job], facts: Facts) -> tuple[Decision, ...]:
-    """A decision for each job, in the order given, which is the order of dependency."""
+    """Return a decision for each job; the jobs are in dependency order."""
     decisions: list[Decision] = []
     for job in jobs:
         inputs = tuple(_planned(given, job, decisions, facts) for given in job.spec.inputs)
@@ -323,7 +317,7 @@ def _planned(
 ) -> PlannedInput:
     position = job.made_by.get(given.name)
     above = None if position is None else decisions[position]
-    if above is None or above.state is Decided.FRESH:
+    if above is None or above.is_fresh:
         view = _view(given, job, facts)
         return PlannedInput(
             name=given.name,
@@ -362,7 +356,7 @@ def _decided(
     decision = Decision(
         job=job,
         state=Decided.STALE,
-        reason=_own_reason(job.spec, views, made_from, facts),
+        reason=_reason(job.spec, views, made_from, facts),
         inputs=inputs,
         made_from=made_from,
     )
@@ -377,7 +371,7 @@ def _decided(
 
 
 def _with_extent(decision: Decision, above: Sequence[Decision], facts: Facts) -> Decision:
-    """How much the job reads; where it adds to its outputs, what they hold is part of its key."""
+    """Add how much the job reads; if incremental, its outputs' content is part of its key."""
     spec = decision.job.spec.declaration.incremental
     assert spec is not None
     bases = {name: facts.past.base(name) for name in decision.job.outputs}
@@ -385,7 +379,7 @@ def _with_extent(decision: Decision, above: Sequence[Decision], facts: Facts) ->
     found = decide_incremental(spec, places, bases, facts.past, facts.answers, full=facts.full)
     made_from = decision.made_from
     if made_from is not None and found.extent is Extent.INCREMENTAL:
-        made_from = on_top_of(made_from, bases)
+        made_from = with_base(made_from, bases)
     return replace(decision, incremental=found, made_from=made_from)
 
 
@@ -404,7 +398,7 @@ def _place(given: PlannedInput, above: Sequence[Decision], facts: Facts) -> Plac
 
 
 def _fingerprint(job: Job, inputs: tuple[PlannedInput, ...], facts: Facts) -> Fingerprint | None:
-    """None where an input is made by a stale job: its content does not exist yet."""
+    """Return None if a stale job makes an input: its content does not exist yet."""
     contents = {given.name: given.content for given in inputs if given.content is not None}
     if len(contents) < len(inputs):
         return None
@@ -413,10 +407,10 @@ def _fingerprint(job: Job, inputs: tuple[PlannedInput, ...], facts: Facts) -> Fi
     )
 
 
-def _own_reason(
+def _reason(
     spec: JobSpec, views: Sequence[View | None], made_from: Fingerprint | None, facts: Facts
 ) -> Reason:
-    """The first reason that holds: the job's own before those that it has from its inputs."""
+    """Return the first reason that applies: the job's own before those of its inputs."""
     if facts.force or (facts.full and spec.declaration.incremental is not None):
         return Reason.FORCED
     if any(view is None for view in views):
@@ -431,10 +425,10 @@ def _own_reason(
         return Reason.STALE_INPUT
     if any(found is None for found in carried):
         return Reason.STALE_OUTPUT
-    # Logic, parameters and environment are equal by now: the inputs decide the inputs key.
+    # Logic, parameters and environment are equal here: only the inputs can differ.
     if any(found.inputs != made_from.inputs for found in carried if found):
         return Reason.STALE_INPUT
-    too_old = any(not _young(view.committed_at, spec, facts) for view in views if view)
+    too_old = any(not _is_recent(view.committed_at, spec, facts) for view in views if view)
     return Reason.STALE_OUTPUT if too_old else Reason.FRESH
 
 
@@ -449,19 +443,19 @@ def _changed_logic(spec: JobSpec, carried: Fingerprint, facts: Facts) -> Reason 
 
 
 def _adoptable(decision: Decision, facts: Facts) -> Candidate | None:
-    """What carries this build key, if it covers every output and is not too old."""
+    """Return the candidate with this build key, if it covers every output and is recent."""
     made_from, extent = decision.made_from, decision.incremental
     if made_from is None or decision.reason in {Reason.FORCED, Reason.NEVER_FRESH}:
         return None
     if extent is not None and (extent.refused or extent.extent is Extent.UNDECIDED):
         return None
     found = facts.candidates.get(made_from.build_key)
-    if found is None or not _young(found.committed_at, decision.job.spec, facts):
+    if found is None or not _is_recent(found.committed_at, decision.job.spec, facts):
         return None
     return found if set(found.transactions) == set(decision.job.outputs) else None
 
 
-def _young(committed_at: Instant, spec: JobSpec, facts: Facts) -> bool:
+def _is_recent(committed_at: Instant, spec: JobSpec, facts: Facts) -> bool:
     fresh = spec.declaration.fresh
     if isinstance(fresh, str):
         return True

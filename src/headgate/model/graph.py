@@ -1,20 +1,21 @@
-"""The graph of a plan or a build: datasets on branches, and what is made of what; pure."""
+"""The graph of a plan or a build: datasets on branches, with edges from inputs to outputs; pure."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headgate.model.freshness import Decided, Decision, PlannedInput, Reason
 from headgate.model.ids import TransactionId
-from headgate.model.names import DatasetName
-from headgate.model.nouns import DatasetKind, JobState
+from headgate.model.nouns import DatasetKind, DatasetName, JobState
+
+if TYPE_CHECKING:
+    from headgate.model.freshness import Decision, PlannedInput, Reason
 
 
 class Mark(enum.StrEnum):
-    """Whether the primary branch has a JobSpec that makes a dataset: blue if so, else gray."""
+    """Blue if the primary branch has a JobSpec that makes the dataset, else gray."""
 
     BLUE = "blue"
     GRAY = "gray"
@@ -22,13 +23,13 @@ class Mark(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A dataset on the branch that shows it, or will; without a job it is only read."""
+    """A dataset on the branch that shows it, or will show it; without a job it is only read."""
 
     dataset: DatasetName
     branch: str
     kind: DatasetKind
     mark: Mark
-    # Set where an input names its own transaction, which may not be the branch's view.
+    # Set if an input names its own transaction, which may not be the branch's view.
     transaction: TransactionId | None = None
     job: str | None = None
     jobspec_branch: str | None = None
@@ -38,17 +39,17 @@ class Node:
 
     @property
     def place(self) -> str:
-        """Where it is read or written, for people."""
+        """The branch, and the transaction if there is one, as text."""
         return f"{self.branch} @ {self.transaction}" if self.transaction else self.branch
 
     @property
     def status(self) -> str:
-        """What happens to it, for people."""
+        """The state of its job as text."""
         if self.state is None or self.reason is None:
             return "read"
         same = self.state.value == self.reason.value
-        told = self.state.value if same else f"{self.state} ({self.reason})"
-        return f"{told} from {self.adopted_from}" if self.adopted_from else told
+        text = self.state.value if same else f"{self.state} ({self.reason})"
+        return f"{text} from {self.adopted_from}" if self.adopted_from else text
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -67,7 +68,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """The node at `target` is made of the one at `source`; both are positions."""
+    """The node at `source` is an input of the one at `target`; both are positions."""
 
     source: int
     target: int
@@ -89,7 +90,7 @@ class Graph:
         return " > ".join(self.chain)
 
     def sources_of(self) -> dict[int, list[int]]:
-        """Of each node, what it is made of."""
+        """Return the inputs of each node, by position."""
         found: dict[int, list[int]] = {position: [] for position in range(len(self.nodes))}
         for edge in self.edges:
             found[edge.target].append(edge.source)
@@ -106,12 +107,12 @@ class Graph:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFacts:
-    """What a graph shows and decisions do not know."""
+    """Facts that a graph shows and that decisions do not have."""
 
     chain: tuple[str, ...]
     primary: str
     kinds: Mapping[DatasetName, DatasetKind]
-    # Of outputs that stay as they are: the branch that the chain finds them on.
+    # Of fresh outputs: the branch that the chain resolves to.
     shown_on: Mapping[DatasetName, str]
     # Datasets with a JobSpec on the primary branch.
     blue: Collection[DatasetName]
@@ -123,8 +124,8 @@ _Key = tuple[DatasetName, str, TransactionId | None]
 def make_graph(
     decisions: Sequence[Decision], states: Sequence[JobState], facts: GraphFacts
 ) -> Graph:
-    """One node for each dataset on a branch, in the order of dependency; edges along inputs."""
-    # A dict keeps the place of what is first only read and then found to be made here.
+    """Return a node for each dataset on a branch, in dependency order, and an edge per input."""
+    # A dict keeps the position of a node that is first read and later found to be made here.
     nodes: dict[_Key, Node] = {}
     edges: dict[tuple[_Key, _Key], None] = {}
     for decision, state in zip(decisions, states, strict=True):
@@ -160,11 +161,11 @@ def _read(
 
 
 def _made(name: DatasetName, decision: Decision, state: JobState, facts: GraphFacts) -> Node:
-    fresh = decision.state is Decided.FRESH
+    build_branch = facts.chain[0]
     kinds = {output.dataset: output.kind for output in decision.job.spec.outputs}
     return Node(
         dataset=name,
-        branch=facts.shown_on.get(name, facts.chain[0]) if fresh else facts.chain[0],
+        branch=facts.shown_on.get(name, build_branch) if decision.is_fresh else build_branch,
         kind=kinds[name],
         mark=_mark(name, facts),
         job=decision.job.spec.title,

@@ -1,4 +1,9 @@
-"""A graph in the formats that people ask for."""
+"""A graph as a tree for a terminal, Mermaid for a web page, DOT for Graphviz, and SVG; pure.
+
+The drawing has columns from left to right: a node is right of all its inputs. A long edge passes
+through each column by a point between the boxes, so that no edge crosses a box; edges that leave
+the same box run together until they separate.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +20,21 @@ from typing import Any
 from headgate.model.graph import Graph, Mark, Node
 from headgate.model.nouns import DatasetKind, JobState
 
-# In which column each node of a graph stands: right of all it is made of; pure.
-#
-# A layer with more boxes than fit beside each other is folded: it takes several columns, filled row
-# by row, so that what stood high or low in the layer still does.
-
 Edges = Sequence[tuple[int, int]]
 _SWEEPS = 4
+# A longer edge, in columns, is drawn straight: points for each would cost more than they clarify.
+_LONGEST = 60
+# The aspect ratio of most windows; fewer rows than this are never folded.
+_ASPECT = 1.7
+_FEW_ROWS = 12
+
+
+# Layers and columns. A layer with too many boxes is folded into several columns, filled row by row,
+# so that boxes keep their relative height.
 
 
 def find_layers(count: int, edges: Edges) -> list[int]:
-    """The length of the longest way to each node; an edge that would close a circle is ignored."""
+    """Return the length of the longest path to each node; edges that close a cycle are ignored."""
     below: list[list[int]] = [[] for _ in range(count)]
     waits = [0] * count
     for source, target in edges:
@@ -45,7 +54,7 @@ def find_layers(count: int, edges: Edges) -> list[int]:
 
 
 def fold(layer_of: Sequence[int], edges: Edges, most: int) -> list[int]:
-    """The column of each node, where none has more than so many."""
+    """Return the column of each node; a column has at most `most` nodes."""
     sizes = Counter(layer_of)
     if max(sizes.values(), default=0) <= most:
         return list(layer_of)
@@ -58,7 +67,7 @@ def fold(layer_of: Sequence[int], edges: Edges, most: int) -> list[int]:
 
 
 def _ranks(layer_of: Sequence[int], edges: Edges) -> list[int]:
-    """The place of each node within its layer, near to that of its neighbours in the others."""
+    """Return the rank of each node in its layer, close to those of its neighbours."""
     rows: list[list[int]] = [[] for _ in range(max(layer_of) + 1)]
     for node, layer in enumerate(layer_of):
         rows[layer].append(node)
@@ -67,7 +76,7 @@ def _ranks(layer_of: Sequence[int], edges: Edges) -> list[int]:
     for source, target in edges:
         right[source].append(target)
         left[target].append(source)
-    # From 0 to 1, so that places in long layers and in short ones can be compared.
+    # From 0 to 1, so that ranks in long and in short layers can be compared.
     height = [0.0] * len(layer_of)
     for row in rows:
         _spread(row, height)
@@ -89,24 +98,15 @@ def _spread(row: Sequence[int], height: list[float]) -> None:
         height[node] = (place + 0.5) / len(row)
 
 
-# Where the nodes of a graph are drawn: in columns from left to right, edges between them; pure.
-#
-# A long edge passes through every column by a point between the boxes, so none is drawn across one;
-# edges that leave the same box go together until they part.
-
-# An edge over more columns goes straight: points for each would cost more than they make clear.
-_LONGEST = 60
-# As wide for its height as most windows are; so few boxes are never put beside each other.
-_ASPECT = 1.7
-_FEW_ROWS = 12
+# Coordinates.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """In the units of the drawing."""
+    """Sizes in the units of the drawing."""
 
     box_height: float = 58
-    # Between boxes of one layer, and the room that an edge takes that passes by.
+    # Between boxes of one layer, and for an edge that passes between them.
     gap: float = 18
     passing: float = 14
     # Between columns.
@@ -124,15 +124,13 @@ class Layout:
     height: float
 
 
-def lay_out(
-    widths: Sequence[float], edges: Sequence[tuple[int, int]], sizes: Sizes | None = None
-) -> Layout:
-    """Places boxes of these widths; what a box is made of is always left of it."""
+def lay_out(widths: Sequence[float], edges: Edges, sizes: Sizes | None = None) -> Layout:
+    """Return the positions of boxes of these widths; the inputs of a box are left of it."""
     sizes = sizes or Sizes()
     layer_of = find_layers(len(widths), edges)
     column_of = fold(layer_of, edges, _most_rows(widths, sizes))
     if column_of != layer_of:
-        # Where so much passes by, edges keep less apart.
+        # With many passing edges, these keep a smaller distance.
         sizes = replace(sizes, passing=sizes.passing / 3)
     grid = _Grid(column_of, edges, sizes)
     y = grid.settle()
@@ -147,7 +145,7 @@ def lay_out(
 
 
 def _most_rows(widths: Sequence[float], sizes: Sizes) -> int:
-    """How many boxes may stand above each other, for a picture that fits into a window."""
+    """Return the number of boxes per column for a drawing that fits into a window."""
     if not widths:
         return _FEW_ROWS
     across, down = fmean(widths) + sizes.channel, sizes.box_height + sizes.gap
@@ -157,14 +155,12 @@ def _most_rows(widths: Sequence[float], sizes: Sizes) -> int:
 class _Grid:
     """Nodes and the points of passing edges, in layers, each layer in an order."""
 
-    def __init__(
-        self, layer_of: Sequence[int], edges: Sequence[tuple[int, int]], sizes: Sizes
-    ) -> None:
+    def __init__(self, layer_of: Sequence[int], edges: Edges, sizes: Sizes) -> None:
         self._sizes = sizes
         self._boxes = len(layer_of)
         self.layer = list(layer_of)
         self._points: dict[tuple[int, int], int] = {}
-        # Of each edge: what it goes through, both ends included.
+        # The points of each edge, both ends included.
         self.passed = [self._through(source, target) for source, target in edges]
         count = len(self.layer)
         self._left: list[list[int]] = [[] for _ in range(count)]
@@ -188,7 +184,7 @@ class _Grid:
         return [*points, target]
 
     def settle(self) -> list[float]:
-        """The middle of each point: first an order with few crossings, then straight edges."""
+        """Return the middle of each point: first order for few crossings, then align edges."""
         for sweep in range(_SWEEPS):
             self._order(self._left, self._rows)
             if sweep < _SWEEPS - 1:
@@ -218,7 +214,7 @@ class _Grid:
             self._place(row, y, {point: _mean(neighbours, point, y) for point in row})
 
     def _place(self, row: Sequence[int], y: list[float], wanted: Mapping[int, float]) -> None:
-        """As near as possible to where each wants to be, in order and without overlap."""
+        """Place a row as close as possible to `wanted`, in order and without overlap."""
         offsets = [0.0]
         for above, below in itertools.pairwise(row):
             offsets.append(offsets[-1] + self._half(above) + self._half(below))
@@ -232,7 +228,7 @@ class _Grid:
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The sequence that never falls and lies nearest to these values, in least squares."""
+    """Return the non-decreasing sequence that is closest to these values, in least squares."""
     blocks: list[tuple[float, int]] = []
     for value in values:
         mean, count = value, 1
@@ -244,7 +240,7 @@ def _rising(values: Sequence[float]) -> list[float]:
 
 
 def _mean(neighbours: Sequence[Sequence[int]], point: int, at: Sequence[float]) -> float:
-    """The middle of a point's neighbours; where it has none, it stays."""
+    """Return the mean of a point's neighbours; without neighbours, its own position."""
     near = neighbours[point]
     return fmean([at[other] for other in near]) if near else at[point]
 
@@ -257,7 +253,7 @@ def _number(row: Sequence[int], at: list[float]) -> None:
 def _columns(
     widths: Sequence[float], layer_of: Sequence[int], sizes: Sizes
 ) -> list[tuple[float, float]]:
-    """Where each layer begins and ends."""
+    """Return the left and the right side of each column."""
     widest = [0.0] * (max(layer_of, default=-1) + 1)
     for node, layer in enumerate(layer_of):
         widest[layer] = max(widest[layer], widths[node])
@@ -275,7 +271,7 @@ def _path(
     widths: Sequence[float],
     layer_of: Sequence[int],
 ) -> tuple[tuple[float, float], ...]:
-    """From the right side of the first box, straight through the layers between, to the last."""
+    """Return the points from the right side of the first box to the left side of the last."""
     first, last = points[0], points[-1]
     path = [(columns[layer_of[first]][0] + widths[first], y[first])]
     for point in points[1:-1]:
@@ -283,10 +279,10 @@ def _path(
     return (*path, (columns[layer_of[last]][0], y[last]))
 
 
-# A graph as text: a tree for a terminal, Mermaid for a web page, DOT for Graphviz; pure.
+# Text formats.
 
 MARK_SIGNS = {Mark.BLUE: "■", Mark.GRAY: "□"}
-# Fill and line of the two marks, and the line of each state that asks for attention.
+# Fill and line colour of the two marks, and text colour of the states.
 MARK_COLORS = {Mark.BLUE: ("#dbeafe", "#2563eb"), Mark.GRAY: ("#f3f4f6", "#6b7280")}
 STATE_COLORS = {
     None: "#9ca3af",
@@ -301,31 +297,31 @@ STATE_COLORS = {
 
 
 def legend(graph: Graph) -> str:
-    """What the two marks mean here."""
+    """Return the meaning of the two marks."""
     return f"blue: a JobSpec on {graph.primary}; gray: none there"
 
 
 def to_tree(graph: Graph) -> str:
-    """What nothing else is made of on top, and below each dataset what it is made of.
+    """Return a tree with the final datasets on top and below each dataset its inputs.
 
-    A dataset that has been unfolded already is only named again.
+    A dataset that has been expanded before is only named again.
     """
     used = {edge.source for edge in graph.edges}
     tops = [position for position in range(len(graph.nodes)) if position not in used]
     lines = [f"chain {graph.title}"]
     sources = graph.sources_of()
-    unfolded: set[int] = set()
-    # Not recursive: a chain of thousands of datasets is a legal pipeline.
+    expanded: set[int] = set()
+    # Not recursive: a pipeline may be thousands of datasets deep.
     waiting = [(top, "", at == len(tops) - 1) for at, top in enumerate(tops)][::-1]
     while waiting:
         position, indent, last = waiting.pop()
         below = sources[position]
-        again = position in unfolded and bool(below)
+        again = position in expanded and bool(below)
         branch = "└── " if last else "├── "
         lines.append(f"{indent}{branch}{_line(graph.nodes[position], again=again)}")
         if again:
             continue
-        unfolded.add(position)
+        expanded.add(position)
         deeper = indent + ("    " if last else "│   ")
         waiting += [(s, deeper, at == len(below) - 1) for at, s in enumerate(below)][::-1]
     blue, gray = MARK_SIGNS[Mark.BLUE], MARK_SIGNS[Mark.GRAY]
@@ -334,19 +330,19 @@ def to_tree(graph: Graph) -> str:
 
 
 def to_mermaid(graph: Graph) -> str:
-    """A Mermaid flowchart, left to right."""
+    """Return a Mermaid flowchart, left to right."""
     return "\n".join(_mermaid_lines(graph)) + "\n"
 
 
 def to_dot(graph: Graph) -> str:
-    """A Graphviz digraph, left to right."""
+    """Return a Graphviz digraph, left to right."""
     return "\n".join(_dot_lines(graph)) + "\n"
 
 
 def _line(node: Node, *, again: bool) -> str:
     kind = "" if node.kind is DatasetKind.TABLE else f" [{node.kind}]"
-    told = "(above)" if again else node.status
-    return f"{MARK_SIGNS[node.mark]} {node.dataset}{kind}  on {node.place}  {told}"
+    status = "(above)" if again else node.status
+    return f"{MARK_SIGNS[node.mark]} {node.dataset}{kind}  on {node.place}  {status}"
 
 
 def _mermaid_lines(graph: Graph) -> Iterator[str]:
@@ -364,7 +360,7 @@ def _mermaid_lines(graph: Graph) -> Iterator[str]:
 
 
 def _mermaid(text: str) -> str:
-    """Mermaid reads `#name;` and `#number;` inside quotes, and HTML, as characters."""
+    """Escape all characters that Mermaid could interpret; it reads `#number;` as a character."""
     return "".join(c if c.isalnum() or c in " ._-/()@" else f"#{ord(c)};" for c in text)
 
 
@@ -383,18 +379,18 @@ def _dot_lines(graph: Graph) -> Iterator[str]:
 
 
 def _dot(text: str) -> str:
-    """A quoted string of the DOT language."""
+    """Return a quoted string of the DOT language."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
-# A graph as one SVG document that stands alone: no script, no font, no address; pure.
+# SVG: one self-contained document without scripts, fonts or links.
 
 _SIZES = Sizes()
 _MARGIN = 24.0
 _TOP = 64.0
 _PADDING = 14.0
-# What a letter takes on average; a name that is longer than the box is cut, its title is whole.
+# The average width of a letter. A name that does not fit is cut; its tooltip has all of it.
 _LETTER, _SMALL_LETTER = 8.2, 6.6
 _NARROWEST, _WIDEST = 150.0, 380.0
 _STYLE = """\
@@ -406,7 +402,7 @@ text { font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #
 
 
 def to_svg(graph: Graph) -> str:
-    """The drawing, with a title and a description for those who hear it."""
+    """Return the drawing, with a title and a description for screen readers."""
     widths = [_width(node) for node in graph.nodes]
     layout = lay_out(widths, [(edge.source, edge.target) for edge in graph.edges], _SIZES)
     return "\n".join(_lines(graph, widths, layout)) + "\n"
@@ -441,31 +437,31 @@ _ARROW = (
 
 
 def _description(graph: Graph) -> str:
-    told = [f"{len(graph.nodes)} datasets. {legend(graph).capitalize()}."]
+    sentences = [f"{len(graph.nodes)} datasets. {legend(graph).capitalize()}."]
     sources = graph.sources_of()
     for at, node in enumerate(graph.nodes):
         made_of = ", ".join(str(graph.nodes[s].dataset) for s in sources[at])
-        told.append(f"{_title(node)}{f'; made of {made_of}' if made_of else ''}.")
-    return " ".join(told)
+        sentences.append(f"{_title(node)}{f'; made of {made_of}' if made_of else ''}.")
+    return " ".join(sentences)
 
 
 def _heading(graph: Graph) -> Iterator[str]:
     yield f'<text class="name" x="{_MARGIN:.0f}" y="28">{escape(f"chain {graph.title}")}</text>'
     x = _MARGIN
-    for mark, told in (
+    for mark, meaning in (
         (Mark.BLUE, f"a JobSpec on {graph.primary}"),
         (Mark.GRAY, "none there"),
     ):
         fill, line = MARK_COLORS[mark]
         yield f'<rect x="{x:.0f}" y="38" width="11" height="11" fill="{fill}" stroke="{line}"/>'
-        yield f'<text class="small" x="{x + 17:.0f}" y="48">{escape(told)}</text>'
-        x += 17 + len(told) * _SMALL_LETTER + 16
+        yield f'<text class="small" x="{x + 17:.0f}" y="48">{escape(meaning)}</text>'
+        x += 17 + len(meaning) * _SMALL_LETTER + 16
 
 
 def _box(node: Node, x: float, middle: float, width: float) -> Iterator[str]:
     fill, line = MARK_COLORS[node.mark]
     top = middle - _SIZES.box_height / 2
-    # A files dataset has round corners, a table has not.
+    # Files datasets have round corners, tables do not.
     radius = 4 if node.kind is DatasetKind.TABLE else 16
     yield f'<g class="node {node.mark}"><title>{escape(_title(node))}</title>'
     yield (
@@ -505,13 +501,13 @@ def _letters(text: str) -> float:
 
 
 def _cut(text: str, width: float, letter: float) -> str:
-    """The text, or its end: that is where names differ."""
+    """Return the text, or its end if it is too long: names differ most at their ends."""
     room = int((width - 2 * _PADDING) / letter)
     return text if len(text) <= room else "…" + text[-(room - 1) :]
 
 
 def _curve(points: tuple[tuple[float, float], ...]) -> str:
-    """Soft between the layers, straight through them."""
+    """Return path commands: curves between the columns, straight lines through them."""
     (x, y), *rest = points
     parts = [f"M{x:.1f} {y:.1f}"]
     for at, (to_x, to_y) in enumerate(rest):
@@ -531,7 +527,7 @@ class GraphFormat(enum.StrEnum):
     SVG = "svg"
 
 
-_DRAWN: dict[GraphFormat, Callable[[Graph], str]] = {
+_RENDERERS: dict[GraphFormat, Callable[[Graph], str]] = {
     GraphFormat.TREE: to_tree,
     GraphFormat.MERMAID: to_mermaid,
     GraphFormat.DOT: to_dot,
@@ -539,6 +535,6 @@ _DRAWN: dict[GraphFormat, Callable[[Graph], str]] = {
 }
 
 
-def drawn_json(graph: Graph, format: GraphFormat) -> dict[str, Any]:
-    """`{"format", "text", "chain", "primary", "nodes", "edges"}`."""
-    return {"format": format.value, "text": _DRAWN[format](graph), **graph.to_json()}
+def render_json(graph: Graph, format: GraphFormat) -> dict[str, Any]:
+    """Return `{"format", "text", "chain", "primary", "nodes", "edges"}`."""
+    return {"format": format.value, "text": _RENDERERS[format](graph), **graph.to_json()}

@@ -1,14 +1,16 @@
-"""A type per id, and how ids are made.
+"""A type for each kind of id, how ids are minted, and the digest of a JSON value.
 
-Ids sort by the time they were minted, so that rows written together lie together on disk.
+Ids sort by the time at which they were minted, so that rows written together are stored together.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 import time
 from datetime import UTC, datetime
-from typing import NewType
+from typing import Any, NewType
 
 DatasetId = NewType("DatasetId", str)
 BranchId = NewType("BranchId", str)
@@ -26,12 +28,13 @@ Epoch = NewType("Epoch", int)
 Instant = NewType("Instant", int)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def mint(prefix: str) -> str:
-    """A new id: the prefix, ten characters of time, twelve of chance."""
-    moment = time.time_ns() // 1_000_000
-    clock = "".join(_ALPHABET[(moment >> shift) & 31] for shift in range(45, -5, -5))
+    """Return a new id: the prefix, ten characters of time, twelve random ones."""
+    milliseconds = time.time_ns() // 1_000_000
+    clock = "".join(_ALPHABET[(milliseconds >> shift) & 31] for shift in range(45, -5, -5))
     chance = secrets.randbits(60)
     return f"{prefix}-{clock}" + "".join(
         _ALPHABET[(chance >> shift) & 31] for shift in range(55, -5, -5)
@@ -78,11 +81,17 @@ def mint_jobspec() -> JobSpecId:
     return JobSpecId(mint("js"))
 
 
-# Moments as people and programs read them: ISO 8601 in UTC.
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, the same on every machine and for any order of keys."""
+    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()
+
+
+def to_datetime(instant: Instant) -> datetime:
+    """Return a time in UTC, exact to the microsecond."""
+    seconds, micros = divmod(instant, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
 
 
 def instant_text(instant: Instant) -> str:
-    """With microseconds, so that two publications never look alike."""
-    seconds, micros = divmod(instant, 1_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """Return a time as ISO 8601, with microseconds so that no two publications look alike."""
+    return to_datetime(instant).isoformat(timespec="microseconds").replace("+00:00", "Z")

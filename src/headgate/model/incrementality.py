@@ -1,7 +1,7 @@
-"""Whether a job may read only what was added since its outputs were last built; pure.
+"""The decision whether a job reads only what was added since its last build; pure.
 
-It may where the newest build in its outputs' history says what it read, that is still in the
-inputs' history, and nothing that was read then has been overwritten or removed since.
+It does if the newest build in the history of its outputs recorded its inputs, these are still in
+the inputs' history, and nothing that was read then has been overwritten or removed since.
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.model.ids import ContentId, TransactionId
-from headgate.model.jobspecs import IncrementalSpec
-from headgate.model.names import DatasetName
-from headgate.model.nouns import TransactionType
+from headgate.model.nouns import DatasetName, TransactionType
 
-# What was read and built before, as the rules of incremental jobs need to know it; pure.
+if TYPE_CHECKING:
+    from headgate.model.jobspecs import IncrementalSpec
 
-# What a build counts as that was made before its transform was declared incremental.
+# The semantic version of builds from before the transform was declared incremental.
 FIRST_SEMANTIC_VERSION = 1
+# In place of an extent, if a transform requires incremental builds and needs a full one.
+REFUSED = "not incremental, although required"
+
+
+# Earlier builds and the histories of inputs.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAt:
-    """Where a build read an input: the transaction and, of a table, the Iceberg snapshot."""
+    """The state at which a build read an input; a table also has an Iceberg snapshot."""
 
     transaction: TransactionId
     snapshot: int | None = None
@@ -32,7 +36,7 @@ class ReadAt:
 
 @dataclass(frozen=True, kw_only=True)
 class LastBuild:
-    """The newest build in an output's history: what it read, and what its logic meant."""
+    """The newest build in an output's history: its inputs and its semantic version."""
 
     transaction: TransactionId
     semantic_version: int
@@ -41,13 +45,13 @@ class LastBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What an output holds before a job writes it; without anything it was never built."""
+    """The state of an output before a job writes it; the default was never built."""
 
     transaction: TransactionId | None = None
     number: int = 0
     content: ContentId | None = None
     last: LastBuild | None = None
-    # The transaction after the last build that changed what it left, made by no build.
+    # A transaction after the last build that changed its result and was not made by a build.
     foreign: TransactionId | None = None
 
 
@@ -58,17 +62,17 @@ class Change:
     transaction: TransactionId
     number: int
     type: TransactionType
-    # False: compaction, properties, an empty write; the same rows and files as before.
+    # False for compaction, properties and empty writes: the rows and files stay the same.
     changes_content: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a job reads an input: at a transaction, or at what is adopted on top of it."""
+    """The state at which a job reads an input: a transaction, or one adopted on top of it."""
 
     name: str
     dataset: DatasetName
-    # Neither: a job of this build is going to make it.
+    # Neither is set if a job of this build will make the input.
     head: TransactionId | None
     adopted: Change | None = None
 
@@ -78,7 +82,7 @@ class Place:
 
     @property
     def content_of(self) -> TransactionId:
-        """The transaction that has the content which is read."""
+        """The transaction whose content is read."""
         found = self.adopted.transaction if self.adopted else self.head
         assert found is not None, f"{self.dataset} is not known yet"
         return found
@@ -86,62 +90,61 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Has anything that was read at `last` been overwritten since? Only the content tells."""
+    """A look at content: whether anything read at `last` has been overwritten since."""
 
     dataset: DatasetName
     last: ReadAt
     now: TransactionId
-    # Those that may have done so, oldest first.
+    # Transactions that may have done so, oldest first.
     suspects: tuple[TransactionId, ...]
-    # Whether what was only removed counts as still there.
+    # Whether removals are allowed, so that only overwrites count.
     removals_allowed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a look at the content found; `why` says what broke, and is empty where nothing did."""
+    """The result of a look; `why` names what broke, and is empty if nothing did."""
 
     why: str = ""
     broken_by: TransactionId | None = None
-    # Of a table: the snapshot after which everything is new; None: all of it is.
+    # Of a table: the snapshot after which everything is new; None if all of it is new.
     since_snapshot: int | None = None
 
 
 class Histories(Protocol):
-    """What happened to inputs."""
+    """Histories of inputs."""
 
     def since(self, last: TransactionId, head: TransactionId, /) -> tuple[Change, ...] | None:
-        """The steps from one to the other, oldest first; None if it is not in its history."""
+        """Return the changes after `last` up to `head`, oldest first; None if not an ancestor."""
         ...
 
 
 Answers = Mapping[Question, Answer]
 
 
-# In place of an extent, where a transform must not be built in full and would have to be.
-REFUSED = "not incremental, as it requires"
+# The decision.
 
 
 class Extent(enum.StrEnum):
-    """How much of its inputs a job reads."""
+    """The part of its inputs that a job reads."""
 
     INCREMENTAL = "incremental"
     FULL = "full"
-    # A job of the same build makes one of its inputs, or nobody has looked at the content yet.
+    # A job of the same build makes one of its inputs, or a look at content is missing.
     UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """What a job reads of one input: all of it, or what was added after `since`."""
+    """The part of one input that a job reads: all of it, or what was added after `since`."""
 
     name: str
     dataset: DatasetName
     since: ReadAt | None = None
-    # Numbers of the first and the last transaction that is new, where there are any.
+    # Numbers of the first and the last new transaction, if there are any.
     numbers: tuple[int, int] | None = None
     transactions: tuple[TransactionId, ...] = ()
-    # Whether rows or files came with them.
+    # Whether they added rows or files.
     has_new: bool = True
     since_snapshot: int | None = None
 
@@ -166,13 +169,13 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Incrementality:
-    """How much a job reads, and why it is not only what was added."""
+    """The extent of a job, and the reason if it is not incremental."""
 
     extent: Extent
     semantic_version: int
     reason: str = ""
     broken_by: TransactionId | None = None
-    # The transform says that it must not be read in full for this reason.
+    # The transform requires incremental builds, and this reason does not excuse it.
     refused: bool = False
     reads: tuple[Span, ...] = ()
     questions: tuple[Question, ...] = ()
@@ -198,13 +201,13 @@ class Incrementality:
 class _Broken:
     reason: str
     by: TransactionId | None = None
-    # Nobody expects a first build, or one with a new meaning, to be incremental.
+    # A first build, or one with a new semantic version, may be full in any case.
     expected: bool = False
 
 
 @dataclass(kw_only=True)
-class _Looked:
-    """What is found out about the inputs, one after the other."""
+class _Found:
+    """Collects the spans of the inputs, and what is missing to decide them."""
 
     spans: list[Span] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
@@ -220,28 +223,28 @@ def decide_incremental(
     *,
     full: bool = False,
 ) -> Incrementality:
-    """Incremental, full with its reason, or undecided with the questions that are left."""
+    """Return incremental, full with its reason, or undecided with the open questions."""
     version = spec.semantic_version
     if full:
-        return _full(spec, _Broken(reason="a full build was asked for", expected=True))
-    last = _last_of_all(spec, bases)
+        return _full(spec, _Broken(reason="a full build was requested", expected=True))
+    last = _last_build(spec, bases)
     if isinstance(last, _Broken):
         return _full(spec, last)
-    looked = _Looked()
+    found = _Found()
     for place in places:
-        broken = _look_at(spec, place, last, histories, answers, looked)
+        broken = _examine(spec, place, last, histories, answers, found)
         if broken is not None:
             return _full(spec, broken)
-    if looked.questions or looked.waiting_for:
-        made = ", ".join(looked.waiting_for)
+    if found.questions or found.waiting_for:
+        made = ", ".join(found.waiting_for)
         return Incrementality(
             extent=Extent.UNDECIDED,
             semantic_version=version,
             reason=f"it is decided when {made} is built" if made else "",
-            questions=tuple(looked.questions),
+            questions=tuple(found.questions),
         )
     return Incrementality(
-        extent=Extent.INCREMENTAL, semantic_version=version, reads=tuple(looked.spans)
+        extent=Extent.INCREMENTAL, semantic_version=version, reads=tuple(found.spans)
     )
 
 
@@ -255,18 +258,18 @@ def _full(spec: IncrementalSpec, broken: _Broken) -> Incrementality:
     )
 
 
-def _last_of_all(spec: IncrementalSpec, bases: Mapping[DatasetName, Base]) -> LastBuild | _Broken:
-    """The build that left all outputs as they are, if there is one with the same meaning."""
-    found: list[LastBuild] = []
+def _last_build(spec: IncrementalSpec, bases: Mapping[DatasetName, Base]) -> LastBuild | _Broken:
+    """Return the build that made all outputs, if it has the same semantic version."""
+    builds: list[LastBuild] = []
     for name, base in bases.items():
         if base.foreign is not None:
             reason = f"{name} was changed by {base.foreign}, which no build made"
             return _Broken(reason=reason, by=base.foreign)
         if base.last is None:
             return _Broken(reason=f"{name} was never built here", expected=True)
-        found.append(base.last)
-    first = found[0]
-    for other in found:
+        builds.append(base.last)
+    first = builds[0]
+    for other in builds:
         if other.semantic_version != spec.semantic_version:
             reason = (
                 f"semantic_version is {spec.semantic_version}, and the last build had "
@@ -278,42 +281,42 @@ def _last_of_all(spec: IncrementalSpec, bases: Mapping[DatasetName, Base]) -> La
     return first
 
 
-def _look_at(
+def _examine(
     spec: IncrementalSpec,
     place: Place,
     last: LastBuild,
     histories: Histories,
     answers: Answers,
-    looked: _Looked,
+    found: _Found,
 ) -> _Broken | None:
-    """Adds what is read of one input, or what is missing to know it; or says what broke."""
+    """Add the span of one input, or what is missing to decide it; or return what broke."""
     read = last.read.get(place.dataset)
     if place.name in spec.snapshot_inputs or read is None:
         # Declared so, or an input that the last build did not have: all of it is new.
-        looked.spans.append(Span(name=place.name, dataset=place.dataset))
+        found.spans.append(Span(name=place.name, dataset=place.dataset))
         return None
     if not place.is_known:
-        looked.waiting_for.append(str(place.dataset))
+        found.waiting_for.append(str(place.dataset))
         return None
     changes = _changes(place, read, histories)
     if changes is None:
         reason = f"{read.transaction}, read last, is no longer in the history of {place.dataset}"
         return _Broken(reason=reason, by=read.transaction)
-    telling = [change for change in changes if change.changes_content]
-    for change in telling:
+    effective = [change for change in changes if change.changes_content]
+    for change in effective:
         if broken := _broken_by_type(spec, change, place.dataset):
             return broken
     answer = Answer()
-    if telling:
-        question = _question(spec, place, read, telling)
-        found = answers.get(question)
-        if found is None:
-            looked.questions.append(question)
+    if effective:
+        question = _question(spec, place, read, effective)
+        known = answers.get(question)
+        if known is None:
+            found.questions.append(question)
             return None
-        if found.why:
-            return _Broken(reason=found.why, by=found.broken_by)
-        answer = found
-    looked.spans.append(_span(place, read, changes, answer, has_new=bool(telling)))
+        if known.why:
+            return _Broken(reason=known.why, by=known.broken_by)
+        answer = known
+    found.spans.append(_span(place, read, changes, answer, has_new=bool(effective)))
     return None
 
 
@@ -335,14 +338,14 @@ def _broken_by_type(spec: IncrementalSpec, change: Change, dataset: DatasetName)
 
 
 def _question(
-    spec: IncrementalSpec, place: Place, read: ReadAt, telling: Sequence[Change]
+    spec: IncrementalSpec, place: Place, read: ReadAt, effective: Sequence[Change]
 ) -> Question:
     return Question(
         dataset=place.dataset,
         last=read,
         now=place.content_of,
         suspects=tuple(
-            change.transaction for change in telling if change.type is TransactionType.UPDATE
+            change.transaction for change in effective if change.type is TransactionType.UPDATE
         ),
         removals_allowed=spec.allow_retention,
     )

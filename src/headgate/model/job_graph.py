@@ -1,4 +1,4 @@
-"""From targets and JobSpecs to the jobs of a build, in dependency order; pure."""
+"""The jobs of a build, in dependency order, from targets and JobSpecs; pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from graphlib import CycleError, TopologicalSorter
 
 from headgate.errors import CyclicJobs, JobSpecNotFound, OutputContested
 from headgate.model.jobspecs import InputSpec, JobSpec
-from headgate.model.names import DatasetName
+from headgate.model.nouns import DatasetName
 
 
 class Removed(enum.Enum):
-    """The mark in place of a JobSpec whose transform is gone: the fallback stops there."""
+    """The mark in place of a JobSpec whose transform was removed: the fallback stops there."""
 
     MARK = "removed"
 
 
-# For each dataset, by branch name: the JobSpec published there, or the mark.
+# By dataset and branch name: the JobSpec published there, or the mark.
 Published = Mapping[DatasetName, Mapping[str, JobSpec | Removed]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """The JobSpec that a chain finds, and the branch it found it on."""
+    """A JobSpec and the branch of the chain on which it was found."""
 
     branch: str
     spec: JobSpec
@@ -32,7 +32,7 @@ class Resolved:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One JobSpec of a build; `needs` are the positions of the jobs it reads from."""
+    """One JobSpec of a build; `needs` are the positions of the jobs whose outputs it reads."""
 
     spec: JobSpec
     jobspec_branch: str
@@ -48,7 +48,7 @@ class Job:
 def resolve_jobspec(
     dataset: DatasetName, chain: Sequence[str], published: Published
 ) -> Resolved | Removed | None:
-    """The JobSpec of the first branch of the chain that has one, or a mark that stops there."""
+    """Return the JobSpec of the first branch of the chain that has one, or its mark."""
     on_branches = published.get(dataset)
     if not on_branches:
         return None
@@ -62,7 +62,7 @@ def resolve_jobspec(
 def compile_graph(
     targets: Iterable[DatasetName], chain: Sequence[str], published: Published, *, upstream: bool
 ) -> tuple[Job, ...]:
-    """The jobs that make the targets, or also all they are made of, each after what it needs."""
+    """Return the jobs of the targets, with `upstream` also those of all inputs, sorted."""
     resolved = _collect(targets, chain, published, upstream=upstream)
     maker = {output.dataset: found for found in resolved for output in found.spec.outputs}
     order = _sorted(resolved, maker, chain[0])
@@ -82,7 +82,7 @@ def compile_graph(
 
 
 def reads_build_branch(given: InputSpec, build_branch: str) -> bool:
-    """Whether an input would see what this build writes to its dataset."""
+    """Return whether an input reads what this build writes to its dataset."""
     return given.transaction is None and given.branch in {None, build_branch}
 
 
@@ -116,7 +116,7 @@ def _collect(
 def _require_one_maker(
     dataset: DatasetName, found: Resolved, chain: Sequence[str], published: Published
 ) -> None:
-    """A job writes all its outputs, so none of them may be another JobSpec's on this chain."""
+    """Raise if another JobSpec on this chain makes the dataset: a job writes all its outputs."""
     other = resolve_jobspec(dataset, chain, published)
     # Identity first: comparing every field of every JobSpec would dominate a large plan.
     same = not isinstance(other, Resolved) or other.spec is found.spec or other.spec == found.spec

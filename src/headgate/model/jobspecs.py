@@ -1,4 +1,4 @@
-"""The JobSpec: published logic, as a frozen noun with a JSON form."""
+"""JobSpecs: published logic, as frozen values with a JSON form."""
 
 from __future__ import annotations
 
@@ -24,17 +24,12 @@ class CheckSpec:
     description: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "on_error": self.on_error,
-            "expectation": dict(self.expectation),
-            "description": self.description,
-        }
+        return {**vars(self), "expectation": dict(self.expectation)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """An input by the name the function knows it; a branch or transaction pins it."""
+    """An input by the name of its parameter; a branch or transaction pins it."""
 
     name: str
     dataset: DatasetName
@@ -45,17 +40,14 @@ class InputSpec:
 
     @property
     def pinned(self) -> bool:
-        """Whether the chain has no say in where this input is read."""
+        """True if the input is read from its own branch or transaction, not from the chain."""
         return self.branch is not None or self.transaction is not None
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "name": self.name,
+            **vars(self),
             "dataset": str(self.dataset),
-            "branch": self.branch,
-            "transaction": self.transaction,
             "checks": [check.to_json() for check in self.checks],
-            "description": self.description,
         }
 
 
@@ -71,13 +63,12 @@ class OutputSpec:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "name": self.name,
+            **vars(self),
             "dataset": str(self.dataset),
             "kind": self.kind.value,
             "checks": [check.to_json() for check in self.checks],
             "partition_cols": list(self.partition_cols),
             "sort_by": list(self.sort_by),
-            "description": self.description,
         }
 
 
@@ -90,12 +81,7 @@ class ParameterSpec:
     description: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "default": self.default,
-            "description": self.description,
-        }
+        return {**vars(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,18 +93,12 @@ class IncrementalSpec:
     strict_append: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "require_incremental": self.require_incremental,
-            "semantic_version": self.semantic_version,
-            "snapshot_inputs": list(self.snapshot_inputs),
-            "allow_retention": self.allow_retention,
-            "strict_append": self.strict_append,
-        }
+        return {**vars(self), "snapshot_inputs": list(self.snapshot_inputs)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What a transform says of itself: everything but the code that it runs."""
+    """A transform as declared: everything but the code that it runs."""
 
     module: str
     function: str
@@ -139,26 +119,20 @@ class Declaration:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "module": self.module,
-            "function": self.function,
-            "file": self.file,
-            "line": self.line,
+            **vars(self),
             "inputs": [given.to_json() for given in self.inputs],
             "outputs": [output.to_json() for output in self.outputs],
             "parameters": [parameter.to_json() for parameter in self.parameters],
             "incremental": self.incremental.to_json() if self.incremental else None,
-            "fresh": self.fresh,
             "bundle_data": list(self.bundle_data),
-            "allowed_run_seconds": self.allowed_run_seconds,
             "profile": list(self.profile),
             "spark_conf": dict(self.spark_conf),
-            "allow_empty": self.allow_empty,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where published logic comes from; `clean` is false for a working tree with changes."""
+    """The origin of published logic; `clean` is false for a working tree with changes."""
 
     repository: str
     commit: str
@@ -166,12 +140,7 @@ class Source:
     clean: bool
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "repository": self.repository,
-            "commit": self.commit,
-            "branch": self.branch,
-            "clean": self.clean,
-        }
+        return {**vars(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,14 +163,13 @@ class JobSpec:
 
     @property
     def title(self) -> str:
-        """How the job is called before people: `module.function`."""
+        """The job's name in messages: `module.function`."""
         return f"{self.declaration.module}.{self.declaration.function}"
 
     def to_json(self) -> dict[str, Any]:
         return {
+            **vars(self),
             "declaration": self.declaration.to_json(),
-            "logic_hash": self.logic_hash,
-            "bundle": self.bundle,
             "source": self.source.to_json(),
         }
 

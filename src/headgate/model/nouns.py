@@ -1,10 +1,12 @@
-"""The nouns of the design, as frozen values."""
+"""The nouns of the design, as frozen values, and the states that they go through."""
 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from headgate.model.ids import (
@@ -19,7 +21,12 @@ from headgate.model.ids import (
     UnitId,
     VersionId,
 )
-from headgate.model.names import DatasetName
+
+# A part of a dataset's name that needs no backticks.
+PLAIN_PART = re.compile(r"[A-Za-z0-9_-]+\Z")
+
+
+# The values of these enums are part of the public interface.
 
 
 class DatasetKind(enum.StrEnum):
@@ -41,7 +48,7 @@ class TransactionState(enum.StrEnum):
 
 
 class PublicationKind(enum.StrEnum):
-    """What a publication did, as `headgate log --kind` filters it."""
+    """Kinds of publications, by which `headgate log --kind` filters."""
 
     COMMIT = "commit"
     ADOPT = "adopt"
@@ -60,12 +67,50 @@ class AttemptState(enum.StrEnum):
     CANCELED = "canceled"
 
 
+class JobState(enum.StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABORTED = "aborted"
+    SKIPPED = "skipped"
+    ADOPTED = "adopted"
+
+
+class BuildState(enum.StrEnum):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+@dataclass(frozen=True, order=True)
+class DatasetName:
+    """`namespace.name`; the namespace may have several parts."""
+
+    namespace: tuple[str, ...]
+    name: str
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __hash__(self) -> int:
+        # The name alone, whose hash Python caches: a plan needs hundreds of thousands of hashes.
+        return hash(self.name)
+
+    @cached_property
+    def _text(self) -> str:
+        return ".".join(
+            part if PLAIN_PART.match(part) else f"`{part}`" for part in (*self.namespace, self.name)
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     id: DatasetId
     name: DatasetName
     kind: DatasetKind
-    # False for a registered table: its files are somebody else's and are never deleted.
+    # False for a registered table: Headgate does not own its files and never deletes them.
     owned: bool
     created_at: Instant
 
@@ -89,18 +134,18 @@ class Branch:
     parent: str | None
     head: TransactionId | None
     view: TransactionId | None
-    # The chain that a build wanted when it made this root for want of a fallback.
+    # The fallback chain of the build that created this root because no fallback existed.
     remembered_chain: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:
-        """Whether the head is OPEN: head and view differ only while a transaction is open."""
+        """True while the head is OPEN: only then do head and view differ."""
         return self.head != self.view
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRef:
-    """Which attempt acts: the fence compares it with the newest epoch of its key."""
+    """An attempt by its key and epoch, which the fence compares with the newest epoch."""
 
     key: str
     epoch: Epoch
@@ -141,14 +186,14 @@ class Transaction:
     inputs_key: str | None = None
     build_key: str | None = None
     adoptable: bool = False
-    # Cleanup has condemned its content: it can no longer be read or returned to.
+    # Cleanup has condemned its content: it can no longer be read or reset to.
     condemned: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoveRecord:
-    """One branch that a publication moved: from and to are views; None: no view, or no branch."""
+    """One branch that a publication moved, from one view to another; None is no view or branch."""
 
     dataset: DatasetName
     branch_id: BranchId
@@ -172,23 +217,3 @@ class Tag:
     dataset: DatasetName
     name: str
     transaction: TransactionId
-
-
-# The states that builds and jobs go through; the words are part of the interface.
-
-
-class JobState(enum.StrEnum):
-    WAITING = "waiting"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    ABORTED = "aborted"
-    SKIPPED = "skipped"
-    ADOPTED = "adopted"
-
-
-class BuildState(enum.StrEnum):
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELED = "canceled"

@@ -1,4 +1,8 @@
-"""The evaluating engine: an in-memory DuckDB that can reach nothing outside itself."""
+"""The SQL engine of writes: an in-memory DuckDB without access to anything outside it.
+
+Also the SQL fragments that its callers share, conversions between its types and a table's, and
+the size from which Spark is the better engine.
+"""
 
 from __future__ import annotations
 
@@ -21,52 +25,48 @@ _SETTINGS = (
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
     "SET TimeZone = 'UTC'",
-    # Else a name that is no table's would be looked for among Python's variables.
+    # Without it, an unknown table name is looked up among Python's variables.
     "SET python_enable_replacements = false",
     "SET lock_configuration = true",
 )
 
 
 @functools.cache
-def _database_of(process: int) -> duckdb.DuckDBPyConnection:
+def _database(process: int) -> duckdb.DuckDBPyConnection:
+    """Return the process's one database: a write creates only temporary tables, all its own."""
     database = duckdb.connect(":memory:")
     for setting in _SETTINGS:
         database.execute(setting)
     return database
 
 
-def _database() -> duckdb.DuckDBPyConnection:
-    """One for the process: all that a mutation makes in it is temporary and its own."""
-    return _database_of(os.getpid())
-
-
-class EngineRefused(Exception):
-    """The engine's own words for a statement that it could not carry out."""
+class EngineError(Exception):
+    """The engine's message for a statement that it could not execute."""
 
 
 class Engine:
-    """Evaluates SQL over Arrow tables and tables of its own."""
+    """Evaluates SQL over Arrow tables and temporary tables."""
 
     def __init__(self) -> None:
-        self._connection = _database().cursor()
-        self._made = 0
+        self._connection = _database(os.getpid()).cursor()
+        self._names = 0
 
     def new_name(self, prefix: str) -> str:
-        self._made += 1
-        return f"__{prefix}{self._made}"
+        self._names += 1
+        return f"__{prefix}{self._names}"
 
     def register(self, rows: pa.Table, prefix: str = "arrow") -> str:
-        """A name under which SQL sees these rows."""
+        """Return a name under which SQL reads these rows."""
         name = self.new_name(prefix)
         self._connection.register(name, rows)
         return name
 
-    def do(self, sql: str) -> None:
-        with _said():
+    def execute(self, sql: str) -> None:
+        with _engine_errors():
             self._connection.execute(sql)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with _said():
+        with _engine_errors():
             found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
             return found
 
@@ -74,29 +74,28 @@ class Engine:
         return self.rows(sql)[0][0]
 
     def arrow(self, sql: str) -> pa.Table:
-        with _said():
-            relation = self._connection.sql(sql)
-            return relation.to_arrow_table()
+        with _engine_errors():
+            return self._connection.sql(sql).to_arrow_table()
 
     def close(self) -> None:
         self._connection.close()
 
 
 @contextmanager
-def _said() -> Iterator[None]:
+def _engine_errors() -> Iterator[None]:
     try:
         yield
     except duckdb.OutOfMemoryException as error:
         raise WorkFailed(
-            "the change does not fit into this machine's memory; nothing was changed. Bring it "
+            "the change does not fit into this machine's memory; nothing was changed. Load it "
             "with `headgate load --engine spark`, or in parts."
         ) from error
     except duckdb.Error as error:
-        raise EngineRefused(str(error)) from error
+        raise EngineError(str(error)) from error
 
 
 def quote(name: str) -> str:
-    """A name as SQL takes it whatever is in it."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -106,19 +105,19 @@ def columns_sql(columns: Sequence[str], alias: str = "") -> str:
 
 
 def same_sql(columns: Sequence[str], one: str, other: str) -> str:
-    """Whether two rows agree in these columns, where nothing equals nothing."""
+    """Return a condition that two rows agree in these columns, where NULL equals NULL."""
     return " AND ".join(
         f"{one}.{quote(c)} IS NOT DISTINCT FROM {other}.{quote(c)}" for c in columns
     )
 
 
 def equal_sql(columns: Sequence[str], one: str, other: str) -> str:
-    """As `same_sql`, for columns that always have a value; joins by it are quick."""
+    """Like `same_sql`, for columns without NULL; joins on it are faster."""
     return " AND ".join(f"{one}.{quote(c)} = {other}.{quote(c)}" for c in columns)
 
 
 def literal(value: Any) -> str:
-    """A value of a schema file as SQL writes it."""
+    """Return a value of a schema file as an SQL literal."""
     match value:
         case None:
             return "NULL"
@@ -128,54 +127,48 @@ def literal(value: Any) -> str:
             return repr(value)
         case str():
             return "'" + value.replace("'", "''") + "'"
-    raise Invalid(f"{value!r} cannot be a default or an enum's value: write text or a number.")
+    raise Invalid(f"{value!r} cannot be a default or an enum's value: use text or a number.")
 
 
-# Rows between the engine and a table: the same values in the table's own Arrow types.
+# Rows of the engine in a table's own Arrow types.
 
 
 def from_engine(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with exactly the schema's columns and types; nothing is rounded or cut."""
-    columns = [_fitted(rows.column(field.name), field) for field in schema]
-    # Whether a value is missing is the validator's question, and it names the row.
+    """Return the rows with exactly the schema's columns and types; nothing is rounded or cut."""
+    columns = [_cast(rows.column(field.name), field) for field in schema]
+    # The validator reports missing values, with their row.
     open_schema = pa.schema([field.with_nullable(True) for field in schema])
     return pa.table(columns, schema=open_schema)
 
 
-def _fitted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if column.type == field.type:
+        return column
     try:
-        return _column(column, field.type)
+        return _uuids(column) if isinstance(field.type, pa.UuidType) else column.cast(field.type)
     except pa.ArrowInvalid as error:
-        # The engine knows no binary of a fixed length, so that one of another came as far as here.
+        # The engine has no binary type of a fixed length, so a wrong length is found here.
         raise Invalid(
             f"column {field.name!r} cannot hold one of its values: {error}. Nothing was changed.",
             column=field.name,
         ) from error
 
 
-def _column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if column.type == kind:
-        return column
-    if isinstance(kind, pa.UuidType):
-        return _uuids(column, kind)
-    return column.cast(kind)
-
-
-def _uuids(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The engine hands UUIDs out as text."""
+def _uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert UUIDs, which the engine returns as text."""
     values = [None if v is None else uuid.UUID(str(v)).bytes for v in column.to_pylist()]
     storage = pa.array(values, pa.binary(16))
-    return pa.chunked_array([pa.ExtensionArray.from_storage(kind, storage)])
+    return pa.chunked_array([pa.ExtensionArray.from_storage(pa.uuid(), storage)])
 
 
-# The first and the last day that dates and moments can have, in days from 1970: outside of the
-# years 1 to 9999 the statistics of a file cannot be written.
+# The first and last day of the years 1 to 9999, in days from 1970: the statistics of a file
+# cannot hold others.
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _UNITS_IN_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
-def is_beyond_years(column: pa.ChunkedArray) -> bool:
-    """Whether a date or a moment is there that is not in the years 1 to 9999."""
+def has_year_out_of_range(column: pa.ChunkedArray) -> bool:
+    """Return whether a date or timestamp is outside the years 1 to 9999."""
     kind = column.type
     if pa.types.is_date32(kind):
         first, end = _FIRST_DAY, _LAST_DAY + 1
@@ -190,11 +183,11 @@ def is_beyond_years(column: pa.ChunkedArray) -> bool:
     return found["min"] is not None and not first <= found["min"] <= found["max"] < end
 
 
-# What the values of some rows say of the rows of another table that may meet them.
+# Conditions for pruning files.
 
 
 def conditions_of(engine: Engine, relation: str, column: str) -> Condition:
-    """The values themselves while they are few, else the least and the greatest."""
+    """Return the values themselves while they are few, else the least and the greatest."""
     name = quote(column)
     found = engine.rows(
         f"SELECT DISTINCT {name} FROM {relation} WHERE {name} IS NOT NULL LIMIT {AMONG_LIMIT + 1}"
@@ -205,26 +198,26 @@ def conditions_of(engine: Engine, relation: str, column: str) -> Condition:
     return Within(column=column, low=low, high=high)
 
 
-# When Arrow is the wrong engine: how much is too much for one machine's memory.
+# Advice on the engine.
 
-# Over so much the work is better done by Spark.
+# From this size on, Spark is the better engine.
 ARROW_BYTES = 2 * 1024**3
 _GIB = 1024**3
-_ELSEWHERE = "`--engine spark` does the same work in parts, on a cluster where there is one."
+_ADVICE = "`--engine spark` does the same work in parts, on a cluster if there is one."
 
 
 def advice_on_load(size_bytes: int) -> str | None:
-    """A word for people whose files are better loaded by Spark; None where Arrow is right."""
+    """Return the advice to load by Spark; None where Arrow is right."""
     if size_bytes < ARROW_BYTES:
         return None
-    return f"{size_bytes / _GIB:.1f} GiB are loaded on this machine, in memory. {_ELSEWHERE}"
+    return f"{size_bytes / _GIB:.1f} GiB are loaded in this machine's memory. {_ADVICE}"
 
 
 def advice_on_optimize(dataset: str, size_bytes: int) -> str | None:
-    """A word for people whose table is better rewritten by Spark; None where Arrow is right."""
+    """Return the advice to rewrite by Spark; None where Arrow is right."""
     if size_bytes < ARROW_BYTES:
         return None
     return (
-        f"{dataset} holds {size_bytes / _GIB:.1f} GiB, which are rewritten on this machine, in "
-        f"memory, a partition at a time. {_ELSEWHERE}"
+        f"{dataset} holds {size_bytes / _GIB:.1f} GiB, which are rewritten in this machine's "
+        f"memory, a partition at a time. {_ADVICE}"
     )

@@ -1,12 +1,12 @@
-"""`load`: files into many tables of a branch, one publication."""
+"""`load`: files into many tables of a branch, in one publication."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ import pyarrow as pa
 
 from headgate.errors import Invalid
 from headgate.model.names import DatasetName
-from headgate.rows.cast import fit
+from headgate.rows.cast import cast_rows
 from headgate.rows.engine import advice_on_load, columns_sql, quote
 from headgate.rows.outcome import Outcome, Parts, Request
-from headgate.rows.sources import Place, Source, read_sources
-from headgate.rows.upsert import ORDER, merge_rows, newest_by_key
-from headgate.rows.working_set import BY, Picture, PicturedTable
-from headgate.rows.write import Work, perform
+from headgate.rows.sources import Source, SourceLike, SourcesByTable, read_sources
+from headgate.rows.working_set import BY, ORDER, WorkingSet
+from headgate.rows.write import TableWrite, write_tables
 
 
 class LoadMode(enum.StrEnum):
@@ -37,7 +36,7 @@ class Batch:
     sources: tuple[Source, ...]
 
     def place_of(self, number: int) -> dict[str, Any]:
-        """The file and the line of a row by its number, which counts from 1 over all sources."""
+        """Return the file and line of a row by its number, which counts from 1 over all sources."""
         ends = list(accumulate(source.rows.num_rows for source in self.sources))
         for source, end in zip(self.sources, ends, strict=True):
             if 0 < number <= end:
@@ -46,90 +45,75 @@ class Batch:
         return {}
 
 
-def read_batches(
-    given: Mapping[DatasetName, Sequence[Place]],
-) -> list[Batch]:
-    """Reads every source; a file that cannot be read stops all."""
-    return [
-        Batch(dataset=name, sources=tuple(s for where in places for s in read_sources(where)))
-        for name, places in given.items()
-    ]
-
-
-def load(
-    parts: Parts, request: Request, given: Mapping[DatasetName, Sequence[Place]], mode: LoadMode
-) -> Outcome:
-    """Adds, merges by key, or puts in place of what is there: all tables at once, or none."""
+def load(parts: Parts, request: Request, sources: SourcesByTable, mode: LoadMode) -> Outcome:
+    """Append, merge by key, or overwrite: all tables at once, or none."""
 
     @cache
     def batches() -> dict[str, Batch]:
-        # Read once, though rows may be prepared again, and not for a request that was done before.
-        return {str(batch.dataset): batch for batch in read_batches(given)}
+        # Read once, although rows may be prepared again, and not at all for a finished operation.
+        return {
+            str(name): Batch(
+                dataset=name, sources=tuple(chain.from_iterable(map(read_sources, each)))
+            )
+            for name, each in sources.items()
+        }
 
-    def change(picture: Picture) -> None:
+    def change(working: WorkingSet) -> None:
         for batch in batches().values():
-            _load(picture, batch, mode)
+            _load(working, batch, mode)
 
-    def place(dataset: str, number: int) -> dict[str, Any]:
+    def place_of(dataset: str, number: int) -> dict[str, Any]:
         return batches()[dataset].place_of(number) if dataset in batches() else {}
 
-    return perform(
+    return write_tables(
         parts,
         request,
-        Work(verb=f"load-{mode}", targets=list(given), change=change, place=place),
+        TableWrite(verb=f"load-{mode}", targets=list(sources), change=change, place_of=place_of),
     )
 
 
-def advice_for(given: Iterable[Place]) -> str | None:
-    """A word for people whose files are better loaded by Spark; None where Arrow is right."""
-    return advice_on_load(sum(_size_of(where) for where in given))
+def advice_for(sources: Iterable[SourceLike]) -> str | None:
+    """Return the advice to load by Spark; None where Arrow is right."""
+    return advice_on_load(sum(map(_size_of, sources)))
 
 
-def _size_of(where: Place) -> int:
-    if isinstance(where, bytes):
-        return len(where)
-    if isinstance(where, pa.Table):
-        return int(where.nbytes)
-    path = Path(where)
+def _size_of(source: SourceLike) -> int:
+    if isinstance(source, bytes):
+        return len(source)
+    if isinstance(source, pa.Table):
+        return int(source.nbytes)
+    path = Path(source)
     if path.is_dir():
         return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
     return path.stat().st_size if path.is_file() else 0
 
 
-def _load(picture: Picture, batch: Batch, mode: LoadMode) -> None:
-    table = picture.table(batch.dataset)
+def _load(working: WorkingSet, batch: Batch, mode: LoadMode) -> None:
+    table = working.table(batch.dataset)
     if mode is LoadMode.OVERWRITE:
         table.is_replaced = True
     table.begin()
     first = 1
     for source in batch.sources:
-        rows = fit(source, table.scan.schema, str(batch.dataset))
+        rows = cast_rows(source, table.scan.schema, str(batch.dataset))
         numbers = pa.array(range(first, first + rows.num_rows), pa.int64())
         first += rows.num_rows
-        name = picture.engine.register(rows.append_column(ORDER, numbers))
-        _add(picture, table, name, rows.column_names, mode)
-
-
-def _add(
-    picture: Picture, table: PicturedTable, source: str, columns: list[str], mode: LoadMode
-) -> None:
-    if mode is LoadMode.MERGE:
-        key = table.constraints.key
-        check_merge_key(table.name, key, columns)
-        newest = newest_by_key(picture, source, key)
-        merge_rows(picture, table, newest, columns, by=quote(ORDER))
-        return
-    names = columns_sql(columns)
-    picture.engine.do(
-        f"INSERT INTO {table.rows} ({names}, {BY}) SELECT {names}, {ORDER} FROM {source}"
-    )
+        name = working.engine.register(rows.append_column(ORDER, numbers))
+        if mode is LoadMode.MERGE:
+            check_merge_key(table.name, table.constraints.key, rows.column_names)
+            table.merge(table.newest_by_key(name), rows.column_names, by=quote(ORDER))
+        else:
+            columns = columns_sql(rows.column_names)
+            working.engine.execute(
+                f"INSERT INTO {table.rows} ({columns}, {BY}) SELECT {columns}, {ORDER} FROM {name}"
+            )
 
 
 def check_merge_key(dataset: DatasetName, key: Sequence[str], columns: Sequence[str]) -> None:
-    """Refuses to merge what cannot be told apart."""
+    """Raise where the rows of a source cannot be merged by key."""
     if not key:
         raise Invalid(
-            f"{dataset} has no key to merge by. Give it one with `headgate schema apply`, or "
+            f"{dataset} has no key to merge by. Add a key with `headgate schema apply`, or "
             "load with --mode append.",
             dataset=str(dataset),
         )
@@ -137,6 +121,6 @@ def check_merge_key(dataset: DatasetName, key: Sequence[str], columns: Sequence[
     if missing:
         raise Invalid(
             f"{dataset} is merged by its key ({', '.join(key)}), and the source has no column "
-            f"{missing[0]!r}.",
+            f"{missing[0]!r}. Add the column, or load with --mode append.",
             dataset=str(dataset),
         )

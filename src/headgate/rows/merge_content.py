@@ -1,4 +1,4 @@
-"""Trees of files, merged three ways by path."""
+"""Three-way merges of a table's schema, and of file trees by path."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from typing import Any
 
 from headgate.catalog.garbage_collection import find_condemned
 from headgate.errors import UnsafePath
+from headgate.files.edits import FileEdit, spare_condemned, tree_version
 from headgate.files.objects import Digest
-from headgate.files.publication import FileEdit, locations_in, natural_type, take_back, tree_version
-from headgate.files.tree import Change, ChangeKind, Edited, Entry
+from headgate.files.tree import Change, ChangeKind, Entry, infer_type
+from headgate.files.tree_store import Edited
 from headgate.model.nouns import TransactionType, Version
 from headgate.rows.outcome import Counts, Parts
 from headgate.tables import constraints
+from headgate.tables.metadata import Json, Metadata
 from headgate.tables.schemas import current_schema, same_schema
-from headgate.tables.shape import Json, Metadata
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import StoredVersion
 
-# The schema that a merged table has, and how rows of all three sides are read to be compared.
+# Schemas.
 
 _LAYOUT = ("partition-specs", "default-spec-id", "sort-orders", "default-sort-order-id")
 
 
-class SchemasDisagree(Exception):
-    """Both sides changed the schema, and not by adding different columns."""
+class SchemaConflict(Exception):
+    """Both sides changed the schema, other than by adding different columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readings:
-    """Metadata by which each side is read; `target` is also what the merged table gets."""
+class MergedSchemas:
+    """Metadata by which each side is read; `target` is also that of the merged table."""
 
     base: Metadata
     source: Metadata
@@ -42,13 +43,13 @@ class Readings:
 
 def merge_schemas(
     base: StoredVersion, source: StoredVersion, target: StoredVersion, *, now_ms: int
-) -> Readings:
-    """Takes the schema of the side that changed it; where both added columns, those of both."""
+) -> MergedSchemas:
+    """Return the schema of the side that changed it; the columns of both where both added."""
     ours, theirs, was = (_schema(v) for v in (target, source, base))
     source_changed = not same_schema(was, theirs) or _property_changed(base, source)
     target_changed = not same_schema(was, ours) or _property_changed(base, target)
     if not source_changed:
-        return Readings(
+        return MergedSchemas(
             base=_read_by(base, ours),
             source=_read_by(source, ours),
             target=target.metadata,
@@ -56,14 +57,16 @@ def merge_schemas(
         )
     if not target_changed:
         merged = _with_schema(target, theirs, source, now_ms)
-        return Readings(
+        return MergedSchemas(
             base=_read_by(base, theirs), source=source.metadata, target=merged, unchanged=False
         )
-    if same_schema(ours, theirs) and not _disagree(source, target):
+    if same_schema(ours, theirs):
+        if _property_changed(source, target):
+            raise SchemaConflict("both sides changed the constraints of the table")
         merged = target.metadata
     else:
         merged = _with_schema(target, _union(was, ours, theirs, target), None, now_ms)
-    return Readings(
+    return MergedSchemas(
         base=_read_by(base, theirs), source=source.metadata, target=merged, unchanged=False
     )
 
@@ -80,19 +83,13 @@ def _property_changed(one: StoredVersion, other: StoredVersion) -> bool:
     return bool(before != (other.metadata.get("properties") or {}).get(name))
 
 
-def _disagree(source: StoredVersion, target: StoredVersion) -> bool:
-    if _property_changed(source, target):
-        raise SchemasDisagree("both sides changed what the table demands of its rows")
-    return False
-
-
 def _same_layout(*versions: StoredVersion) -> bool:
     first, *others = ({part: v.metadata.get(part) for part in _LAYOUT} for v in versions)
     return all(other == first for other in others)
 
 
 def _read_by(version: StoredVersion, schema: Json) -> Metadata:
-    """The version's files read by another schema that began from the same fields."""
+    """Return metadata that reads the version's files by another schema with the same field ids."""
     number = max(s["schema-id"] for s in version.metadata["schemas"]) + 1
     schemas = [*version.metadata["schemas"], {**schema, "schema-id": number}]
     return {**version.metadata, "schemas": schemas, "current-schema-id": number}
@@ -121,27 +118,33 @@ def _with_schema(
 
 
 def _union(was: Json, ours: Json, theirs: Json, target: StoredVersion) -> Json:
-    """The target's schema with the columns that the source added, under ids of their own."""
+    """Return the target's schema with the columns that the source added, under new ids."""
     old = {field["name"]: field for field in was["fields"]}
     mine = {field["name"]: field for field in ours["fields"]}
     yours = {field["name"]: field for field in theirs["fields"]}
     for side in (mine, yours):
         for name, column in old.items():
             if name not in side or side[name]["type"] != column["type"]:
-                raise SchemasDisagree(f"one side changed column {name!r}, and both their schemas")
+                raise SchemaConflict(
+                    f"both sides changed the schema, and one changed column {name!r}"
+                )
     if ours.get("identifier-field-ids") != theirs.get("identifier-field-ids"):
-        raise SchemasDisagree("both sides changed their schemas, and one its key")
+        raise SchemaConflict("both sides changed the schema, and one changed the key")
     added = [field for name, field in yours.items() if name not in old]
     for column in added:
         if column["name"] in mine and mine[column["name"]]["type"] != column["type"]:
-            raise SchemasDisagree(f"both sides added column {column['name']!r}, with two types")
+            raise SchemaConflict(
+                f"both sides added column {column['name']!r}, with different types"
+            )
         if not isinstance(column["type"], str) and column["name"] not in mine:
-            raise SchemasDisagree(f"both sides added columns, {column['name']!r} a nested one")
+            raise SchemaConflict(f"both sides added columns, and {column['name']!r} is nested")
     next_id = int(target.metadata["last-column-id"])
     fresh = [field for field in added if field["name"] not in mine]
     numbered = [{**field, "id": next_id + at} for at, field in enumerate(fresh, start=1)]
     return {**ours, "fields": [*ours["fields"], *numbered]}
 
+
+# File trees.
 
 _SENTENCES = {
     "insert_insert": "both sides added it, with different content",
@@ -152,7 +155,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class MergedTree:
-    """What the target is to show; None where it shows it already, or where there are conflicts."""
+    """The target's next tree; None where nothing changes, or where there are conflicts."""
 
     version: Version | None = None
     type: TransactionType = TransactionType.UPDATE
@@ -163,15 +166,15 @@ class MergedTree:
 
 
 def take_tree(parts: Parts, target: Digest, source: Digest) -> MergedTree:
-    """The source's tree as it is."""
+    """Return the source's tree as it is."""
     changes = list(parts.trees.difference(target, source))
     return MergedTree(
-        version=tree_version(source), type=natural_type(changes), counts=_counts(changes)
+        version=tree_version(source), type=infer_type(changes), counts=_counts(changes)
     )
 
 
 def merge_trees(parts: Parts, base: Digest, source: Digest, target: Digest) -> MergedTree:
-    """What the source changed since the base, on top of the target; cost follows the changes."""
+    """Apply the source's changes since the base to the target; the cost follows the changes."""
     here = {change.path: change for change in parts.trees.difference(base, target)}
     wanted: list[Change] = []
     conflicts: list[dict[str, Any]] = []
@@ -193,9 +196,9 @@ def merge_trees(parts: Parts, base: Digest, source: Digest, target: Digest) -> M
     changes = list(parts.trees.difference(target, edited.root))
     return MergedTree(
         version=tree_version(edited.root),
-        type=natural_type(changes),
+        type=infer_type(changes),
         counts=_counts(changes),
-        objects=frozenset(locations_in(parts.trees, edited)),
+        objects=edited.locations,
     )
 
 
@@ -206,10 +209,9 @@ def _apply(parts: Parts, target: Digest, wanted: Iterable[Change]) -> Edited:
     )
     apply = partial(parts.trees.edit, target, put=edit.put, remove=edit.remove)
     edited = apply()
-    locations = list(locations_in(parts.trees, edited))
-    if parts.database.read(partial(find_condemned, locations=locations)):
-        # A tree like this was there once, and cleanup is about to sweep it.
-        take_back(parts.database, parts.trees, edit, apply)
+    if parts.database.read(partial(find_condemned, locations=edited.locations)):
+        # The same tree existed before, and cleanup is about to delete it.
+        spare_condemned(parts.database, parts.trees, edit, apply)
     return edited
 
 

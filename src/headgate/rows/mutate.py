@@ -1,4 +1,4 @@
-"""`mutate`: a script of SQL statements over many tables of a branch, one publication."""
+"""`mutate`: a script of SQL statements over many tables of a branch, in one publication."""
 
 from __future__ import annotations
 
@@ -8,58 +8,78 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from headgate.errors import InvalidScript
+from headgate.errors import Invalid, InvalidScript
 from headgate.model.constraints import OnDelete
-from headgate.rows.engine import EngineRefused, columns_sql, quote
+from headgate.rows.engine import EngineError, columns_sql, equal_sql, quote
 from headgate.rows.outcome import Outcome, Parts, Request
 from headgate.rows.script import Action, Dialect, Statement, conditions_on, parse_script
-from headgate.rows.upsert import upsert
-from headgate.rows.working_set import BY, Picture, PicturedTable
-from headgate.rows.write import Work, perform
+from headgate.rows.working_set import BY, ORDER, WorkingSet, WorkingTable
+from headgate.rows.write import TableWrite, write_tables
 from headgate.tables.scan import Among, Condition
 
-# Carrying out one statement over the picture, which every later one then sees.
-
-_ADDING = {Action.INSERT, Action.UPSERT, Action.MERGE}
-# Tables that the engine holds rows in on their way; nobody knows them by name.
-_ASIDE = re.compile(r' on "__s\d+"')
+_REMOVING = {Action.UPDATE, Action.DELETE, Action.MERGE}
+_INSERTING = {Action.INSERT, Action.UPSERT, Action.MERGE}
+# Internal tables of the engine, whose names mean nothing to the caller.
+_INTERNAL_TABLE = re.compile(r' on "__s\d+"')
 _QUOTED = re.compile(r'"([^"]+)"')
 
 
-def carry_out(picture: Picture, statement: Statement, number: int) -> None:
-    """Changes the picture by one statement, cascades included, or says where it is wrong."""
+def mutate(parts: Parts, request: Request, sql: str) -> Outcome:
+    """Execute the statements in order; each sees those before it, and readers see all or none."""
+    statements = parse_script(sql)
+
+    def change(working: WorkingSet) -> None:
+        working.branch_tables.prefetch(name for s in statements for _, name in s.tables)
+        for number, statement in enumerate(statements, start=1):
+            _execute(working, statement, number)
+
+    return write_tables(
+        parts,
+        request,
+        TableWrite(
+            verb="mutate",
+            targets=[statement.target for statement in statements],
+            change=change,
+            guards_rows=any(statement.action in _REMOVING for statement in statements),
+            place_of=lambda _, n: {"line": statements[n - 1].line} if n > 0 else {},
+        ),
+    )
+
+
+def _execute(working: WorkingSet, statement: Statement, number: int) -> None:
+    """Change the working set by one statement, cascades included."""
     line, column = statement.place_of(statement.target_node)
-    table = picture.table(statement.target, line=line, column=column)
+    table = working.table(statement.target, line=line, column=column)
     try:
         match statement.action:
             case Action.INSERT:
-                _insert(picture, statement, table)
+                _insert(working, statement, table)
             case Action.UPSERT:
-                upsert(picture, table, statement.tree, reading(picture, statement))
+                _upsert(working, statement, table)
             case Action.UPDATE:
-                _update(picture, statement, table, number)
+                _update(working, statement, table, number)
             case Action.DELETE:
-                _delete(picture, statement, table)
+                _delete(working, statement, table)
             case Action.MERGE:
-                _merge(picture, statement, table, number)
-    except EngineRefused as refused:
-        raise _to_error(picture, statement, refused) from refused
-    if statement.action in _ADDING:
-        picture.engine.do(f"UPDATE {table.begin()} SET {BY} = {number} WHERE {BY} < 0")
+                _merge(working, statement, table, number)
+    except EngineError as error:
+        raise _to_error(working, statement, error) from error
+    if statement.action in _INSERTING:
+        working.engine.execute(f"UPDATE {table.begin()} SET {BY} = {number} WHERE {BY} < 0")
 
 
-def reading(picture: Picture, statement: Statement) -> exp.Expr:
-    """The statement with every table but its target's replaced by a relation of the picture."""
+def _bound(working: WorkingSet, statement: Statement) -> exp.Expr:
+    """Return the statement with every table but its target replaced by a relation."""
     tree = statement.tree.copy()
     words = {node.name.lower() for node in tree.find_all(exp.Column)}
     words |= {node.name.lower() for node in tree.find_all(exp.Identifier)}
-    takes_all = tree.find(exp.Star) is not None
+    has_star = tree.find(exp.Star) is not None
     mentions = [node for node, _ in statement.tables]
-    copies = _same_places(statement.tree, tree, mentions)
+    copies = _copies_of(statement.tree, tree, mentions)
     for node, copy in zip(mentions, copies, strict=True):
         line, column = statement.place_of(node)
-        other = picture.table(statement.name_of(node), line=line, column=column)
-        columns = [c for c in other.columns if takes_all or c.lower() in words]
+        other = working.table(statement.name_of(node), line=line, column=column)
+        columns = [c for c in other.columns if has_star or c.lower() in words]
         where = _conditions(node, other)
         relation = other.relation(columns or other.columns[:1], where)
         alias = node.alias or node.name
@@ -70,15 +90,15 @@ def reading(picture: Picture, statement: Statement) -> exp.Expr:
     return tree
 
 
-def _same_places(tree: exp.Expr, copy: exp.Expr, wanted: list[exp.Table]) -> list[exp.Table]:
-    """The copies of some nodes of a tree, found by their order."""
+def _copies_of(tree: exp.Expr, copy: exp.Expr, wanted: list[exp.Table]) -> list[exp.Table]:
+    """Return the copies of some nodes of a tree, found by their order."""
     pairs = zip(tree.find_all(exp.Table), list(copy.find_all(exp.Table)), strict=True)
     by_id = {id(one): other for one, other in pairs}
     return [by_id[id(node)] for node in wanted]
 
 
-def _conditions(node: exp.Table, table: PicturedTable) -> list[Condition]:
-    """What the SELECT around a table demands of it; an outer join demands nothing."""
+def _conditions(node: exp.Table, table: WorkingTable) -> list[Condition]:
+    """Return the conditions of the SELECT around a table; an outer join has none."""
     scope = node.find_ancestor(exp.Select)
     if scope is None or any(join.side for join in scope.args.get("joins") or []):
         return []
@@ -94,25 +114,25 @@ def _aliased(name: str, alias: str) -> exp.Table:
     )
 
 
-def _target_conditions(statement: Statement, table: PicturedTable) -> list[Condition]:
+def _target_conditions(statement: Statement, table: WorkingTable) -> list[Condition]:
     where = statement.tree.args.get("where")
     node = statement.target_node
     alone = len(list(statement.tree.find_all(exp.Table))) == 1
     return conditions_on(where, node.alias or node.name, table.types, alone=alone)
 
 
-def _aim(tree: exp.Expr, statement: Statement, name: str) -> None:
-    """Points the statement at the table of rows that it changes, by the alias people wrote."""
+def _set_target(tree: exp.Expr, statement: Statement, name: str) -> None:
+    """Set the table of rows as the statement's target, under the alias in the script."""
     node = statement.target_node
     target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     target.replace(_aliased(name, node.alias or node.name))
 
 
-def _insert(picture: Picture, statement: Statement, table: PicturedTable) -> None:
-    tree = reading(picture, statement)
+def _insert(working: WorkingSet, statement: Statement, table: WorkingTable) -> None:
+    tree = _bound(working, statement)
     name = table.begin()
     if not isinstance(tree.this, exp.Schema) and not tree.args.get("by_name"):
-        # The table's own columns, not those that the picture adds.
+        # The table's own columns, without those that the working set adds.
         columns = [exp.to_identifier(column, quoted=True) for column in table.columns]
         tree.set("this", exp.Schema(this=exp.to_table(name), expressions=columns))
     elif isinstance(tree.this, exp.Schema):
@@ -120,10 +140,10 @@ def _insert(picture: Picture, statement: Statement, table: PicturedTable) -> Non
         tree.this.set("this", exp.to_table(name))
     else:
         tree.set("this", exp.to_table(name))
-    picture.engine.do(tree.sql(dialect=Dialect))
+    working.engine.execute(tree.sql(dialect=Dialect))
 
 
-def _check_columns(statement: Statement, table: PicturedTable, names: list[str]) -> None:
+def _check_columns(statement: Statement, table: WorkingTable, names: list[str]) -> None:
     known = {column.lower() for column in table.columns}
     for name in names:
         if name.lower() not in known:
@@ -135,107 +155,94 @@ def _check_columns(statement: Statement, table: PicturedTable, names: list[str])
             )
 
 
-def _update(picture: Picture, statement: Statement, table: PicturedTable, number: int) -> None:
+def _update(working: WorkingSet, statement: Statement, table: WorkingTable, number: int) -> None:
     assigned = [e.left.name for e in statement.tree.expressions if isinstance(e, exp.EQ)]
     _check_columns(statement, table, assigned)
-    tree = reading(picture, statement)
+    tree = _bound(working, statement)
     name = table.bring(_target_conditions(statement, table))
-    _aim(tree, statement, name)
+    _set_target(tree, statement, name)
     for expression in tree.expressions:
         # An assigned column takes no qualifier.
         if isinstance(expression, exp.EQ) and isinstance(expression.left, exp.Column):
             expression.left.set("table", None)
-    tree.append("expressions", _written_by(number))
-    picture.engine.do(tree.sql(dialect=Dialect))
+    tree.append("expressions", _set_writer(number))
+    working.engine.execute(tree.sql(dialect=Dialect))
 
 
-def _written_by(number: int) -> exp.EQ:
+def _set_writer(number: int) -> exp.EQ:
     return exp.EQ(this=exp.column(BY), expression=exp.Literal.number(number))
 
 
-def _delete(picture: Picture, statement: Statement, table: PicturedTable) -> None:
-    tree = reading(picture, statement)
+def _delete(working: WorkingSet, statement: Statement, table: WorkingTable) -> None:
+    tree = _bound(working, statement)
     name = table.bring(_target_conditions(statement, table))
-    _aim(tree, statement, name)
-    _delete_with_cascade(picture, table, tree.sql(dialect=Dialect))
+    _set_target(tree, statement, name)
+    _cascade(working, table, _delete_rows(working, table, tree.sql(dialect=Dialect)))
 
 
-def _delete_with_cascade(picture: Picture, table: PicturedTable, sql: str) -> None:
-    """Deletes, then what refers to the deleted by cascade, and so on."""
-    _cascade(picture, table, _deleted(picture, table, sql))
-
-
-def _deleted(picture: Picture, table: PicturedTable, sql: str) -> pa.Table | None:
-    """Deletes; the keys of what went, if others refer to them by cascade."""
-    if not _cascading(picture, table):
-        picture.engine.do(sql)
+def _delete_rows(working: WorkingSet, table: WorkingTable, sql: str) -> pa.Table | None:
+    """Delete; return the deleted keys if other tables refer to them by cascade."""
+    if not _cascading(working, table):
+        working.engine.execute(sql)
         return None
     key = columns_sql(table.constraints.key)
-    return picture.engine.arrow(f"{sql} RETURNING {key}").rename_columns(["key"])
+    return working.engine.arrow(f"{sql} RETURNING {key}").rename_columns(["key"])
 
 
-def _cascade(picture: Picture, table: PicturedTable, deleted: pa.Table | None) -> None:
-    """Deletes what refers by cascade to these keys, level by level: a tree may be deep."""
+def _cascade(working: WorkingSet, table: WorkingTable, deleted: pa.Table | None) -> None:
+    """Delete rows that refer to these keys by cascade, level by level: a tree may be deep."""
     pending = [(table, deleted)]
     while pending:
         parent, keys = pending.pop()
         if keys is None or not keys.num_rows:
             continue
-        gone = picture.engine.register(keys)
+        deleted_keys = working.engine.register(keys)
         values = frozenset(pc.unique(keys.column("key")).to_pylist())
-        for other, column in _cascading(picture, parent):
+        for other, column in _cascading(working, parent):
             name = other.bring([Among(column=column, values=values)])
             sql = (
-                f"DELETE FROM {name} AS child USING {gone} AS gone "
-                f"WHERE child.{quote(column)} = gone.key"
+                f"DELETE FROM {name} AS child USING {deleted_keys} AS parent "
+                f"WHERE child.{quote(column)} = parent.key"
             )
-            pending.append((other, _deleted(picture, other, sql)))
+            pending.append((other, _delete_rows(working, other, sql)))
 
 
-def _cascading(picture: Picture, table: PicturedTable) -> list[tuple[PicturedTable, str]]:
+def _cascading(working: WorkingSet, table: WorkingTable) -> list[tuple[WorkingTable, str]]:
+    """Return the tables, each with its column, that refer to this one with ON DELETE CASCADE."""
     if len(table.constraints.key) != 1:
         return []
     return [
-        (other, column)
-        for other, column in picture.referring(table)
-        if _cascades(other, column, table)
+        (other, reference.column)
+        for other, reference in working.referring(table)
+        if reference.on_delete is OnDelete.CASCADE
     ]
 
 
-def _cascades(other: PicturedTable, column: str, table: PicturedTable) -> bool:
-    return any(
-        reference.column == column
-        and reference.dataset == str(table.name)
-        and reference.on_delete is OnDelete.CASCADE
-        for reference in other.constraints.references
-    )
-
-
-def _merge(picture: Picture, statement: Statement, table: PicturedTable, number: int) -> None:
-    tree = reading(picture, statement)
+def _merge(working: WorkingSet, statement: Statement, table: WorkingTable, number: int) -> None:
+    tree = _bound(working, statement)
     name = table.bring()
-    _aim(tree, statement, name)
+    _set_target(tree, statement, name)
     for branch in tree.args["whens"].expressions:
-        _spell_out(branch.args["then"], table, tree.args["using"].alias_or_name, number)
+        _expand_star(branch.args["then"], table, tree.args["using"].alias_or_name, number)
     sql = tree.sql(dialect=Dialect)
-    if not _cascading(picture, table):
-        picture.engine.do(sql)
+    if not _cascading(working, table):
+        working.engine.execute(sql)
         return
     key = columns_sql(table.constraints.key)
-    done = picture.engine.arrow(f"{sql} RETURNING merge_action, {key}")
+    done = working.engine.arrow(f"{sql} RETURNING merge_action, {key}")
     deleted = done.filter(pc.equal(done.column(0), "DELETE")).select([1])
-    _cascade(picture, table, deleted.rename_columns(["key"]))
+    _cascade(working, table, deleted.rename_columns(["key"]))
 
 
-def _spell_out(then: exp.Expr, table: PicturedTable, source: str, number: int) -> None:
-    """Names the columns that `*` or nothing stands for: the table's own, by name."""
+def _expand_star(then: exp.Expr, table: WorkingTable, source: str, number: int) -> None:
+    """Replace `*`, or a missing column list, by the table's own columns."""
     names = [exp.column(column, quoted=True) for column in table.columns]
     values = [exp.column(column, table=source, quoted=True) for column in table.columns]
     if isinstance(then, exp.Update):
         if any(isinstance(one, exp.Star) for one in then.expressions):
             pairs = zip(names, values, strict=True)
             then.set("expressions", [exp.EQ(this=n, expression=v) for n, v in pairs])
-        then.append("expressions", _written_by(number))
+        then.append("expressions", _set_writer(number))
     elif isinstance(then, exp.Insert):
         if isinstance(then.this, exp.Star):
             then.set("expression", exp.Tuple(expressions=values))
@@ -243,14 +250,14 @@ def _spell_out(then: exp.Expr, table: PicturedTable, source: str, number: int) -
             then.set("this", exp.Tuple(expressions=names))
 
 
-def _to_error(picture: Picture, statement: Statement, refused: EngineRefused) -> InvalidScript:
-    """The engine's message without its own names and places, at the place in the script."""
-    text = str(refused).split("\n\nLINE", 1)[0].strip()
-    kind, _, said = text.partition(": ")
-    reason = (said if kind.endswith("Error") else text).replace("\n", "; ")
-    for table in picture.written:
+def _to_error(working: WorkingSet, statement: Statement, error: EngineError) -> InvalidScript:
+    """Return the engine's message without internal names, at its place in the script."""
+    text = str(error).split("\n\nLINE", 1)[0].strip()
+    kind, _, message = text.partition(": ")
+    reason = (message if kind.endswith("Error") else text).replace("\n", "; ")
+    for table in working.written:
         reason = reason.replace(f'"{table.rows}"', str(table.name))
-    reason = _ASIDE.sub("", reason)
+    reason = _INTERNAL_TABLE.sub("", reason)
     quoted = _QUOTED.search(reason)
     line, column = (
         statement.place_of_word(quoted.group(1)) if quoted else (statement.line, statement.column)
@@ -258,26 +265,104 @@ def _to_error(picture: Picture, statement: Statement, refused: EngineRefused) ->
     return InvalidScript(line=line, column=column, reason=reason)
 
 
-_GUARDING = {Action.UPDATE, Action.DELETE, Action.MERGE}
+# UPSERT: INSERT OR REPLACE, OR IGNORE, and ON CONFLICT (key) DO NOTHING or DO UPDATE.
 
 
-def mutate(parts: Parts, request: Request, sql: str) -> Outcome:
-    """Every statement sees those before it; readers see all of them at once, or none."""
-    statements = parse_script(sql)
+def _upsert(working: WorkingSet, statement: Statement, table: WorkingTable) -> None:
+    tree = statement.tree
+    conflict = tree.args.get("conflict")
+    _check_key(table, conflict)
+    columns = _columns(table, tree)
+    source = _evaluate(table, _bound(working, statement), columns)
+    newest = table.newest_by_key(source)
+    ignore = tree.args.get("alternative") and str(tree.args["alternative"]).lower() == "ignore"
+    if ignore or (conflict is not None and not conflict.expressions):
+        table.insert_missing(newest, columns)
+    elif conflict is not None:
+        _do_update(table, newest, columns, conflict)
+    else:
+        table.merge(newest, columns)
 
-    def change(picture: Picture) -> None:
-        picture.ground.look(name for s in statements for _, name in s.tables)
-        for number, statement in enumerate(statements, start=1):
-            carry_out(picture, statement, number)
 
-    return perform(
-        parts,
-        request,
-        Work(
-            verb="mutate",
-            targets=[statement.target for statement in statements],
-            change=change,
-            guards_rows=any(statement.action in _GUARDING for statement in statements),
-            place=lambda _, n: {"line": statements[n - 1].line} if n > 0 else {},
-        ),
+def _evaluate(table: WorkingTable, tree: exp.Expr, columns: list[str]) -> str:
+    """Return the source's rows in order, in the table's types and with its defaults."""
+    engine = table.engine
+    name = engine.new_name("s")
+    engine.execute(
+        f"CREATE TEMP TABLE {name} AS SELECT {columns_sql(columns)} FROM {table.begin()} LIMIT 0"
     )
+    order = engine.new_name("q")
+    engine.execute(f"CREATE TEMP SEQUENCE {order}")
+    engine.execute(f"ALTER TABLE {name} ADD COLUMN {ORDER} BIGINT DEFAULT nextval('{order}')")
+    insert = exp.Insert(
+        this=exp.Schema(
+            this=exp.to_table(name),
+            expressions=[exp.to_identifier(column, quoted=True) for column in columns],
+        ),
+        expression=tree.expression,
+    )
+    if tree.args.get("with_"):
+        insert.set("with_", tree.args["with_"])
+    engine.execute(insert.sql(dialect=Dialect))
+    return name
+
+
+def _do_update(table: WorkingTable, source: str, columns: list[str], conflict: exp.Expr) -> None:
+    engine, key = table.engine, table.constraints.key
+    name = table.bring(table.key_conditions(source))
+    # Found before the update, which may change keys.
+    added = engine.new_name("s")
+    engine.execute(
+        f"CREATE TEMP TABLE {added} AS SELECT excluded.* FROM {source} AS excluded "
+        f"ANTI JOIN {name} AS held ON {equal_sql(key, 'held', 'excluded')}"
+    )
+    sets = ", ".join(_assignment(item) for item in conflict.expressions)
+    where = conflict.args.get("where")
+    more = f" AND ({where.this.sql(dialect=Dialect)})" if where else ""
+    alias = quote(table.name.name)
+    engine.execute(
+        f"UPDATE {name} AS {alias} SET {sets}, {BY} = -1 FROM {source} AS excluded "
+        f"WHERE {equal_sql(key, alias, 'excluded')}{more}"
+    )
+    engine.execute(
+        f"INSERT INTO {name} ({columns_sql(columns)}) SELECT {columns_sql(columns)} FROM {added}"
+    )
+
+
+def _assignment(item: exp.Expr) -> str:
+    assert isinstance(item, exp.EQ), "the parser accepts nothing else after SET"
+    return f"{quote(item.left.name)} = {item.right.sql(dialect=Dialect)}"
+
+
+def _columns(table: WorkingTable, tree: exp.Expr) -> list[str]:
+    """Return the table's names of the columns that the statement lists, or all."""
+    if not isinstance(tree.this, exp.Schema):
+        return list(table.columns)
+    known = {column.lower(): column for column in table.columns}
+    given = [item.name for item in tree.this.expressions]
+    unknown = [name for name in given if name.lower() not in known]
+    if unknown:
+        raise Invalid(
+            f"{table.name} has no column {unknown[0]!r}; it has {', '.join(table.columns)}.",
+            dataset=str(table.name),
+            column=unknown[0],
+        )
+    return [known[name.lower()] for name in given]
+
+
+def _check_key(table: WorkingTable, conflict: exp.Expr | None) -> None:
+    key = table.constraints.key
+    if not key:
+        raise Invalid(
+            f"{table.name} has no key, and UPSERT finds rows by key. Add a key with "
+            "`headgate schema apply`.",
+            dataset=str(table.name),
+        )
+    listed = conflict.args.get("conflict_keys") if conflict is not None else None
+    named = [item.name.lower() for item in listed or []]
+    if named and sorted(named) != sorted(column.lower() for column in key):
+        raise Invalid(
+            f"ON CONFLICT ({', '.join(named)}) does not name the key of {table.name}, which is "
+            f"({', '.join(key)}). Name all of its columns, or none.",
+            key=list(key),
+        )

@@ -1,4 +1,4 @@
-"""What came of work on tables as a whole: the same values here and told by a server."""
+"""Requests and outcomes of the verbs on rows, equal for an embedded and a served store."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from headgate.catalog.database import Database
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.changes import OperationKey
 from headgate.model.ids import OperationId, PublicationNumber, TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.tables.versions import TableVersions
 
-# How many rows of a table came, changed and went.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
+    """Rows of a table that were inserted, updated and deleted."""
+
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
@@ -30,13 +30,13 @@ class Counts:
         return {"inserted": self.inserted, "updated": self.updated, "deleted": self.deleted}
 
 
-# What mutations, loads, merges and schema changes work with, and what comes out of them.
-
 TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
+    """The services that the verbs on rows use."""
+
     database: Database
     versions: TableVersions
     trees: FileTrees
@@ -46,26 +46,26 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Who asks for a change of a branch, under which key, and how long it may wait."""
+    """One change of a branch: the actor, the operation key and the time that it may wait."""
 
     branch: str
     actor: str
     operation: OperationKey | None = None
     timeout_seconds: float = TIMEOUT_SECONDS
     may_write_protected: bool = False
-    # The views that the caller has seen; others are a conflict at once.
+    # The views that the caller has seen; any other view is a conflict.
     if_heads: Mapping[DatasetName, TransactionId | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of it: the publication, or None where nothing changed, and the rows."""
+    """The publication, or None where nothing changed, and the counts of rows by dataset."""
 
     operation: OperationId
     publication: PublicationNumber | None
     counts: dict[str, Counts]
     replayed: bool = False
-    # How often it lost the branch to others before it passed.
+    # Conflicts with other writers before the publication.
     losses: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -74,20 +74,19 @@ class Outcome:
             "counts": {name: counts.to_json() for name, counts in self.counts.items()},
         }
 
-
-def recalled(document: Mapping[str, Any], *, replayed: bool) -> Outcome:
-    """An outcome from the document that a server sent."""
-    return Outcome(
-        operation=OperationId(""),
-        publication=document["publication"],
-        counts={name: Counts(**counts) for name, counts in document["counts"].items()},
-        replayed=replayed,
-    )
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], *, replayed: bool) -> Self:
+        return cls(
+            operation=OperationId(""),
+            publication=document["publication"],
+            counts={name: Counts(**counts) for name, counts in document["counts"].items()},
+            replayed=replayed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSchema:
-    """What applying a schema file would do: the steps of each dataset, none where it fits."""
+    """The steps of each dataset that applying a schema file would take."""
 
     branch: str
     steps: Mapping[str, Sequence[str]]
@@ -96,13 +95,13 @@ class PlannedSchema:
         return {"branch": self.branch, "datasets": _steps_json(self.steps)}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
-        return cls(branch=told["branch"], steps=_steps_from(told["datasets"]))
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(branch=document["branch"], steps=_steps_from(document["datasets"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppliedSchema:
-    """What applying a schema file did; no publication where the tables were so already."""
+    """The steps that applying a schema file took; no publication where there were none."""
 
     branch: str
     publication: PublicationNumber | None
@@ -116,26 +115,26 @@ class AppliedSchema:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
         return cls(
-            branch=told["branch"],
-            publication=told["publication"],
-            steps=_steps_from(told["datasets"]),
+            branch=document["branch"],
+            publication=document["publication"],
+            steps=_steps_from(document["datasets"]),
         )
 
 
 class OptimizeState(enum.StrEnum):
     OPTIMIZED = "optimized"
     UNCHANGED = "unchanged"
-    # Somebody has the branch open.
+    # Another transaction is open on the branch.
     SKIPPED = "skipped"
-    # Somebody else published meanwhile.
+    # Another writer published first.
     LOST = "lost"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimized:
-    """What came of compacting a table."""
+    """Result of compacting a table."""
 
     dataset: DatasetName
     branch: str
@@ -156,21 +155,21 @@ class Optimized:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
         return cls(
-            dataset=parse_dataset_name(told["dataset"]),
-            branch=told["branch"],
-            state=OptimizeState(told["state"]),
-            publication=told["publication"],
-            files_before=told["files"]["before"],
-            files_after=told["files"]["after"],
-            snapshots_dropped=told["snapshots_dropped"],
+            dataset=parse_dataset_name(document["dataset"]),
+            branch=document["branch"],
+            state=OptimizeState(document["state"]),
+            publication=document["publication"],
+            files_before=document["files"]["before"],
+            files_after=document["files"]["after"],
+            snapshots_dropped=document["snapshots_dropped"],
         )
 
 
 def _steps_json(steps: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    return [{"dataset": name, "steps": list(taken)} for name, taken in steps.items()]
+    return [{"dataset": name, "steps": list(each)} for name, each in steps.items()]
 
 
 def _steps_from(datasets: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[str]]:
-    return {told["dataset"]: tuple(told["steps"]) for told in datasets}
+    return {one["dataset"]: tuple(one["steps"]) for one in datasets}

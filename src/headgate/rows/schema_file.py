@@ -1,4 +1,4 @@
-"""Schema files: TOML that says what tables are and what must hold of their rows."""
+"""Schema files: TOML that declares tables, their columns and their constraints."""
 
 from __future__ import annotations
 
@@ -18,111 +18,7 @@ from headgate.model.constraints import Cardinality, Constraints, OnDelete, Refer
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.tables.schemas import KEY_TYPES, UnknownType, parse_type
 
-# Where in a TOML file something is said: the parser itself tells only of broken syntax.
-
-_WORD = r"(?:\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+)"
-_KEY = re.compile(rf"\s*({_WORD}(?:\s*\.\s*{_WORD})*)\s*=")
-
-Path = tuple[str, ...]
-
-
-class Lines:
-    """The line of each table and key of a document, by path."""
-
-    def __init__(self, text: str) -> None:
-        self._lines: dict[Path, int] = {}
-        header: Path = ()
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.lstrip().startswith("["):
-                header = _path(line.split("#", 1)[0]) or header
-                self._lines.setdefault(header, number)
-            elif found := _KEY.match(line):
-                self._lines.setdefault((*header, *(_path(f"{found[1]} = 0") or ())), number)
-
-    def of(self, *path: str) -> int:
-        """The line of the thing, or of the nearest that holds it."""
-        for length in range(len(path), 0, -1):
-            if path[:length] in self._lines:
-                return self._lines[path[:length]]
-        return 1
-
-
-def _path(line: str) -> Path | None:
-    try:
-        at: Any = tomllib.loads(line)
-    except tomllib.TOMLDecodeError:
-        return None
-    found: list[str] = []
-    while isinstance(at, dict | list) and at:
-        if isinstance(at, list):
-            at = at[0]
-            continue
-        [name] = at
-        found.append(name)
-        at = at[name]
-    return tuple(found)
-
-
-# Values in schema files: defaults and members of enums, and which columns can hold them.
-
-_WHOLE = frozenset({"int", "long"})
-_REAL = frozenset({"float", "double"})
-
-
-def _finite(text: str) -> decimal.Decimal:
-    value = decimal.Decimal(text)
-    if not value.is_finite():
-        raise ValueError(text)
-    return value
-
-
-# What is written as text, and who can read it.
-_READERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
-    {
-        "date": datetime.date.fromisoformat,
-        "time": datetime.time.fromisoformat,
-        "timestamp": datetime.datetime.fromisoformat,
-        "timestamptz": datetime.datetime.fromisoformat,
-        "uuid": uuid.UUID,
-        "decimal": _finite,
-    }
-)
-
-
-def plain(value: Any) -> Any:
-    """A document of TOML with its dates and times as text, as JSON and SQL have them."""
-    match value:
-        case dict():
-            return {name: plain(item) for name, item in value.items()}
-        case list():
-            return [plain(item) for item in value]
-        case datetime.date() | datetime.time():
-            return value.isoformat()
-    return value
-
-
-def is_value_of(kind: str, value: Any) -> bool:
-    """Whether a column of this type can hold the value."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    family = kind.split("(")[0].strip()
-    if kind in _WHOLE:
-        return is_number and isinstance(value, int)
-    if kind in _REAL:
-        return is_number
-    if kind == "boolean":
-        return isinstance(value, bool)
-    if family == "decimal" and is_number:
-        return True
-    return isinstance(value, str) and _is_readable(family, value)
-
-
-def _is_readable(family: str, text: str) -> bool:
-    try:
-        _READERS.get(family, str)(text)
-    except (ValueError, decimal.InvalidOperation):
-        return False
-    return True
-
+KeyPath = tuple[str, ...]
 
 _DATASET_KEYS = {
     *("columns", "key", "unique", "references", "cardinality", "renamed_from", "buckets")
@@ -133,7 +29,7 @@ _COLUMN_KEYS = {"type", "required", "default", "enum", "renamed_from", "doc"}
 @dataclass(frozen=True, kw_only=True)
 class ColumnSpec:
     name: str
-    # The text as written: ids are given when it meets a table.
+    # As written: field ids are assigned when it is applied to a table.
     type: str
     required: bool = False
     renamed_from: str | None = None
@@ -155,19 +51,20 @@ class SchemaFile:
     datasets: tuple[DatasetSpec, ...]
     lines: Lines = field(compare=False)
 
-    def wrong(self, dataset: DatasetName, *path: str, reason: str) -> InvalidSchemaFile:
-        """An error at the place where a dataset, or something in it, is written."""
+    def error(self, dataset: DatasetName, *path: str, reason: str) -> InvalidSchemaFile:
+        """Return an error at the line of a dataset, or of a key in it."""
         line = self.lines.of("dataset", str(dataset), *path)
         return InvalidSchemaFile(file=self.file, line=line, reason=reason)
 
 
 def parse_schema(text: str, file: str) -> SchemaFile:
+    """Parse a schema file; errors name the file and the line."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = getattr(error, "lineno", None) or _line_in(str(error))
         raise InvalidSchemaFile(file=file, line=line, reason=str(error)) from error
-    return _Reader(file, Lines(text)).read(plain(document))
+    return _Reader(file, Lines(text)).read(_plain(document))
 
 
 def _line_in(message: str) -> int:
@@ -184,10 +81,10 @@ class _Reader:
     def read(self, document: Mapping[str, Any]) -> SchemaFile:
         for name in document:
             if name != "dataset":
-                raise self.wrong((name,), f'unknown table [{name}]; write [dataset."ns.name"]')
+                raise self.error((name,), f'unknown table [{name}]; tables are [dataset."ns.name"]')
         datasets = document.get("dataset")
         if not isinstance(datasets, dict) or not datasets:
-            raise self.wrong((), 'there is no dataset; write [dataset."ns.name"]')
+            raise self.error((), 'the file has no dataset; add [dataset."ns.name"]')
         return SchemaFile(
             file=self.file,
             datasets=tuple(self.dataset(name, body) for name, body in datasets.items()),
@@ -197,19 +94,19 @@ class _Reader:
     def dataset(self, text: str, body: Any) -> DatasetSpec:
         at = ("dataset", text)
         if isinstance(body, dict) and "." in text:
-            self.known(body, _DATASET_KEYS, at)
+            self.check_keys(body, _DATASET_KEYS, at)
         if not isinstance(body, dict) or "columns" not in body:
             hint = "" if "." in text else '; a name with dots is quoted: [dataset."ns.name"]'
-            raise self.wrong(at, f"dataset {text!r} has no columns{hint}")
+            raise self.error(at, f"dataset {text!r} has no columns{hint}")
         name = self.dataset_name(text, at)
         columns = body["columns"]
         if not isinstance(columns, dict) or not columns:
-            raise self.wrong((*at, "columns"), "columns is a table of names and types")
+            raise self.error((*at, "columns"), "columns must be a table of names and types")
         specs = tuple(self.column(c, body, at) for c, body in columns.items())
         renamed = body.get("renamed_from")
         buckets = body.get("buckets")
         if buckets is not None and not (_is_int(buckets) and 1 <= buckets <= 4096):
-            raise self.wrong((*at, "buckets"), "buckets is a number from 1 to 4096")
+            raise self.error((*at, "buckets"), "buckets must be an integer from 1 to 4096")
         return DatasetSpec(
             name=name,
             columns=self.with_key(specs, self.names(body, "key", at), at),
@@ -218,23 +115,23 @@ class _Reader:
             buckets=buckets,
         )
 
-    def column(self, name: str, body: Any, at: tuple[str, ...]) -> ColumnSpec:
+    def column(self, name: str, body: Any, at: KeyPath) -> ColumnSpec:
         here = (*at, "columns", name)
         long = {"type": body} if isinstance(body, str) else body
         if not isinstance(long, dict) or not isinstance(long.get("type"), str):
-            raise self.wrong(here, f'column {name!r} has no type; write {name} = "string"')
-        self.known(long, _COLUMN_KEYS, here)
+            raise self.error(here, f'column {name!r} has no type; write {name} = "string"')
+        self.check_keys(long, _COLUMN_KEYS, here)
         try:
             parse_type(long["type"], lambda: 0)
         except UnknownType as error:
-            raise self.wrong(here, f"column {name!r}: {error}") from error
+            raise self.error(here, f"column {name!r}: {error}") from error
         required = long.get("required", False)
         if not isinstance(required, bool):
-            raise self.wrong(here, f"column {name!r}: required is true or false")
+            raise self.error(here, f"column {name!r}: required must be true or false")
         for value in [*long.get("enum", []), long.get("default")]:
-            self.value(name, long["type"], value, here)
+            self.check_value(name, long["type"], value, here)
         if long.get("enum") and long.get("default", long["enum"][0]) not in long["enum"]:
-            raise self.wrong(here, f"column {name!r}: its default is not in its enum")
+            raise self.error(here, f"column {name!r}: the default is not in the enum")
         return ColumnSpec(
             name=name,
             type=long["type"],
@@ -243,21 +140,21 @@ class _Reader:
             doc=long.get("doc"),
         )
 
-    def value(self, name: str, kind: str, value: Any, at: tuple[str, ...]) -> None:
-        if value is not None and not is_value_of(kind, value):
-            raise self.wrong(at, f"column {name!r}: {value!r} is not a value of type {kind}")
+    def check_value(self, name: str, kind: str, value: Any, at: KeyPath) -> None:
+        if value is not None and not _is_value_of(kind, value):
+            raise self.error(at, f"column {name!r}: {value!r} is not a value of type {kind}")
 
     def with_key(
-        self, columns: tuple[ColumnSpec, ...], key: tuple[str, ...], at: tuple[str, ...]
+        self, columns: tuple[ColumnSpec, ...], key: tuple[str, ...], at: KeyPath
     ) -> tuple[ColumnSpec, ...]:
-        """Columns of a key always have a value."""
+        """Return the columns with those of the key required."""
         for column in columns:
             kind = column.type.split("(")[0].split("[")[0].strip()
             if column.name in key and kind not in KEY_TYPES | {"decimal", "fixed"}:
-                raise self.wrong(
+                raise self.error(
                     (*at, "key"),
-                    f"column {column.name!r} of type {column.type} cannot be a key: NaN and nested "
-                    "values tell no rows apart",
+                    f"column {column.name!r} of type {column.type} cannot be in a key: NaN and "
+                    "nested values do not identify rows",
                 )
         return tuple(
             ColumnSpec(**{**vars(column), "required": True}) if column.name in key else column
@@ -265,12 +162,14 @@ class _Reader:
         )
 
     def constraints(
-        self, columns: Mapping[str, Any], body: Mapping[str, Any], at: tuple[str, ...]
+        self, columns: Mapping[str, Any], body: Mapping[str, Any], at: KeyPath
     ) -> Constraints:
         key = self.names(body, "key", at)
         unique = body.get("unique", [])
         if not isinstance(unique, list) or any(not isinstance(item, list) for item in unique):
-            raise self.wrong((*at, "unique"), 'unique is a list of lists: [["a", "b"]]')
+            raise self.error(
+                (*at, "unique"), 'unique must be a list of lists, such as [["a", "b"]]'
+            )
         found = Constraints(
             key=key,
             unique=tuple(self.names({"unique": item}, "unique", at) for item in unique),
@@ -279,65 +178,65 @@ class _Reader:
             enums={c: tuple(b["enum"]) for c, b in columns.items() if _has(b, "enum")},
             defaults={c: b["default"] for c, b in columns.items() if _has(b, "default")},
         )
-        self.columns_known("key", found.key, columns, at)
+        self.check_columns("key", found.key, columns, at)
         for names in found.unique:
-            self.columns_known("unique", names, columns, at)
-        self.columns_known("references", [r.column for r in found.references], columns, at)
-        self.columns_known("cardinality", [c.per for c in found.cardinality], columns, at)
+            self.check_columns("unique", names, columns, at)
+        self.check_columns("references", [r.column for r in found.references], columns, at)
+        self.check_columns("cardinality", [c.per for c in found.cardinality], columns, at)
         return found
 
-    def reference(self, item: Any, at: tuple[str, ...]) -> Reference:
+    def reference(self, item: Any, at: KeyPath) -> Reference:
         here = (*at, "references")
         if not isinstance(item, dict) or not {"column", "dataset"} <= set(item):
-            raise self.wrong(here, 'a reference is {column = "src", dataset = "graph.person"}')
-        self.known(item, {"column", "dataset", "on_delete"}, here)
+            raise self.error(here, 'a reference must be {column = "src", dataset = "graph.person"}')
+        self.check_keys(item, {"column", "dataset", "on_delete"}, here)
         word = item.get("on_delete", OnDelete.RESTRICT)
         if word not in set(OnDelete):
-            raise self.wrong(here, f"on_delete is restrict or cascade, not {word!r}")
+            raise self.error(here, f"on_delete must be restrict or cascade, not {word!r}")
         name = self.dataset_name(item["dataset"], here)
         return Reference(column=item["column"], dataset=str(name), on_delete=OnDelete(word))
 
-    def limit(self, item: Any, at: tuple[str, ...]) -> Cardinality:
+    def limit(self, item: Any, at: KeyPath) -> Cardinality:
         here = (*at, "cardinality")
         if not isinstance(item, dict) or set(item) != {"per", "max"}:
-            raise self.wrong(here, 'a cardinality is {per = "src", max = 5}')
+            raise self.error(here, 'a cardinality must be {per = "src", max = 5}')
         if not _is_int(item["max"]) or item["max"] < 1:
-            raise self.wrong(here, f"max is a number from 1 on, not {item['max']!r}")
+            raise self.error(here, f"max must be an integer of at least 1, not {item['max']!r}")
         return Cardinality(per=item["per"], max=item["max"])
 
-    def names(self, body: Mapping[str, Any], key: str, at: tuple[str, ...]) -> tuple[str, ...]:
+    def names(self, body: Mapping[str, Any], key: str, at: KeyPath) -> tuple[str, ...]:
         found = body.get(key, [])
         if not isinstance(found, list) or any(not isinstance(name, str) for name in found):
-            raise self.wrong((*at, key), f'{key} is a list of columns: ["id"]')
+            raise self.error((*at, key), f'{key} must be a list of columns, such as ["id"]')
         if len(set(found)) != len(found):
-            raise self.wrong((*at, key), f"{key} names a column twice")
+            raise self.error((*at, key), f"{key} names a column twice")
         return tuple(found)
 
-    def columns_known(
-        self, what: str, names: Iterable[str], columns: Mapping[str, Any], at: tuple[str, ...]
+    def check_columns(
+        self, what: str, names: Iterable[str], columns: Mapping[str, Any], at: KeyPath
     ) -> None:
         for name in names:
             if name not in columns:
-                raise self.wrong(
-                    (*at, what), f"{what}: there is no column {name!r}{_meant(name, columns)}"
+                raise self.error(
+                    (*at, what), f"{what}: there is no column {name!r}{_suggestion(name, columns)}"
                 )
 
-    def known(self, body: Mapping[str, Any], words: set[str], at: tuple[str, ...]) -> None:
+    def check_keys(self, body: Mapping[str, Any], words: set[str], at: KeyPath) -> None:
         for word in body:
             if word not in words:
-                raise self.wrong((*at, word), f"unknown key {word!r}{_meant(word, words)}")
+                raise self.error((*at, word), f"unknown key {word!r}{_suggestion(word, words)}")
 
-    def dataset_name(self, text: Any, at: tuple[str, ...]) -> DatasetName:
+    def dataset_name(self, text: Any, at: KeyPath) -> DatasetName:
         try:
             return parse_dataset_name(str(text))
         except HeadgateError as error:
-            raise self.wrong(at, error.message) from error
+            raise self.error(at, error.message) from error
 
-    def wrong(self, at: tuple[str, ...], reason: str) -> InvalidSchemaFile:
+    def error(self, at: KeyPath, reason: str) -> InvalidSchemaFile:
         return InvalidSchemaFile(file=self.file, line=self.lines.of(*at), reason=reason)
 
 
-def _meant(word: str, known: Iterable[str]) -> str:
+def _suggestion(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -348,3 +247,107 @@ def _has(body: Any, word: str) -> bool:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+# Values: defaults and members of enums.
+
+_WHOLE = frozenset({"int", "long"})
+_REAL = frozenset({"float", "double"})
+
+
+def _finite(text: str) -> decimal.Decimal:
+    value = decimal.Decimal(text)
+    if not value.is_finite():
+        raise ValueError(text)
+    return value
+
+
+# Parsers of values that are written as text.
+_PARSERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
+    {
+        "date": datetime.date.fromisoformat,
+        "time": datetime.time.fromisoformat,
+        "timestamp": datetime.datetime.fromisoformat,
+        "timestamptz": datetime.datetime.fromisoformat,
+        "uuid": uuid.UUID,
+        "decimal": _finite,
+    }
+)
+
+
+def _plain(value: Any) -> Any:
+    """Return a TOML value with dates and times as text, as in JSON and SQL."""
+    match value:
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case list():
+            return [_plain(item) for item in value]
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+    return value
+
+
+def _is_value_of(kind: str, value: Any) -> bool:
+    """Return whether a column of this type can hold the value."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    family = kind.split("(")[0].strip()
+    if kind in _WHOLE:
+        return is_number and isinstance(value, int)
+    if kind in _REAL:
+        return is_number
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if family == "decimal" and is_number:
+        return True
+    return isinstance(value, str) and _parses(family, value)
+
+
+def _parses(family: str, text: str) -> bool:
+    try:
+        _PARSERS.get(family, str)(text)
+    except (ValueError, decimal.InvalidOperation):
+        return False
+    return True
+
+
+# Lines.
+
+_WORD = r"(?:\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+)"
+_KEY = re.compile(rf"\s*({_WORD}(?:\s*\.\s*{_WORD})*)\s*=")
+
+
+class Lines:
+    """The line of each table and key of a document, by path; `tomllib` reports none."""
+
+    def __init__(self, text: str) -> None:
+        self._lines: dict[KeyPath, int] = {}
+        header: KeyPath = ()
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.lstrip().startswith("["):
+                header = _path(line.split("#", 1)[0]) or header
+                self._lines.setdefault(header, number)
+            elif found := _KEY.match(line):
+                self._lines.setdefault((*header, *(_path(f"{found[1]} = 0") or ())), number)
+
+    def of(self, *path: str) -> int:
+        """Return the line of the key, or of the nearest table that holds it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self._lines:
+                return self._lines[path[:length]]
+        return 1
+
+
+def _path(line: str) -> KeyPath | None:
+    try:
+        at: Any = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return None
+    found: list[str] = []
+    while isinstance(at, dict | list) and at:
+        if isinstance(at, list):
+            at = at[0]
+            continue
+        [name] = at
+        found.append(name)
+        at = at[name]
+    return tuple(found)

@@ -1,4 +1,7 @@
-"""Scripts of SQL statements, read by sqlglot: what each does, to which table, and where it is."""
+"""Scripts of SQL statements, parsed by sqlglot: actions, tables and places in the text.
+
+Also the conditions of a WHERE clause by which files are pruned.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,22 @@ from headgate.tables.scan import Among, Condition, Within
 
 _CATALOG = "headgate"
 _UPSERT = "UPSERT"
-# Where the tokenizer says that something began.
+# The place of an error in the tokenizer's message.
 _PLACE = re.compile(r"(\d+):(\d+)")
 _TOKEN = re.compile(r"<Token [^>]*>")
-# Functions that stand for a table and make their rows of their arguments alone.
+# Table functions that compute their rows from their arguments alone.
 _TABLE_FUNCTIONS = frozenset(
     ("generate_series", "range", "repeat", "unnest", "json_each", "json_tree")
 )
 _ENGINE_FUNCTIONS = frozenset(("current_setting", "getvariable"))
-_BYTES_AT_MOST = 16 * 1024 * 1024
+_MAX_LENGTH = 16 * 1024 * 1024
 
 
 class Dialect(DuckDB):
-    """DuckDB's SQL, with names in backticks too, as Spark has them."""
+    """DuckDB's SQL, with names in backticks as well, as in Spark."""
 
     class Tokenizer(DuckDB.Tokenizer):
-        IDENTIFIERS = ['"', "`"]  # noqa: RUF012  (the library's own way to say it)
+        IDENTIFIERS = ['"', "`"]  # noqa: RUF012  (the library's own form)
 
 
 class Action(enum.StrEnum):
@@ -52,7 +55,7 @@ class Statement:
     action: Action
     tree: exp.Expr
     target: DatasetName
-    # Where it begins in the script.
+    # The start of the statement in the script.
     line: int
     column: int
     text: str
@@ -63,7 +66,7 @@ class Statement:
 
     @cached_property
     def tables(self) -> list[tuple[exp.Table, DatasetName]]:
-        """Every mention of a dataset but the target's own, which comes first in the tree."""
+        """Every mention of a dataset except the target."""
         hidden = {cte.alias_or_name.lower() for cte in self.tree.find_all(exp.CTE)}
         target = self.target_node
         return [
@@ -79,21 +82,21 @@ class Statement:
         return _dataset_name(node, line, column)
 
     def place_of(self, node: exp.Expr) -> tuple[int, int]:
-        """Line and column in the script of a part of the statement."""
+        """Return the line and column of a part of the statement in the script."""
         for part in node.find_all(exp.Identifier):
             if "line" in part.meta:
                 return self._shifted(part)
         return self.line, self.column
 
     def _shifted(self, part: exp.Identifier) -> tuple[int, int]:
-        """The parser counts within the statement, and to the last character of a word."""
+        """Return the place in the script: the parser counts from the start of the statement."""
         line, first = part.meta["line"], part.meta["start"]
         before = self.text.rfind("\n", 0, first)
         column = first - before + (self.column - 1 if line == 1 else 0)
         return self.line + line - 1, column
 
     def place_of_word(self, word: str) -> tuple[int, int]:
-        """Where a name first stands in the statement."""
+        """Return the place of a name's first occurrence in the statement."""
         for node in self.tree.find_all(exp.Identifier):
             if node.name.lower() == word.lower() and "line" in node.meta:
                 return self._shifted(node)
@@ -101,14 +104,14 @@ class Statement:
 
 
 def parse_script(text: str) -> list[Statement]:
-    """The statements in order; what is not INSERT, UPDATE, DELETE, UPSERT or MERGE is refused."""
-    if len(text) > _BYTES_AT_MOST:
+    """Return the statements in order; raise for a statement that is not supported."""
+    if len(text) > _MAX_LENGTH:
         raise InvalidScript(
-            line=1, column=1, reason="the script is over 16 MiB; bring large changes with `load`"
+            line=1, column=1, reason="the script is over 16 MiB; use `load` for large changes"
         )
     statements = [_parse(tokens, text) for tokens in _split(text)]
     if not statements:
-        raise InvalidScript(line=1, column=1, reason="there is no statement in it")
+        raise InvalidScript(line=1, column=1, reason="the script has no statement")
     return statements
 
 
@@ -141,19 +144,20 @@ def _parse(tokens: Sequence[Token], text: str) -> Statement:
     try:
         tree = sqlglot.parse_one(sql, dialect=Dialect)
     except ParseError as error:
-        raise _refused(error, line, column) from error
+        raise _parse_error(error, line, column) from error
     except (SqlglotError, RecursionError) as error:
-        reason = "it is nested too deeply, or cannot be read"
+        reason = "the statement is nested too deeply, or cannot be parsed"
         raise InvalidScript(line=line, column=column, reason=reason) from error
     action = _action_of(tree)
     if action is None or isinstance(tree, exp.Command):
         raise InvalidScript(
             line=line,
             column=column,
-            reason=f"{first.text.upper()} is not a statement that a mutation can have: write "
-            "INSERT, UPDATE, DELETE, UPSERT or MERGE",
+            reason=f"{first.text.upper()} is not supported: use INSERT, UPDATE, DELETE, UPSERT "
+            "or MERGE",
         )
-    _check(tree, line, column)
+    if problem := _problem(tree):
+        raise InvalidScript(line=line, column=column, reason=problem)
     return Statement(
         action=action,
         tree=tree,
@@ -178,27 +182,26 @@ def _action_of(tree: exp.Expr) -> Action | None:
     return None
 
 
-def _check(tree: exp.Expr, line: int, column: int) -> None:
-    if not isinstance(_named(tree), exp.Table):
-        raise InvalidScript(line=line, column=column, reason="the statement names no table")
+def _problem(tree: exp.Expr) -> str | None:
+    """Return the reason why a statement is not supported."""
+    if not isinstance(_target_node(tree), exp.Table):
+        return "the statement names no table"
     if tree.args.get("returning"):
-        raise InvalidScript(line=line, column=column, reason="RETURNING is not supported")
-    for name in _functions_outside(tree):
-        reason = f"{name}(…) tells of the engine and not of the store's tables"
-        raise InvalidScript(line=line, column=column, reason=reason)
+        return "RETURNING is not supported"
+    for name in _outside_functions(tree):
+        return f"{name}(…) reads the engine, not tables of the branch"
     if isinstance(tree, exp.Insert):
         if tree.args.get("overwrite"):
-            raise InvalidScript(
-                line=line, column=column, reason="INSERT OVERWRITE: use `load --mode overwrite`"
-            )
+            return "INSERT OVERWRITE is not supported: use `load --mode overwrite`"
         if tree.expression is None and not tree.args.get("default"):
-            raise InvalidScript(line=line, column=column, reason="INSERT needs VALUES or a SELECT")
+            return "INSERT needs VALUES or a SELECT"
     if isinstance(tree, exp.Update) and not tree.expressions:
-        raise InvalidScript(line=line, column=column, reason="UPDATE needs SET column = value")
+        return "UPDATE needs SET column = value"
+    return None
 
 
-def _functions_outside(tree: exp.Expr) -> Iterator[str]:
-    """Functions that would show what is not in any table of the branch."""
+def _outside_functions(tree: exp.Expr) -> Iterator[str]:
+    """Return functions that read something other than tables of the branch."""
     for node in tree.find_all(exp.Table):
         if isinstance(node.this, exp.Func):
             called = node.this.name if isinstance(node.this, exp.Anonymous) else ""
@@ -211,12 +214,12 @@ def _functions_outside(tree: exp.Expr) -> Iterator[str]:
 
 
 def _target_of(tree: exp.Expr) -> exp.Table:
-    target = _named(tree)
+    target = _target_node(tree)
     assert isinstance(target, exp.Table), "checked when the statement was read"
     return target
 
 
-def _named(tree: exp.Expr) -> object:
+def _target_node(tree: exp.Expr) -> object:
     return tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
 
 
@@ -237,13 +240,13 @@ def _dataset_name(node: exp.Table, line: int, column: int) -> DatasetName:
     return DatasetName(namespace=tuple(parts[:-1]), name=parts[-1])
 
 
-def _refused(error: ParseError, line: int, column: int) -> InvalidScript:
+def _parse_error(error: ParseError, line: int, column: int) -> InvalidScript:
     first = error.errors[0] if error.errors else {}
-    reason = str(first.get("description") or _first_line(str(error)))
+    reason = str(first.get("description") or str(error).strip().split("\n", 1)[0])
     at_line, at_column = int(first.get("line") or 1), int(first.get("col") or 1)
     reason = _TOKEN.sub("", reason).removesuffix(" but got ").rstrip(". ")
     if reason.startswith("Required keyword"):
-        # The parser speaks of its own classes.
+        # The parser's message names its own classes.
         reason = "something is missing"
     near = str(first.get("highlight") or "").strip()
     at_column = max(1, at_column - len(near) + 1)
@@ -254,11 +257,7 @@ def _refused(error: ParseError, line: int, column: int) -> InvalidScript:
     )
 
 
-def _first_line(text: str) -> str:
-    return text.strip().split("\n", 1)[0]
-
-
-# What a WHERE says of the rows of one table, as far as files can be told apart by it.
+# Pruning.
 
 _WHOLE = {"int", "long"}
 
@@ -266,10 +265,10 @@ _WHOLE = {"int", "long"}
 def conditions_on(
     where: exp.Expr | None, alias: str, types: Mapping[str, Any], *, alone: bool
 ) -> list[Condition]:
-    """The conditions that every row of the table must meet; `types` are its columns' by name.
+    """Return the conditions that every row of the table must meet, by the types of its columns.
 
-    Only comparisons that mean the same to Iceberg and to the evaluating engine count: a column
-    with a literal of its own type. `alone`: no other table could own an unqualified column.
+    Only comparisons that mean the same to Iceberg and to the engine count: a column with a literal
+    of its own type. `alone`: no other table could own an unqualified column.
     """
     if where is None:
         return []
@@ -315,21 +314,21 @@ def _condition(
 def _comparison(node: exp.Expr, column_of: Any, types: Mapping[str, Any]) -> Condition | None:
     if not isinstance(node, exp.EQ | exp.LT | exp.LTE | exp.GT | exp.GTE):
         return None
-    column, other, turned = column_of(node.left), node.right, False
+    column, other, swapped = column_of(node.left), node.right, False
     if column is None:
-        column, other, turned = column_of(node.right), node.left, True
+        column, other, swapped = column_of(node.right), node.left, True
     value = _literal(other, types[column]) if column is not None else None
     if column is None or value is None:
         return None
     if isinstance(node, exp.EQ):
         return Among(column=column, values=frozenset([value]))
-    if isinstance(node, exp.GT | exp.GTE) != turned:
+    if isinstance(node, exp.GT | exp.GTE) != swapped:
         return Within(column=column, low=value)
     return Within(column=column, high=value)
 
 
 def _literal(node: Any, kind: Any) -> Any:
-    """The literal's value where it has the column's own type; else None."""
+    """Return the literal's value where it has the column's own type; else None."""
     sign = 1
     if isinstance(node, exp.Neg):
         node, sign = node.this, -1

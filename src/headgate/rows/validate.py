@@ -1,4 +1,4 @@
-"""The one validator of mutate, load and merge: what the tables demand, over the whole picture."""
+"""The validator of mutate, load, merge and schema apply: constraints over the whole working set."""
 
 from __future__ import annotations
 
@@ -12,257 +12,216 @@ from headgate.errors import ConstraintsViolated
 from headgate.model.constraints import Violation, ViolationKind
 from headgate.model.names import parse_dataset_name
 from headgate.rows.engine import columns_sql, conditions_of, equal_sql, literal, quote
-from headgate.rows.working_set import BY, Picture, PicturedTable, TableEffect
-from headgate.tables.arrow import plain
-from headgate.tables.scan import Among, Condition
+from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
+from headgate.tables.scan import Among, Condition, json_value
 
 LIMIT = 100
 
-# Where the writer of a dataset's row is found, by its number.
-Place: TypeAlias = Callable[[str, int], Mapping[str, Any]]
+# Returns the place of a row, such as file and line, by its dataset and the number of its writer.
+PlaceOf: TypeAlias = Callable[[str, int], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Broken:
-    """A violation and, where one row is to blame, the number of the statement that wrote it."""
-
-    violation: Violation
-    by: int | None = None
+def no_place(dataset: str, number: int) -> Mapping[str, Any]:
+    return {}
 
 
-def check_constraints(picture: Picture, effects: Sequence[TableEffect], place: Place) -> None:
-    """Raises with all violations, up to a limit, each with the place that its writer has."""
-    refuse(
-        _placed(broken, place) for effect in effects for broken in violations_of(picture, effect)
-    )
+def check_constraints(
+    working: WorkingSet, effects: Sequence[TableEffect], place_of: PlaceOf = no_place
+) -> None:
+    """Raise with all violations, up to a limit, each with the place of its writer."""
+    raise_if_any(found for effect in effects for found in violations_of(working, effect, place_of))
 
 
-def refuse(violations: Iterable[Violation]) -> None:
-    """Raises with these violations, up to a limit, if there are any."""
-    found: dict[object, Violation] = {}
+def raise_if_any(violations: Iterable[Violation]) -> None:
+    """Raise with these violations, up to a limit, if there are any."""
+    distinct: dict[object, Violation] = {}
     for violation in violations:
-        # A new row that refers to what is gone is found from both ends.
+        # A new row that refers to a removed key is found from both ends.
         same = (violation.dataset, violation.kind, violation.columns, violation.values)
-        found.setdefault(same, violation)
-    if found:
-        shown = list(found.values())[:LIMIT]
+        distinct.setdefault(same, violation)
+    if distinct:
+        shown = list(distinct.values())[:LIMIT]
         raise ConstraintsViolated(
             violations=[violation.to_json() for violation in shown],
             texts=[violation.text for violation in shown],
-            total=len(found),
+            total=len(distinct),
             limit=LIMIT,
         )
 
 
-def violations_of(picture: Picture, effect: TableEffect) -> Iterator[Broken]:
-    """Everything that is wrong after an effect, with the table itself and those around it."""
-    yield from _required(effect)
-    yield from _enums(effect)
+def violations_of(
+    working: WorkingSet, effect: TableEffect, place_of: PlaceOf = no_place
+) -> Iterator[Violation]:
+    """Return the violations of an effect, in the table itself and in tables around it."""
+    validator = _Validator(working, effect, place_of)
     constraints = effect.table.constraints
+    yield from validator.required()
+    yield from validator.enums()
     if constraints.key:
-        yield from _doubled(effect, constraints.key, ViolationKind.KEY)
+        yield from validator.duplicates(constraints.key, ViolationKind.KEY)
     for columns in constraints.unique:
-        yield from _doubled(effect, columns, ViolationKind.UNIQUE)
-    yield from _too_many(effect)
-    yield from _orphans(picture, effect)
-    yield from _orphaned(picture, effect)
+        yield from validator.duplicates(columns, ViolationKind.UNIQUE)
+    yield from validator.cardinality()
+    yield from validator.missing_targets()
+    yield from validator.dangling_references()
 
 
-def _placed(broken: Broken, place: Place) -> Violation:
-    violation = broken.violation
-    where = place(violation.dataset, broken.by) if broken.by is not None else {}
-    return replace(violation, detail={**violation.detail, **where})
+@dataclass(frozen=True)
+class _Validator:
+    """The checks of one effect."""
 
+    working: WorkingSet
+    effect: TableEffect
+    place_of: PlaceOf
 
-def _required(effect: TableEffect) -> Iterator[Broken]:
-    table = effect.table
-    key = table.constraints.key or table.columns[:1]
-    for column in table.required:
-        rows = table.engine.rows(
-            f"SELECT {columns_sql(key)}, {BY} FROM {effect.added} "
-            f"WHERE {quote(column)} IS NULL ORDER BY {BY} LIMIT {LIMIT}"
-        )
-        for *values, by in rows:
-            # The row is named by its key, unless it is the key that is missing.
-            shown = (column,) if column in key else (column, *key)
-            yield _broken(
-                table,
-                ViolationKind.REQUIRED,
-                shown,
-                [None] if column in key else [None, *values],
-                by,
+    @property
+    def table(self) -> WorkingTable:
+        return self.effect.table
+
+    def required(self) -> Iterator[Violation]:
+        key = self.table.constraints.key or self.table.columns[:1]
+        for column in self.table.required:
+            rows = self._rows(
+                f"SELECT {columns_sql(key)}, {BY} FROM {self.effect.added} "
+                f"WHERE {quote(column)} IS NULL ORDER BY {BY}"
             )
+            for *values, by in rows:
+                # The row is identified by its key, unless that is what is missing.
+                named = {} if column in key else dict(zip(key, values, strict=True))
+                yield self._violation(ViolationKind.REQUIRED, {column: None, **named}, by)
 
-
-def _enums(effect: TableEffect) -> Iterator[Broken]:
-    table = effect.table
-    for column, allowed in table.constraints.enums.items():
-        listed = ", ".join(literal(value) for value in allowed)
-        rows = table.engine.rows(
-            f"SELECT {quote(column)}, min({BY}) FROM {effect.added} "
-            f"WHERE {quote(column)} NOT IN ({listed}) GROUP BY 1 ORDER BY 1 LIMIT {LIMIT}"
-        )
-        for value, by in rows:
-            yield _broken(table, ViolationKind.ENUM, (column,), [value], by, allowed=list(allowed))
-
-
-def _doubled(effect: TableEffect, columns: Sequence[str], kind: ViolationKind) -> Iterator[Broken]:
-    """Values of the added rows that the picture has more than once; a missing one never counts."""
-    table = effect.table
-    known = " AND ".join(f"{quote(column)} IS NOT NULL" for column in columns)
-    values = f"SELECT DISTINCT {columns_sql(columns)} FROM {effect.added} WHERE {known}"
-    relation = table.relation(columns, _among(effect, columns))
-    rows = table.engine.rows(
-        f"SELECT {columns_sql(columns, 'held')}, count(*) FROM {relation} AS held "
-        f"SEMI JOIN ({values}) AS new ON {equal_sql(columns, 'held', 'new')} "
-        f"GROUP BY {columns_sql(columns, 'held')} HAVING count(*) > 1 "
-        f"ORDER BY {columns_sql(columns, 'held')} LIMIT {LIMIT}"
-    )
-    for *found, count in rows:
-        yield _broken(
-            table, kind, columns, found, _writer(effect, columns, found), count=int(count)
-        )
-
-
-def _too_many(effect: TableEffect) -> Iterator[Broken]:
-    table = effect.table
-    for limit in table.constraints.cardinality:
-        column = quote(limit.per)
-        relation = table.relation([limit.per], _among(effect, [limit.per]))
-        rows = table.engine.rows(
-            f"SELECT held.{column}, count(*) FROM {relation} AS held SEMI JOIN {effect.added} "
-            f"AS new ON held.{column} = new.{column} GROUP BY 1 HAVING count(*) > {limit.max} "
-            f"ORDER BY 1 LIMIT {LIMIT}"
-        )
-        for value, count in rows:
-            yield _broken(
-                table,
-                ViolationKind.CARDINALITY,
-                (limit.per,),
-                [value],
-                _writer(effect, [limit.per], [value]),
-                count=int(count),
-                max=limit.max,
+    def enums(self) -> Iterator[Violation]:
+        for column, allowed in self.table.constraints.enums.items():
+            listed = ", ".join(literal(value) for value in allowed)
+            rows = self._rows(
+                f"SELECT {quote(column)}, min({BY}) FROM {self.effect.added} "
+                f"WHERE {quote(column)} NOT IN ({listed}) GROUP BY 1 ORDER BY 1"
             )
+            for value, by in rows:
+                yield self._violation(
+                    ViolationKind.ENUM, {column: value}, by, allowed=list(allowed)
+                )
 
-
-def _orphans(picture: Picture, effect: TableEffect) -> Iterator[Broken]:
-    """Added rows that refer to nothing."""
-    table = effect.table
-    for reference in table.constraints.references:
-        other = picture.find_table(parse_dataset_name(reference.dataset))
-        column = quote(reference.column)
-        missing = f"SELECT * FROM {effect.added} AS new WHERE new.{column} IS NOT NULL"
-        if other is not None and other.constraints.key:
-            [target] = other.constraints.key
-            where = _renamed(_among(effect, [reference.column]), target)
-            relation = other.relation([target], where)
-            missing = (
-                f"SELECT new.* FROM {effect.added} AS new ANTI JOIN {relation} AS held "
-                f"ON new.{column} = held.{quote(target)} WHERE new.{column} IS NOT NULL"
-            )
-        rows = table.engine.rows(
-            f"SELECT {column}, min({BY}) FROM ({missing}) GROUP BY 1 ORDER BY 1 LIMIT {LIMIT}"
+    def duplicates(self, columns: Sequence[str], kind: ViolationKind) -> Iterator[Violation]:
+        """Return values of the added rows that occur more than once; NULL never counts."""
+        known = " AND ".join(f"{quote(column)} IS NOT NULL" for column in columns)
+        values = f"SELECT DISTINCT {columns_sql(columns)} FROM {self.effect.added} WHERE {known}"
+        relation = self.table.relation(columns, self._conditions(columns))
+        rows = self._rows(
+            f"SELECT {columns_sql(columns, 'held')}, count(*) FROM {relation} AS held "
+            f"SEMI JOIN ({values}) AS new ON {equal_sql(columns, 'held', 'new')} "
+            f"GROUP BY {columns_sql(columns, 'held')} HAVING count(*) > 1 "
+            f"ORDER BY {columns_sql(columns, 'held')}"
         )
-        for value, by in rows:
-            yield _broken(
-                table,
-                ViolationKind.REFERENCE,
-                (reference.column,),
-                [value],
-                by,
-                refers_to=reference.dataset,
+        for *found, count in rows:
+            row = dict(zip(columns, found, strict=True))
+            yield self._violation(kind, row, self._writer(row), count=int(count))
+
+    def cardinality(self) -> Iterator[Violation]:
+        for limit in self.table.constraints.cardinality:
+            column = quote(limit.per)
+            relation = self.table.relation([limit.per], self._conditions([limit.per]))
+            rows = self._rows(
+                f"SELECT held.{column}, count(*) FROM {relation} AS held "
+                f"SEMI JOIN {self.effect.added} AS new ON held.{column} = new.{column} "
+                f"GROUP BY 1 HAVING count(*) > {limit.max} ORDER BY 1"
             )
+            for value, count in rows:
+                row = {limit.per: value}
+                yield self._violation(
+                    ViolationKind.CARDINALITY,
+                    row,
+                    self._writer(row),
+                    count=int(count),
+                    max=limit.max,
+                )
 
+    def missing_targets(self) -> Iterator[Violation]:
+        """Return references of added rows to missing keys."""
+        for reference in self.table.constraints.references:
+            other = self.working.find_table(parse_dataset_name(reference.dataset))
+            column, join = quote(reference.column), ""
+            if other is not None and other.constraints.key:
+                [target] = other.constraints.key
+                [condition] = self._conditions([reference.column])
+                relation = other.relation([target], [replace(condition, column=target)])
+                join = f"ANTI JOIN {relation} AS held ON new.{column} = held.{quote(target)} "
+            rows = self._rows(
+                f"SELECT new.{column}, min(new.{BY}) FROM {self.effect.added} AS new {join}"
+                f"WHERE new.{column} IS NOT NULL GROUP BY 1 ORDER BY 1"
+            )
+            for value, by in rows:
+                row, refers_to = {reference.column: value}, reference.dataset
+                yield self._violation(ViolationKind.REFERENCE, row, by, refers_to=refers_to)
 
-def _orphaned(picture: Picture, effect: TableEffect) -> Iterator[Broken]:
-    """Rows of other tables that refer to what is gone; those just added are found as orphans."""
-    table = effect.table
-    if len(table.constraints.key) != 1 or table.rows is None:
-        return
-    [key] = table.constraints.key
-    gone = _vanished(effect, key)
-    values = _values(table, gone, "key")
-    for other, column in picture.referring(table):
+    def dangling_references(self) -> Iterator[Violation]:
+        """Return references of other tables to removed keys."""
+        table = self.table
+        if len(table.constraints.key) != 1 or table.rows is None:
+            return
+        [key] = table.constraints.key
+        removed = self._removed_keys(key)
+        values = frozenset(row[0] for row in table.engine.rows(f"SELECT key FROM {removed}"))
         if not values and not table.is_replaced:
-            continue
-        where: list[Condition] = [] if table.is_replaced else [Among(column=column, values=values)]
-        relation = other.relation([column], where)
-        kept = f"ANTI JOIN {effect.added} AS kept ON held.{quote(column)} = kept.{quote(key)}"
-        lost = f"SEMI JOIN {gone} AS gone ON held.{quote(column)} = gone.key"
-        rows = table.engine.rows(
-            f"SELECT DISTINCT held.{quote(column)} FROM {relation} AS held "
-            f"{kept if table.is_replaced else lost} WHERE held.{quote(column)} IS NOT NULL "
-            f"ORDER BY 1 LIMIT {LIMIT}"
-        )
-        for (value,) in rows:
-            yield _broken(
-                other,
-                ViolationKind.REFERENCE,
-                (column,),
-                [value],
-                None,
-                refers_to=str(table.name),
+            return
+        for other, reference in self.working.referring(table):
+            column = quote(reference.column)
+            where: list[Condition] = []
+            join = f"ANTI JOIN {self.effect.added} AS kept ON held.{column} = kept.{quote(key)}"
+            if not table.is_replaced:
+                where = [Among(column=reference.column, values=values)]
+                join = f"SEMI JOIN {removed} AS removed ON held.{column} = removed.key"
+            rows = self._rows(
+                f"SELECT DISTINCT held.{column} FROM {other.relation([reference.column], where)} "
+                f"AS held {join} WHERE held.{column} IS NOT NULL ORDER BY 1"
             )
+            for (value,) in rows:
+                row, refers_to = {reference.column: value}, str(table.name)
+                yield self._violation(
+                    ViolationKind.REFERENCE, row, None, table=other, refers_to=refers_to
+                )
 
+    def _removed_keys(self, key: str) -> str:
+        name = self.table.engine.new_name("removed_keys")
+        self.table.engine.execute(
+            f"CREATE TEMP TABLE {name} AS SELECT DISTINCT old.{quote(key)} AS key "
+            f"FROM {self.effect.removed} AS old ANTI JOIN {self.table.rows} AS held "
+            f"ON old.{quote(key)} = held.{quote(key)} WHERE old.{quote(key)} IS NOT NULL"
+        )
+        return name
 
-def _vanished(effect: TableEffect, key: str) -> str:
-    """Keys that were there and are no more."""
-    table = effect.table
-    name = table.engine.new_name("gone")
-    table.engine.do(
-        f"CREATE TEMP TABLE {name} AS SELECT DISTINCT old.{quote(key)} AS key "
-        f"FROM {effect.removed} AS old ANTI JOIN {table.rows} AS held "
-        f"ON old.{quote(key)} = held.{quote(key)}"
-    )
-    return name
+    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.table.engine.rows(f"{sql} LIMIT {LIMIT}")
 
+    def _conditions(self, columns: Sequence[str]) -> list[Condition]:
+        return [conditions_of(self.table.engine, self.effect.added, c) for c in columns]
 
-def _among(effect: TableEffect, columns: Sequence[str]) -> list[Condition]:
-    return [conditions_of(effect.table.engine, effect.added, column) for column in columns]
+    def _writer(self, row: Mapping[str, Any]) -> int | None:
+        """Return the last writer of such a row."""
+        engine = self.table.engine
+        relation = engine.register(pa.table({column: [value] for column, value in row.items()}))
+        found = engine.value(
+            f"SELECT max({BY}) FROM {self.effect.added} AS new SEMI JOIN {relation} AS one "
+            f"ON {equal_sql(list(row), 'new', 'one')}"
+        )
+        return int(found) if found is not None else None
 
-
-def _renamed(conditions: Sequence[Condition], column: str) -> list[Condition]:
-    return [replace(condition, column=column) for condition in conditions]
-
-
-def _values(table: PicturedTable, relation: str, column: str) -> frozenset[Any]:
-    rows = table.engine.rows(
-        f"SELECT DISTINCT {quote(column)} FROM {relation} WHERE {quote(column)} IS NOT NULL"
-    )
-    return frozenset(row[0] for row in rows)
-
-
-def _writer(effect: TableEffect, columns: Sequence[str], values: Sequence[Any]) -> int | None:
-    """The last statement that wrote such a row."""
-    engine = effect.table.engine
-    first = engine.register(_one_row(columns, values))
-    found = engine.rows(
-        f"SELECT max({BY}) FROM {effect.added} AS new SEMI JOIN {first} AS one "
-        f"ON {equal_sql(columns, 'new', 'one')}"
-    )
-    return int(found[0][0]) if found and found[0][0] is not None else None
-
-
-def _one_row(columns: Sequence[str], values: Sequence[Any]) -> pa.Table:
-    return pa.table({c: [v] for c, v in zip(columns, values, strict=True)})
-
-
-def _broken(
-    table: PicturedTable,
-    kind: ViolationKind,
-    columns: Sequence[str],
-    values: Sequence[Any],
-    by: int | None,
-    **detail: Any,
-) -> Broken:
-    shown = tuple(
-        plain(value, table.scan.schema.field(column).type)
-        for column, value in zip(columns, values, strict=True)
-    )
-    return Broken(
-        violation=Violation(
-            dataset=str(table.name), kind=kind, columns=tuple(columns), values=shown, detail=detail
-        ),
-        by=by,
-    )
+    def _violation(
+        self,
+        kind: ViolationKind,
+        row: Mapping[str, Any],
+        by: int | None,
+        *,
+        table: WorkingTable | None = None,
+        **detail: Any,
+    ) -> Violation:
+        """Return a violation by these values of a row; `by` is the number of its writer."""
+        table = table or self.table
+        schema, dataset = table.scan.schema, str(table.name)
+        return Violation(
+            dataset=dataset,
+            kind=kind,
+            columns=tuple(row),
+            values=tuple(json_value(row[column], schema.field(column).type) for column in row),
+            detail={**detail, **(self.place_of(dataset, by) if by is not None else {})},
+        )

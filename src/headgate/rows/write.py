@@ -1,7 +1,7 @@
-"""One change of many tables, prepared over a picture and shown by one publication.
+"""One change of many tables of a branch: prepared in a working set, shown by one publication.
 
-Who loses the branch to somebody else prepares again on the new view, and after the second loss
-takes a ticket; see `docs/adr/0030-re-preparing.md`.
+A writer that loses the branch to another one prepares again on the new view, and after the second
+conflict takes a ticket; see `docs/adr/0030-re-preparing.md`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.attempts import Pulse
+from headgate import errors
+from headgate.attempts import Heartbeat
 from headgate.catalog.database import Connection
 from headgate.catalog.operations import begin_operation, do_once, forget_operation, renew_operation
 from headgate.catalog.publish import publish
@@ -23,13 +24,6 @@ from headgate.catalog.tickets import (
     release_ticket,
     take_ticket,
     wait_for_turn,
-)
-from headgate.errors import (
-    BranchExists,
-    Mismatch,
-    OpenTransactionAlreadyExists,
-    RowsChanged,
-    ViewConflict,
 )
 from headgate.model.changes import (
     Change,
@@ -43,137 +37,47 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_operation
 from headgate.model.names import DatasetName
 from headgate.model.nouns import PublicationKind, TransactionType, Version
-from headgate.rows.branch_tables import Ground, Standing, branch_context, check_unprotected
+from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context, check_unprotected
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
-from headgate.rows.validate import Place, check_constraints
-from headgate.rows.working_set import Picture, PlainMove, Staged, TableEffect, effect_of, stage
+from headgate.rows.validate import PlaceOf, check_constraints, no_place
+from headgate.rows.working_set import Staged, TableEffect, WorkingSet, effect_of, stage
 
-# What a staged version asks of the one door: a transaction on its branch, made where missing.
+MIN_ATTEMPTS = 5
+CONFLICTS_BEFORE_TICKET = 2
 
-# Under this name a transaction's provenance says which verb made it and what it did.
-FACT = "mutation"
-# And under this one that no key is there twice: a merge by Spark need not look again.
+# The provenance key of a transaction that names its verb and its counts.
+MUTATION_FACT = "mutation"
+# Within that fact: no key of the table occurs twice, so a merge by Spark need not check it.
 _KEYS_HOLD = "keys_hold"
 
 
-def fact(verb: str, counts: Counts, *, keys_hold: bool = False, **more: Any) -> dict[str, Any]:
-    """What a transaction's provenance says of the verb that made it."""
-    told = {_KEYS_HOLD: True} if keys_hold else {}
-    return {FACT: {"verb": verb, "counts": counts.to_json(), **more, **told}}
-
-
-def keys_hold(standing: Standing) -> bool:
-    """Whether all who wrote the table up to now looked that no key is there twice."""
-    found = standing.shown.provenance.get(FACT) if standing.shown is not None else None
-    return bool(found and found.get(_KEYS_HOLD))
-
-
-def steps_for(ground: Ground, staged: Staged, verb: str) -> list[Change]:
-    """The changes that show a staged version."""
-    effect = staged.effect
-    table = effect.table
-    # A merge may bring another key; that rows which were there have it only once, nobody looked.
-    same_key = table.pointer is None and table.final is None
-    hold = table.is_replaced or table.is_empty or keys_hold(table.standing)
-    facts = fact(verb, effect.counts, keys_hold=same_key and hold)
-    return add_version(
-        ground,
-        table.standing,
-        version=staged.version,
-        type=effect.type,
-        facts={**facts, **table.facts},
-    )
-
-
-def steps_for_move(ground: Ground, move: PlainMove, verb: str) -> list[Change]:
-    """The changes that show a version as it is."""
-    facts = {**fact(verb, move.counts), **move.facts}
-    return add_version(
-        ground,
-        move.standing,
-        version=move.version,
-        type=move.type,
-        facts=facts,
-        objects=move.objects,
-    )
-
-
-def add_version(
-    ground: Ground,
-    standing: Standing,
-    *,
-    version: Version | None,
-    type: TransactionType,
-    facts: Mapping[str, Any],
-    objects: frozenset[str] = frozenset(),
-) -> list[Change]:
-    """A transaction on the context's own branch, which is made off the first fallback."""
-    return add_on_branch(
-        ground.context.branch,
-        standing.dataset.id,
-        branch=standing.branch,
-        source=standing.source,
-        type=type,
-        version=version,
-        objects=objects,
-        provenance=Provenance(facts=facts),
-    )
-
-
-TRIES_AT_LEAST = 5
-LOSSES_BEFORE_TICKET = 2
-
-
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """What a verb does to the picture, and how its losses are to be taken."""
+class TableWrite:
+    """A verb's change of the working set, and the rules for its conflicts."""
 
     verb: str
     targets: Sequence[DatasetName]
-    change: Callable[[Picture], None]
-    # Updates and deletes: they may prepare again only while the rows they meet are the same.
+    change: Callable[[WorkingSet], None]
+    # Updates and deletes: they are prepared again only while they remove the same rows.
     guards_rows: bool = False
-    # Where a row comes from, for whoever has to mend it.
-    place: Place = lambda dataset, number: {}
-    # What is said of rows that break a constraint, where it is not the validator's own error.
-    check: Callable[[Picture, Sequence[TableEffect]], None] | None = None
+    # Adds the place of the row to a violation.
+    place_of: PlaceOf = no_place
+    # Replaces the validator's own error.
+    check: Callable[[WorkingSet, Sequence[TableEffect]], None] | None = None
     kind: PublicationKind = PublicationKind.COMMIT
-    # Prepare and check, and leave it at that.
+    # Prepare and check only.
     dry_run: bool = False
 
 
-@dataclass(kw_only=True)
-class _Trial:
-    """What is remembered from one preparation to the next."""
-
-    losses: int = 0
-    conflict: ViewConflict | None = None
-    met: tuple[tuple[str, tuple[int, int]], ...] | None = None
-    ticket: Ticket | None = None
-
-
-def perform(parts: Parts, request: Request, work: Work) -> Outcome:
-    """Does the work once for each key: one publication, or none where nothing changes."""
+def write_tables(parts: Parts, request: Request, write: TableWrite) -> Outcome:
+    """Write once for each operation key: one publication, or none if nothing changes."""
     check_may_write(parts, request)
-    if work.dry_run:
-        with _pictured(parts, request, work) as picture:
-            return _preview(picture, _effects(picture, work, _Trial()))
-    outcome: dict[str, Outcome] = {}
-
-    def act() -> Receipt:
-        with noted(parts, request):
-            receipt, done = _until_passed(parts, request, work)
-        outcome["done"] = done
-        return receipt
-
-    receipt = do_once(parts.database, request.operation, act)
-    if "done" in outcome and not receipt.replayed:
-        return outcome["done"]
-    return recall(parts, receipt)
+    writer = _Writer(parts, request, write)
+    return writer.preview() if write.dry_run else run_once(parts, request, writer.run)
 
 
 def check_may_write(parts: Parts, request: Request) -> None:
-    """Refuses a protected branch before any work is done for it."""
+    """Raise for a protected branch before any work is done for it."""
     check_unprotected(
         parts.database,
         branch_context(request.branch).branch,
@@ -181,195 +85,45 @@ def check_may_write(parts: Parts, request: Request) -> None:
     )
 
 
+def run_once(parts: Parts, request: Request, act: Callable[[], tuple[Receipt, Outcome]]) -> Outcome:
+    """Run the act, or return the recorded outcome of the request's operation key."""
+    done: list[Outcome] = []
+
+    def once() -> Receipt:
+        with _operation_in_progress(parts, request):
+            receipt, outcome = act()
+        done.append(outcome)
+        return receipt
+
+    receipt = do_once(parts.database, request.operation, once)
+    return done[0] if done and not receipt.replayed else _recorded_outcome(parts, receipt)
+
+
 @contextmanager
-def noted(parts: Parts, request: Request) -> Iterator[None]:
-    """Those who ask for the key hear meanwhile that work on it is in progress."""
+def _operation_in_progress(parts: Parts, request: Request) -> Iterator[None]:
+    """Report the operation key as in progress to other callers."""
     key = request.operation
     if key is None:
         yield
         return
     parts.database.write(lambda c: begin_operation(c, mint_operation(), key))
     try:
-        with Pulse(lambda: parts.database.write(lambda c: renew_operation(c, key))):
+        with Heartbeat(lambda: parts.database.write(lambda c: renew_operation(c, key))):
             yield
     except BaseException:
         parts.database.write(lambda c: forget_operation(c, key))
         raise
 
 
-def _until_passed(parts: Parts, request: Request, work: Work) -> tuple[Receipt, Outcome]:
-    deadline = time.monotonic() + request.timeout_seconds
-    trial = _Trial()
-    try:
-        while True:
-            _queue(parts, request, work, trial, deadline)
-            try:
-                return _once(parts, request, work, trial)
-            except NotAsSeen:
-                raise
-            except (ViewConflict, BranchExists, OpenTransactionAlreadyExists) as conflict:
-                trial.losses += 1
-                if isinstance(conflict, ViewConflict):
-                    trial.conflict = conflict
-                over = time.monotonic() >= deadline and trial.losses >= TRIES_AT_LEAST
-                if over or request.timeout_seconds <= 0:
-                    raise
-                if not isinstance(conflict, ViewConflict):
-                    # Somebody holds it open: what helps is time.
-                    time.sleep(min(0.05 * trial.losses, 1.0))
-                    if time.monotonic() >= deadline:
-                        raise
-    finally:
-        if trial.ticket is not None:
-            release_ticket(parts.database, trial.ticket)
-
-
-def _queue(parts: Parts, request: Request, work: Work, trial: _Trial, deadline: float) -> None:
-    """Takes a ticket after the second loss, or at once where others already wait."""
-    if trial.ticket is not None:
-        return
-    ground = Ground(parts.database, branch_context(request.branch))
-    ground.look(work.targets)
-    branches = [
-        standing.branch.id
-        for name in work.targets
-        if (standing := ground.find(name)) is not None and standing.branch is not None
-    ]
-    crowded = parts.database.read(lambda c: is_waited_for(c, branches))
-    if branches and (trial.losses >= LOSSES_BEFORE_TICKET or crowded):
-        trial.ticket = take_ticket(parts.database, branches)
-        left = max(0.0, deadline - time.monotonic())
-        wait_for_turn(parts.database, trial.ticket, seconds=left)
-
-
-def _once(parts: Parts, request: Request, work: Work, trial: _Trial) -> tuple[Receipt, Outcome]:
-    with _pictured(parts, request, work) as picture:
-        effects = _effects(picture, work, trial)
-        reach(Failpoint.MUTATION_PREPARED)
-        staged = [stage(parts.versions, effect) for effect in effects]
-        reach(Failpoint.MUTATION_STAGED)
-        return _publish(parts, request, work, picture, staged, trial)
-
-
-def _pictured(parts: Parts, request: Request, work: Work) -> Picture:
-    ground = Ground(parts.database, branch_context(request.branch))
-    ground.look([*work.targets, *request.if_heads])
-    check_heads(ground, request)
-    return Picture(ground, parts.versions, parts.options)
-
-
-def _effects(picture: Picture, work: Work, trial: _Trial) -> list[TableEffect]:
-    """What the work makes of the tables, once it is known to be allowed."""
-    work.change(picture)
-    found = [effect_of(table) for table in picture.written]
-    effects = [one for one in found if one.counts or one.table.pointer or one.table.final]
-    _check_met(work, trial, effects)
-    if work.check is not None:
-        work.check(picture, effects)
-    else:
-        check_constraints(picture, effects, work.place)
-    return effects
-
-
-def _preview(picture: Picture, effects: Sequence[TableEffect]) -> Outcome:
-    counts = {str(effect.table.name): effect.counts for effect in effects}
-    counts |= {str(move.standing.dataset.name): move.counts for move in picture.moves}
-    return Outcome(operation=mint_operation(), publication=None, counts=counts)
-
-
-def check_heads(ground: Ground, request: Request) -> None:
-    """Refuses at once where the branch does not show what the caller has seen."""
-    wrong = [
-        Mismatch(
-            dataset=str(name),
-            branch=ground.context.branch,
-            field="view",
-            expected=expected,
-            actual=actual,
-        )
-        for name, expected in request.if_heads.items()
-        if (actual := _view_of(ground, name)) != expected
-    ]
-    if wrong:
-        raise NotAsSeen(wrong)
-
-
-def reads_of_heads(
-    ground: Ground, request: Request, besides: Collection[BranchId]
-) -> tuple[ReadView, ...]:
-    """What the caller has seen of tables that are not written: it must hold until the end."""
-    found = [ground.find(name) for name in request.if_heads]
-    branches = [standing.branch for standing in found if standing and standing.branch]
-    return tuple(ReadView(branch=b.id, view=b.view) for b in branches if b.id not in besides)
-
-
-class NotAsSeen(ViewConflict):
-    """The caller's own condition does not hold: preparing again would only hide it."""
-
-
-def _view_of(ground: Ground, name: DatasetName) -> TransactionId | None:
-    standing = ground.find(name)
-    return standing.branch.view if standing and standing.branch else None
-
-
-def _check_met(work: Work, trial: _Trial, effects: Sequence[TableEffect]) -> None:
-    if not work.guards_rows:
-        return
-    met = tuple((str(effect.table.name), effect.fingerprint()) for effect in effects)
-    if trial.met is not None and met != trial.met and trial.conflict is not None:
-        raise RowsChanged(
-            mismatch=trial.conflict.facts["manifest_conflict"],
-            conflicts=trial.conflict.facts["conflicts"],
-        )
-    trial.met = met
-
-
-def _publish(
-    parts: Parts,
-    request: Request,
-    work: Work,
-    picture: Picture,
-    staged: Sequence[Staged],
-    trial: _Trial,
-) -> tuple[Receipt, Outcome]:
-    ground = picture.ground
-    changes = [step for one in staged for step in steps_for(ground, one, work.verb)]
-    changes += [step for move in picture.moves for step in steps_for_move(ground, move, work.verb)]
-    standings = [one.effect.table.standing for one in staged]
-    standings += [move.standing for move in picture.moves]
-    moved: set[BranchId] = {one.branch.id for one in standings if one.branch is not None}
-    reads = picture.reads(moved)
-    looked = moved | {read.branch for read in reads}
-    receipt = publish(
-        parts.database,
-        PublishRequest(
-            actor=request.actor,
-            kind=work.kind,
-            changes=tuple(changes),
-            reads=(*reads, *reads_of_heads(ground, request, looked)),
-            operation=request.operation,
-            may_write_protected=request.may_write_protected,
-        ),
-    )
-    counts = _preview(picture, [one.effect for one in staged]).counts
-    return receipt, Outcome(
-        operation=receipt.operation,
-        publication=receipt.publication,
-        counts=counts,
-        losses=trial.losses,
-    )
-
-
-def recall(parts: Parts, receipt: Receipt) -> Outcome:
-    """The outcome that is on record for an operation, from the transactions that it made."""
+def _recorded_outcome(parts: Parts, receipt: Receipt) -> Outcome:
+    """Return the outcome of a finished operation, from the transactions that it created."""
     ids = [TransactionId(id) for id in receipt.transactions.values() if id is not None]
 
     def read(connection: Connection) -> dict[str, Counts]:
-        found = load_transactions(connection, ids).values()
         return {
-            str(one.dataset): Counts(**one.provenance[FACT]["counts"])
-            for one in found
-            if FACT in one.provenance
+            str(one.dataset): Counts(**one.provenance[MUTATION_FACT]["counts"])
+            for one in load_transactions(connection, ids).values()
+            if MUTATION_FACT in one.provenance
         }
 
     return Outcome(
@@ -377,4 +131,241 @@ def recall(parts: Parts, receipt: Receipt) -> Outcome:
         publication=receipt.publication,
         counts=parts.database.read(read),
         replayed=True,
+    )
+
+
+class _Writer:
+    """One write, with the state kept from one attempt to the next."""
+
+    def __init__(self, parts: Parts, request: Request, write: TableWrite) -> None:
+        self.parts = parts
+        self.request = request
+        self.write = write
+        self.deadline = time.monotonic() + request.timeout_seconds
+        self.losses = 0
+        self.conflict: errors.ViewConflict | None = None
+        self.ticket: Ticket | None = None
+        # Fingerprints of the rows that the first attempt removes.
+        self.removed: tuple[tuple[str, tuple[int, int]], ...] | None = None
+
+    def preview(self) -> Outcome:
+        with self._open() as working:
+            counts = _counts(working, self._effects(working))
+        return Outcome(operation=mint_operation(), publication=None, counts=counts)
+
+    def run(self) -> tuple[Receipt, Outcome]:
+        """Attempt until the write is published, or until the request's time is over."""
+        try:
+            while True:
+                self._queue()
+                try:
+                    return self._attempt()
+                except HeadMismatch:
+                    raise
+                except (
+                    errors.ViewConflict,
+                    errors.BranchExists,
+                    errors.OpenTransactionAlreadyExists,
+                ) as conflict:
+                    self._check_time_left(conflict)
+        finally:
+            if self.ticket is not None:
+                release_ticket(self.parts.database, self.ticket)
+
+    def _check_time_left(self, conflict: Exception) -> None:
+        """Count the conflict; raise it where no attempt is left."""
+        self.losses += 1
+        over = time.monotonic() >= self.deadline and self.losses >= MIN_ATTEMPTS
+        if over or self.request.timeout_seconds <= 0:
+            raise conflict
+        if isinstance(conflict, errors.ViewConflict):
+            self.conflict = conflict
+            return
+        # Another writer holds the branch open: only waiting helps.
+        time.sleep(min(0.05 * self.losses, 1.0))
+        if time.monotonic() >= self.deadline:
+            raise conflict
+
+    def _queue(self) -> None:
+        """Take a ticket after the second conflict, or at once where other writers wait."""
+        if self.ticket is not None:
+            return
+        database = self.parts.database
+        branch_tables = BranchTables(database, branch_context(self.request.branch))
+        branch_tables.prefetch(self.write.targets)
+        found = [branch_tables.find(name) for name in self.write.targets]
+        branches = [one.branch.id for one in found if one is not None and one.branch is not None]
+        crowded = database.read(lambda c: is_waited_for(c, branches))
+        if branches and (self.losses >= CONFLICTS_BEFORE_TICKET or crowded):
+            self.ticket = take_ticket(database, branches)
+            left = max(0.0, self.deadline - time.monotonic())
+            wait_for_turn(database, self.ticket, seconds=left)
+
+    def _attempt(self) -> tuple[Receipt, Outcome]:
+        with self._open() as working:
+            effects = self._effects(working)
+            reach(Failpoint.MUTATION_PREPARED)
+            staged = [stage(self.parts.versions, effect) for effect in effects]
+            reach(Failpoint.MUTATION_STAGED)
+            receipt = self._publish(working, staged)
+            return receipt, Outcome(
+                operation=receipt.operation,
+                publication=receipt.publication,
+                counts=_counts(working, effects),
+                losses=self.losses,
+            )
+
+    def _open(self) -> WorkingSet:
+        branch_tables = BranchTables(self.parts.database, branch_context(self.request.branch))
+        branch_tables.prefetch([*self.write.targets, *self.request.if_heads])
+        check_heads(branch_tables, self.request)
+        return WorkingSet(branch_tables, self.parts.versions, self.parts.options)
+
+    def _effects(self, working: WorkingSet) -> list[TableEffect]:
+        """Return the effects of the write on the tables, after the checks."""
+        self.write.change(working)
+        found = [effect_of(table) for table in working.written]
+        effects = [one for one in found if one.counts or one.table.pointer or one.table.final]
+        if self.write.guards_rows:
+            self._check_same_rows(effects)
+        if self.write.check is not None:
+            self.write.check(working, effects)
+        else:
+            check_constraints(working, effects, self.write.place_of)
+        return effects
+
+    def _check_same_rows(self, effects: Sequence[TableEffect]) -> None:
+        removed = tuple((str(effect.table.name), effect.fingerprint()) for effect in effects)
+        if self.removed not in (None, removed) and self.conflict is not None:
+            raise errors.RowsChanged(
+                mismatch=self.conflict.facts["manifest_conflict"],
+                conflicts=self.conflict.facts["conflicts"],
+            )
+        self.removed = removed
+
+    def _publish(self, working: WorkingSet, staged: Sequence[Staged]) -> Receipt:
+        branch_tables, verb = working.branch_tables, self.write.verb
+        changes = [step for one in staged for step in _version_changes(branch_tables, one, verb)]
+        for move in working.moves:
+            changes += add_version(
+                branch_tables,
+                move.on_branch,
+                version=move.version,
+                type=move.type,
+                facts={**mutation_facts(verb, move.counts), **move.facts},
+                objects=move.objects,
+            )
+        written = [one.effect.table.on_branch for one in staged]
+        written += [move.on_branch for move in working.moves]
+        moved = {one.branch.id for one in written if one.branch is not None}
+        reads = working.reads(moved)
+        checked = moved | {read.branch for read in reads}
+        return publish(
+            self.parts.database,
+            PublishRequest(
+                actor=self.request.actor,
+                kind=self.write.kind,
+                changes=tuple(changes),
+                reads=(*reads, *head_reads(branch_tables, self.request, checked)),
+                operation=self.request.operation,
+                may_write_protected=self.request.may_write_protected,
+            ),
+        )
+
+
+def _counts(working: WorkingSet, effects: Sequence[TableEffect]) -> dict[str, Counts]:
+    counts = {str(effect.table.name): effect.counts for effect in effects}
+    return counts | {str(move.on_branch.dataset.name): move.counts for move in working.moves}
+
+
+# The caller's own condition: the views that it has seen.
+
+
+class HeadMismatch(errors.ViewConflict):
+    """The caller's own condition does not hold: another attempt would only hide it."""
+
+
+def check_heads(branch_tables: BranchTables, request: Request) -> None:
+    """Raise where the branch does not show the views that the caller has seen."""
+    views = {name: _view_of(branch_tables, name) for name in request.if_heads}
+    wrong = [
+        errors.Mismatch(
+            dataset=str(name),
+            branch=branch_tables.context.branch,
+            field="view",
+            expected=expected,
+            actual=views[name],
+        )
+        for name, expected in request.if_heads.items()
+        if views[name] != expected
+    ]
+    if wrong:
+        raise HeadMismatch(wrong)
+
+
+def head_reads(
+    branch_tables: BranchTables, request: Request, besides: Collection[BranchId]
+) -> tuple[ReadView, ...]:
+    """Return the views that the caller has seen of tables that are not written."""
+    found = [branch_tables.find(name) for name in request.if_heads]
+    branches = [table.branch for table in found if table and table.branch]
+    return tuple(ReadView(branch=b.id, view=b.view) for b in branches if b.id not in besides)
+
+
+def _view_of(branch_tables: BranchTables, name: DatasetName) -> TransactionId | None:
+    table = branch_tables.find(name)
+    return table.branch.view if table and table.branch else None
+
+
+# The changes that a publication makes: a transaction on the branch, which is created if missing.
+
+
+def mutation_facts(
+    verb: str, counts: Counts, *, keys_hold: bool = False, **more: Any
+) -> dict[str, Any]:
+    """Return the provenance of a transaction: its verb and its counts."""
+    hold = {_KEYS_HOLD: True} if keys_hold else {}
+    return {MUTATION_FACT: {"verb": verb, "counts": counts.to_json(), **more, **hold}}
+
+
+def keys_hold(on_branch: BranchTable) -> bool:
+    """Return whether every writer of the table up to now checked that keys are unique."""
+    found = on_branch.shown.provenance.get(MUTATION_FACT) if on_branch.shown is not None else None
+    return bool(found and found.get(_KEYS_HOLD))
+
+
+def _version_changes(branch_tables: BranchTables, staged: Staged, verb: str) -> list[Change]:
+    table = staged.effect.table
+    # A merge may bring another key, by which the rows that stay were not checked.
+    same_key = table.pointer is None and table.final is None
+    hold = table.is_replaced or table.is_empty or keys_hold(table.on_branch)
+    facts = mutation_facts(verb, staged.effect.counts, keys_hold=same_key and hold)
+    return add_version(
+        branch_tables,
+        table.on_branch,
+        version=staged.version,
+        type=staged.effect.type,
+        facts={**facts, **table.facts},
+    )
+
+
+def add_version(
+    branch_tables: BranchTables,
+    on_branch: BranchTable,
+    *,
+    version: Version | None,
+    type: TransactionType,
+    facts: Mapping[str, Any],
+    objects: frozenset[str] = frozenset(),
+) -> list[Change]:
+    """Return a transaction on the context's own branch, created off the first fallback."""
+    return add_on_branch(
+        branch_tables.context.branch,
+        on_branch.dataset.id,
+        branch=on_branch.branch,
+        source=on_branch.source,
+        type=type,
+        version=version,
+        objects=objects,
+        provenance=Provenance(facts=facts),
     )

@@ -21,9 +21,9 @@ from starlette.routing import Match, Route
 from headgate import __version__
 from headgate.catalog.migrate import find_version
 from headgate.errors import Denied, HeadgateError, StorageUnavailable, Unavailable
-from headgate.iceberg.app import create_app
+from headgate.iceberg.app import IcebergApp
 from headgate.iceberg.service import Service
-from headgate.iceberg.sql_catalog import SqlTableCatalog
+from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.access import Right, Role, require
 from headgate.server.api import admin, builds, datasets, files, rows, tasks
 from headgate.server.api.conventions import Guard, Limits, handle_errors
@@ -120,7 +120,7 @@ def create_server(
         "/api/{rest:path}", _unrouted, methods=[str(m) for m in HTTPMethod], include_in_schema=False
     )
     _add_health(app, store)
-    app.mount("/iceberg", create_app(_iceberg(store, authority)))
+    app.mount("/iceberg", IcebergApp(_iceberg(store, authority)))
     # Pages are mounted after this: they answer below `/` whatever is not answered here.
     return app
 
@@ -142,7 +142,7 @@ async def _unrouted(request: Request) -> JSONResponse:
 def _iceberg(store: Store, authority: Authority) -> Service:
     tokens = ServedTokens(store.database, authority)
     return Service(
-        catalog=SqlTableCatalog(store.database),
+        catalog=TableCatalog(store.database),
         versions=store.tables,
         authorize=tokens,
         refused=tokens.refused,
@@ -192,7 +192,6 @@ def serve(
     runs_builds: bool = True,
 ) -> None:
     """Serves until SIGTERM or Ctrl-C; requests under way are finished first."""
-    store.recover_forward_only()
     log_to_stderr()
     try:
         listening = socket.create_server((host, port))

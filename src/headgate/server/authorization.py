@@ -9,14 +9,13 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from headgate.catalog.database import Connection, Database, now
-from headgate.catalog.records import find_transaction
+from headgate.catalog.records import find_transaction, find_unit
 from headgate.catalog.tokens import TokenRecord, check_good, find_token
 from headgate.catalog.transactions import record_event
-from headgate.catalog.units import find_unit
 from headgate.errors import Denied, TokenRefused
-from headgate.iceberg.authorization import job_principal, refuse_job
-from headgate.iceberg.service import Action, Principal
-from headgate.model.access import Grant, Role, allow
+from headgate.iceberg.service import Action, job_principal, refuse_job
+from headgate.iceberg.table_catalog import Principal
+from headgate.model.access import Grant, Role, authorize
 from headgate.model.contexts import BranchContext, Context, UnitContext
 from headgate.model.ids import Instant
 
@@ -106,7 +105,7 @@ class ServedTokens:
         grant = self._authority.check(record, moment, operation)
         written = self._written(context) if action is Action.WRITE else ()
         try:
-            allow(grant, operation, written=written)
+            authorize(grant, operation, written=written)
         except Denied as refusal:
             self._authority.note(grant.actor, operation, refusal, branch=next(iter(written), None))
             raise

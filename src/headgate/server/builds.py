@@ -10,25 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headgate.builds.client_jobs import HandedJobs
-from headgate.builds.open import LEASE_SECONDS
-from headgate.errors import (
-    BuildNotKept,
-    Conflict,
-    HeadgateError,
-    IdempotencyKeyReused,
-    NoBuildsHere,
-    NotFound,
-    Unavailable,
-    WorkFailed,
-)
+from headgate import errors
+from headgate.attempts import LEASE_SECONDS
+from headgate.builds.client_jobs import ClientJobs
 from headgate.model.ids import BuildId, mint_build
 from headgate.store.documents import Json
 from headgate.store.embedded import Store
 
 if TYPE_CHECKING:
-    from headgate.builds.ledger import Watch
-    from headgate.builds.report import BuildOutcome, ShownJob
+    from headgate.builds.report import BuildOutcome, JobStatus, Watch
 
 
 # A build of this server as those see it who watch it, and the client that does its jobs.
@@ -51,7 +41,7 @@ class AskedOnce:
         if earlier is None or (earlier.actor, earlier.key) != (self.actor, self.key):
             return False
         if earlier.request_hash != self.request_hash:
-            raise IdempotencyKeyReused(key=self.key)
+            raise errors.IdempotencyKeyReused(key=self.key)
         return True
 
 
@@ -60,7 +50,7 @@ class KeptBuild:
 
     def __init__(
         self,
-        handed: HandedJobs | None = None,
+        handed: ClientJobs | None = None,
         *,
         actor: str = "",
         branch: str = "",
@@ -73,7 +63,7 @@ class KeptBuild:
         self.branch = branch
         self.future: Future[BuildOutcome] | None = None
         self._lock = threading.Lock()
-        self._jobs: Sequence[ShownJob] = ()
+        self._jobs: Sequence[JobStatus] = ()
         self._looks: list[tuple[Any, ...]] = []
         self._changed: list[Seen] = []
         self._changes = 0
@@ -82,7 +72,7 @@ class KeptBuild:
     def is_running(self) -> bool:
         return self.future is None or not self.future.done()
 
-    def watch(self, jobs: Sequence[ShownJob]) -> None:
+    def watch(self, jobs: Sequence[JobStatus]) -> None:
         """Takes in how the jobs are doing now; those that look different count as changed."""
         with self._lock:
             if not self._looks:
@@ -98,7 +88,7 @@ class KeptBuild:
     def ring(self) -> None:
         """Wakes the client's exchange, where there is one."""
         if self.handed is not None:
-            self.handed.ring()
+            self.handed.notify()
 
     def live_jobs(self) -> list[Json]:
         return [job.to_live_json() for job in self._jobs]
@@ -134,12 +124,12 @@ class KeptBuild:
         error = self.future.exception()
         if error is None:
             return self.future.result().to_live_json()
-        if isinstance(error, HeadgateError):
+        if isinstance(error, errors.HeadgateError):
             raise error
-        raise WorkFailed("the build ended by a defect of Headgate; the server's log has it.")
+        raise errors.WorkFailed("the build ended by a defect of Headgate; the server's log has it.")
 
 
-def _look(job: ShownJob) -> tuple[Any, ...]:
+def _look(job: JobStatus) -> tuple[Any, ...]:
     """What a watcher would notice, the passing of time aside."""
     return (job.state, job.attempts, job.rows, job.spark_jobs, job.stages, job.error is None)
 
@@ -151,7 +141,7 @@ _POLL_SECONDS = 0.05
 _KEPT = 100
 
 Build = Callable[[BuildId, "Watch"], "BuildOutcome"]
-HandedBuild = Callable[[BuildId, "Watch", HandedJobs], "BuildOutcome"]
+HandedBuild = Callable[[BuildId, "Watch", ClientJobs], "BuildOutcome"]
 
 
 class ServerBuilds:
@@ -177,7 +167,7 @@ class ServerBuilds:
     def start(self, build: Build, *, asked: AskedOnce | None = None) -> BuildId:
         """Starts it here and returns once it is open; what hinders its opening is raised here."""
         if self._at_once[False] == 0:
-            raise NoBuildsHere
+            raise errors.NoBuildsHere
         id, kept = mint_build(), KeptBuild(asked=asked)
         return self._begin(id, kept, lambda: build(id, kept.watch))
 
@@ -187,15 +177,15 @@ class ServerBuilds:
         *,
         actor: str,
         branch: str,
-        on_word_of: str | None,
+        reported_by: str | None,
         asked: AskedOnce | None = None,
     ) -> BuildId:
         """The same of one whose jobs its client does, for as long as it is heard of."""
         id = mint_build()
-        jobs = HandedJobs(
+        jobs = ClientJobs(
             self._store.build_parts,
             give_up=lambda: self._give_up(id),
-            on_word_of=on_word_of,
+            reported_by=reported_by,
             silent_seconds=self._silent_seconds,
         )
         kept = KeptBuild(jobs, actor=actor, branch=branch, asked=asked)
@@ -207,7 +197,7 @@ class ServerBuilds:
         if kept is None or kept.handed is None:
             # One that is not there at all is told apart.
             self._store.build_record(id)
-            raise BuildNotKept(build=id)
+            raise errors.BuildNotKept(build=id)
         return kept
 
     def find_live(self, id: str) -> list[Json] | None:
@@ -231,7 +221,7 @@ class ServerBuilds:
             if kept.is_running:
                 self._cancel(id)
                 if kept.handed is not None:
-                    kept.handed.wait_no_longer()
+                    kept.handed.stop_waiting()
         self._pool.shutdown(wait=True)
 
     def _begin(self, id: BuildId, kept: KeptBuild, work: Callable[[], BuildOutcome]) -> BuildId:
@@ -257,7 +247,7 @@ class ServerBuilds:
             if kept.future is not None and asked.is_again(kept.asked):
                 if kept.handed is not None:
                     # Whoever asks again is there; what it waited for in vain was no silence.
-                    kept.handed.hear((), ready=False)
+                    kept.handed.receive((), ready=False)
                 return id, kept.future
         return None
 
@@ -266,7 +256,7 @@ class ServerBuilds:
         alike = [k for k in self._known.values() if (k.handed is not None) == is_handed]
         busy = sum(k.is_running for k in alike)
         if busy >= self._at_once[is_handed]:
-            raise Unavailable(
+            raise errors.Unavailable(
                 f"this server runs {busy} builds already, as many as it may. Try again when "
                 "one has ended.",
                 running=busy,
@@ -280,7 +270,7 @@ class ServerBuilds:
     def _cancel(self, id: BuildId) -> None:
         try:
             self._store.cancel_build(id)
-        except (Conflict, NotFound) as error:
+        except (errors.Conflict, errors.NotFound) as error:
             _log.info("build %s ended by itself: %s", id, error.message)
 
     def _await_opening(self, id: BuildId, future: Future[BuildOutcome]) -> None:
@@ -294,7 +284,7 @@ class ServerBuilds:
     def _is_recorded(self, id: BuildId) -> bool:
         try:
             self._store.build_record(id)
-        except NotFound:
+        except errors.NotFound:
             return False
         return True
 
@@ -308,7 +298,7 @@ def _tell(id: BuildId, done: Future[BuildOutcome]) -> None:
     error = done.exception()
     if error is None:
         _log.info("build %s %s", id, done.result().state.value)
-    elif isinstance(error, HeadgateError):
+    elif isinstance(error, errors.HeadgateError):
         _log.warning("build %s: %s", id, error.message)
     else:
         _log.error("build %s failed", id, exc_info=error)

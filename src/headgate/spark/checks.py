@@ -1,17 +1,19 @@
-"""Evaluates checks on a DataFrame, in as few passes over its rows as there can be.
+"""Evaluates the checks of a job on DataFrames, in as few passes over the rows as possible.
 
-One aggregation finds every number about rows, columns and properties; one more is made for each
-grouping that a check names; what is said of the schema costs none. Only where something failed,
-one last job looks at values. How nulls count is said in `headgate.transforms.expectations`.
+One aggregation computes every number about rows, columns and properties, and one more is needed for
+each grouping that a check names. Checks of the schema cost no Spark job. Only where a check failed,
+one last job reads sample values. `headgate.transforms.expectations` defines how nulls count.
 """
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import product
 from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JError
@@ -19,14 +21,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from headgate.errors import ChecksFailed
-from headgate.model.checks import CheckResult, CheckStage, stopping
+from headgate.model.checks import CheckResult, CheckStage, blocking
 from headgate.model.jobspecs import CheckSpec, Declaration, InputSpec, OutputSpec
-from headgate.spark.check_columns import Column, Columns, Family, as_moment, names_in
+from headgate.spark.check_columns import (
+    COMPARISONS,
+    Column,
+    Columns,
+    Family,
+    columns_named,
+    parse_time,
+)
 from headgate.spark.check_plan import (
-    EachGroup,
+    Count,
     EachRow,
-    Figure,
     Measure,
+    SampledStep,
     Unique,
     Unmeasured,
     judge,
@@ -34,8 +43,9 @@ from headgate.spark.check_plan import (
     passes,
     plan,
 )
-from headgate.spark.job_io import table_identifier
 from headgate.spark.job_protocol import Source, Target
+from headgate.spark.session import table_identifier
+from headgate.spark.sql import quote
 from headgate.transforms import Input, Output, Transform
 from headgate.transforms.discovery import describe
 from headgate.transforms.expectation_tree import (
@@ -48,56 +58,225 @@ from headgate.transforms.expectation_tree import (
     expectation_from_json,
     operand_value,
 )
-from headgate.transforms.where import Place
+from headgate.transforms.source_location import SourceLocation
 
-# Measures and conditions as Spark's own expressions: nothing is computed here.
+
+class JobChecks:
+    """Evaluates a job's checks through its session's catalog, and keeps every result."""
+
+    def __init__(self) -> None:
+        self.results: list[CheckResult] = []
+
+    def before(self, session: Any, transform: Transform, inputs: Mapping[str, Source]) -> None:
+        """Check all rows of each input; raise if a check that must hold does not."""
+        self._check(session, CheckStage.PRE, transform, _declared(transform).inputs, inputs)
+
+    def after(
+        self,
+        session: Any,
+        transform: Transform,
+        outputs: Mapping[str, Target],
+        written: Collection[str],
+    ) -> None:
+        """Check all rows of each written output; raise if a check that must hold does not."""
+        specs = [spec for spec in _declared(transform).outputs if spec.name in written]
+        self._check(session, CheckStage.POST, transform, specs, outputs)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [result.to_json() for result in self.results]
+
+    def _check(
+        self,
+        session: Any,
+        stage: CheckStage,
+        transform: Transform,
+        specs: Iterable[InputSpec | OutputSpec],
+        contents: Mapping[str, Source] | Mapping[str, Target],
+    ) -> None:
+        found: list[CheckResult] = []
+        for spec in specs:
+            if not spec.checks:
+                continue
+            dataset = str(spec.dataset)
+            if contents[spec.name].files is not None:
+                reason = f"{dataset} is a tree of files, and only rows of tables can be checked"
+                found += [_result(c, dataset, stage, False, reason) for c in spec.checks]
+                continue
+            frame = session.table(table_identifier(spec.dataset))
+            found += evaluate_checks(frame, spec.checks, dataset=dataset, stage=stage)
+        self.results += found
+        if blocked := blocking(found):
+            place = _place_of(blocked[0].name, transform)
+            raise ChecksFailed(
+                before=stage is CheckStage.PRE,
+                failed=[(result.dataset, result.name, result.reason) for result in blocked],
+                file=place.file,
+                line=place.line,
+            )
+
+
+def _declared(transform: Transform) -> Declaration:
+    return describe(transform, module=transform.module, file=transform.location.file)
+
+
+def _place_of(name: str, transform: Transform) -> SourceLocation:
+    """Return where the check of that name is declared: names are unique in a transform."""
+    given: list[Input | Output] = [*transform.inputs.values(), *transform.outputs.values()]
+    checks = (check for io in given for check in io.checks)
+    return next((check.location for check in checks if check.name == name), transform.location)
+
+
+def evaluate_checks(
+    frame: Any, checks: Sequence[CheckSpec], *, dataset: str, stage: CheckStage
+) -> tuple[CheckResult, ...]:
+    """Return the result of each check on all rows of a DataFrame; failing data does not raise."""
+    if not checks:
+        return ()
+    columns = Columns(_fields(frame.schema, ()))
+    steps = [plan(_expectation(check), columns) for check in checks]
+    found: dict[Measure, Any] = {}
+    for by, measures in passes(steps).items():
+        found |= _measure(frame, _RowExpressions(columns), by, measures)
+    judged = [judge(step, found) for step in steps]
+    failed = {
+        number: judgement.failed
+        for number, judgement in enumerate(judged)
+        if judgement.failed is not None and not judgement.verdict.passes
+    }
+    samples = _take_samples(frame, columns, failed)
+    return tuple(
+        _result(
+            check,
+            dataset,
+            stage,
+            judgement.verdict.passes,
+            judgement.reason,
+            samples.get(number, ()),
+        )
+        for number, (check, judgement) in enumerate(zip(checks, judged, strict=True))
+    )
+
+
+def _result(
+    check: CheckSpec,
+    dataset: str,
+    stage: CheckStage,
+    passed: bool,
+    reason: str,
+    samples: tuple[_Sample, ...] = (),
+) -> CheckResult:
+    return CheckResult(
+        name=check.name,
+        stage=stage,
+        dataset=dataset,
+        on_error=check.on_error,
+        passed=passed,
+        expectation=str(_expectation(check)),
+        reason=reason,
+        samples=samples,
+    )
+
+
+def _expectation(check: CheckSpec) -> Expectation:
+    return expectation_from_json(dict(check.expectation))
+
+
+def _fields(struct: Any, path: tuple[str, ...]) -> tuple[Column, ...]:
+    return tuple(
+        Column(
+            path=(*path, field.name),
+            type=field.dataType.simpleString(),
+            fields=_fields(field.dataType, (*path, field.name))
+            if field.dataType.typeName() == "struct"
+            else (),
+        )
+        for field in struct.fields
+    )
+
+
+# --- measures -------------------------------------------------------------------------------
+
+# SQLSTATE classes of errors in an expression or in the data, not in the engine.
+_USER_ERRORS = ("22", "42")
+_BAD_PATTERN = "java.util.regex.PatternSyntaxException: "
+
+
+def _measure(
+    frame: Any, rows: _RowExpressions, by: tuple[str, ...], measures: Sequence[Measure]
+) -> dict[Measure, Any]:
+    """Compute measures in one pass; if Spark rejects one of them, compute each on its own."""
+    try:
+        return dict(zip(measures, _aggregate(frame, rows, by, measures), strict=True))
+    except (PySparkException, Py4JError) as error:
+        reason = _user_error(error)
+        if reason is None:
+            raise
+    if len(measures) == 1:
+        return {measures[0]: Unmeasured(reason=f"Spark cannot evaluate it: {reason}")}
+    found: dict[Measure, Any] = {}
+    for measure in measures:
+        found |= _measure(frame, rows, by, [measure])
+    return found
+
+
+def _aggregate(
+    frame: Any, rows: _RowExpressions, by: tuple[str, ...], measures: Sequence[Measure]
+) -> list[Any]:
+    if not by:
+        return list(frame.agg(*map(rows.aggregate, measures)).collect()[0])
+    conditions = [measure.condition for measure in measures if measure.condition is not None]
+    groups = _GroupExpressions(rows, by, conditions)
+    return list(groups.frame(frame).agg(*map(groups.aggregate, measures)).collect()[0])
+
+
+def _user_error(error: Exception) -> str | None:
+    """Return what is wrong with an expression or a value; None if the error is another one."""
+    text = str(error)
+    # A pattern is compiled by the executors, and its error has no SQLSTATE.
+    if _BAD_PATTERN in text:
+        return text.partition(_BAD_PATTERN)[2].splitlines()[0]
+    state = error.getSqlState() if isinstance(error, PySparkException) else None
+    if state is None or not state.startswith(_USER_ERRORS):
+        return None
+    return text.splitlines()[0].partition(" SQLSTATE")[0]
+
+
+# --- expressions ----------------------------------------------------------------------------
 
 _LONG_LIMIT = 2**63
-# How many rows a group has, under a name that no measure gets.
-ROWS_OF_GROUP = "rows"
+# The number of rows of a group, under a name that no measure gets.
+_GROUP_ROWS = "rows"
 
-_COMPARE: Mapping[Op, Callable[[Any, Any], Any]] = {
-    Op.GT: lambda one, other: one > other,
-    Op.GTE: lambda one, other: one >= other,
-    Op.LT: lambda one, other: one < other,
-    Op.LTE: lambda one, other: one <= other,
-    Op.EQUALS: lambda one, other: one == other,
-    Op.NOT_EQUALS: lambda one, other: one != other,
-}
-
-# What an expectation looks at, as an expression and with its type.
-Look = Callable[[Subject], tuple[Any, Column]]
+# Returns a subject's expression, and its column type.
+_Resolve: TypeAlias = Callable[[Subject], tuple[Any, Column]]
 
 
-class RowExpressions:
+class _RowExpressions:
     """Expressions over the rows of a dataset."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
     def column(self, name: str) -> Any:
-        """The column, or the struct's field, whatever characters its name has."""
-        path = self._columns.load(name).path
-        return functions.col(".".join(f"`{part.replace('`', '``')}`" for part in path))
+        """Return the column, or the struct's field, whatever characters its name has."""
+        return functions.col(".".join(map(quote, self._columns.load(name).path)))
 
     def condition(self, expectation: Expectation) -> Any:
-        """True, false, or null where a null says nothing."""
-        return condition(expectation, self._look, self.column)
+        """Return a condition that is true, false, or null where a null decides nothing."""
+        return _condition(expectation, self._resolve, self.column)
 
     def aggregate(self, measure: Measure) -> Any:
-        """The measure of all rows."""
-        match measure.figure:
-            case Figure.ROWS:
-                return functions.count(functions.lit(1))
-            case Figure.VIOLATIONS:
+        """Return the measure over all rows."""
+        match measure.metric:
+            case Count.VIOLATIONS:
                 assert measure.condition is not None
                 return functions.count_if(~self.condition(measure.condition))
             case Property():
-                return self.property(measure.figure, measure.columns)
-        raise AssertionError(f"{measure.figure} is not measured of all rows")
+                return self.property(measure.metric, measure.columns)
+        raise AssertionError(f"{measure.metric} is not a measure of rows")
 
     def property(self, measured: Property, names: Sequence[str]) -> Any:
-        """A property of a column, of all rows or within a group."""
+        """Return a property of columns, over all rows or within a group."""
         columns = [self.column(name) for name in names]
         match measured:
             case Property.COUNT:
@@ -108,89 +287,87 @@ class RowExpressions:
                 return functions.avg(columns[0].isNull().cast("int"))
             case Property.DISTINCT_COUNT:
                 return functions.count_distinct(columns[0])
-            case Property.APPROX_DISTINCT_COUNT if len(columns) > 1:
-                return functions.approx_count_distinct(functions.struct(*columns))
             case Property.APPROX_DISTINCT_COUNT:
-                return functions.approx_count_distinct(columns[0])
+                together = columns[0] if len(columns) == 1 else functions.struct(*columns)
+                return functions.approx_count_distinct(together)
             case Property.SUM:
                 return functions.sum(columns[0])
             case Property.STANDARD_DEVIATION_SAMPLE:
                 return functions.stddev_samp(columns[0])
         return functions.stddev_pop(columns[0])
 
-    def _look(self, subject: Subject) -> tuple[Any, Column]:
+    def _resolve(self, subject: Subject) -> tuple[Any, Column]:
         assert subject.column is not None
         return self.column(subject.column), self._columns.load(subject.column)
 
 
-class GroupExpressions:
-    """Expressions over groups of rows, each with the properties that conditions ask for."""
+class _GroupExpressions:
+    """Expressions over groups of rows, each with the properties that conditions name."""
 
     def __init__(
-        self, rows: RowExpressions, by: Sequence[str], conditions: Iterable[Expectation]
+        self, rows: _RowExpressions, by: Sequence[str], conditions: Iterable[Expectation]
     ) -> None:
         self._rows = rows
         self.keys = {f"key{number}": name for number, name in enumerate(by)}
-        subjects = dict.fromkeys(s for condition in conditions for s in subjects_in(condition))
+        subjects = dict.fromkeys(s for condition in conditions for s in _subjects_in(condition))
         self.properties = {f"property{number}": s for number, s in enumerate(subjects)}
 
     def frame(self, frame: Any) -> Any:
-        """One row for each group: its keys, its number of rows, its properties."""
+        """Return one row for each group: its keys, its number of rows, its properties."""
         keys = [self._rows.column(name).alias(key) for key, name in self.keys.items()]
         properties = [
             self._rows.property(s.property, [s.column] if s.column else []).alias(name)
             for name, s in self.properties.items()
             if s.property is not None
         ]
-        rows = functions.count(functions.lit(1)).alias(ROWS_OF_GROUP)
+        rows = functions.count(functions.lit(1)).alias(_GROUP_ROWS)
         return frame.groupBy(*keys).agg(rows, *properties)
 
     def condition(self, expectation: Expectation) -> Any:
-        return condition(expectation, self._look, functions.col)
+        return _condition(expectation, self._resolve, functions.col)
 
     def repeated(self) -> Any:
-        return functions.col(ROWS_OF_GROUP) > 1
+        return functions.col(_GROUP_ROWS) > 1
 
     def null_key(self) -> Any:
-        return reduce(lambda one, other: one | other, (functions.isnull(k) for k in self.keys))
+        return reduce(operator.or_, (functions.isnull(key) for key in self.keys))
 
     def aggregate(self, measure: Measure) -> Any:
-        """The measure of all groups."""
-        rows = functions.col(ROWS_OF_GROUP)
-        match measure.figure:
-            case Figure.ROWS:
+        """Return the measure over all groups."""
+        rows = functions.col(_GROUP_ROWS)
+        match measure.metric:
+            case Property.COUNT:
                 return functions.coalesce(functions.sum(rows), functions.lit(0))
-            case Figure.GROUPS:
+            case Count.GROUPS:
                 return functions.count(functions.lit(1))
-            case Figure.REPEATED:
+            case Count.REPEATED:
                 return functions.count_if(self.repeated())
-            case Figure.NULL_KEYS:
+            case Count.NULL_KEYS:
                 null_rows = functions.sum(functions.when(self.null_key(), rows))
                 return functions.coalesce(null_rows, functions.lit(0))
-            case Figure.VIOLATIONS:
+            case Count.VIOLATIONS:
                 assert measure.condition is not None
                 return functions.count_if(~self.condition(measure.condition))
-        raise AssertionError(f"{measure.figure} is not measured of groups")
+        raise AssertionError(f"{measure.metric} is not a measure of groups")
 
-    def _look(self, subject: Subject) -> tuple[Any, Column]:
+    def _resolve(self, subject: Subject) -> tuple[Any, Column]:
         name = next(name for name, known in self.properties.items() if known == subject)
-        # Every property is a number; which kind does not matter to what it is compared with.
+        # Every property is a number; its exact type does not matter to a comparison.
         return functions.col(name), Column(path=(name,), type="double")
 
 
-def condition(expectation: Expectation, look: Look, column: Callable[[str], Any]) -> Any:
-    """An expectation of rows or groups; nulls follow SQL's three values, `is_in` has two."""
+def _condition(expectation: Expectation, resolve: _Resolve, column: Callable[[str], Any]) -> Any:
+    """Return a condition on rows or groups; nulls as in SQL, except that `is_in` is never null."""
+    parts = [_condition(part, resolve, column) for part in expectation.parts]
     match expectation.op:
         case Op.ALL:
-            parts = (condition(part, look, column) for part in expectation.parts)
-            return reduce(lambda one, other: one & other, parts)
+            return reduce(operator.and_, parts)
         case Op.ANY:
-            parts = (condition(part, look, column) for part in expectation.parts)
-            return reduce(lambda one, other: one | other, parts)
+            return reduce(operator.or_, parts)
         case Op.NEGATE:
-            return ~condition(expectation.parts[0], look, column)
+            return ~parts[0]
     assert expectation.subject is not None
-    subject, known = look(expectation.subject)
+    subject, known = resolve(expectation.subject)
     operand = operand_value(expectation.operand)
     match expectation.op:
         case Op.NON_NULL:
@@ -202,8 +379,8 @@ def condition(expectation: Expectation, look: Look, column: Callable[[str], Any]
         case Op.RLIKE:
             return subject.rlike(operand)
         case Op.ARRAY_CONTAINS:
-            element = Column(path=known.path, type=known.element_type or "")
-            return functions.array_contains(subject, _literal(operand, element))
+            assert known.element is not None, "the plan rejects other types"
+            return functions.array_contains(subject, _literal(operand, known.element))
         case Op.ARRAY_SIZE:
             least, most = operand
             size = functions.array_size(subject)
@@ -211,27 +388,27 @@ def condition(expectation: Expectation, look: Look, column: Callable[[str], Any]
     other = (
         column(operand.column) if isinstance(operand, ColumnOperand) else _literal(operand, known)
     )
-    return _COMPARE[expectation.op](subject, other)
+    return COMPARISONS[expectation.op](subject, other)
 
 
 def _is_in(subject: Any, known: Column, values: list[Any]) -> Any:
     listed = subject.isin([_literal(value, known) for value in values if value is not None])
-    # To SQL, whether null is in a list is null; here it is listed, or it fails.
-    known_to_be = functions.coalesce(listed, functions.lit(False))
-    return known_to_be | subject.isNull() if None in values else known_to_be
+    # In SQL, null IN (…) is null. Here null fails unless it is listed.
+    found = functions.coalesce(listed, functions.lit(False))
+    return found | subject.isNull() if None in values else found
 
 
 def _literal(value: Any, compared: Column) -> Any:
-    """A value as Spark must read it beside this column."""
+    """Return a value as a literal that Spark can compare with this column."""
     if isinstance(value, str) and compared.family is Family.TIME:
-        value = as_moment(value)
+        value = parse_time(value)
     match value:
         case NowOperand(offset_seconds=seconds):
             now = functions.current_timestamp()
             return now + functions.make_dt_interval(secs=functions.lit(seconds))
         case datetime.datetime():
-            # PySpark would take one without a zone for local time of this process; Spark, reading
-            # a text, takes it for the session's.
+            # Without a zone, PySpark would read it in the local time of this process; Spark casts a
+            # text in the session's zone.
             wall_clock = value.tzinfo is None and compared.type == "timestamp_ntz"
             kind = "timestamp_ntz" if wall_clock else "timestamp"
             return functions.lit(value.isoformat()).cast(kind)
@@ -244,42 +421,41 @@ def _literal(value: Any, compared: Column) -> Any:
     return functions.lit(value)
 
 
-def subjects_in(expectation: Expectation) -> list[Subject]:
+def _subjects_in(expectation: Expectation) -> list[Subject]:
     own = [expectation.subject] if expectation.subject is not None else []
-    return own + [subject for part in expectation.parts for subject in subjects_in(part)]
+    return own + [subject for part in expectation.parts for subject in _subjects_in(part)]
 
 
-# A look at rows and groups that failed checks: all of them in one Spark job.
+# --- samples of rows and groups that failed, all in one Spark job ----------------------------
 
 _SHOWN_CHARACTERS = 100
 _SHOWN_COLUMNS = 8
-# Types that have no order, by which the least and the greatest value could be found.
+# Types without an order, of which there is no least and no greatest value.
 _UNORDERED = ("map<", "variant", "interval")
 
-Culprit: TypeAlias = EachRow | EachGroup | Unique
-Sample: TypeAlias = Mapping[str, str | None]
+_Sample: TypeAlias = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Glance:
-    """What of a failed check is looked at: its number, which rows, which of their values."""
+class _Sampling:
+    """The samples of one failed check: its number, the failing rows, the values to show."""
 
     number: int
-    wrong: Any
+    fails: Any
     values: Mapping[str, Any]
 
 
-def take_samples(
-    frame: Any, columns: Columns, culprits: Mapping[int, Culprit]
-) -> dict[int, tuple[Sample, ...]]:
-    """Of each culprit's rows or groups, those with the least and the greatest values, as text."""
-    if not culprits:
+def _take_samples(
+    frame: Any, columns: Columns, failed: Mapping[int, SampledStep]
+) -> dict[int, tuple[_Sample, ...]]:
+    """Return the failing rows or groups with the least and the greatest values, as text."""
+    if not failed:
         return {}
     frames, names = [], {}
-    for seen, glances in _passes(frame, columns, culprits):
-        frames.append(_extremes(seen, glances))
-        names.update({glance.number: list(glance.values) for glance in glances})
-    samples: dict[int, list[Sample]] = {number: [] for number in culprits}
+    for rows_or_groups, samplings in _samplings(frame, columns, failed):
+        frames.append(_extremes(rows_or_groups, samplings))
+        names.update({sampling.number: list(sampling.values) for sampling in samplings})
+    samples: dict[int, list[_Sample]] = {number: [] for number in failed}
     for number, values in reduce(lambda one, other: one.unionAll(other), frames).collect():
         sample = dict(zip(names[number], map(_shortened, values), strict=True))
         if sample not in samples[number]:
@@ -287,73 +463,67 @@ def take_samples(
     return {number: tuple(found) for number, found in samples.items()}
 
 
-def _passes(
-    frame: Any, columns: Columns, culprits: Mapping[int, Culprit]
-) -> Iterator[tuple[Any, list[_Glance]]]:
-    """What to look at, in the rows themselves and in each grouping of them."""
-    rows = RowExpressions(columns)
-    by_pass: dict[tuple[str, ...], dict[int, Culprit]] = {}
-    for number, step in culprits.items():
+def _samplings(
+    frame: Any, columns: Columns, failed: Mapping[int, SampledStep]
+) -> Iterator[tuple[Any, list[_Sampling]]]:
+    """Yield the frame of rows, and that of each grouping, with their samplings."""
+    rows = _RowExpressions(columns)
+    by_pass: dict[tuple[str, ...], dict[int, SampledStep]] = {}
+    for number, step in failed.items():
         by_pass.setdefault(measures_of(step)[0].by, {})[number] = step
     for by, steps in by_pass.items():
         if not by:
-            yield frame, [_glance_at_rows(n, step, rows, columns) for n, step in steps.items()]
+            yield frame, [_sample_rows(n, step, rows, columns) for n, step in steps.items()]
             continue
         conditions = [step.condition for step in steps.values() if not isinstance(step, Unique)]
-        groups = GroupExpressions(rows, by, conditions)
-        yield (
-            groups.frame(frame),
-            [_glance_at_groups(n, step, groups) for n, step in steps.items()],
-        )
+        groups = _GroupExpressions(rows, by, conditions)
+        yield groups.frame(frame), [_sample_groups(n, step, groups) for n, step in steps.items()]
 
 
-def _glance_at_rows(number: int, step: Culprit, rows: RowExpressions, columns: Columns) -> _Glance:
-    assert isinstance(step, EachRow), "only this looks at rows one by one"
-    names = [columns.load(name).name for name in names_in(step.condition)]
-    return _Glance(
+def _sample_rows(
+    number: int, step: SampledStep, rows: _RowExpressions, columns: Columns
+) -> _Sampling:
+    assert isinstance(step, EachRow), "the other steps are about groups"
+    names = [columns.load(name).name for name in columns_named(step.condition)]
+    return _Sampling(
         number=number,
-        wrong=~rows.condition(step.condition),
+        fails=~rows.condition(step.condition),
         values={name: rows.column(name) for name in names[:_SHOWN_COLUMNS]},
     )
 
 
-def _glance_at_groups(number: int, step: Culprit, groups: GroupExpressions) -> _Glance:
+def _sample_groups(number: int, step: SampledStep, groups: _GroupExpressions) -> _Sampling:
     keys = {name: functions.col(key) for key, name in groups.keys.items()}
     if isinstance(step, Unique):
-        wrong = groups.repeated() | groups.null_key() if step.key else groups.repeated()
-        measured = {"count(*)": functions.col(ROWS_OF_GROUP)}
+        fails = groups.repeated() | groups.null_key() if step.key else groups.repeated()
+        measured = {"count(*)": functions.col(_GROUP_ROWS)}
     else:
-        wrong = ~groups.condition(step.condition)
+        fails = ~groups.condition(step.condition)
         measured = {
             str(replace(subject, group_by=())): functions.col(name)
             for name, subject in groups.properties.items()
-            if subject in subjects_in(step.condition)
+            if subject in _subjects_in(step.condition)
         }
-    return _Glance(number=number, wrong=wrong, values=measured | keys)
+    return _Sampling(number=number, fails=fails, values=measured | keys)
 
 
-def _extremes(frame: Any, glances: list[_Glance]) -> Any:
-    """For each glance two rows: its number, and the values as texts."""
-    seen = [
-        pick(functions.when(glance.wrong, functions.struct(*_ordered(frame, glance))))
-        for glance in glances
-        for pick in (functions.max, functions.min)
-    ]
-    picked = [f"picked{number}" for number in range(len(seen))]
-    aggregated = frame.agg(*(one.alias(name) for one, name in zip(seen, picked, strict=True)))
-    rows = [
-        functions.struct(
-            functions.lit(glances[position // 2].number).alias("number"),
-            _texts(name, len(glances[position // 2].values)).alias("texts"),
-        )
-        for position, name in enumerate(picked)
-    ]
-    return aggregated.select(functions.inline(functions.array(*rows)))
+def _extremes(frame: Any, samplings: list[_Sampling]) -> Any:
+    """Return two rows for each sampling: its number, and the values as texts."""
+    picked: list[Any] = []
+    rows = []
+    for sampling, pick in product(samplings, (functions.max, functions.min)):
+        name = f"picked{len(picked)}"
+        values = functions.struct(*_ordered(frame, sampling))
+        picked.append(pick(functions.when(sampling.fails, values)).alias(name))
+        number = functions.lit(sampling.number).alias("number")
+        texts = _texts(name, len(sampling.values)).alias("texts")
+        rows.append(functions.struct(number, texts))
+    return frame.agg(*picked).select(functions.inline(functions.array(*rows)))
 
 
-def _ordered(frame: Any, glance: _Glance) -> Iterator[Any]:
-    """The values under names of their own; what has no order is ordered by its text."""
-    values = list(glance.values.values())
+def _ordered(frame: Any, sampling: _Sampling) -> Iterator[Any]:
+    """Yield the values under distinct names; a type without an order is ordered by its text."""
+    values = list(sampling.values.values())
     for number, field in enumerate(frame.select(*values).schema.fields):
         has_order = not any(word in field.dataType.simpleString() for word in _UNORDERED)
         value = values[number] if has_order else values[number].cast("string")
@@ -371,192 +541,3 @@ def _shortened(text: str | None) -> str | None:
     if text is None or len(text) <= _SHOWN_CHARACTERS:
         return text
     return text[:_SHOWN_CHARACTERS] + "…"
-
-
-# SQL's classes of errors that lie in the expression or in the data, not in the machinery.
-_ASKED_WRONGLY = ("22", "42")
-_BAD_PATTERN = "java.util.regex.PatternSyntaxException: "
-
-
-def evaluate_checks(
-    frame: Any, checks: Sequence[CheckSpec], *, dataset: str, stage: CheckStage
-) -> tuple[CheckResult, ...]:
-    """The result of each check on all rows of a DataFrame; none raises for what it looks at."""
-    if not checks:
-        return ()
-    columns = columns_of(frame.schema)
-    expectations = [expectation_from_json(dict(check.expectation)) for check in checks]
-    steps = [plan(expectation, columns) for expectation in expectations]
-    found: dict[Measure, Any] = {}
-    for by, measures in passes(steps).items():
-        found |= _measure(frame, RowExpressions(columns), by, measures)
-    judged = [judge(step, found) for step in steps]
-    culprits = {
-        number: judgement.culprit
-        for number, judgement in enumerate(judged)
-        if judgement.culprit is not None and not judgement.verdict.passes
-    }
-    samples = take_samples(frame, columns, culprits)
-    return tuple(
-        CheckResult(
-            name=check.name,
-            stage=stage,
-            dataset=dataset,
-            on_error=check.on_error,
-            passed=judgement.verdict.passes,
-            expectation=str(expectation),
-            reason=judgement.reason,
-            samples=samples.get(number, ()),
-        )
-        for number, (check, expectation, judgement) in enumerate(
-            zip(checks, expectations, judged, strict=True)
-        )
-    )
-
-
-def unevaluated(
-    checks: Sequence[CheckSpec], *, dataset: str, stage: CheckStage, reason: str
-) -> tuple[CheckResult, ...]:
-    """The results of checks on something that has no rows to look at: all failed."""
-    return tuple(
-        CheckResult(
-            name=check.name,
-            stage=stage,
-            dataset=dataset,
-            on_error=check.on_error,
-            passed=False,
-            expectation=str(expectation_from_json(dict(check.expectation))),
-            reason=reason,
-        )
-        for check in checks
-    )
-
-
-def columns_of(schema: Any) -> Columns:
-    """The columns of a Spark schema, structs with their fields."""
-    return Columns(_fields(schema, ()))
-
-
-def _fields(struct: Any, path: tuple[str, ...]) -> tuple[Column, ...]:
-    return tuple(
-        Column(
-            path=(*path, field.name),
-            type=field.dataType.simpleString(),
-            fields=_fields(field.dataType, (*path, field.name))
-            if field.dataType.typeName() == "struct"
-            else (),
-        )
-        for field in struct.fields
-    )
-
-
-def _measure(
-    frame: Any, rows: RowExpressions, by: tuple[str, ...], measures: Sequence[Measure]
-) -> dict[Measure, Any]:
-    """One pass; if Spark refuses one of the measures, each is asked on its own."""
-    try:
-        return dict(zip(measures, _aggregated(frame, rows, by, measures), strict=True))
-    except (PySparkException, Py4JError) as error:
-        reason = _asked_wrongly(error)
-        if reason is None:
-            raise
-    if len(measures) == 1:
-        return {measures[0]: Unmeasured(reason=f"Spark cannot evaluate it: {reason}")}
-    found: dict[Measure, Any] = {}
-    for measure in measures:
-        found |= _measure(frame, rows, by, [measure])
-    return found
-
-
-def _aggregated(
-    frame: Any, rows: RowExpressions, by: tuple[str, ...], measures: Sequence[Measure]
-) -> list[Any]:
-    if not by:
-        return list(frame.agg(*map(rows.aggregate, measures)).collect()[0])
-    conditions = [measure.condition for measure in measures if measure.condition is not None]
-    groups = GroupExpressions(rows, by, conditions)
-    return list(groups.frame(frame).agg(*map(groups.aggregate, measures)).collect()[0])
-
-
-def _asked_wrongly(error: Exception) -> str | None:
-    """What Spark says is wrong with an expression or a value; None if that is not the trouble."""
-    text = str(error)
-    # A pattern is compiled where the rows are, and its error comes back as an unknown one.
-    if _BAD_PATTERN in text:
-        return text.partition(_BAD_PATTERN)[2].splitlines()[0]
-    state = error.getSqlState() if isinstance(error, PySparkException) else None
-    if state is None or not state.startswith(_ASKED_WRONGLY):
-        return None
-    return text.splitlines()[0].partition(" SQLSTATE")[0]
-
-
-# The checks of one job: on what it reads before the transform, on what it wrote after it.
-
-
-class JobChecks:
-    """Evaluates a job's checks through its session's catalog, and keeps every result."""
-
-    def __init__(self) -> None:
-        self.results: list[CheckResult] = []
-
-    def before(self, session: Any, transform: Transform, inputs: Mapping[str, Source]) -> None:
-        """Checks the whole of each input, or raises if one that must hold does not."""
-        self._check(session, CheckStage.PRE, transform, _declared(transform).inputs, inputs)
-
-    def after(
-        self,
-        session: Any,
-        transform: Transform,
-        outputs: Mapping[str, Target],
-        written: Collection[str],
-    ) -> None:
-        """Checks the whole of each written output, or raises if one that must hold does not."""
-        specs = [spec for spec in _declared(transform).outputs if spec.name in written]
-        self._check(session, CheckStage.POST, transform, specs, outputs)
-
-    def to_json(self) -> list[dict[str, Any]]:
-        return [result.to_json() for result in self.results]
-
-    def _check(
-        self,
-        session: Any,
-        stage: CheckStage,
-        transform: Transform,
-        specs: Iterable[InputSpec | OutputSpec],
-        places: Mapping[str, Source] | Mapping[str, Target],
-    ) -> None:
-        found: list[CheckResult] = []
-        for spec in specs:
-            if spec.checks:
-                found += _evaluated(session, stage, spec, places[spec.name].files is not None)
-        self.results += found
-        if stops := stopping(found):
-            place = _place_of(stops[0].name, transform)
-            raise ChecksFailed(
-                before=stage is CheckStage.PRE,
-                failed=[(result.dataset, result.name, result.reason) for result in stops],
-                file=place.file,
-                line=place.line,
-            )
-
-
-def _place_of(name: str, transform: Transform) -> Place:
-    """The line on which the check of that name is declared: names are unique in a transform."""
-    given: list[Input | Output] = [*transform.inputs.values(), *transform.outputs.values()]
-    checks = (check for io in given for check in io.checks)
-    return next((check.place for check in checks if check.name == name), transform.place)
-
-
-def _declared(transform: Transform) -> Declaration:
-    return describe(transform, module=transform.module, file=transform.place.file)
-
-
-def _evaluated(
-    session: Any, stage: CheckStage, spec: InputSpec | OutputSpec, is_files: bool
-) -> tuple[CheckResult, ...]:
-    dataset = str(spec.dataset)
-    if is_files:
-        reason = f"{dataset} is a tree of files, and checks look at the rows of tables"
-        return unevaluated(spec.checks, dataset=dataset, stage=stage, reason=reason)
-    frame = session.table(table_identifier(spec.dataset))
-    return evaluate_checks(frame, spec.checks, dataset=dataset, stage=stage)

@@ -1,18 +1,32 @@
-"""Where jobs compute: a JVM that this process started, or a Spark Connect server."""
+"""Engines, on which the jobs of a build compute: a JVM of this process or a Spark Connect server.
+
+Job processes get an engine's address and open their sessions there (`job_session`). The build
+cancels by tags what a job left running.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import heapq
+import importlib.util
 import json
-import os
-import tempfile
-import zipfile
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
-from headgate.spark.jvm import GatewayAddress
-from headgate.transforms.discovery import import_roots
+from headgate.errors import SparkUnavailable
+from headgate.spark.java import ICEBERG
+from headgate.spark.jvm import (
+    GatewayAddress,
+    JvmProcess,
+    Launch,
+    open_gateway,
+    spark_home,
+    starting_jvm,
+)
+from headgate.spark.session import use_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,12 +34,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectAddress:
-    """Where a Spark Connect server listens: `sc://host:port`, with what it wants to be told."""
+    """The URL of a Spark Connect server: `sc://host:port`, with its parameters."""
 
     url: str
 
 
 Address: TypeAlias = GatewayAddress | ConnectAddress
+
+
+def write_address(address: Address) -> str:
+    """Encode an address as one line for a job process."""
+    return json.dumps(asdict(address))
+
+
+def read_address(line: str) -> Address:
+    """Decode the line of `write_address`."""
+    data = json.loads(line)
+    return ConnectAddress(**data) if "url" in data else GatewayAddress(**data)
 
 
 class Engine(Protocol):
@@ -38,83 +63,200 @@ class Engine(Protocol):
     def alive(self) -> bool: ...
 
     def cancel(self, tags: Iterable[str]) -> None:
-        """Ends all that runs under these tags, for good: a tag is never used again."""
+        """End everything that runs under these tags, for good: a tag is never used again."""
         ...
 
     def stop(self) -> None:
-        """Ends the engine, if it is ours."""
+        """End the engine, if this process started it."""
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageProgress:
-    """Of the Spark jobs that run now: their stages, and the tasks of the stages at work."""
-
-    stages_done: int
-    stages: int
-    tasks_done: int
-    tasks: int
+# --- a JVM of this process ------------------------------------------------------------------
 
 
-class Attached(Protocol):
-    """A job's session in an engine, and the tags that all it computes carries."""
+class SharedJvm:
+    """A JVM with a SparkContext that job processes attach to; it ends with this process."""
+
+    def __init__(self, process: JvmProcess, gateway: Any, context: Any) -> None:
+        self._process = process
+        self.address = process.address
+        self._gateway = gateway
+        self._context = context
+        self._late = _LateJobs(self._cancel)
+
+    @classmethod
+    def start(cls, request: Launch) -> Self:
+        """Start the JVM and its SparkContext; this needs only py4j in this process, not PySpark."""
+        with starting_jvm(request) as process:
+            gateway = open_gateway(process.address)
+            session = gateway.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
+            return cls(process, gateway, session.sparkContext())
 
     @property
-    def session(self) -> SparkSession: ...
+    def alive(self) -> bool:
+        return self._process.alive
 
-    @property
-    def tags(self) -> tuple[str, ...]: ...
+    def cancel(self, tags: Iterable[str]) -> None:
+        """End every Spark job under these tags for good: a tag is never used again."""
+        ended = tuple(tags)
+        for tag in ended:
+            self._cancel(tag)
+        self._late.watch(ended)
 
-    def spark_jobs(self) -> int | None:
-        """How much was computed for this job; None if the engine does not answer any more."""
-        ...
+    def _cancel(self, tag: str) -> None:
+        try:
+            self._context.cancelJobGroupAndFutureJobs(tag)
+            self._context.cancelJobsWithTag(tag)
+        except Exception:
+            # If the JVM has ended, its jobs have too.
+            if self.alive:
+                raise
 
-    def stage_progress(self) -> StageProgress | None:
-        """How far what runs now has come; None if nothing runs."""
-        ...
+    def stop(self) -> None:
+        """End the JVM and everything that runs in it."""
+        self._late.close()
+        self._gateway.shutdown()
+        self._process.end()
 
+    def __enter__(self) -> Self:
+        return self
 
-def write_address(address: Address) -> str:
-    """An address as the line that a job process is told."""
-    return json.dumps(asdict(address))
-
-
-def read_address(line: str) -> Address:
-    """The address in such a line."""
-    told = json.loads(line)
-    return ConnectAddress(**told) if "url" in told else GatewayAddress(**told)
-
-
-# A bundle as a file for other machines: unpacked, or put on the path, under its own name.
-
-_TOP = PurePosixPath(".")
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
-def archive_of(bundle: Path) -> Path:
-    """A zip beside an unpacked bundle, made once, whose root is where its modules are imported.
+_FIRST_SECONDS = 0.25
+# By then the JVM has started whatever it was still planning when the process was killed.
+_LAST_SECONDS = 300.0
 
-    Spark tells archives apart by their path, so the same bundle must always have the same one.
+
+class _LateJobs:
+    """Cancels each tag again, at growing intervals, until no job can start under it any more.
+
+    A process may have requested a job just before it was killed. Spark rejects future jobs of a
+    group, but not those of a tag, and threads of user code only have the session's tag.
     """
-    archive = bundle.with_name(f"{bundle.name}.zip")
-    if not archive.is_file():
-        handle, draft = tempfile.mkstemp(prefix=f".{bundle.name[:12]}-", dir=bundle.parent)
-        with os.fdopen(handle, "wb") as file:
-            _write(bundle, file)
-        Path(draft).replace(archive)
-    return archive
+
+    def __init__(self, cancel: Callable[[str], None]) -> None:
+        self._cancel = cancel
+        # The time of the next cancellation, its tag, and the interval after it.
+        self._due: list[tuple[float, str, float]] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def watch(self, tags: Iterable[str]) -> None:
+        with self._changed:
+            for tag in tags:
+                heapq.heappush(
+                    self._due, (time.monotonic() + _FIRST_SECONDS, tag, 2 * _FIRST_SECONDS)
+                )
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="late-jobs", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while (tag := self._next()) is not None:
+            # A JVM that does not answer has nothing left to cancel.
+            with contextlib.suppress(Exception):
+                self._cancel(tag)
+
+    def _next(self) -> str | None:
+        with self._changed:
+            while not self._closed:
+                wait = self._due[0][0] - time.monotonic() if self._due else None
+                if wait is None or wait > 0:
+                    self._changed.wait(wait)
+                    continue
+                _, tag, pause = heapq.heappop(self._due)
+                if pause < _LAST_SECONDS:
+                    heapq.heappush(self._due, (time.monotonic() + pause, tag, 2 * pause))
+                return tag
+        return None
 
 
-def _write(bundle: Path, file: IO[bytes]) -> None:
-    # Later ones win: the `src` layout's modules come first on the path.
-    entries = {
-        path.relative_to(root).as_posix(): path
-        for root in reversed(import_roots(bundle))
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.suffix != ".pyc"
-    }
-    with zipfile.ZipFile(file, "w") as archive:
-        # A package without `__init__.py` is found in a zip only by its directory's own entry.
-        for parent in sorted({p for name in entries for p in PurePosixPath(name).parents} - {_TOP}):
-            archive.mkdir(str(parent))
-        for name, path in sorted(entries.items()):
-            archive.write(path, name)
+# --- a Spark Connect server -----------------------------------------------------------------
+
+_SESSION_TAG = "headgate-session-"
+
+
+class ConnectServer:
+    """A Connect server as the engine of builds; its operator starts and stops it."""
+
+    def __init__(self, url: str) -> None:
+        _check_client(url)
+        self.address = ConnectAddress(url=url)
+        self.alive = True
+
+    def cancel(self, tags: Iterable[str]) -> None:
+        """End the sessions behind these tags; further requests in them fail."""
+        for tag in tags:
+            if tag.startswith(_SESSION_TAG):
+                self._end(tag.removeprefix(_SESSION_TAG))
+
+    def stop(self) -> None:
+        """Do nothing: the server outlives the builds."""
+
+    def _end(self, session_id: str) -> None:
+        from pyspark.sql.connect.client import (  # noqa: PLC0415  (optional, and slow)
+            SparkConnectClient,
+        )
+
+        url = self.address.url
+        server = url.rstrip(";") if "/;" in url else f"{url.rstrip('/')}/"
+        client = SparkConnectClient(
+            f"{server};session_id={session_id}", retry_policy={"max_retries": 3}
+        )
+        # A server that does not answer any more computes nothing either.
+        with contextlib.suppress(Exception):
+            client.interrupt_all()
+            client.release_session()
+        client.close()
+
+
+def session_tag(session: Any) -> str:
+    """Return the tag by which `ConnectServer.cancel` ends a session of the server."""
+    return f"{_SESSION_TAG}{session.session_id}"
+
+
+def open_connect_session(url: str) -> SparkSession:
+    """Open a new session of a Connect server, without a catalog."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  (optional, and slow)
+
+    session: SparkSession = SparkSession.builder.remote(url).create()
+    return session
+
+
+def connect_remote(url: str, conf: Mapping[str, str]) -> SparkSession:
+    """Open a session of a Connect server with these settings, and check that its catalog works."""
+    _check_client(url)
+    session = open_connect_session(url)
+    try:
+        return use_catalog(session, conf)
+    except Exception as error:
+        session.stop()
+        reason = str(error).strip().partition("\n")[0]
+        raise SparkUnavailable(
+            reason=f"the Spark Connect server {url} cannot use the catalog: {reason}",
+            remedy=f"It needs the jar {ICEBERG} and Iceberg's SQL extensions, and it must reach "
+            "the URL in [spark] endpoint.",
+        ) from error
+
+
+def _check_client(url: str) -> None:
+    """Raise early if the client's libraries are missing."""
+    spark_home()
+    if importlib.util.find_spec("grpc") is None:
+        raise SparkUnavailable(
+            reason=f"{url} is a Spark Connect server, and its client is not installed",
+            remedy="pip install 'headgate[connect]'",
+        )

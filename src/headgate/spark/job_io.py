@@ -1,4 +1,4 @@
-"""How a running transform reads and writes: tables through the session's catalog."""
+"""The inputs and outputs of a running transform: tables of its session's catalog, or files."""
 
 from __future__ import annotations
 
@@ -10,107 +10,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from headgate.errors import Invalid
-from headgate.model.names import DatasetName, check_file_path, parse_dataset_name
+from headgate.model.names import check_file_path, parse_dataset_name
 from headgate.spark.job_protocol import Source, Target
-from headgate.spark.session import CATALOG
+from headgate.spark.session import table_identifier
+from headgate.spark.sql import quote
 from headgate.transforms import FileStatus, FileSystem, Output, TransformInput, TransformOutput
 from headgate.transforms.runtime import ReadMode, WriteMode, WriteOptions
 
-# The snapshot that a table shows, as Iceberg describes it.
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewestSnapshot:
-    """Its id, and what Iceberg counted when it was made."""
-
-    id: int
-    summary: Mapping[str, str]
-
-
-def find_newest(session: Any, table: str) -> NewestSnapshot | None:
-    """The snapshot that a table shows, from the catalog or, on a server, by two small queries."""
-    if hasattr(session, "_jsparkSession"):
-        return _from_catalog(session, table)
-    return _from_metadata_tables(session, table)
-
-
-def descends(session: Any, table: str, snapshot: int) -> bool:
-    """Whether what the table shows goes back to that snapshot."""
-    if hasattr(session, "_jsparkSession"):
-        ancestry = session._jvm.org.apache.iceberg.util.SnapshotUtil
-        return bool(ancestry.isAncestorOf(_load(session, table), snapshot))
-    known = session.sql(f"select snapshot_id from {table}.history where is_current_ancestor")
-    return known.where(known.snapshot_id == snapshot).first() is not None
-
-
-def _from_catalog(session: Any, table: str) -> NewestSnapshot | None:
-    """Costs no Spark job."""
-    found = _load(session, table).currentSnapshot()
-    return NewestSnapshot(id=found.snapshotId(), summary=found.summary()) if found else None
-
-
-def _load(session: Any, table: str) -> Any:
-    iceberg = session._jvm.org.apache.iceberg.spark.Spark3Util
-    return iceberg.loadIcebergTable(session._jsparkSession, table)
-
-
-def _from_metadata_tables(session: Any, table: str) -> NewestSnapshot | None:
-    """A Connect client has no hold of the catalog's objects."""
-    main = session.sql(f"select snapshot_id from {table}.refs where name = 'main'").first()
-    if main is None:
-        return None
-    query = f"select summary from {table}.snapshots where snapshot_id = {main['snapshot_id']}"
-    return NewestSnapshot(id=main["snapshot_id"], summary=session.sql(query).first()["summary"])
-
-
-# The files of a files dataset as a transform sees them: a directory that is the job's own.
-
-
-class DirectoryFiles:
-    """Files below one directory, read-only unless there is somebody to tell of a write."""
-
-    def __init__(self, root: Path, on_write: Callable[[], None] | None = None) -> None:
-        self._root = root
-        self._on_write = on_write
-
-    @property
-    def hadoop_path(self) -> str:
-        return self._root.as_uri()
-
-    def ls(
-        self, glob: str | None = None, regex: str = ".*", show_hidden: bool = False
-    ) -> Iterator[FileStatus]:
-        """The files in order of their paths; hidden ones begin with a dot or an underscore."""
-        for path in sorted(path for path in self._root.rglob("*") if path.is_file()):
-            name = path.relative_to(self._root).as_posix()
-            if not show_hidden and path.name.startswith((".", "_")):
-                continue
-            if _matches(name, glob) and re.fullmatch(regex, name):
-                stat = path.stat()
-                yield FileStatus(
-                    path=name, size=stat.st_size, modified=stat.st_mtime_ns // 1_000_000
-                )
-
-    def open(self, path: str, mode: str = "r", **kwargs: Any) -> IO[Any]:
-        file = self._root / check_file_path(path)
-        if set(mode) & set("wax+"):
-            if self._on_write is None:
-                raise Invalid(f"{path} is a file of an input: it can be read, not written.")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self._on_write()
-        return file.open(mode, **kwargs)
-
-
-def _matches(name: str, glob: str | None) -> bool:
-    """Whether a path matches; `*` crosses folders, and `**/` stands for none of them too."""
-    if glob is None:
-        return True
-    return any(fnmatch.fnmatchcase(name, form) for form in {glob, glob.replace("**/", "")})
+# Requests a directory from the build and waits until it exists.
+Fetch = Callable[[Path], Path]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What one write of a table did, as Iceberg counted it."""
+    """The result of one write of a table, as Iceberg counted it."""
 
     output: str
     dataset: str
@@ -118,24 +31,15 @@ class Written:
     snapshot: int | None
 
 
-def table_identifier(name: DatasetName) -> str:
-    """The dataset in Spark SQL, quoted whatever it is called."""
-    return ".".join(f"`{part}`" for part in (CATALOG, *name.namespace, name.name))
-
-
-# Waits until a directory is there, having asked for it.
-Fetch = Callable[[Path], Path]
-
-
 def make_input(
     session: Any, alias: str, source: Source, *, incremental: bool, fetch: Fetch
 ) -> TransformInput:
-    """An input that reads its table, or the files of its directory."""
+    """Return an input that reads its table, or the files of its directory."""
     name = parse_dataset_name(source.dataset)
     table = table_identifier(name)
 
     def read(mode: ReadMode) -> Any:
-        return read_table(session, table, mode, source.since_snapshot)
+        return _read_table(session, table, mode, source.since_snapshot)
 
     def files(mode: ReadMode) -> FileSystem:
         return DirectoryFiles(fetch(Path((source.files or {})[mode])))
@@ -161,16 +65,24 @@ def make_output(
     incremental: bool,
     fetch: Fetch,
 ) -> TransformOutput:
-    """An output that writes its table, or files into its directory."""
+    """Return an output that writes its table, or files into its directory."""
     name = parse_dataset_name(target.dataset)
     table = table_identifier(name)
 
     def write(frame: Any, options: WriteOptions) -> None:
-        write_table(session, frame, table, options)
-        on_written(_look_at_write(session, table, alias, target))
+        _write_table(session, frame, table, options)
+        snapshot = _find_snapshot(session, table)
+        on_written(
+            Written(
+                output=alias,
+                dataset=target.dataset,
+                rows=int(snapshot.summary.get("added-records") or 0) if snapshot else 0,
+                snapshot=snapshot.id if snapshot else None,
+            )
+        )
 
     def read(mode: ReadMode, schema: Any) -> Any:
-        return read_output(session, table, mode, target.base_snapshot, schema)
+        return _read_output(session, table, mode, target.base_snapshot, schema)
 
     def files(mode: ReadMode) -> FileSystem:
         directory = Path((target.files or {})[mode])
@@ -195,36 +107,40 @@ def make_output(
     return output
 
 
-def read_table(session: Any, table: str, mode: ReadMode, since: int | None) -> Any:
-    """The rows now, those of one earlier snapshot, or those added since it."""
+# --- tables ---------------------------------------------------------------------------------
+
+
+def _read_table(session: Any, table: str, mode: ReadMode, since: int | None) -> Any:
+    """Return the current rows, those of an earlier snapshot, or those added since it."""
     if mode is ReadMode.CURRENT or (mode is ReadMode.ADDED and since is None):
         return session.table(table)
     if mode is ReadMode.PREVIOUS and since is not None:
         return session.read.option("versionAsOf", str(since)).table(table)
-    newest = find_newest(session, table)
+    newest = _find_snapshot(session, table)
     if since is None or newest is None or newest.id == since:
-        # Iceberg refuses a range that begins where it ends.
+        # Iceberg rejects a range that starts where it ends.
         return session.table(table).limit(0)
     return session.read.option("start-snapshot-id", str(since)).table(table)
 
 
-def read_output(session: Any, table: str, mode: ReadMode, base: int | None, schema: Any) -> Any:
-    """What an output holds, held before, or was given by this job; it may not be there yet."""
+def _read_output(session: Any, table: str, mode: ReadMode, base: int | None, schema: Any) -> Any:
+    """Return the current rows of an output, the previous ones, or those that this job added."""
     if not session.catalog.tableExists(table):
         if schema is None:
             raise Invalid(
-                f"{table.replace('`', '')} holds nothing yet, so that its columns are not known: "
-                "say which they are, as in dataframe('previous', schema=...)."
+                f"Table does not exist: {table.replace('`', '')}. An output that was never "
+                "written has no columns yet: pass them, as in "
+                "dataframe('previous', schema=...)."
             )
         return session.createDataFrame([], schema)
-    if mode is ReadMode.ADDED and base is not None and not descends(session, table, base):
-        # All of it was replaced by this job.
+    if mode is ReadMode.ADDED and base is not None and not _descends(session, table, base):
+        # This job has replaced all rows.
         base = None
-    return read_table(session, table, mode, base)
+    return _read_table(session, table, mode, base)
 
 
-def write_table(session: Any, frame: Any, table: str, options: WriteOptions) -> None:
-    """Replaces the table by these rows, or adds them to it."""
+def _write_table(session: Any, frame: Any, table: str, options: WriteOptions) -> None:
+    """Replace the table with these rows, or append them to it."""
     if options.sort_by:
         frame = frame.sort(*options.partition_cols, *options.sort_by)
     writer = frame.writeTo(table).using("iceberg").options(**options.options)
@@ -241,22 +157,97 @@ def write_table(session: Any, frame: Any, table: str, options: WriteOptions) -> 
 
 
 def _add_new_columns(session: Any, frame: Any, table: str) -> None:
-    """Columns that the table lacks are added to it; rows that it has show null in them."""
+    """Add the columns that the table does not have; its existing rows get null in them."""
     known = {field.name.lower() for field in session.table(table).schema.fields}
     new = [field for field in frame.schema.fields if field.name.lower() not in known]
     if new:
-        columns = ", ".join(
-            f"`{field.name.replace('`', '``')}` {field.dataType.simpleString()}" for field in new
-        )
+        columns = ", ".join(f"{quote(field.name)} {field.dataType.simpleString()}" for field in new)
         session.sql(f"ALTER TABLE {table} ADD COLUMNS ({columns})")
 
 
-def _look_at_write(session: Any, table: str, alias: str, target: Target) -> Written:
-    """What Iceberg counted, read from the newest snapshot's own summary."""
-    snapshot = find_newest(session, table)
-    return Written(
-        output=alias,
-        dataset=target.dataset,
-        rows=int(snapshot.summary.get("added-records") or 0) if snapshot else 0,
-        snapshot=snapshot.id if snapshot else None,
-    )
+# --- snapshots, from the catalog's objects or, on a Connect server, by small queries ---------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Snapshot:
+    """An Iceberg snapshot: its id, and the counts that Iceberg recorded in it."""
+
+    id: int
+    summary: Mapping[str, str]
+
+
+def _find_snapshot(session: Any, table: str) -> _Snapshot | None:
+    """Return the current snapshot of a table."""
+    if _is_classic(session):
+        # Costs no Spark job.
+        found = _load_table(session, table).currentSnapshot()
+        return _Snapshot(id=found.snapshotId(), summary=found.summary()) if found else None
+    main = session.sql(f"select snapshot_id from {table}.refs where name = 'main'").first()
+    if main is None:
+        return None
+    query = f"select summary from {table}.snapshots where snapshot_id = {main['snapshot_id']}"
+    return _Snapshot(id=main["snapshot_id"], summary=session.sql(query).first()["summary"])
+
+
+def _descends(session: Any, table: str, snapshot: int) -> bool:
+    """Return whether that snapshot is an ancestor of the table's current one."""
+    if _is_classic(session):
+        ancestry = session._jvm.org.apache.iceberg.util.SnapshotUtil
+        return bool(ancestry.isAncestorOf(_load_table(session, table), snapshot))
+    known = session.sql(f"select snapshot_id from {table}.history where is_current_ancestor")
+    return known.where(known.snapshot_id == snapshot).first() is not None
+
+
+def _is_classic(session: Any) -> bool:
+    """Return whether this is a session in a JVM; a Connect client cannot reach Java objects."""
+    return hasattr(session, "_jsparkSession")
+
+
+def _load_table(session: Any, table: str) -> Any:
+    iceberg = session._jvm.org.apache.iceberg.spark.Spark3Util
+    return iceberg.loadIcebergTable(session._jsparkSession, table)
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+class DirectoryFiles:
+    """The files of a dataset in a directory of the job; read-only unless `on_write` is given."""
+
+    def __init__(self, root: Path, on_write: Callable[[], None] | None = None) -> None:
+        self._root = root
+        self._on_write = on_write
+
+    @property
+    def hadoop_path(self) -> str:
+        return self._root.as_uri()
+
+    def ls(
+        self, glob: str | None = None, regex: str = ".*", show_hidden: bool = False
+    ) -> Iterator[FileStatus]:
+        """Yield the files in order of their paths; hidden names start with a dot or underscore."""
+        for path in sorted(path for path in self._root.rglob("*") if path.is_file()):
+            name = path.relative_to(self._root).as_posix()
+            if not show_hidden and path.name.startswith((".", "_")):
+                continue
+            if _matches(name, glob) and re.fullmatch(regex, name):
+                stat = path.stat()
+                yield FileStatus(
+                    path=name, size=stat.st_size, modified=stat.st_mtime_ns // 1_000_000
+                )
+
+    def open(self, path: str, mode: str = "r", **kwargs: Any) -> IO[Any]:
+        file = self._root / check_file_path(path)
+        if set(mode) & set("wax+"):
+            if self._on_write is None:
+                raise Invalid(f"{path} is a file of an input, which can be read, not written.")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._on_write()
+        return file.open(mode, **kwargs)
+
+
+def _matches(name: str, glob: str | None) -> bool:
+    """Return whether a path matches; `*` matches slashes too, and `**/` also matches nothing."""
+    if glob is None:
+        return True
+    return any(fnmatch.fnmatchcase(name, form) for form in {glob, glob.replace("**/", "")})

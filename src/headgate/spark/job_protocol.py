@@ -1,16 +1,21 @@
-"""What a job process is told on its stdin, and the words in which it answers."""
+"""The messages between a build, its job processes and the fork server that starts them."""
 
 from __future__ import annotations
 
 import enum
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+# From the fork server: what happened to a process, its id, and the exit code if it ended.
+FORK_STARTED, FORK_ENDED = b"S", b"E"
+FORK_MESSAGE = struct.Struct("<cii")
+
 
 class EventKind(enum.StrEnum):
-    """What a job process reports, one JSON object a line."""
+    """The events of a job process, one JSON object a line."""
 
     STARTED = "started"
     PROGRESS = "progress"
@@ -22,48 +27,48 @@ class EventKind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What an input stands for: a table's name, or directories that hold a tree of files."""
+    """The content of an input: a table by its name, or directories with a tree of files."""
 
     dataset: str
-    # By read mode. One that does not exist is made by the build when it hears of the need.
+    # By read mode. The build creates a missing directory when the job sends a `needs` event.
     files: Mapping[str, str] | None = None
     branch: str | None = None
     transaction: str | None = None
-    # The Iceberg snapshot that was read last; rows of later ones are the added ones.
+    # The Iceberg snapshot that was read last; rows of later snapshots are the added rows.
     since_snapshot: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What an output stands for: a table's name, or directories for its files."""
+    """The destination of an output: a table by its name, or directories for its files."""
 
     dataset: str
-    # By read mode; what is written goes to the current one.
+    # By read mode; the job writes into the current one.
     files: Mapping[str, str] | None = None
     branch: str | None = None
-    # The Iceberg snapshot that the job adds to, where it does.
+    # The Iceberg snapshot that an incremental job adds to.
     base_snapshot: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobDocument:
-    """One attempt of one job, as its process needs to know it."""
+    """One attempt of one job: everything that its process needs."""
 
     module: str
     bundle: str
     inputs: Mapping[str, Source]
     outputs: Mapping[str, Target]
-    # Settings of the session, first of all its catalog, which is bound to this job alone.
+    # Settings of the session, above all its catalog, which is bound to this job alone.
     conf: Mapping[str, str]
-    # Of this attempt alone: what was cancelled under a tag stays cancelled.
+    # Of this attempt alone: a cancelled tag stays cancelled.
     tag: str
     branch: str | None = None
     fallback: tuple[str, ...] = ()
     incremental: bool = False
-    # How much it reads and why, for the log.
+    # The extent and its reason, for the log.
     extent: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    # Where a process that has been waiting goes to work, and the file that it prints to.
+    # The working directory of the process, and the file that it prints to.
     directory: str | None = None
     log: str | None = None
 

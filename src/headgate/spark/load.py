@@ -1,69 +1,378 @@
-"""Loading files into a table by Spark: append, merge, overwrite.
+"""Loads files into a table by Spark: append, overwrite or merge.
 
-The session stands in a unit of transactions, so nothing is visible before it commits.
+Files are read as rows in the types of the table. Errors that Spark raises while it writes (a value
+of another type, a missing value) are not looked for beforehand: that would be one more pass over
+the files. The session is bound to a unit of transactions, so nothing is visible before it commits.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pyspark.sql import functions as sf
 from pyspark.sql.window import Window
 
-from headgate.model.constraints import Constraints, ViolationKind
-from headgate.spark.load_files import (
-    FILE,
-    PLACE,
-    ROW,
-    SparkLoad,
-    given_columns,
-    quote,
-    read_rows,
-    rows_before,
-)
+from headgate.spark.sql import quote, quote_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructField
+    from pyspark.sql.types import DataType
 
+
+@dataclass(frozen=True, kw_only=True)
+class SparkLoad:
+    """A load into one table: the files with their formats, and the key of its rows."""
+
+    # The quoted SQL name.
+    table: str
+    # Absolute paths on a disk that Spark reads too, each with its format.
+    files: Sequence[tuple[str, str]]
+    key: tuple[str, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    # The size of the files, relative to that of the table.
+    share: float = 1.0
+
+
+# --- reading files --------------------------------------------------------------------------
+
+# The position of a row: the number of its file, and its number in the file.
+FILE, ROW = "__file", "__row"
+POSITION = (FILE, ROW)
+_PATH = "__path"
+_MISSING = "\x01missing\x01"
+# Spark writes one slash after the scheme in some places, and three in others.
+_SCHEME = re.compile("^file:/+")
+# `monotonically_increasing_id` has the partition above this bit, and the row within it below.
+_PARTITION_SHIFT = 33
+
+
+class UnknownColumn(Exception):
+    """A file has a column that the table does not have; the reader of the files finds the file."""
+
+
+def read_rows(
+    session: SparkSession, load: SparkLoad, *, positions: bool = False
+) -> list[DataFrame]:
+    """Return the rows in the table's types, one frame for each run of files with the same columns.
+
+    Without `positions` the columns of the position are null: to find the rows of Parquet files
+    costs a tenth of a merge.
+    """
+    # Without it, a value that does not fit would become null.
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    # A timestamp without a zone means the same on every machine.
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    frames = _frames(session, load, positions)
+    typed = [_typed(session, load, frame, is_text) for frame, is_text in frames]
+    return [union(group) for _, group in groupby(typed, key=lambda frame: frame.columns)]
+
+
+def file_columns(rows: DataFrame) -> list[str]:
+    """Return the columns that the files have."""
+    return [column for column in rows.columns if column not in POSITION]
+
+
+def has_replacement_characters(rows: Sequence[DataFrame]) -> bool:
+    """Return whether a text has the character that replaces bytes that are not UTF-8."""
+    for frame in rows:
+        texts = [f.name for f in frame.schema.fields if f.dataType.typeName() == "string"]
+        found = [sf.col(quote(name)).contains("\ufffd") for name in texts if name not in POSITION]
+        if found and frame.where(reduce(operator.or_, found)).limit(1).collect():
+            return True
+    return False
+
+
+def rows_before(rows: Sequence[DataFrame], file: int, row: int) -> int:
+    """Return how many rows precede a row in its file, given its position from `read_rows`."""
+    partition, offset = row >> _PARTITION_SHIFT, row & ((1 << _PARTITION_SHIFT) - 1)
+    if not partition:
+        return offset
+    earlier = [
+        frame.where(
+            (sf.col(FILE) == file) & (sf.shiftright(sf.col(ROW), _PARTITION_SHIFT) < partition)
+        )
+        for frame in rows
+    ]
+    return offset + sum(int(frame.count()) for frame in earlier)
+
+
+def union(frames: Iterable[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.union(other), frames)
+
+
+def _frames(
+    session: SparkSession, load: SparkLoad, positions: bool
+) -> Iterator[tuple[DataFrame, bool]]:
+    """Yield frames in the order of the files, and whether they are text.
+
+    Text is read file by file, since each file has its own columns.
+    """
+    numbered = list(enumerate(load.files))
+    for format, several in groupby(numbered, key=lambda item: item[1][1]):
+        files = [(number, path) for number, (path, _) in several]
+        text = format != "parquet"
+        for part in [[file] for file in files] if text else [files]:
+            frame = _read(session, [path for _, path in part], format)
+            if not positions:
+                yield frame.select("*", *(sf.lit(None).alias(c) for c in POSITION)), text
+            elif text:
+                row = sf.monotonically_increasing_id()
+                yield frame.select("*", sf.lit(part[0][0]).alias(FILE), row.alias(ROW)), text
+            else:
+                yield _with_parquet_positions(session, frame, part), text
+
+
+def _with_parquet_positions(
+    session: SparkSession, frame: DataFrame, files: Sequence[tuple[int, str]]
+) -> DataFrame:
+    """Add positions by the path of each file: Spark reads the files in another order."""
+    numbers = {path: number for number, path in files}
+    paths = [_SCHEME.sub("/", uri) for uri in frame.inputFiles()]
+    known = session.createDataFrame(
+        [(path, numbers[unquote(path)]) for path in dict.fromkeys(paths)],
+        f"{_PATH} string, {FILE} int",
+    )
+    path = sf.regexp_replace(sf.col("_metadata.file_path"), _SCHEME.pattern, "/")
+    found = frame.select("*", path.alias(_PATH), sf.col("_metadata.row_index").alias(ROW))
+    # A row must not get lost because its path has yet another spelling.
+    unknown = sf.raise_error(sf.concat(sf.lit("unknown file: "), sf.col(_PATH))).cast("int")
+    columns = [sf.col(quote(column)) for column in frame.columns]
+    return found.join(sf.broadcast(known), _PATH, "left").select(
+        *columns, sf.coalesce(FILE, unknown).alias(FILE), ROW
+    )
+
+
+def _read(session: SparkSession, paths: Sequence[str], format: str) -> DataFrame:
+    urls = [f"file://{path}" for path in paths]
+    match format:
+        case "csv":
+            return session.read.options(
+                header=True,
+                multiLine=True,
+                escape='"',
+                mode="FAILFAST",
+                enforceSchema=False,
+                # Distinguishes a missing value from a quoted empty one.
+                nullValue=_MISSING,
+                emptyValue="",
+                sep="\t" if paths[0].lower().endswith(".tsv") else ",",
+            ).csv(urls)
+        case "jsonl":
+            return session.read.options(
+                mode="FAILFAST", allowSingleQuotes=False, allowNonNumericNumbers=False
+            ).json(urls)
+        case _:
+            return session.read.option("mergeSchema", len(urls) > 1).parquet(*urls)
+
+
+def _typed(session: SparkSession, load: SparkLoad, frame: DataFrame, text: bool) -> DataFrame:
+    fields = {f.name.lower(): f for f in session.table(load.table).schema.fields}
+    columns = []
+    for name in file_columns(frame):
+        if name.lower() not in fields:
+            raise UnknownColumn(name)
+        target = fields[name.lower()]
+        given = frame.schema[name].dataType
+        columns.append(_cast(sf.col(quote(name)), name, given, target.dataType).alias(target.name))
+    typed = frame.select(*columns, *POSITION)
+    # Text is parsed once, and the plan that parses it is cut off: MERGE rejects a source that is
+    # not deterministic, and every further read would parse the text again.
+    return typed.localCheckpoint() if text else typed
+
+
+# --- casts to the types of a table, as strict as a load by Arrow -----------------------------
+#
+# Spark rounds, truncates, and reads half a date. These casts reject what Spark accepts and Arrow
+# does not. The reader of the files then finds the rows.
+
+_WHOLE_NUMBERS = ("byte", "short", "integer", "long")
+_FLOATS = ("float", "double")
+_FRACTIONS = (*_FLOATS, "decimal")
+_NUMBERS = (*_WHOLE_NUMBERS, *_FRACTIONS)
+_NESTED = ("struct", "array", "map")
+_DIGITS = r"[0-9]+"
+_REAL = rf"({_DIGITS}\.?[0-9]*|\.{_DIGITS})(e[+-]?{_DIGITS})?"
+_FLOAT = rf"(?i)^\s*[+-]?({_REAL}|nan|inf|infinity)\s*$"
+_INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+_DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+_ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
+# The form of a text that becomes a value of a type.
+_FORMS = {
+    **dict.fromkeys(_WHOLE_NUMBERS, rf"^\s*-?{_DIGITS}\s*$"),
+    **dict.fromkeys(_FRACTIONS, _FLOAT),
+    "date": rf"^\s*{_DATE}\s*$",
+    "timestamp": rf"^\s*{_DATE}([T ]{_TIME}{_ZONE}?)?\s*$",
+    "timestamp_ntz": rf"^\s*{_DATE}([T ]{_TIME})?\s*$",
+}
+# Dates and timestamps are in the years 1 to 9999.
+_TIMESTAMP_RANGE = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
+_TIME_RANGES = {
+    "date": ("0001-01-01", "9999-12-31"),
+    "timestamp": _TIMESTAMP_RANGE,
+    "timestamp_ntz": _TIMESTAMP_RANGE,
+}
+
+
+def _cast(column: Column, name: str, given: Any, wanted: Any) -> Column:
+    """Return the column in a type of the table; a value that would change fails the query."""
+    if given == wanted and not _contains_time(wanted):
+        return column
+    source, target = given.typeName(), wanted.typeName()
+    if target in _NESTED:
+        return _cast_nested(column, name, given, wanted)
+    if _is_other_kind(source, target):
+        return _only_null(column, name, wanted)
+    if (source, target) == ("timestamp", "string"):
+        # The session's zone is UTC; a local time has no zone.
+        return sf.concat(column.cast(wanted), sf.lit("Z"))
+    value = sf.trim(column) if source == "string" and target not in ("string", "binary") else column
+    cast = value.cast(wanted)
+    same = _is_same(column, cast, given, wanted)
+    if same is None:
+        return cast
+    return sf.when(column.isNull() | same, cast).otherwise(_mismatch(name, wanted))
+
+
+def _is_other_kind(source: str, target: str) -> bool:
+    """Return whether no value converts: a boolean is not a number, and a number is not a time."""
+    if source in _NESTED:
+        return True
+    if target == "binary":
+        return source not in ("string", "binary")
+    if source == "boolean":
+        return target in (*_NUMBERS, *_TIME_RANGES)
+    if source in _NUMBERS:
+        return target in _TIME_RANGES
+    return source in _TIME_RANGES and target in (*_NUMBERS, "boolean")
+
+
+def _only_null(column: Column, name: str, wanted: Any) -> Column:
+    return sf.when(column.isNull(), sf.lit(None).cast(wanted)).otherwise(_mismatch(name, wanted))
+
+
+def _mismatch(name: str, wanted: Any) -> Column:
+    return sf.raise_error(sf.lit(f"{name} does not fit {wanted.simpleString()}")).cast(wanted)
+
+
+def _cast_nested(column: Column, name: str, given: Any, wanted: Any) -> Column:
+    """Cast fields by their names, where Spark goes by their order."""
+    target = wanted.typeName()
+    # A column of another kind may still be all null.
+    if given.typeName() != target:
+        return _only_null(column, name, wanted)
+    if target == "struct":
+        known = {field.name: field.dataType for field in given}
+        if not set(known) <= set(wanted.names):
+            return _only_null(column, name, wanted)
+        fields = [
+            _cast(column.getField(f.name), name, known[f.name], f.dataType).alias(f.name)
+            if f.name in known
+            else sf.lit(None).cast(f.dataType).alias(f.name)
+            for f in wanted
+        ]
+        return sf.when(column.isNotNull(), sf.struct(*fields))
+    if target == "array":
+        return sf.transform(
+            column, lambda item: _cast(item, name, given.elementType, wanted.elementType)
+        )
+    keyed = sf.transform_keys(
+        column, lambda key, _: _cast(key, name, given.keyType, wanted.keyType)
+    )
+    return sf.transform_values(
+        keyed, lambda _, value: _cast(value, name, given.valueType, wanted.valueType)
+    )
+
+
+def _contains_time(kind: Any) -> bool:
+    """Return whether a type contains a date or a timestamp, whose year may be out of range."""
+    name = kind.typeName()
+    if name == "struct":
+        return any(_contains_time(field.dataType) for field in kind)
+    if name == "array":
+        return _contains_time(kind.elementType)
+    if name == "map":
+        return _contains_time(kind.keyType) or _contains_time(kind.valueType)
+    return name in _TIME_RANGES
+
+
+def _is_same(column: Column, cast: Column, given: Any, wanted: Any) -> Column | None:
+    """Return the condition that a cast did not change the value; None if no cast can."""
+    source, target = given.typeName(), wanted.typeName()
+    if (source, target) == ("binary", "string"):
+        # Spark would write bytes that are not text, and no other reader could read them.
+        return sf.is_valid_utf8(cast)
+    if target in _TIME_RANGES and source != "string":
+        first, last = (sf.lit(text).cast(wanted) for text in _TIME_RANGES[target])
+        inside = cast.between(first, last)
+        loses_time = source.startswith("timestamp") and target == "date"
+        return inside & (cast.cast(given) == column) if loses_time else inside
+    if source == "string":
+        form = _FORMS.get(target)
+        matches = column.rlike(form) if form else None
+        if matches is not None and target == "decimal":
+            # More fractional digits than the column has would be rounded.
+            return matches & (cast == sf.trim(column).cast("decimal(38, 18)"))
+        if matches is not None and target in _FLOATS:
+            return matches & (~_is_infinite(cast) | column.rlike(_INFINITY))
+        return matches
+    if source in _FLOATS and target == "float":
+        return ~_is_infinite(cast) | _is_infinite(column)
+    if source in _NUMBERS and target == "boolean":
+        return column.isin(0, 1)
+    if source in _FRACTIONS and target in (*_WHOLE_NUMBERS, "decimal"):
+        return cast == column
+    if source in _WHOLE_NUMBERS and target in _FLOATS:
+        return cast.cast(given) == column
+    return None
+
+
+def _is_infinite(column: Column) -> Column:
+    return column.isin(float("inf"), float("-inf"))
+
+
+# --- writing --------------------------------------------------------------------------------
 
 _NUMBER = "__number"
-_EQUALS = "headgate: a key is there twice"
+_REPEATED_KEY = "headgate: a key is repeated"
 _VIEW = "headgate_load_source"
-# Where it looks first for the files that a merge touches; pays only for few rows into many.
+# Finds the files that a merge touches before it reads them; pays only for few rows into many.
 _FILTER = "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled"
 _FILTER_PAYS_UNDER = 0.1
 
 
 def append_rows(session: SparkSession, load: SparkLoad, rows: Sequence[DataFrame]) -> None:
-    """Adds the rows; that no key is there twice is checked afterwards, with all else."""
-    whole_rows(session, load, rows).writeTo(load.table).append()
+    """Append the rows; repeated keys are checked afterwards, with the other constraints."""
+    complete_rows(session, load, rows).writeTo(load.table).append()
 
 
 def overwrite_rows(session: SparkSession, load: SparkLoad, rows: Sequence[DataFrame]) -> None:
-    """Puts the rows in place of all that are there."""
-    whole_rows(session, load, rows).createOrReplaceTempView(_VIEW)
-    # Without a PARTITION clause, and in the static mode that is Spark's own, it replaces all.
+    """Replace all rows of the table."""
+    complete_rows(session, load, rows).createOrReplaceTempView(_VIEW)
+    # Without a PARTITION clause, and in static mode, which is Spark's default, it replaces all.
     session.sql(f"INSERT OVERWRITE {load.table} SELECT * FROM {_VIEW}")
 
 
 def merge_rows(session: SparkSession, load: SparkLoad, at: int, rows: DataFrame) -> None:
-    """Updates rows of known keys where they differ, adds the others; the last of equals counts.
+    """Update rows of known keys that differ, and insert the others; the last row of a key wins.
 
-    The rows are the frame of that number among those read. That keys are equal is rare, so it is
-    noticed on the way, where rows lie in the order of their keys anyway.
+    The rows are frame number `at` of those read. A repeated key is rare, so it is detected during
+    the merge, where rows are sorted by their keys anyway.
     """
     try:
-        _merge(session, load, _refusing_equals(load, rows), given_columns(rows))
+        _merge(session, load, _failing_on_repeated_keys(load, rows), file_columns(rows))
     except Exception as error:
-        if not any(sign in str(error) for sign in (_EQUALS, "MERGE_CARDINALITY_VIOLATION")):
+        if not any(sign in str(error) for sign in (_REPEATED_KEY, "MERGE_CARDINALITY_VIOLATION")):
             raise
-        placed = read_rows(session, load, placed=True)[at]
-        _merge(session, load, newest_by_key(load, placed), given_columns(rows))
+        positioned = read_rows(session, load, positions=True)[at]
+        _merge(session, load, newest_by_key(load, positioned), file_columns(rows))
 
 
 def _merge(
@@ -71,7 +380,6 @@ def _merge(
 ) -> None:
     newest.select(*(quote(c) for c in columns)).createOrReplaceTempView(_VIEW)
     others = [c for c in columns if c not in load.key]
-    same_key = " AND ".join(f"t.{quote(c)} = s.{quote(c)}" for c in load.key)
     fields = session.table(load.table).schema.fields
     update = ""
     if others:
@@ -89,32 +397,31 @@ def _merge(
     ]
     session.conf.set(_FILTER, str(load.share < _FILTER_PAYS_UNDER).lower())
     session.sql(
-        f"MERGE INTO {load.table} t USING {_VIEW} s ON {same_key} {update}"
+        f"MERGE INTO {load.table} t USING {_VIEW} s ON {_same_key(load)} {update}"
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(quote(f.name) for f in fields)}) "
         f"VALUES ({', '.join(values)})"
     )
 
 
 def changed_rows(session: SparkSession, load: SparkLoad, snapshot: int) -> int:
-    """How many rows of that Iceberg snapshot are there with other values."""
+    """Return how many rows of that Iceberg snapshot have other values now."""
     fields = session.table(load.table).schema.fields
     differs = " OR ".join(
         differs_sql(f.dataType, f"t.{quote(f.name)}", f"s.{quote(f.name)}") for f in fields
     )
-    same_key = " AND ".join(f"t.{quote(c)} = s.{quote(c)}" for c in load.key)
     [(count,)] = session.sql(
         f"SELECT count(*) FROM {load.table} t "
-        f"JOIN {load.table} VERSION AS OF {snapshot} s ON {same_key} WHERE {differs}"
+        f"JOIN {load.table} VERSION AS OF {snapshot} s ON {_same_key(load)} WHERE {differs}"
     ).collect()
     return int(count)
 
 
-def whole_rows(
-    session: SparkSession, load: SparkLoad, rows: Sequence[DataFrame], *, placed: bool = False
+def complete_rows(
+    session: SparkSession, load: SparkLoad, rows: Sequence[DataFrame], *, positions: bool = False
 ) -> DataFrame:
-    """All rows with all columns of the table, those not given with their default."""
+    """Return all rows with all columns of the table; missing columns have their default."""
     fields = session.table(load.table).schema.fields
-    wholes = [
+    return union(
         frame.select(
             *(
                 sf.col(quote(f.name))
@@ -122,41 +429,44 @@ def whole_rows(
                 else sf.lit(load.defaults.get(f.name)).cast(f.dataType).alias(f.name)
                 for f in fields
             ),
-            *(PLACE if placed else ()),
+            *(POSITION if positions else ()),
         )
         for frame in rows
-    ]
-    return reduce(lambda one, other: one.union(other), wholes)
-
-
-def _refusing_equals(load: SparkLoad, rows: DataFrame) -> DataFrame:
-    """The same rows, which fail as soon as a key comes twice."""
-    key = [quote(column) for column in load.key]
-    numbered = rows.withColumn(
-        _NUMBER, sf.row_number().over(Window.partitionBy(*key).orderBy(*key))
     )
-    second = sf.raise_error(sf.lit(_EQUALS)).cast("boolean")
-    return numbered.where(sf.when(sf.col(_NUMBER) == 1, sf.lit(True)).otherwise(second))
 
 
-def newest_by_key(load: SparkLoad, placed: DataFrame) -> DataFrame:
-    """The last row of each key; those without one are kept apart."""
+def newest_by_key(load: SparkLoad, positioned: DataFrame) -> DataFrame:
+    """Return the last row of each key, and all rows without a key."""
     last = Window.partitionBy(*(quote(column) for column in load.key)).orderBy(
-        *(sf.col(column).desc() for column in PLACE)
+        *(sf.col(column).desc() for column in POSITION)
     )
-    keyless = reduce(lambda a, b: a | b, (sf.col(quote(c)).isNull() for c in load.key))
-    numbered = placed.withColumn(_NUMBER, sf.row_number().over(last))
+    keyless = reduce(operator.or_, (sf.col(quote(c)).isNull() for c in load.key))
+    numbered = positioned.withColumn(_NUMBER, sf.row_number().over(last))
     return numbered.where((sf.col(_NUMBER) == 1) | keyless).drop(_NUMBER)
 
 
 def differs_sql(kind: DataType, one: str, other: str) -> str:
-    """Whether two values of a type are not the same, in SQL; a missing one is like another."""
+    """Return SQL that is true if two values of a type differ; nulls are equal."""
     if kind.typeName() == "map" and "map<" not in kind.simpleString()[4:]:
         one, other = (f"sort_array(map_entries({side}))" for side in (one, other))
     elif "map<" in kind.simpleString():
-        # Spark compares no maps, and these are not worth more than one superfluous update.
+        # Spark cannot compare maps, and these only cost a superfluous update.
         return "true"
     return f"NOT ({one} <=> {other})"
+
+
+def _failing_on_repeated_keys(load: SparkLoad, rows: DataFrame) -> DataFrame:
+    """Return the same rows; the query fails if a key is repeated."""
+    key = [quote(column) for column in load.key]
+    numbered = rows.withColumn(
+        _NUMBER, sf.row_number().over(Window.partitionBy(*key).orderBy(*key))
+    )
+    second = sf.raise_error(sf.lit(_REPEATED_KEY)).cast("boolean")
+    return numbered.where(sf.when(sf.col(_NUMBER) == 1, sf.lit(True)).otherwise(second))
+
+
+def _same_key(load: SparkLoad) -> str:
+    return " AND ".join(f"t.{quote(c)} = s.{quote(c)}" for c in load.key)
 
 
 def _literal(value: Any) -> str:
@@ -166,371 +476,5 @@ def _literal(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+            return quote_text(value)
     return repr(value)
-
-
-# A table after a load, computed and not written: what came, with its place, and what there is.
-#
-# It is the same as the mutations' own picture, so that a load by Spark can tell of its bad rows all
-# that a load without Spark tells. It costs more than the load, and is made only where one failed.
-
-# The row as it was before, in a merge; NULL for a new one.
-_WAS = "__was"
-_HELD, _CAME = "__held", "__came"
-
-
-class Way(enum.Enum):
-    """How rows come into a table."""
-
-    ADD = enum.auto()
-    REPLACE = enum.auto()
-    MERGE = enum.auto()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pictured:
-    """One table: frames of the rows that came, with their places, and of all rows."""
-
-    placed: Sequence[DataFrame]
-    # New rows and those that are no longer what they were, whole, each with its place.
-    added: DataFrame
-    rows: DataFrame
-    replaced: bool
-
-
-def picture(session: SparkSession, load: SparkLoad, way: Way) -> Pictured:
-    """What a load makes of a table, in a session that shows it as it was before."""
-    placed = read_rows(session, load, placed=True)
-    held = session.table(load.table)
-    if way is Way.MERGE:
-        merged = reduce(
-            lambda rows, frame: _merged(load, held.schema.fields, rows, frame),
-            placed,
-            _unmerged(held),
-        )
-        return Pictured(
-            placed=placed,
-            added=merged.where(_is_added(held)).select(*_columns(held), *PLACE),
-            rows=merged.select(*_columns(held)),
-            replaced=False,
-        )
-    added = whole_rows(session, load, placed, placed=True)
-    came = added.select(*_columns(held))
-    rows = came if way is Way.REPLACE else held.union(came)
-    return Pictured(placed=placed, added=added, rows=rows, replaced=way is Way.REPLACE)
-
-
-def _columns(held: DataFrame) -> list[Column]:
-    return [sf.col(quote(column)) for column in held.columns]
-
-
-def _unmerged(held: DataFrame) -> DataFrame:
-    return held.select(
-        *_columns(held),
-        *(sf.lit(None).cast("bigint").alias(column) for column in PLACE),
-        sf.struct(*_columns(held)).alias(_WAS),
-    )
-
-
-def _merged(
-    load: SparkLoad, fields: Sequence[StructField], rows: DataFrame, frame: DataFrame
-) -> DataFrame:
-    """The rows after one more frame: known keys take its values, the others are added."""
-    given = given_columns(frame)
-    one = rows.withColumn(_HELD, sf.lit(True)).alias("t")
-    other = newest_by_key(load, frame).withColumn(_CAME, sf.lit(True)).alias("s")
-    same = [_of("t", column) == _of("s", column) for column in load.key]
-    came, was = _of("s", _CAME).isNotNull(), _of("t", _HELD).isNotNull()
-    columns = []
-    for column in fields:
-        default = sf.lit(load.defaults.get(column.name)).cast(column.dataType)
-        new = _of("s", column.name) if column.name in given else None
-        value = (
-            sf.when(was, _of("t", column.name)).otherwise(default)
-            if new is None
-            else sf.when(came, new).otherwise(_of("t", column.name))
-        )
-        columns.append(value.alias(column.name))
-    places = [
-        sf.when(came, _of("s", c)).otherwise(_of("t", c)).cast("bigint").alias(c) for c in PLACE
-    ]
-    return one.join(other, same, "full_outer").select(*columns, *places, _of("t", _WAS).alias(_WAS))
-
-
-def _of(side: str, column: str) -> Column:
-    return sf.col(f"{side}.{quote(column)}")
-
-
-def _is_added(held: DataFrame) -> Column:
-    """New, or changed by a row that came."""
-    differs = [
-        differs_sql(field.dataType, quote(field.name), f"{_WAS}.{quote(field.name)}")
-        for field in held.schema.fields
-    ]
-    came = " AND ".join(f"{column} IS NOT NULL" for column in PLACE)
-    return sf.expr(f"{came} AND ({_WAS} IS NULL OR {' OR '.join(differs)})")
-
-
-# Whether rows that a load staged may break what their tables demand: a quick look by Spark.
-#
-# It may doubt rows that are right, never the other way round. Who doubts makes a picture of the
-# tables, and judges by that.
-
-# Where rows are laid out by their key, equal ones lie together and need not be brought together.
-_GROUPED = (
-    "spark.sql.sources.v2.bucketing.enabled",
-    "spark.sql.iceberg.planning.preserve-data-grouping",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadCheck:
-    """One table after a load: the rows that came, what holds for it, and where others are."""
-
-    table: str
-    rows: Sequence[DataFrame]
-    constraints: Constraints
-    merged: bool = False
-    # A merge adds no row whose key is there, so where keys were unique they still are.
-    keys_hold: bool = False
-    # Where they are not known to have been unique: all keys, or those that came.
-    looks_at_all_keys: bool = False
-    # SQL names of datasets that it refers to, each with its key; a missing one shows nothing.
-    referred: dict[str, tuple[str, str]] = field(default_factory=dict)
-    # Tables that refer to it: SQL name, column. Asked only where rows went.
-    referring: tuple[tuple[str, str], ...] = ()
-
-
-def is_doubtful(session: SparkSession, check: LoadCheck) -> bool:
-    """Whether anything is found that should not be there."""
-    return any(bool(signs.limit(1).collect()) for signs in _signs(session, check))
-
-
-def keys_are_doubtful(session: SparkSession, check: LoadCheck) -> bool:
-    """Whether a key is there twice, of those that came or of all."""
-    key = check.constraints.key
-    rows = () if check.looks_at_all_keys else check.rows
-    return bool(_counted(session, check.table, rows, key).where("count > 1").limit(1).collect())
-
-
-def _signs(session: SparkSession, check: LoadCheck) -> Iterator[DataFrame]:
-    """Frames that are empty if all is well."""
-    demands = check.constraints
-    for column, allowed in demands.enums.items():
-        for values in _came(session, check, column):
-            yield values.where(~sf.col("value").isin(list(allowed)))
-    for columns in demands.unique:
-        yield _counted(session, check.table, check.rows, columns).where("count > 1")
-    for limit in demands.cardinality:
-        yield _counted(session, check.table, check.rows, (limit.per,)).where(
-            sf.col("count") > limit.max
-        )
-    for reference in demands.references:
-        place = check.referred.get(reference.dataset)
-        for values in _came(session, check, reference.column):
-            yield _may_be_orphans(session, values, place)
-    for table, column in check.referring:
-        values = session.table(table).select(sf.col(quote(column)).alias("value"))
-        yield _may_be_orphans(session, values, (check.table, demands.key[0]))
-
-
-def _counted(
-    session: SparkSession, table: str, rows: Sequence[DataFrame], columns: tuple[str, ...]
-) -> DataFrame:
-    """How often the table has the values that came; all of its values where others came too."""
-    for option in _GROUPED:
-        session.conf.set(option, "true")
-    held = session.table(table).dropna(subset=list(columns))
-    having = [frame for frame in rows if set(columns) <= set(frame.columns)]
-    if having and len(having) == len(rows):
-        names = [quote(column) for column in columns]
-        came = reduce(lambda a, b: a.union(b), (frame.select(*names) for frame in having))
-        held = held.join(came, list(columns), "left_semi")
-    return held.groupBy(*(quote(c) for c in columns)).count()
-
-
-def _came(session: SparkSession, check: LoadCheck, column: str) -> Iterator[DataFrame]:
-    """The values that rows have in a column after they came, whichever columns their file has."""
-    for frame in check.rows:
-        value = sf.col(quote(column)).alias("value")
-        if column in frame.columns:
-            yield frame.select(value)
-        elif check.merged:
-            # A row that was there keeps what it has in other columns, and is judged by that too.
-            keys = frame.select(*(quote(c) for c in check.constraints.key))
-            held = session.table(check.table).join(keys, list(check.constraints.key), "left_semi")
-            yield held.select(value)
-        elif (default := check.constraints.defaults.get(column)) is not None:
-            kind = session.table(check.table).schema[column].dataType
-            yield session.range(1).select(sf.lit(default).cast(kind).alias("value"))
-
-
-def _may_be_orphans(
-    session: SparkSession, values: DataFrame, place: tuple[str, str] | None
-) -> DataFrame:
-    known = values.dropna()
-    if place is None:
-        return known
-    keys = session.table(place[0]).select(sf.col(quote(place[1])).alias("key"))
-    return known.join(keys, known["value"] == keys["key"], "left_anti")
-
-
-# What is wrong with rows that came, over pictures of the tables: each violation with its place.
-#
-# The counterpart of the mutations' own validator, kind by kind and in its order.
-
-_LIMIT = 100
-_COUNT = "__count"
-_WHERE = "__where"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """One table that was loaded: its picture, what holds for it, and what is around it."""
-
-    dataset: str
-    table: Pictured
-    constraints: Constraints
-    required: Sequence[str]
-    # Tables that it refers to: all their rows, and the name of their key.
-    referred: Mapping[str, tuple[DataFrame, str]] = field(default_factory=dict)
-    # Tables that refer to it: dataset, all its rows, column.
-    referring: Sequence[tuple[str, DataFrame, str]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A violation as Spark has it: values of its own types, and the place of a row to blame."""
-
-    dataset: str
-    kind: ViolationKind
-    columns: tuple[str, ...]
-    values: tuple[Any, ...]
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    # The number of the file among those given, and how many rows of it stand before.
-    place: tuple[int, int] | None = None
-
-
-def find_violations(judged: Judged) -> Iterator[Found]:
-    """Everything that is wrong after the load, up to a limit of each sort."""
-    demands = judged.constraints
-    yield from _missing(judged)
-    yield from _outside_enums(judged)
-    if demands.key:
-        yield from _doubled(judged, demands.key, ViolationKind.KEY)
-    for columns in demands.unique:
-        yield from _doubled(judged, columns, ViolationKind.UNIQUE)
-    yield from _too_many(judged)
-    yield from _orphans(judged)
-    yield from _orphaned(judged)
-
-
-def _missing(judged: Judged) -> Iterator[Found]:
-    added = judged.table.added
-    key = judged.constraints.key or (judged.table.rows.columns[0],)
-    for column in judged.required:
-        # The row is named by its key, unless it is the key that is missing.
-        named = () if column in key else key
-        bad = added.where(sf.col(quote(column)).isNull()).orderBy(*PLACE).limit(_LIMIT)
-        place = sf.struct(*PLACE).alias(_WHERE)
-        for *values, at in _collect(bad.select(*map(quote, named), place)):
-            columns = (column, *named)
-            yield _found(judged, ViolationKind.REQUIRED, columns, (None, *values), at)
-
-
-def _outside_enums(judged: Judged) -> Iterator[Found]:
-    for column, allowed in judged.constraints.enums.items():
-        bad = judged.table.added.where(~sf.col(quote(column)).isin(list(allowed)))
-        for value, at in _first(bad, column):
-            facts = {"allowed": list(allowed)}
-            yield _found(judged, ViolationKind.ENUM, (column,), (value,), at, **facts)
-
-
-def _doubled(judged: Judged, columns: tuple[str, ...], kind: ViolationKind) -> Iterator[Found]:
-    for *values, count, at in _crowded(judged, columns, at_most=1):
-        yield _found(judged, kind, columns, tuple(values), at, count=count)
-
-
-def _too_many(judged: Judged) -> Iterator[Found]:
-    for limit in judged.constraints.cardinality:
-        for value, count, at in _crowded(judged, (limit.per,), at_most=limit.max):
-            facts = {"count": count, "max": limit.max}
-            yield _found(judged, ViolationKind.CARDINALITY, (limit.per,), (value,), at, **facts)
-
-
-def _crowded(judged: Judged, columns: tuple[str, ...], *, at_most: int) -> Iterator[list[Any]]:
-    """Values of added rows that more rows have than may, each with the last row that brought it."""
-    names = [quote(column) for column in columns]
-    came = (
-        judged.table.added.dropna(subset=list(columns))
-        .groupBy(*names)
-        .agg(sf.max(sf.struct(*PLACE)).alias(_WHERE))
-    )
-    counted = judged.table.rows.groupBy(*names).agg(sf.count("*").alias(_COUNT))
-    crowded = counted.where(sf.col(_COUNT) > at_most).join(came, list(columns))
-    found = crowded.orderBy(*names).limit(_LIMIT).select(*names, _COUNT, _WHERE)
-    return _collect(found)
-
-
-def _orphans(judged: Judged) -> Iterator[Found]:
-    """Added rows that refer to nothing."""
-    for reference in judged.constraints.references:
-        bad = judged.table.added.where(sf.col(quote(reference.column)).isNotNull())
-        if reference.dataset in judged.referred:
-            rows, key = judged.referred[reference.dataset]
-            held = rows.select(sf.col(quote(key)).alias("__key"))
-            bad = bad.join(held, sf.col(quote(reference.column)) == sf.col("__key"), "left_anti")
-        for value, at in _first(bad, reference.column):
-            facts = {"refers_to": reference.dataset}
-            columns = (reference.column,)
-            yield _found(judged, ViolationKind.REFERENCE, columns, (value,), at, **facts)
-
-
-def _orphaned(judged: Judged) -> Iterator[Found]:
-    """Rows of other tables that refer to what is gone, which only a replacement leaves."""
-    if len(judged.constraints.key) != 1 or not judged.table.replaced:
-        return
-    kept = judged.table.rows.select(sf.col(quote(judged.constraints.key[0])).alias("__key"))
-    for dataset, rows, column in judged.referring:
-        values = rows.select(sf.col(quote(column)).alias("__value")).dropna().distinct()
-        lost = values.join(kept, sf.col("__value") == sf.col("__key"), "left_anti")
-        for (value,) in _collect(lost.orderBy("__value").limit(_LIMIT)):
-            yield Found(
-                dataset=dataset,
-                kind=ViolationKind.REFERENCE,
-                columns=(column,),
-                values=(value,),
-                detail={"refers_to": judged.dataset},
-            )
-
-
-def _first(bad: DataFrame, column: str) -> Iterator[list[Any]]:
-    """Each value of a column, with the first row that brought it."""
-    place = sf.min(sf.struct(*PLACE)).alias(_WHERE)
-    return _collect(bad.groupBy(quote(column)).agg(place).orderBy(quote(column)).limit(_LIMIT))
-
-
-def _collect(frame: DataFrame) -> Iterator[list[Any]]:
-    """Rows as lists of Python values, a place as the last where there is one."""
-    for row in frame.toArrow().to_pylist():
-        yield list(row.values())
-
-
-def _found(
-    judged: Judged,
-    kind: ViolationKind,
-    columns: tuple[str, ...],
-    values: tuple[Any, ...],
-    at: Mapping[str, int],
-    **detail: Any,
-) -> Found:
-    file = int(at[FILE])
-    return Found(
-        dataset=judged.dataset,
-        kind=kind,
-        columns=columns,
-        values=values,
-        detail=detail,
-        place=(file, rows_before(judged.table.placed, file, int(at[ROW]))),
-    )

@@ -1,4 +1,4 @@
-"""Writing a table's small files together by Spark: Iceberg's own action, with our measures."""
+"""Table maintenance on Spark: compacts small files, and reads the manifests of a large store."""
 
 from __future__ import annotations
 
@@ -10,30 +10,70 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headgate.errors import HeadgateError, StorageUnavailable
-from headgate.storage.address import open_store
-from headgate.storage.keys import key_below
-from headgate.tables.named_files import ManifestRef, get_below, open_manifests
+from headgate.spark.session import CATALOG
+from headgate.spark.sql import quote, quote_text
+from headgate.storage.address import key_below, open_store
+from headgate.tables.referenced_files import ManifestRef, get_below, open_manifests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# --- compaction -----------------------------------------------------------------------------
 
-# Reading the manifests of a large store with many processes: Spark's Python workers.
+_TARGET_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """A rewrite of a table's small files, and the order of its rows afterwards."""
+
+    namespace: tuple[str, ...]
+    name: str
+    sort: Sequence[str]
+    # Smaller files are rewritten.
+    small_bytes: int
+    # Also rewrites the large files: their layout is not the table's current one.
+    everything: bool
+
+
+def compact(session: Any, compaction: Compaction) -> None:
+    """Rewrite files in the working version by Iceberg's own action; rows do not change."""
+    options = {
+        "target-file-size-bytes": str(max(_TARGET_BYTES, compaction.small_bytes)),
+        "min-file-size-bytes": str(compaction.small_bytes),
+        "min-input-files": "2",
+        "delete-file-threshold": "1",
+        "rewrite-all": str(compaction.everything).lower(),
+    }
+    listed = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
+    table = ".".join(map(quote, (*compaction.namespace, compaction.name)))
+    order = ""
+    if compaction.sort:
+        columns = ", ".join(f"{quote(column)} ASC" for column in compaction.sort)
+        order = f"strategy => 'sort', sort_order => {quote_text(columns)}, "
+    session.sql(
+        f"CALL {CATALOG}.system.rewrite_data_files(table => {quote_text(table)}, {order}"
+        f"options => map({listed}))"
+    )
+
+
+# --- manifests ------------------------------------------------------------------------------
 #
-# The workers run the same code as this process would, so the result is the same; they need the same
-# Python environment, as on any cluster that runs Headgate's transforms.
+# Spark's Python workers run the same code as this process would, so the result is the same. They
+# need the same Python environment, as on any cluster that runs Headgate's transforms.
 
-# About four seconds of reading: long beside what a task costs, short beside a whole mark.
+# About four seconds of reading: long compared with the cost of a task, short with the whole mark.
 _BYTES_PER_TASK = 32 * 1024 * 1024
 _FEWEST_TASKS = 8
 _IN = "path string, length bigint, files bigint"
-_OUT = "path string, trouble string"
+_OUT = "path string, failure string"
+_OUT_ARROW = pa.schema([("path", pa.string()), ("failure", pa.string())])
 
 
 def mark_on_spark(
     session: SparkSession, url: str, options: Mapping[str, str], manifests: Sequence[ManifestRef]
 ) -> Iterator[str]:
-    """The addresses in the store at `url` that these manifests of it name, each once."""
+    """Yield the addresses in the store at `url` that its manifests name, each once."""
     if not manifests:
         return
     size = sum(manifest.length for manifest in manifests)
@@ -46,68 +86,21 @@ def mark_on_spark(
         .distinct()
     )
     for row in named.toLocalIterator():
-        if row.trouble is not None:
-            raise StorageUnavailable(where=row.path, reason=row.trouble)
+        if row.failure is not None:
+            raise StorageUnavailable(where=row.path, reason=row.failure)
         yield row.path
 
 
 def _read(url: str, options: dict[str, str], batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-    """Runs in a worker; what cannot be read comes back as a row that says so."""
+    """Run in a worker; a manifest that cannot be read becomes a row with the failure."""
     reader = open_manifests(partial(get_below, open_store(url, options)))
     for batch in batches:
         for row in batch.to_pylist():
+            failure: list[str | None]
             try:
                 paths = [p for p in reader.paths(ManifestRef(**row)) if key_below(url, p)]
-                trouble = [None for _ in paths]
+                failure = [None for _ in paths]
             except HeadgateError as error:
-                paths, trouble = [row["path"]], [error.message.rstrip(".")]  # type: ignore[list-item]
-            columns = {"path": paths, "trouble": trouble}
-            yield pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
-
-
-_SCHEMA = pa.schema([("path", pa.string()), ("trouble", pa.string())])
-
-
-_TARGET_BYTES = 512 * 1024 * 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compaction:
-    """What is to be written together, and in which order rows lie then."""
-
-    namespace: tuple[str, ...]
-    name: str
-    sort: Sequence[str]
-    # Files under it are small.
-    small_bytes: int
-    # Also those that are large enough: their layout is not the table's any more.
-    everything: bool
-
-
-def compact(session: Any, asked: Compaction) -> None:
-    """Rewrites files in the session's working version; rows stay what they are."""
-    options = {
-        "target-file-size-bytes": str(max(_TARGET_BYTES, asked.small_bytes)),
-        "min-file-size-bytes": str(asked.small_bytes),
-        "min-input-files": "2",
-        "delete-file-threshold": "1",
-        "rewrite-all": str(asked.everything).lower(),
-    }
-    told = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
-    table = ".".join(_quote(part) for part in (*asked.namespace, asked.name))
-    order = ""
-    if asked.sort:
-        columns = ", ".join(f"{_quote(column)} ASC" for column in asked.sort)
-        order = f"strategy => 'sort', sort_order => '{_escape(columns)}', "
-    session.sql(
-        f"CALL headgate.system.rewrite_data_files(table => '{_escape(table)}', {order}"
-        f"options => map({told}))"
-    )
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+                paths, failure = [row["path"]], [error.message.rstrip(".")]
+            columns = {"path": paths, "failure": failure}
+            yield pa.RecordBatch.from_pydict(columns, schema=_OUT_ARROW)

@@ -1,4 +1,7 @@
-"""Spark inside this process: a local JVM, and sessions that each see one context."""
+"""Spark settings as plain mappings, a Spark in this process, and sessions that each have a catalog.
+
+The catalog of a session is one context of an Iceberg endpoint.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +9,44 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headgate.model.names import DatasetName
 from headgate.settings import Settings
-from headgate.spark.jvm import JvmProcess, Launch, connect, launch, spark_home, startup_failed
+from headgate.spark.jvm import JvmProcess, Launch, open_gateway, spark_home, starting_jvm
+from headgate.spark.sql import quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    # Re-exported: this room is the only one that imports PySpark, and others annotate with these.
+    from pyspark.sql import DataFrame as DataFrame
+    from pyspark.sql import SparkSession as SparkSession
 
-
-# Settings of Spark as plain mappings: of the JVM, and of a session's catalog.
+# --- settings -------------------------------------------------------------------------------
 
 CATALOG = "headgate"
-# Where workers on other machines have their Python; else they are given this process's path.
-PYTHON_OF_WORKERS = "spark.pyspark.python"
-DEFAULT_CATALOG = "spark.sql.defaultCatalog"
+# The Python of workers on other machines; by default they get the path of this process's Python.
+WORKER_PYTHON = "spark.pyspark.python"
+_DEFAULT_CATALOG = "spark.sql.defaultCatalog"
 _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-# What Java's S3 client reads from its environment.
+# The variables that Java's S3 client reads.
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def jvm_conf(
-    *,
-    jars: Sequence[Path],
-    master: str = "local[*]",
-    app_name: str = "headgate",
-    extra: Mapping[str, str] = _NOTHING,
+    *, jars: Sequence[Path], master: str = "local[*]", extra: Mapping[str, str] = _NOTHING
 ) -> dict[str, str]:
-    """What a JVM is started with: quiet, Iceberg on board; `extra` wins, lists are joined."""
+    """Return the settings of a JVM with Iceberg; `extra` overrides them, and lists are joined."""
     conf = {
         "spark.master": master,
-        "spark.app.name": app_name,
+        "spark.app.name": "headgate",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.catalogImplementation": "in-memory",
-        # As PySpark has it: else executors keep what a job ships from the sessions that need it.
+        # PySpark's own default. With isolation, executors hide the files that a job ships from
+        # the sessions that need them.
         "spark.sql.artifact.isolation.enabled": "false",
         **extra,
     }
@@ -52,22 +55,23 @@ def jvm_conf(
         conf.setdefault("spark.sql.shuffle.partitions", "8")
     conf["spark.sql.extensions"] = _joined(extra.get("spark.sql.extensions"), _ICEBERG_EXTENSIONS)
     conf["spark.jars"] = _joined(extra.get("spark.jars"), *(jar.as_uri() for jar in jars))
-    conf["spark.driver.extraJavaOptions"] = " ".join(
-        part
-        for part in (
-            f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
-            extra.get("spark.driver.extraJavaOptions"),
-        )
-        if part
+    conf["spark.driver.extraJavaOptions"] = _joined(
+        f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        extra.get("spark.driver.extraJavaOptions"),
+        separator=" ",
     )
     return conf
 
 
-def executor_credentials(settings: Settings) -> dict[str, str]:
-    """The S3 credentials of this process for the executors of a cluster, as their environment.
+def _joined(*parts: str | None, separator: str = ",") -> str:
+    return separator.join(part for part in parts if part)
 
-    A local JVM has this process's environment. The names make Spark redact the values wherever it
-    shows its settings.
+
+def executor_credentials(settings: Settings) -> dict[str, str]:
+    """Return this process's S3 credentials as the environment of a cluster's executors.
+
+    A local JVM inherits this process's environment. The names make Spark redact the values wherever
+    it shows its settings.
     """
     if settings.spark.master.startswith("local") or not settings.warehouse.startswith("s3:"):
         return {}
@@ -78,57 +82,49 @@ def executor_credentials(settings: Settings) -> dict[str, str]:
     }
 
 
-def catalog_conf(
-    *,
-    uri: str,
-    warehouse: str,
-    token: str | None = None,
-    name: str = CATALOG,
-    s3: Mapping[str, str] = _NOTHING,
-) -> dict[str, str]:
-    """A session's catalog: one context of an Iceberg endpoint, which is the `warehouse`."""
+def catalog_conf(*, uri: str, warehouse: str, token: str | None = None) -> dict[str, str]:
+    """Return the settings of a session's catalog: one context, the `warehouse`, of an endpoint."""
     options = {
         "type": "rest",
         "uri": uri,
         "warehouse": warehouse,
-        # A cached table would hide what others publish on the branch.
+        # A cached table would hide what other writers publish on the branch.
         "cache-enabled": "false",
         "rest-metrics-reporting-enabled": "false",
-        **s3,
     }
     if token:
-        # An opaque bearer token: there is nothing to refresh, nor anybody to ask for it.
+        # An opaque bearer token: the endpoint has no OAuth server that could refresh it.
         options |= {"token": token, "token-refresh-enabled": "false"}
-    return named_catalog(name, options)
+    return iceberg_catalog_conf(options)
 
 
-def named_catalog(name: str, options: Mapping[str, str]) -> dict[str, str]:
-    """An Iceberg catalog under this name, which is also the session's current one."""
-    prefix = f"spark.sql.catalog.{name}"
+def iceberg_catalog_conf(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of an Iceberg catalog `headgate`, the session's current catalog."""
+    prefix = f"spark.sql.catalog.{CATALOG}"
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{key}": value for key, value in options.items()},
-        DEFAULT_CATALOG: name,
+        _DEFAULT_CATALOG: CATALOG,
     }
 
 
-def _joined(*parts: str | None) -> str:
-    return ",".join(part for part in parts if part)
+def table_identifier(name: DatasetName) -> str:
+    """Return the quoted name of a dataset in Spark SQL."""
+    return ".".join(map(quote, (CATALOG, *name.namespace, name.name)))
+
+
+# --- a Spark in this process ----------------------------------------------------------------
 
 
 class LocalSpark:
-    """A JVM of this process with one SparkContext; `bind` makes sessions of it."""
+    """A JVM of this process with one SparkContext; `bind_catalog` makes sessions of it."""
 
     def __init__(self, jvm: JvmProcess, session: SparkSession) -> None:
         self._jvm = jvm
         self.session = session
 
-    @property
-    def jvm_pid(self) -> int:
-        return self._jvm.pid
-
     def stop(self) -> None:
-        """Ends the session and its JVM; PySpark may then start another in this process."""
+        """End the session and its JVM; PySpark may then start another in this process."""
         from pyspark import SparkContext  # noqa: PLC0415  (optional, and slow)
 
         self.session.stop()
@@ -141,59 +137,43 @@ class LocalSpark:
 
 
 def start(request: Launch) -> LocalSpark:
-    """A JVM and the SparkSession of this process, with nothing said on the terminal."""
+    """Start a JVM and the SparkSession of this process; nothing is printed on the terminal."""
     spark_home()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional, and slow)
     from pyspark.sql import SparkSession  # noqa: PLC0415  (optional, and slow)
 
-    jvm = launch(request)
-    try:
+    with starting_jvm(request) as jvm:
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(request.conf.items()))
-        context = SparkContext(conf=conf, gateway=connect(jvm.address))
-        context.pythonExec = request.conf.get(PYTHON_OF_WORKERS, sys.executable)
+        context = SparkContext(conf=conf, gateway=open_gateway(jvm.address))
+        context.pythonExec = request.conf.get(WORKER_PYTHON, sys.executable)
         return LocalSpark(jvm, SparkSession(context))
-    except BaseException as error:
-        jvm.end()
-        if isinstance(error, Exception):
-            raise startup_failed("its SparkContext", request.log_path) from error
-        raise
 
 
-def bind(
-    spark: SparkSession,
-    *,
-    uri: str,
-    context: str,
-    token: str | None = None,
-    s3: Mapping[str, str] | None = None,
-) -> SparkSession:
-    """A new session of the same JVM whose catalog `headgate` is that context of the endpoint."""
-    return bind_catalog(spark, catalog_conf(uri=uri, warehouse=context, token=token, s3=s3 or {}))
+# --- sessions -------------------------------------------------------------------------------
 
 
 def bind_catalog(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A new session with these settings: a catalog is read at first use and never re-pointed."""
-    return point(spark.newSession(), conf)
+    """Return a new session with these settings: the catalog of a session cannot be changed."""
+    return use_catalog(spark.newSession(), conf)
 
 
-def point(session: Any, conf: Mapping[str, str]) -> SparkSession:
-    """Gives a session its settings and its catalog, which is loaded and made current at once.
+def use_catalog(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Set the settings of a new session, load its catalog at once, and make it current.
 
-    Some of Spark's calls read the settings of whichever session was active last in their thread:
-    a catalog that such a call loads first would be another session's, on another branch.
+    Some calls of Spark read the settings of the session that was active last in their thread. A
+    catalog that such a call loads first would be another session's, on another branch.
     """
-    configure(session, {name: conf[name] for name in conf if name != DEFAULT_CATALOG})
-    if catalog := conf.get(DEFAULT_CATALOG):
-        # Before it is the default: USE does nothing where it believes to be there already.
-        session.sql(f"use `{catalog}`")
-        configure(session, {DEFAULT_CATALOG: catalog})
-    bound: SparkSession = session
-    return bound
+    configure(session, {name: conf[name] for name in conf if name != _DEFAULT_CATALOG})
+    if catalog := conf.get(_DEFAULT_CATALOG):
+        # Before it is the default: USE does nothing if the catalog is current already.
+        session.sql(f"use {quote(catalog)}")
+        configure(session, {_DEFAULT_CATALOG: catalog})
+    return session
 
 
-def configure(session: Any, conf: Mapping[str, str]) -> SparkSession:
+def configure(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Set the settings of a session."""
     for name, value in conf.items():
         session.conf.set(name, value)
-    bound: SparkSession = session
-    return bound
+    return session

@@ -1,4 +1,7 @@
-"""One SQL text in a bound session, its rows as plain values that JSON can carry."""
+"""Runs one SQL statement in a bound session: rows as JSON values, failures as Headgate's errors.
+
+Also quotes identifiers and texts for the SQL that other modules of this room generate.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,60 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headgate.errors import (
-    ClientCleanupRefused,
-    Exists,
-    HeadgateError,
-    InvalidStatement,
-    StatementFailed,
-    UnknownInStatement,
-)
+from headgate import errors
 from headgate.errors.families import kinds_by_code, rebuild
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Errors that PySpark raises are told once: by whoever catches them.
+def quote(name: str) -> str:
+    """Quote an identifier."""
+    return "`" + name.replace("`", "``") + "`"
 
-_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+def quote_text(text: str) -> str:
+    """Quote a string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlResult:
+    """The result of a statement: its columns in order, and its rows."""
+
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+
+
+def run_sql(session: SparkSession, text: str) -> SqlResult:
+    """Run one statement; a statement without a result set has no columns and no rows."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (optional: PySpark brings it)
+    from pyspark.errors import (  # noqa: PLC0415  (optional, and slow)
+        AnalysisException,
+        PySparkException,
+    )
+
+    try:
+        with without_error_log():
+            frame = session.sql(text)
+            columns = _distinct(frame.columns)
+            types = [field.dataType for field in frame.schema.fields]
+            rows = [map(_json_value, row, types) for row in frame.collect()]
+    except (PySparkException, Py4JJavaError) as error:
+        raise failure_of(str(error), analysed=isinstance(error, AnalysisException)) from error
+    return SqlResult(columns=columns, rows=[dict(zip(columns, row, strict=True)) for row in rows])
 
 
 @contextmanager
-def told_once() -> Iterator[None]:
-    """Within the block PySpark does not also log its errors, a screenful of JSON for each."""
+def without_error_log() -> Iterator[None]:
+    """Keep PySpark from logging errors that the caller reports: a screenful of JSON for each."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415  (optional, and slow)
 
-    # PySpark's own way to get at them: made otherwise they could not take what it says.
-    loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS]
+    # From PySpark's own factory: loggers of another class reject the arguments that it logs with.
+    loggers = [
+        PySparkLogger.getLogger(name)
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+    ]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
@@ -47,91 +78,63 @@ def told_once() -> Iterator[None]:
             logger.disabled = disabled
 
 
+# --- failures -------------------------------------------------------------------------------
+
 # `org.apache.iceberg.exceptions.ForbiddenException: ` and the like.
 _CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
-# As the endpoint words its refusals, and Iceberg's client passes them on.
-_TOLD = re.compile(r"^(?:[A-Z][a-z]+(?: [a-z]+)*: )?(?P<message>.+) \[(?P<code>[a-z_]+)\]$")
-# As Iceberg's client words it before it asks anybody.
-_KEPT_FROM_CLIENTS = "GC is disabled"
-# Spark's own words for a name that means nothing.
-_UNKNOWN = ("[TABLE_OR_VIEW_NOT_FOUND]", "[SCHEMA_NOT_FOUND]")
-_TAKEN = ("[TABLE_OR_VIEW_ALREADY_EXISTS]", "[SCHEMA_ALREADY_EXISTS]")
+# The form in which the endpoint sends errors, with the prefix that Iceberg's client may add. Some
+# messages of the endpoint start like a prefix themselves.
+_ENDPOINT_ERROR = re.compile(
+    r"^(?:(?!Table |Namespace |Requirement )[A-Z][a-z]+(?: [a-z]+)*: )?"
+    r"(?P<message>.+) \[(?P<code>[a-z_]+)\]$"
+)
+# Raised by Iceberg's client itself: the tables have `gc.enabled` off.
+_GC_DISABLED = "GC is disabled"
+_NOT_FOUND = ("[TABLE_OR_VIEW_NOT_FOUND]", "[SCHEMA_NOT_FOUND]")
+_ALREADY_EXISTS = ("[TABLE_OR_VIEW_ALREADY_EXISTS]", "[SCHEMA_ALREADY_EXISTS]")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SqlResult:
-    """What a statement answered: its columns in order, and its rows."""
+def failure_of(details: str, *, analysed: bool) -> errors.HeadgateError:
+    """Return the error for Spark's message; an error of the catalog is rebuilt from its code.
 
-    columns: tuple[str, ...]
-    rows: list[dict[str, Any]]
-
-
-def run_sql(session: SparkSession, text: str) -> SqlResult:
-    """Runs one statement; a statement that answers nothing has no columns and no rows."""
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (optional: PySpark brings it)
-    from pyspark.errors import (  # noqa: PLC0415  (optional, and slow)
-        AnalysisException,
-        PySparkException,
-    )
-
-    try:
-        with told_once():
-            return _run(session, text)
-    except (PySparkException, Py4JJavaError) as error:
-        raise failure_of(str(error), analysed=isinstance(error, AnalysisException)) from error
-
-
-def _run(session: SparkSession, text: str) -> SqlResult:
-    frame = session.sql(text)
-    columns = _distinct(frame.columns)
-    types = [field.dataType for field in frame.schema.fields]
-    return SqlResult(
-        columns=columns,
-        rows=[
-            dict(zip(columns, (plain(*pair) for pair in zip(row, types, strict=True)), strict=True))
-            for row in frame.collect()
-        ],
-    )
-
-
-def failure_of(details: str, *, analysed: bool) -> HeadgateError:
-    """What went wrong: what the catalog refused, as itself; what Spark did, by whose fault it is.
-
-    `analysed`: Spark found it in the statement, before it began to work.
+    `analysed`: Spark rejected the statement before it started to execute it.
     """
     reason = _reason(details)
-    if told := _TOLD.search(reason):
-        kind = kinds_by_code().get(told["code"])
+    if sent := _ENDPOINT_ERROR.search(reason):
+        kind = kinds_by_code().get(sent["code"])
         if kind is not None:
-            return rebuild(kind, told["message"], {"details": details})
-    if _KEPT_FROM_CLIENTS in reason:
-        return ClientCleanupRefused(what="what deletes a table's files or history")
-    if reason.startswith(_UNKNOWN):
-        return UnknownInStatement(reason=reason, details=details)
-    if reason.startswith(_TAKEN):
-        return Exists(f"Spark cannot do this: {reason}", reason=reason, details=details)
+            return rebuild(kind, sent["message"], {"details": details})
+    if _GC_DISABLED in reason:
+        return errors.ClientCleanupRefused(what="deleting a table's files or history")
+    if reason.startswith(_NOT_FOUND):
+        return errors.UnknownInStatement(reason=reason, details=details)
+    if reason.startswith(_ALREADY_EXISTS):
+        return errors.Exists(f"Spark cannot do this: {reason}", reason=reason, details=details)
     if analysed:
-        return InvalidStatement(reason=reason, details=details)
-    return StatementFailed(reason=reason, details=details)
+        return errors.InvalidStatement(reason=reason, details=details)
+    return errors.StatementFailed(reason=reason, details=details)
 
 
 def _reason(details: str) -> str:
-    """The first line that says what went wrong, without the class of the error before it."""
+    """Return the first line with a message, without the class of the exception before it."""
     lines = details.removeprefix("An error occurred while calling ").strip().splitlines()
-    spoken = next((line for line in lines if line.startswith(": ")), lines[0] if lines else "")
-    return _CLASS.sub("", spoken.removeprefix(": ")).strip()
+    message = next((line for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return _CLASS.sub("", message.removeprefix(": ")).strip()
 
 
-def plain(value: Any, kind: Any) -> Any:
-    """A value of this Spark type as JSON has it: what has no number or text of its own is text."""
+# --- values ---------------------------------------------------------------------------------
+
+
+def _json_value(value: Any, kind: Any) -> Any:
+    """Return a value of this Spark type as JSON; types that JSON does not have become text."""
     match value:
         case None | bool() | int() | str():
             return value
         case float():
-            # JSON has no word for these; Spark's SQL spells them so.
-            return value if value - value == 0 else _unreal(value)
+            # JSON has no NaN and no infinity; these are their names in Spark SQL.
+            return value if value - value == 0 else _not_finite(value)
         case datetime.datetime() if kind.typeName() == "timestamp":
-            # PySpark gives a moment in the local time of this process and does not say so.
+            # PySpark returns it in the local time of this process, without a zone.
             return value.astimezone(datetime.UTC).isoformat()
         case decimal.Decimal():
             # As text: a reader's float would round it.
@@ -143,30 +146,28 @@ def plain(value: Any, kind: Any) -> Any:
         case bytes() | bytearray():
             return base64.b64encode(value).decode()
         case dict():
-            return {_key(key, kind): plain(item, kind.valueType) for key, item in value.items()}
+            return {
+                str(_json_value(key, kind.keyType)): _json_value(item, kind.valueType)
+                for key, item in value.items()
+            }
         case list():
-            return [plain(item, kind.elementType) for item in value]
+            return [_json_value(item, kind.elementType) for item in value]
         case tuple() if kind.typeName() == "struct":
             return {
-                field.name: plain(item, field.dataType)
+                field.name: _json_value(item, field.dataType)
                 for field, item in zip(kind.fields, value, strict=True)
             }
     return str(value)
 
 
-def _unreal(value: float) -> str:
+def _not_finite(value: float) -> str:
     if value != value:
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _key(key: Any, kind: Any) -> str:
-    made = plain(key, kind.keyType)
-    return made if isinstance(made, str) else str(made)
-
-
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Column names that can be keys: a name used before gets a number."""
+    """Return column names that can be keys: a repeated name gets a number."""
     seen: dict[str, int] = {}
     result = []
     for name in names:

@@ -1,4 +1,7 @@
-"""Objects as files below a directory, durable and never seen half-written."""
+"""Objects as files below a directory, durable and never visible half-written.
+
+Also the rules for object keys and the reading of local files, which every store shares.
+"""
 
 from __future__ import annotations
 
@@ -15,78 +18,14 @@ from contextlib import contextmanager
 from io import RawIOBase
 from pathlib import Path
 
-from headgate.errors import FileChanged, ObjectNotFound, StorageUnavailable
+from headgate.errors import FileChanged, ObjectNotFound, StorageUnavailable, UnsafePath
 from headgate.model.ids import Instant
-from headgate.model.ports import ObjectInfo
-from headgate.storage.keys import INCOMING, check_key, check_prefix
-
-# Reading a local file that somebody else may be writing to.
+from headgate.model.object_store import ObjectInfo
 
 CHUNK_BYTES = 1024 * 1024
-
-
-def read_checked(source: Path, sha256: str | None) -> Iterator[bytes]:
-    """The file in chunks; ends in `FileChanged` if a digest is given and they do not have it."""
-    seen = hashlib.sha256()
-    try:
-        with source.open("rb", buffering=0) as file:
-            while chunk := file.read(CHUNK_BYTES):
-                seen.update(chunk)
-                yield chunk
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageUnavailable(where=str(source), reason=reason) from error
-    if sha256 is not None and seen.hexdigest() != sha256:
-        raise FileChanged(path=str(source))
-
-
-class HashedFile:
-    """A local file in chunks that is hashed on the way; never one behind a link put in its place.
-
-    A second thread hashes a chunk while whoever asked for it writes it, so that a large file
-    takes as long as the slower of the two.
-    """
-
-    def __init__(self, source: Path) -> None:
-        self._source = source
-        self._seen = hashlib.sha256()
-        self.size = 0
-
-    @property
-    def sha256(self) -> str:
-        """Of what has been read so far."""
-        return self._seen.hexdigest()
-
-    def __iter__(self) -> Iterator[bytes]:
-        with (
-            os.fdopen(self._open(), "rb", buffering=0) as file,
-            ThreadPoolExecutor(1, thread_name_prefix="headgate-hash") as pool,
-        ):
-            while chunk := self._read(file):
-                hashed = pool.submit(self._seen.update, chunk)
-                yield chunk
-                hashed.result()
-                self.size += len(chunk)
-
-    def _open(self) -> int:
-        try:
-            return os.open(self._source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno in {errno.ENOENT, errno.ELOOP}:
-                raise FileChanged(path=str(self._source)) from error
-            raise self._unreadable(error) from error
-
-    def _read(self, file: RawIOBase) -> bytes:
-        try:
-            return file.read(CHUNK_BYTES) or b""
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: OSError) -> StorageUnavailable:
-        return StorageUnavailable(where=str(self._source), reason=error.strerror or str(error))
-
-
-# A writer that was killed leaves its temporary file; one that lives writes to it now and then.
+# The local store's directory for temporary files; no key may reach into it.
+_INCOMING = ".incoming"
+# A killed writer leaves its temporary file; a live one writes to it now and then.
 _ABANDONED_AFTER_SECONDS = 24 * 60 * 60
 
 
@@ -94,9 +33,9 @@ class LocalStore:
     """The `ObjectStore` of one machine: written aside, synced, then linked under its key."""
 
     def __init__(self, root: Path) -> None:
-        # One name for one place, since locations are recorded in the catalog.
+        # Resolved, because locations are recorded in the catalog: one name for one place.
         self._root = root.resolve()
-        self._incoming = self._root / INCOMING
+        self._incoming = self._root / _INCOMING
         self._prepared = False
 
     @property
@@ -114,7 +53,7 @@ class LocalStore:
         file = HashedFile(source)
         with self._written_aside(iter(file)) as temporary:
             target = self._path(key_of(file.sha256))
-            with _writing(target):
+            with storage_errors(target):
                 _make_directories(target.parent)
                 _link(temporary, target)
                 _sync_directory(target.parent)
@@ -122,7 +61,7 @@ class LocalStore:
 
     def replace(self, key: str, data: bytes) -> None:
         target = self._path(key)
-        with _writing(target), self._written_aside(iter((data,))) as temporary:
+        with storage_errors(target), self._written_aside(iter((data,))) as temporary:
             _make_directories(target.parent)
             temporary.replace(target)
             _sync_directory(target.parent)
@@ -162,9 +101,9 @@ class LocalStore:
 
     def _create(self, key: str, chunks: Iterator[bytes]) -> bool:
         target = self._path(key)
-        with _writing(target):
+        with storage_errors(target):
             if _is_taken(target):
-                # Its creator may not have come to this yet, and the caller will rely on it.
+                # Its creator may not have synced it yet, and the caller relies on it.
                 _sync_directory(target.parent)
                 return False
             with self._written_aside(chunks) as temporary:
@@ -175,11 +114,11 @@ class LocalStore:
 
     @contextmanager
     def _written_aside(self, chunks: Iterator[bytes]) -> Iterator[Path]:
-        """A synced file with these bytes that no key names yet; gone when the block ends."""
+        """Write a synced file that no key names yet; remove it at the end of the block."""
         self._prepare()
         temporary = self._incoming / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            with _writing(temporary), temporary.open("xb") as file:
+            with storage_errors(temporary), temporary.open("xb") as file:
                 for chunk in chunks:
                     file.write(chunk)
                 file.flush()
@@ -189,14 +128,14 @@ class LocalStore:
             temporary.unlink(missing_ok=True)
 
     def _prepare(self) -> None:
-        """Once per store: the directory for temporary files, without those that were abandoned."""
+        """Make the directory for temporary files, once per store, and remove abandoned ones."""
         if self._prepared:
             return
-        with _writing(self._incoming):
+        with storage_errors(self._incoming):
             _make_directories(self._incoming)
             horizon = time.time() - _ABANDONED_AFTER_SECONDS
             for path in self._incoming.iterdir():
-                # Somebody else may tidy up at the same moment.
+                # Another process may remove it at the same time.
                 with contextlib.suppress(FileNotFoundError):
                     if path.lstat().st_mtime < horizon:
                         path.unlink()
@@ -206,8 +145,106 @@ class LocalStore:
         return self._root / check_key(key)
 
 
+# --- keys -----------------------------------------------------------------------------------
+
+
+def check_key(key: str) -> str:
+    """Return the key; raise `UnsafePath` if it could name anything but an object in the store.
+
+    Looser than the rule for paths of a files dataset: Spark, too, writes below a warehouse, and
+    cleanup must be able to name everything that it finds there.
+    """
+    components = key.split("/")
+    for component in components:
+        if component in {"", ".", ".."}:
+            raise UnsafePath(path=key, reason=f"an object key has the component {component!r}")
+    if "\0" in key:
+        raise UnsafePath(path=key, reason="an object key has a NUL character")
+    if components[0] == _INCOMING:
+        raise UnsafePath(path=key, reason=f"{_INCOMING}/ holds unfinished files")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return a directory of keys without a slash at its end; empty for the whole store."""
+    stripped = prefix.rstrip("/")
+    return check_key(stripped) if stripped or prefix else ""
+
+
+# --- local files, which another process may be writing to -----------------------------------
+
+
+def storage_error(error: OSError, where: str | Path) -> StorageUnavailable:
+    """Return the `StorageUnavailable` for a failed system call."""
+    return StorageUnavailable(where=str(where), reason=error.strerror or str(error))
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Raise failed system calls of the block as `StorageUnavailable` at the path."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def read_checked(source: Path, sha256: str | None) -> Iterator[bytes]:
+    """Yield the file in chunks; raise `FileChanged` at its end if it has not the given digest."""
+    seen = hashlib.sha256()
+    with storage_errors(source), source.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            seen.update(chunk)
+            yield chunk
+    if sha256 is not None and seen.hexdigest() != sha256:
+        raise FileChanged(path=str(source))
+
+
+class HashedFile:
+    """A local file, read in chunks and hashed on the way; symbolic links are not followed.
+
+    A second thread hashes each chunk while the consumer writes it, so that a large file takes
+    as long as the slower of the two.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._seen = hashlib.sha256()
+        self.size = 0
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the bytes read so far."""
+        return self._seen.hexdigest()
+
+    def __iter__(self) -> Iterator[bytes]:
+        with (
+            os.fdopen(self._open(), "rb", buffering=0) as file,
+            ThreadPoolExecutor(1, thread_name_prefix="headgate-hash") as pool,
+        ):
+            while chunk := self._read(file):
+                hashed = pool.submit(self._seen.update, chunk)
+                yield chunk
+                hashed.result()
+                self.size += len(chunk)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ELOOP}:
+                raise FileChanged(path=str(self._source)) from error
+            raise storage_error(error, self._source) from error
+
+    def _read(self, file: RawIOBase) -> bytes:
+        with storage_errors(self._source):
+            return file.read(CHUNK_BYTES) or b""
+
+
+# --- directories and durability -------------------------------------------------------------
+
+
 def _list_directory(root: Path, below: str, pending: list[str]) -> Iterator[ObjectInfo]:
-    """The objects right in this directory; those further down are left to `pending`."""
+    """Yield the objects directly in this directory; add its subdirectories to `pending`."""
     directory = root / below
     with (
         contextlib.suppress(ObjectNotFound),
@@ -217,10 +254,10 @@ def _list_directory(root: Path, below: str, pending: list[str]) -> Iterator[Obje
         for entry in entries:
             key = f"{below}/{entry.name}" if below else entry.name
             if entry.is_dir(follow_symlinks=False):
-                if key != INCOMING:
+                if key != _INCOMING:
                     pending.append(key)
                 continue
-            # It may be deleted between the listing and the look at it.
+            # It may be deleted between the listing and the stat.
             with contextlib.suppress(FileNotFoundError):
                 if info := _describe(key, entry.stat(follow_symlinks=False)):
                     yield info
@@ -234,12 +271,12 @@ def _describe(key: str, status: os.stat_result) -> ObjectInfo | None:
 
 
 def _link(temporary: Path, target: Path) -> bool:
-    """Names the file if the name is free; unlike a rename, it never replaces."""
+    """Give the file its name if the name is free; unlike a rename, this never replaces."""
     while True:
         try:
             os.link(temporary, target)
         except FileExistsError:
-            # If it is gone by now, somebody deleted it in between: the name is free again.
+            # If it is gone by now, it was deleted in between: the name is free again.
             if _is_taken(target):
                 return False
         else:
@@ -247,7 +284,7 @@ def _link(temporary: Path, target: Path) -> bool:
 
 
 def _is_taken(target: Path) -> bool:
-    """Whether an object is there; a directory of objects under that name is an error."""
+    """Return whether an object has that name; raise if a directory has it."""
     try:
         status = target.lstat()
     except FileNotFoundError:
@@ -258,7 +295,7 @@ def _is_taken(target: Path) -> bool:
 
 
 def _make_directories(directory: Path) -> None:
-    """The directory with its parents, each made durable in the parent that names it."""
+    """Make the directory and its parents, each synced in the parent that names it."""
     if directory.is_dir():
         return
     _make_directories(directory.parent)
@@ -276,22 +313,10 @@ def _sync_directory(directory: Path) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageUnavailable(where=str(path), reason=_reason(error)) from error
-
-
-@contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise ObjectNotFound(location=str(path)) from error
     except OSError as error:
-        raise StorageUnavailable(where=str(path), reason=_reason(error)) from error
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+        raise storage_error(error, path) from error

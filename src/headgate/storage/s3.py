@@ -16,15 +16,21 @@ from obstore.store import S3Store as Bucket
 
 from headgate.errors import BucketMissing, Invalid, ObjectNotFound, StorageUnavailable
 from headgate.model.ids import Instant
-from headgate.model.ports import ObjectInfo
-from headgate.storage.keys import check_key, check_prefix
-from headgate.storage.local import CHUNK_BYTES, HashedFile, read_checked
+from headgate.model.object_store import ObjectInfo
+from headgate.storage.local import (
+    CHUNK_BYTES,
+    HashedFile,
+    check_key,
+    check_prefix,
+    read_checked,
+    storage_errors,
+)
 
 if TYPE_CHECKING:  # obstore has these types in its stubs only
     from obstore.store import ClientConfig, RetryConfig, S3Config
 
-# The standard variables that mean something here; others in the environment are not for us.
-OPTIONS = frozenset(
+# The standard variables that the store reads; it ignores the rest of the environment.
+_OPTIONS = frozenset(
     {
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
@@ -71,7 +77,7 @@ class S3Store:
         return self._url
 
     def put(self, key: str, data: bytes) -> bool:
-        """As promised by `ObjectStore`; a reply lost on the way may turn a True into a False."""
+        """Put as `ObjectStore` promises; if a reply is lost, the retry may return False."""
         with self._calling(key):
             try:
                 obstore.put(self._bucket, check_key(key), data, mode="create")
@@ -80,15 +86,16 @@ class S3Store:
         return True
 
     def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
-        """As promised by `ObjectStore`, but for files of several parts.
+        """Put as `ObjectStore` promises, except for files of several parts.
 
-        A multipart upload has no create-if-absent: the key is looked up before it, and of two
-        that race with such files both may write, each its whole object.
+        A multipart upload has no create-if-absent: the key is looked up before it, and two
+        concurrent uploads may both write, each its whole object.
         """
         if self.find(key) is not None:
             return False
         chunks = read_checked(source, sha256)
-        size = _size_of(source)
+        with storage_errors(source):
+            size = source.stat().st_size
         if size <= _ONE_REQUEST_BYTES:
             return self.put(key, b"".join(chunks))
         with self._calling(key):
@@ -103,7 +110,7 @@ class S3Store:
         return True
 
     def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
-        """As promised by `ObjectStore`; read twice, since an upload needs its key beforehand."""
+        """Put as `ObjectStore` promises; reads twice, since an upload needs its key beforehand."""
         file = HashedFile(source)
         deque(file, maxlen=0)
         self.put_file(key_of(file.sha256), source, sha256=file.sha256)
@@ -158,17 +165,17 @@ class S3Store:
                 raise ObjectNotFound(location=location) from error
             reason = _first_words(error)
             for secret in self._secrets:
-                # Some servers repeat in a refusal what they were sent.
+                # Some servers repeat the request in their error message.
                 reason = reason.replace(secret, "***")
             raise StorageUnavailable(where=location, reason=reason) from error
 
 
 def _open_bucket(bucket: str, prefix: str, options: Mapping[str, str], url: str) -> Bucket:
-    known = {name: value for name, value in options.items() if name in OPTIONS and value}
+    known = {name: value for name, value in options.items() if name in _OPTIONS and value}
     endpoint = known.pop("AWS_ENDPOINT_URL_S3", None) or known.get("AWS_ENDPOINT_URL")
     if endpoint:
         known["AWS_ENDPOINT_URL"] = endpoint
-    # No limit on a whole request, which may carry gigabytes; one on the silence within it.
+    # A whole request may carry gigabytes, so the short limit is on the silence within it.
     client: ClientConfig = {
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
         "connect_timeout": timedelta(seconds=5),
@@ -193,15 +200,7 @@ def _describe(key: str, size: int, modified: datetime) -> ObjectInfo:
     return ObjectInfo(key=key, size=size, modified_at=modified_at)
 
 
-def _size_of(source: Path) -> int:
-    try:
-        return source.stat().st_size
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageUnavailable(where=str(source), reason=reason) from error
-
-
 def _first_words(error: Exception) -> str:
-    """What went wrong without the library's dump of its own state, which runs over pages."""
+    """Return the message without the library's dump of its own state, which runs over pages."""
     words = " ".join(str(error).partition("Debug source:")[0].split()).rstrip(". ")
     return words if len(words) <= _REASON_LIMIT else f"{words[: _REASON_LIMIT - 3]}..."

@@ -10,42 +10,31 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from headgate import errors
 from headgate.catalog import branches as branch_verbs
 from headgate.catalog import datasets as dataset_verbs
+from headgate.catalog import records
 from headgate.catalog.database import Connection
 from headgate.catalog.log import list_history
 from headgate.catalog.operations import do_once
-from headgate.catalog.records import (
-    find_dataset,
-    find_transaction,
-    list_branches,
-    load_branch,
-    load_dataset,
-    load_transaction,
-)
 from headgate.catalog.resolve import find_shown, load_shown
 from headgate.catalog.transactions import Opener, Opening, open_transactions, stage_version
-from headgate.errors import (
-    BucketMissing,
-    Invalid,
-    NotFound,
-    NotInHistory,
-    ObjectNotFound,
-    TransactionNotCommitted,
-    VersionExpired,
-)
-from headgate.files.publication import (
+from headgate.files.edits import (
     FileEdit,
     check_is_files,
     publish_edit,
     root_of,
     write_uploaded,
 )
-from headgate.files.transfer import LocalFile, Progress
+from headgate.files.transfer import LocalFile, Progress, upload
 from headgate.files.tree import Entry
-from headgate.iceberg.service import Idempotency, Principal
-from headgate.iceberg.sql_catalog import SqlTableCatalog, operation_key
-from headgate.iceberg.tables import register
+from headgate.iceberg.table_catalog import (
+    Idempotency,
+    Principal,
+    TableCatalog,
+    operation_key,
+    register,
+)
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.contexts import BranchContext, UnitContext, parse_context
 from headgate.model.ids import mint_content, mint_version
@@ -54,7 +43,7 @@ from headgate.model.names import (
     check_branch_name,
     check_lease_seconds,
     check_limit,
-    member,
+    parse_member,
 )
 from headgate.model.nouns import (
     Branch,
@@ -76,9 +65,9 @@ from headgate.store.transactions import (
     load_opened,
     view_files,
 )
+from headgate.tables.creation import is_metadata_file, newest_metadata
 from headgate.tables.inspect import columns_of, find_row_count, partitioning_of, read_rows
-from headgate.tables.register import names_metadata_file, newest_metadata
-from headgate.tables.shape import MAIN
+from headgate.tables.metadata import MAIN
 from headgate.tables.updates import apply_updates
 
 # What an OPEN transaction holds before anything is written in it.
@@ -112,9 +101,9 @@ def _base_of(connection: Connection, opened: Transaction) -> Version | None:
     """The version of the table that a SNAPSHOT is about to replace."""
     if opened.type is not TransactionType.SNAPSHOT or opened.parent is None:
         return None
-    if load_dataset(connection, opened.dataset).kind is not DatasetKind.TABLE:
+    if records.load_dataset(connection, opened.dataset).kind is not DatasetKind.TABLE:
         return None
-    before = find_transaction(connection, opened.parent)
+    before = records.find_transaction(connection, opened.parent)
     return before.version if before is not None else None
 
 
@@ -131,8 +120,8 @@ def show_dataset(store: StoreParts, name: DatasetName, *, context: str | None, r
     find = load_shown if context else find_shown
 
     def read(connection: Connection) -> tuple[Dataset, list[Branch], Transaction | None]:
-        found = load_dataset(connection, name)
-        branches = list_branches(connection, found.id)
+        found = records.load_dataset(connection, name)
+        branches = records.list_branches(connection, found.id)
         return found, branches, find(connection, where, found)
 
     dataset, branches, shown = store.database.read(read)
@@ -199,7 +188,7 @@ def register_table(
             store.database,
             operation_key(principal, context, idempotency),
             lambda: register(
-                SqlTableCatalog(store.database),
+                TableCatalog(store.database),
                 store.contents.tables,
                 partial(read_outside, options=options),
                 principal=principal,
@@ -210,16 +199,16 @@ def register_table(
                 idempotency=idempotency,
             ),
         )
-    except BucketMissing as error:
+    except errors.BucketMissing as error:
         # Not ours: whoever named it has to name another one.
-        raise ObjectNotFound(location=location) from error
+        raise errors.ObjectNotFound(location=location) from error
 
 
 def _metadata_file(location: str, options: Mapping[str, str]) -> str:
     address = location.rstrip("/")
     if not address.startswith("file:") and "://" not in address:
         address = f"file://{Path(address).absolute()}"
-    if names_metadata_file(address):
+    if is_metadata_file(address):
         return address
     return f"{address}/{newest_metadata(open_outside(address, options))}"
 
@@ -235,10 +224,10 @@ class DatasetHandle:
     name: DatasetName
 
     def load(self) -> Dataset:
-        return self.store.database.read(lambda c: load_dataset(c, self.name))
+        return self.store.database.read(lambda c: records.load_dataset(c, self.name))
 
     def exists(self) -> bool:
-        return self.store.database.read(lambda c: find_dataset(c, self.name)) is not None
+        return self.store.database.read(lambda c: records.find_dataset(c, self.name)) is not None
 
     def create(
         self,
@@ -254,7 +243,7 @@ class DatasetHandle:
             lambda: dataset_verbs.create_dataset(
                 self.store.database,
                 self.name,
-                kind=member(DatasetKind, kind, what="kind of dataset"),
+                kind=parse_member(DatasetKind, kind, what="kind of dataset"),
                 branch=branch or self.store.settings.builds.branch,
                 actor=self.store.settings.actor,
                 operation=operation,
@@ -266,7 +255,9 @@ class DatasetHandle:
         return BranchHandle(self, name)
 
     def branches(self) -> list[Branch]:
-        return self.store.database.read(lambda c: list_branches(c, load_dataset(c, self.name).id))
+        return self.store.database.read(
+            lambda c: records.list_branches(c, records.load_dataset(c, self.name).id)
+        )
 
     def show(self, context: str | None = None, *, rows: int = 0) -> Json:
         """The dataset and what it holds in a context, the primary branch unless named.
@@ -294,7 +285,7 @@ class DatasetHandle:
     ) -> list[Entry]:
         """Stores the contents of local files: entries for an edit of this dataset."""
         check_is_files(self.load())
-        return self.store.trees.upload_files(files, progress=progress)
+        return upload(self.store.trees.objects, files, progress)
 
     def shown(
         self, *, branch: str | None = None, txn: str | None = None, at: str | None = None
@@ -306,7 +297,7 @@ class DatasetHandle:
             chosen = self.branch(branch or self.store.settings.builds.branch)
             return ShownFiles(store=self.store, dataset=self.name, transaction=chosen.view(at=at))
         if branch is not None or at is not None:
-            raise Invalid("a transaction says it all: leave out the branch and the moment.")
+            raise errors.Invalid("a transaction says it all: leave out the branch and the moment.")
         # Looking at it opens nothing, but is a use of it.
         load_opened(self.store, txn).renew()
         shown = self.store.database.read(lambda c: find_shown(c, UnitContext(id=txn), found))
@@ -322,12 +313,12 @@ class DatasetHandle:
             target.load()
             return target
         if txn is None or branch is not None:
-            raise Invalid("say where: name either a branch or a transaction.")
+            raise errors.Invalid("say where: name either a branch or a transaction.")
         opened = load_opened(self.store, txn)
         if isinstance(opened, UnitHandle):
             return opened.dataset(str(self.name))
         if opened.transaction.dataset != self.name:
-            raise NotInHistory(dataset=str(self.name), branch=opened.branch, transaction=txn)
+            raise errors.NotInHistory(dataset=str(self.name), branch=opened.branch, transaction=txn)
         return opened
 
 
@@ -344,13 +335,13 @@ class BranchHandle:
 
     def load(self) -> Branch:
         return self.store.database.read(
-            lambda c: load_branch(c, load_dataset(c, self.dataset.name), self.name)
+            lambda c: records.load_branch(c, records.load_dataset(c, self.dataset.name), self.name)
         )
 
     def exists(self) -> bool:
         try:
             self.load()
-        except NotFound:
+        except errors.NotFound:
             return False
         return True
 
@@ -423,7 +414,7 @@ class BranchHandle:
         return self.store.database.read(
             lambda c: list_history(
                 c,
-                load_branch(c, load_dataset(c, self.dataset.name), self.name),
+                records.load_branch(c, records.load_dataset(c, self.dataset.name), self.name),
                 aborted=aborted,
                 limit=limit,
             )
@@ -437,7 +428,7 @@ class BranchHandle:
         branch = self.load()
         [opened] = open_transactions(
             self.store.database,
-            [Opening(branch=branch.id, type=member(TransactionType, type, what="type"))],
+            [Opening(branch=branch.id, type=parse_member(TransactionType, type, what="type"))],
             Opener(
                 actor=self.store.settings.actor,
                 lease_seconds=lease_seconds,
@@ -502,15 +493,17 @@ class BranchHandle:
         id = at or branch.view
         if id is None:
             return None
-        return self._checked(branch, self.store.database.read(lambda c: load_transaction(c, id)))
+        return self._checked(
+            branch, self.store.database.read(lambda c: records.load_transaction(c, id))
+        )
 
     def _checked(self, branch: Branch, shown: Transaction) -> Transaction:
         """A transaction that this branch's dataset shows, or once showed."""
         id = shown.id
         if shown.dataset_id != branch.dataset_id:
-            raise NotInHistory(dataset=str(branch.dataset), branch=self.name, transaction=id)
+            raise errors.NotInHistory(dataset=str(branch.dataset), branch=self.name, transaction=id)
         if shown.state is not TransactionState.COMMITTED:
-            raise TransactionNotCommitted(transaction=id, state=shown.state)
+            raise errors.TransactionNotCommitted(transaction=id, state=shown.state)
         if shown.condemned:
-            raise VersionExpired(what=f"transaction {id}")
+            raise errors.VersionExpired(what=f"transaction {id}")
         return shown

@@ -6,17 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headgate.catalog import records
 from headgate.catalog.database import Connection
-from headgate.catalog.records import (
-    branches_named,
-    find_transaction,
-    list_datasets,
-    load_dataset,
-    load_transactions,
-)
-from headgate.catalog.resolve import find_shown, load_shown
-from headgate.errors import NotFound, NotInHistory, TransactionNotCommitted, VersionExpired
-from headgate.files.publication import root_of
+from headgate.catalog.resolve import check_kept, find_all_shown, load_shown
+from headgate.errors import NotFound, NotInHistory, TransactionNotCommitted
+from headgate.files.edits import root_of
 from headgate.files.tree import Change, ChangeKind
 from headgate.model.contexts import BranchContext, Context, parse_context
 from headgate.model.ids import DatasetId
@@ -24,8 +18,7 @@ from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, Transaction, TransactionState, Version
 from headgate.store.documents import Json, file_json
 from headgate.store.transactions import StoreParts
-from headgate.tables.diff import Comparing, TableDifference, compare_tables
-from headgate.tables.schema_diff import Field, SchemaChanges
+from headgate.tables.diff import DiffOptions, Field, SchemaChanges, TableDifference, compare_tables
 from headgate.tables.versions import StoredVersion
 
 # Which version somebody means by a branch, a context or a transaction.
@@ -53,7 +46,7 @@ def load_sides(store: StoreParts, dataset: DatasetName, before: str, after: str)
     """What two branches, contexts or transactions show of a dataset."""
 
     def read(connection: Connection) -> Sides:
-        found = load_dataset(connection, dataset)
+        found = records.load_dataset(connection, dataset)
         return Sides(
             dataset=found,
             before=_load_side(connection, found, before),
@@ -67,7 +60,7 @@ def find_dataset_of(store: StoreParts, texts: Sequence[str]) -> DatasetName | No
     """The dataset of the first text that is a transaction's id; a branch's name says none."""
 
     def read(connection: Connection) -> DatasetName | None:
-        found = (find_transaction(connection, text) for text in texts)
+        found = (records.find_transaction(connection, text) for text in texts)
         return next((transaction.dataset for transaction in found if transaction), None)
 
     return store.database.read(read)
@@ -82,18 +75,20 @@ def list_differing(store: StoreParts, before: str, after: str) -> list[Sides]:
     chains = [_with_fallback(store, parse_context(text)) for text in (before, after)]
 
     def read(connection: Connection) -> list[Sides]:
-        found = list_datasets(connection)
+        found = records.list_datasets(connection)
         ids = [dataset.id for dataset in found]
         for context in chains:
             _check_known(connection, context, ids)
-        olds, news = (_shown_of_all(connection, context, found) for context in chains)
+        olds, news = (find_all_shown(connection, context, found) for context in chains)
+        for shown in (*olds.values(), *news.values()):
+            check_kept(shown)
         return [Sides(dataset=d, before=olds.get(d.id), after=news.get(d.id)) for d in found]
 
     return [sides for sides in store.database.read(read) if not sides.same_content]
 
 
 def _load_side(connection: Connection, dataset: Dataset, text: str) -> Transaction | None:
-    transaction = find_transaction(connection, text)
+    transaction = records.find_transaction(connection, text)
     if transaction is not None:
         return _checked(transaction, dataset)
     return load_shown(connection, parse_context(text), dataset)
@@ -106,8 +101,7 @@ def _checked(transaction: Transaction, dataset: Dataset) -> Transaction:
         )
     if transaction.state is TransactionState.ABORTED:
         raise TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
-    if transaction.condemned:
-        raise VersionExpired(what=f"transaction {transaction.id}")
+    check_kept(transaction)
     return transaction
 
 
@@ -122,29 +116,11 @@ def _check_known(connection: Connection, context: Context, datasets: Sequence[Da
     if not isinstance(context, BranchContext):
         return
     name = context.branch
-    if not branches_named(connection, [name], datasets):
+    if not records.branches_named(connection, [name], datasets):
         raise NotFound(
             f"no dataset has a branch {name!r}. `headgate branch list` shows those there are.",
             branch=name,
         )
-
-
-def _shown_of_all(
-    connection: Connection, context: Context, datasets: Sequence[Dataset]
-) -> dict[DatasetId, Transaction]:
-    """What a context shows of many datasets; a chain of branches in a handful of queries."""
-    if not isinstance(context, BranchContext):
-        shown = {d.id: find_shown(connection, context, d) for d in datasets}
-        return {id: transaction for id, transaction in shown.items() if transaction}
-    order = {name: place for place, name in enumerate(context.chain)}
-    found = branches_named(connection, context.chain, [d.id for d in datasets])
-    views = {
-        branch.dataset_id: branch.view
-        for branch in sorted(found, key=lambda branch: -order[branch.name])
-        if branch.view is not None
-    }
-    transactions = load_transactions(connection, views.values())
-    return {dataset: transactions[view] for dataset, view in views.items()}
 
 
 def _version(transaction: Transaction | None) -> Version | None:
@@ -165,7 +141,7 @@ class FilesDifference:
 
 
 def compare_sides(
-    store: StoreParts, sides: Sides, how: Comparing
+    store: StoreParts, sides: Sides, how: DiffOptions
 ) -> TableDifference | FilesDifference:
     """The difference between what the two sides show."""
     if sides.dataset.kind is DatasetKind.FILES:
@@ -211,13 +187,13 @@ def find_differences(
     options = store.settings.environ
     name = parse_dataset_name(dataset) if dataset else find_dataset_of(store, (before, after))
     if name is None:
-        how = Comparing(options=options, samples=0, reads_files=False)
+        how = DiffOptions(options=options, samples=0, reads_files=False)
         return [
             difference_json(sides, compare_sides(store, sides, how))
             for sides in list_differing(store, before, after)
         ]
     sides = load_sides(store, name, before, after)
-    how = Comparing(options=options, key=key, samples=rows, on_large=on_large)
+    how = DiffOptions(options=options, key=key, samples=rows, on_large=on_large)
     return difference_json(sides, compare_sides(store, sides, how))
 
 

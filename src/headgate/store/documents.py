@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headgate.catalog.builds import BuildRecord
-from headgate.catalog.jobspecs import PublishedJobSpec
-from headgate.catalog.recovery import Recovered
-from headgate.catalog.tokens import TokenRecord
-from headgate.catalog.units import Unit
 from headgate.files.objects import Digest
 from headgate.files.tree import Entry, Mode
 from headgate.model.changes import Receipt
@@ -40,6 +35,14 @@ from headgate.model.nouns import (
     TransactionType,
     Version,
 )
+
+if TYPE_CHECKING:
+    from headgate.catalog.builds import BuildRecord
+    from headgate.catalog.jobspecs import PublishedJobSpec
+    from headgate.catalog.records import Unit
+    from headgate.catalog.recovery import Recovered
+    from headgate.catalog.tokens import TokenRecord
+
 
 # The nouns as JSON, one shape each, wherever an entrance prints them or sends them.
 
@@ -131,6 +134,11 @@ def event_json(event: Mapping[str, Any]) -> Json:
         "operation": event.get("operation"),
         "moves": [],
     }
+
+
+def audit_json(row: Mapping[str, Any]) -> Json:
+    """A row of recovery's audit."""
+    return {**row, "at": instant_text(row["at"])}
 
 
 def tag_json(tag: Tag) -> Json:

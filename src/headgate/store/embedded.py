@@ -12,31 +12,41 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, Self, TypedDict, TypeVar, Unpack
 
 from headgate.attempts import Contents
-from headgate.builds.attempt import Parts, nobody
+from headgate.builds.attempt import Parts
 from headgate.builds.plan import Plan, PlanRequest, plan_build
-from headgate.builds.project import Discovery, Publishing, discover, find_project, publish_discovery
+from headgate.builds.project import (
+    Discovery,
+    PublishReport,
+    discover,
+    find_project,
+    publish_discovery,
+)
 from headgate.builds.report import PlannedBuild, graph_of, planned_reports
 from headgate.catalog.branches import delete_branches, list_protected, protect_branch
 from headgate.catalog.builds import cancel_build, list_builds, load_build
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.datasets import list_tags
 from headgate.catalog.jobspecs import load_jobspecs
-from headgate.catalog.log import list_events, list_publications, load_publication
+from headgate.catalog.log import (
+    list_events,
+    list_publications,
+    list_recoveries,
+    load_publication,
+)
 from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.operations import do_once, find_operations
 from headgate.catalog.records import list_branches, list_datasets, load_dataset
 from headgate.catalog.recovery import Recovered, recover
 from headgate.catalog.retention import Remembered
 from headgate.catalog.tokens import create_token, list_tokens, revoke_token
-from headgate.catalog.workspaces import WORKSPACE
 from headgate.errors import Invalid, NotFound
-from headgate.files.trees import FileTrees
-from headgate.lakefs.endpoint import LakeFSOutside, connect
+from headgate.files.tree_store import FileTrees
+from headgate.lakefs.endpoint import HeadReader, connect
 from headgate.lineage.events import Lineage
 from headgate.model.access import Role, check_patterns
-from headgate.model.changes import OperationKey, Receipt, operation_key, request_hash
+from headgate.model.changes import OperationKey, Receipt
 from headgate.model.graph import Graph
-from headgate.model.graph_render import GraphFormat, drawn_json
+from headgate.model.graph_render import GraphFormat, render_json
 from headgate.model.ids import BuildId, DatasetId
 from headgate.model.names import (
     check_branch_name,
@@ -44,18 +54,19 @@ from headgate.model.names import (
     check_lifetime_seconds,
     check_limit,
     check_options,
-    listed,
-    member,
     parse_dataset_name,
+    parse_member,
+    split_names,
 )
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
-from headgate.model.ports import ObjectStore, Outside
+from headgate.model.object_store import ObjectStore
 from headgate.settings import BuildSettings, Settings, with_actor
 from headgate.storage.address import open_store
 from headgate.store.datasets import DatasetHandle
 from headgate.store.diff import find_differences
 from headgate.store.documents import (
     Json,
+    audit_json,
     build_json,
     build_with_jobs_json,
     event_json,
@@ -65,17 +76,17 @@ from headgate.store.documents import (
 from headgate.store.rows import How, Rows
 from headgate.store.transactions import TransactionHandle, UnitHandle, Verbs, load_opened
 from headgate.tables.versions import TableVersions
-from headgate.upkeep.cleanup import Terms, check_older_than, clean_up
+from headgate.upkeep.cleanup import RetentionPolicy, check_older_than, clean_up
 from headgate.upkeep.doctor import examine
 from headgate.upkeep.reachability import Marking, choose_marking
 
 if TYPE_CHECKING:
-    from headgate.builds.client_jobs import HandedJobs
-    from headgate.builds.ledger import Watch
-    from headgate.builds.report import BuildOutcome
+    from headgate.builds.client_jobs import ClientJobs
+    from headgate.builds.report import BuildOutcome, Watch
     from headgate.rows.outcome import Outcome
-    from headgate.spark.jvm import SharedJvm
-    from headgate.spark.workplace import EmbeddedSpark, RemoteSpark, SparkSession
+    from headgate.spark.engines import SharedJvm
+    from headgate.spark.session import SparkSession
+    from headgate.spark.workplace import StoreSpark
     from headgate.tasks.declare import TableSpec
     from headgate.tasks.ports import (
         Attempts,
@@ -85,12 +96,7 @@ if TYPE_CHECKING:
         WorkspaceRef,
         WorkspaceStore,
     )
-    from headgate.tasks.supervisor import Place
-
-
-# What makes a repeated command the same request; the rule is the model's.
-
-__all__ = ["operation_key", "request_hash"]
+    from headgate.tasks.supervisor import TaskHost
 
 
 # What is said of the operations that are known under one idempotency key.
@@ -158,15 +164,15 @@ def plan_request(targets: Sequence[str], asked: PlanAsked, *, builds: BuildSetti
     """The request for a plan of these targets."""
     check_options(asked, BuildAsked, needed=("branch",))
     fallback = asked.get("fallback")
-    wanted = listed(targets)
+    wanted = split_names(targets)
     if not wanted:
         raise Invalid("name the datasets to build.")
-    for name in (asked["branch"], *listed(fallback or ())):
+    for name in (asked["branch"], *split_names(fallback or ())):
         check_branch_name(name)
     return PlanRequest(
         targets=wanted,
         branch=asked["branch"],
-        fallback=builds.fallback_of(asked["branch"]) if fallback is None else listed(fallback),
+        fallback=builds.fallback_of(asked["branch"]) if fallback is None else split_names(fallback),
         upstream=asked.get("upstream", False),
         force=asked.get("force", False),
         full=asked.get("full", False),
@@ -215,7 +221,7 @@ class Looking(Verbs):
     ) -> list[Publication]:
         """Newest first; `before` goes on where an earlier list ended."""
         check_limit(limit)
-        wanted = member(PublicationKind, kind, what="kind of publication") if kind else None
+        wanted = parse_member(PublicationKind, kind, what="kind of publication") if kind else None
         return self.database.read(
             lambda c: list_publications(
                 c,
@@ -258,6 +264,21 @@ class Looking(Verbs):
             )
         )
         return [event_json(event) for event in found]
+
+    def recoveries(
+        self,
+        *,
+        actor: str | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        skip: int = 0,
+    ) -> list[Json]:
+        """The audit of recovery, newest first; `actor` is the one whose work was settled."""
+        check_limit(limit, skip)
+        found = self.database.read(
+            lambda c: list_recoveries(c, actor=actor, kind=kind, limit=limit, skip=skip)
+        )
+        return [audit_json(row) for row in found]
 
     def status(self, key: str, *, branch: str | None = None, kind: str | None = None) -> Json:
         """What became of the operation with an idempotency key: committed, in progress, or not."""
@@ -313,12 +334,12 @@ class Working(Verbs):
     """What tasks need of a store."""
 
     @cached_property
-    def task_place(self) -> Place:
-        """Where this store's tasks are done on this machine."""
-        from headgate.tasks.supervisor import Place  # noqa: PLC0415  (optional: pydantic)
+    def task_host(self) -> TaskHost:
+        """Settings under which this machine runs the store's tasks."""
+        from headgate.tasks.supervisor import TaskHost  # noqa: PLC0415  (optional: pydantic)
 
         settings = self.settings
-        return Place(
+        return TaskHost(
             attempts=self.task_attempts,
             store=settings.root,
             root=settings.tasks_root or settings.root / ".headgate" / "tasks",
@@ -351,7 +372,7 @@ class Working(Verbs):
     @cached_property
     def _lakefs_workspaces(self) -> WorkspaceStore:
         lakefs = connect(self.settings)
-        from headgate.files.trees import ContentCache  # noqa: PLC0415  (with the next)
+        from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
         from headgate.tasks.lakefs_store import (  # noqa: PLC0415  (optional: pydantic, its SDK)
             LakeFSWorkspaces,
         )
@@ -371,7 +392,7 @@ class Working(Verbs):
 
     @cached_property
     def _files_workspaces(self) -> WorkspaceStore:
-        from headgate.files.trees import ContentCache  # noqa: PLC0415  (with the next)
+        from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
         from headgate.tasks.files_store import (  # noqa: PLC0415  (optional: pydantic)
             FilesWorkspaces,
         )
@@ -426,7 +447,7 @@ class Changing(Working):
         secret, record = create_token(
             self.database,
             actor=check_label(actor, what="an actor"),
-            role=member(Role, role, what="role"),
+            role=parse_member(Role, role, what="role"),
             branches=check_patterns(branches),
             lifetime_seconds=lifetime_seconds,
             created_by=self.settings.actor,
@@ -441,14 +462,14 @@ class Changing(Working):
         self, *, older_than_seconds: int, dry_run: bool = False, engine: Marking = Marking.AUTO
     ) -> Json:
         """Condemns what nothing needs and sweeps what was condemned a day before."""
-        terms = Terms(
+        policy = RetentionPolicy(
             retain_seconds=self.settings.retain_seconds,
             older_than_seconds=check_older_than(older_than_seconds),
         )
         cleaned = clean_up(
             self.database,
             self.objects,
-            terms,
+            policy,
             actor=self.settings.actor,
             dry_run=dry_run,
             mark_manifests=choose_marking(
@@ -512,12 +533,7 @@ class Store(Looking, Changing):
         # One for all in whose names this store acts: a process can have no second one.
         self._spark = Shared(self._open_spark)
         self.database = Database(settings.catalog)
-        self.outside: dict[str, Outside] = {}
-        if settings.lakefs_endpoint is not None:
-            self.outside[WORKSPACE] = LakeFSOutside(settings)
         ensure_schema(self.database)
-        self._forward_only = False
-        self.database.recover = self.recover
         if recover_first:
             self.recover()
 
@@ -545,13 +561,17 @@ class Store(Looking, Changing):
         return self._jvm() if callable(self._jvm) else self._jvm
 
     @property
-    def spark_runtime(self) -> EmbeddedSpark | RemoteSpark:
+    def spark_runtime(self) -> StoreSpark:
         return self._spark.get()
 
-    def _open_spark(self) -> EmbeddedSpark | RemoteSpark:
-        from headgate.spark.workplace import open_spark  # noqa: PLC0415  (slow: HTTP, Spark)
+    def _open_spark(self) -> StoreSpark:
+        from headgate.spark.workplace import (  # noqa: PLC0415  (slow: HTTP, Spark)
+            StoreSpark,
+            open_endpoint,
+        )
 
-        return open_spark(self.settings, self.database, self.tables, self.scratch, self._shared_jvm)
+        endpoint = open_endpoint(self.settings, self.database, self.tables)
+        return StoreSpark(self.settings, endpoint, self.scratch, self._shared_jvm)
 
     @cached_property
     def build_parts(self) -> Parts:
@@ -571,7 +591,7 @@ class Store(Looking, Changing):
                 self.scratch,
                 self._shared_jvm,
             ),
-            listen=self.lineage.hear if self.lineage is not None else nobody,
+            listener=self.lineage.receive if self.lineage is not None else None,
         )
 
     @cached_property
@@ -625,12 +645,12 @@ class Store(Looking, Changing):
 
     def publish_jobspecs(
         self, directory: Path, *, branch: str | None = None, allow_dirty: bool = False
-    ) -> Publishing:
+    ) -> PublishReport:
         """Publishes every transform of a Git repository on its branch's name."""
         found = discover(find_project(directory), branch=branch, allow_dirty=allow_dirty)
         return self.publish_discovery(found)
 
-    def publish_discovery(self, found: Discovery) -> Publishing:
+    def publish_discovery(self, found: Discovery) -> PublishReport:
         """Publishes what was found in a Git repository, here or by a client."""
         return publish_discovery(self.database, self.objects, found, actor=self.settings.actor)
 
@@ -640,7 +660,8 @@ class Store(Looking, Changing):
         return plan_build(self.database, self.contents, request)
 
     def _drawn(self, plan: Plan, format: str) -> Mapping[str, Any]:
-        return drawn_json(self.graph(plan), member(GraphFormat, format, what="format of a graph"))
+        chosen = parse_member(GraphFormat, format, what="format of a graph")
+        return render_json(self.graph(plan), chosen)
 
     def graph(self, plan: Plan) -> Graph:
         """A plan as datasets and what they are made of, to be drawn."""
@@ -669,7 +690,7 @@ class Store(Looking, Changing):
         *,
         watch: Watch = lambda jobs: None,
         id: BuildId | None = None,
-        handed: HandedJobs | None = None,
+        handed: ClientJobs | None = None,
         **asked: Unpack[BuildAsked],
     ) -> BuildOutcome:
         """Runs JobSpecs on a branch; failed jobs are reported in the outcome, not raised.
@@ -691,7 +712,7 @@ class Store(Looking, Changing):
             wait_seconds=asked.get("wait_seconds", 0),
             task_key=asked.get("task_key"),
             id=id,
-            on_word_of=handed.on_word_of if handed is not None else None,
+            reported_by=handed.reported_by if handed is not None else None,
         )
         directory = self.scratch / "builds"
         return run_build(self.build_parts, request, directory, watch=watch, jobs=handed)
@@ -742,14 +763,9 @@ class Store(Looking, Changing):
         return self.rows.merge(source, into=into, datasets=datasets, dry_run=dry_run, **how)
 
     def recover(self, *, dry_run: bool = False) -> Recovered:
-        """Settles what crashed owners left behind."""
-        return recover(
-            self.database, self.outside, dry_run=dry_run, forward_only=self._forward_only
-        )
-
-    def recover_forward_only(self) -> None:
-        """From here on this store only rolls forward: others are served while it recovers."""
-        self._forward_only = True
+        """Settle what dead processes left behind."""
+        read_head = HeadReader(self.settings) if self.settings.lakefs_endpoint else None
+        return recover(self.database, read_head, dry_run=dry_run)
 
     def close(self) -> None:
         """Ends what this store started: Spark, its endpoint, its connections."""

@@ -1,4 +1,4 @@
-"""Verbs on the rows of many tables, as Python code calls them: each is one publication."""
+"""The verbs on the rows of many tables: each is one publication."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import decimal
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
     from headgate.rows.sources import Source
 
 
-# Rows as Python objects, as lines of JSON: every value arrives, or is refused by its row.
+# Python objects as lines of JSON; a value without a JSON form is an error of its row.
 
-_LEAST, _MOST = -(2**63), 2**64 - 1
+_MIN, _MAX = -(2**63), 2**64 - 1
 
 
 def write_lines(rows: Sequence[Any]) -> bytes:
-    """A line for each; what JSON knows no number for is written as text, which columns read."""
+    """Write a line for each row; a number without a JSON form becomes text, as columns read it."""
     return b"".join(_write(row, number) + b"\n" for number, row in enumerate(rows, start=1))
 
 
 def _write(row: Any, number: int) -> bytes:
     try:
-        # Nearly all rows; orjson itself would write NaN and infinities as null.
-        if not _has_odd_number(row):
+        # The fast path, for nearly all rows; orjson itself would write NaN and infinities as null.
+        if not _has_non_finite(row):
             return orjson.dumps(row)
     except TypeError:
         pass
@@ -54,22 +55,22 @@ def _write(row: Any, number: int) -> bytes:
         return orjson.dumps(_plain(row))
     except (TypeError, UnicodeDecodeError) as error:
         raise Invalid(
-            f"row {number} cannot be loaded: {error}. Give texts, numbers, dates, and lists and "
-            "objects of them, or rows that speak Arrow.",
+            f"row {number} cannot be loaded: {error}. Use text, numbers, dates, and lists and "
+            "objects of these, or an Arrow table.",
             row=number,
         ) from error
 
 
-def _has_odd_number(value: Any) -> bool:
+def _has_non_finite(value: Any) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):
-        return any(map(_has_odd_number, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_odd_number, value))
+        return any(map(_has_non_finite, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_non_finite, value))
 
 
 def _plain(value: Any) -> Any:
-    """The same in types that JSON has."""
+    """Return the value in types that JSON has."""
     match value:
         case bool():
             return value
@@ -81,7 +82,7 @@ def _plain(value: Any) -> Any:
             return float(value)
         case float():
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case int() if not _LEAST <= value <= _MOST:
+        case int() if not _MIN <= value <= _MAX:
             return str(value)
         case decimal.Decimal():
             return str(value)
@@ -89,21 +90,21 @@ def _plain(value: Any) -> Any:
             return value.decode()
         case datetime.date() | datetime.time():
             return value.isoformat()
-    # A number of NumPy, whose types only an optional library knows.
+    # A NumPy number; its type is known only to an optional library.
     return _plain(value.item()) if callable(getattr(value, "item", None)) else value
 
 
 ENGINES = ("arrow", "spark")
-# A file, a directory, `-`, or an Arrow table; or several.
-Places: TypeAlias = Any
+# A file, a directory, `-`, rows in memory, or several of them.
+SourceArgument: TypeAlias = Any
 
 
 class How(TypedDict, total=False):
-    """What every verb takes beside its own arguments."""
+    """Options of every verb, beside its own arguments."""
 
     actor: str | None
     idempotency_key: str | None
-    # The views that the caller has seen, by dataset; another view is a conflict.
+    # The views that the caller has seen, by dataset; any other view is a conflict.
     if_head: Mapping[str, str | None]
     timeout_seconds: float
     may_write_protected: bool
@@ -115,7 +116,7 @@ class Rows:
 
     store: StoreParts
     tables: TableVersions
-    # Starts Spark, so it is asked only where Spark was.
+    # Starts Spark, so it is called only for the Spark engine.
     session: Callable[[str], Any]
 
     @property
@@ -123,7 +124,7 @@ class Rows:
         return self.store.settings
 
     def mutate(self, branch: str, sql: str, **how: Unpack[How]) -> Outcome:
-        """A script of SQL statements over many tables, each seeing those before it."""
+        """Execute a script of SQL statements over many tables, each seeing those before it."""
         with _needing_extra():
             from headgate.rows.mutate import mutate  # noqa: PLC0415  (an optional extra)
         return mutate(self._parts(), self._request("mutate", branch, {"sql": sql}, how), sql)
@@ -131,40 +132,44 @@ class Rows:
     def load(
         self,
         branch: str,
-        sources: Mapping[str, Places],
+        sources: Mapping[str, SourceArgument],
         *,
         mode: str = "append",
         engine: str = "arrow",
         **how: Unpack[How],
     ) -> Outcome:
-        """Files, directories or Arrow tables into tables, all of them at once."""
+        """Load files, directories or Arrow tables into tables, all of them at once."""
         with _needing_extra():
             from headgate.rows.load import LoadMode, load  # noqa: PLC0415  (an optional extra)
         if mode not in set(LoadMode):
-            raise Invalid(f"{mode!r} is no mode: choose append, merge or overwrite.", mode=mode)
+            raise Invalid(
+                f"{mode!r} is not a load mode: choose append, merge or overwrite.", mode=mode
+            )
         _check_engine(engine)
-        given = {parse_dataset_name(name): _several(places) for name, places in sources.items()}
-        asked: dict[str, Any] = {"mode": mode}
+        listed = {
+            parse_dataset_name(name): _several(argument) for name, argument in sources.items()
+        }
+        body: dict[str, Any] = {"mode": mode}
         contents = None
         if how.get("idempotency_key"):
             from headgate.rows.sources import contents_of, names_of, with_stdin_read  # noqa: PLC0415  (an optional extra)
 
             if engine == "arrow":
-                given = with_stdin_read(given)
-            asked["sources"], contents = names_of(given), contents_of(given)
-        request = self._request("load", branch, asked, how, contents=contents)
+                listed = with_stdin_read(listed)
+            body["sources"], contents = names_of(listed), contents_of(listed)
+        request = self._request("load", branch, body, how, contents=contents)
         if engine == "spark":
             from headgate.rows.load_spark import load_by_spark  # noqa: PLC0415  (an optional extra)
 
             return load_by_spark(
                 self._parts(),
                 request,
-                given,
+                listed,
                 LoadMode(mode),
                 session=self.session,
                 contents=self.store.contents,
             )
-        return load(self._parts(), request, given, LoadMode(mode))
+        return load(self._parts(), request, listed, LoadMode(mode))
 
     def merge(
         self,
@@ -175,15 +180,15 @@ class Rows:
         dry_run: bool = False,
         **how: Unpack[How],
     ) -> Outcome:
-        """What a branch changed since it forked, into another; conflicts are all listed."""
+        """Merge a branch's changes since it forked into another; an error lists all conflicts."""
         with _needing_extra():
-            from headgate.rows.merge import Merging, merge  # noqa: PLC0415  (an optional extra)
+            from headgate.rows.merge import MergeRequest, merge  # noqa: PLC0415  (an optional extra)
         names = tuple(parse_dataset_name(name) for name in datasets)
-        asked = {"source": source, "datasets": [str(name) for name in names]}
+        body = {"source": source, "datasets": [str(name) for name in names]}
         return merge(
             self._parts(),
-            self._request("merge", into, asked, how),
-            Merging(
+            self._request("merge", into, body, how),
+            MergeRequest(
                 source=source,
                 datasets=names,
                 dry_run=dry_run,
@@ -200,11 +205,11 @@ class Rows:
         engine: str = "arrow",
         **how: Unpack[How],
     ) -> Optimized:
-        """Writes a table's small files together; the rows and the content id stay."""
+        """Compact a table's small files; the rows and the content id stay the same."""
         with _needing_extra():
             from headgate.rows.optimize import (  # noqa: PLC0415  (an optional extra)
                 optimize,
-                rewriting_by_spark,
+                spark_rewrite,
             )
         _check_engine(engine)
         request = self._request("optimize", branch, {"dataset": dataset}, how)
@@ -213,32 +218,32 @@ class Rows:
             request,
             parse_dataset_name(dataset),
             keep_snapshots=keep_snapshots,
-            rewrite=rewriting_by_spark(request, self.session) if engine == "spark" else None,
+            rewrite=spark_rewrite(request, self.session) if engine == "spark" else None,
         )
 
     def advise_optimize(self, dataset: str, *, branch: str) -> str | None:
-        """A word for those whose table is better rewritten by Spark."""
+        """Return the advice to rewrite the table by Spark, if any."""
         with _needing_extra():
             from headgate.rows.optimize import advice_for  # noqa: PLC0415  (an optional extra)
         request = self._request("optimize", branch, {"dataset": dataset}, {})
         return advice_for(self._parts(), request, parse_dataset_name(dataset))
 
     def advise(self, sources: Mapping[str, list[str]]) -> str | None:
-        """A word for those whose files are better loaded by Spark."""
+        """Return the advice to load the files by Spark, if any."""
         with _needing_extra():
             from headgate.rows.load import advice_for  # noqa: PLC0415  (an optional extra)
-        return advice_for(place for places in sources.values() for place in places)
+        return advice_for(chain.from_iterable(sources.values()))
 
     def plan_schema(self, file: Path | str, *, branch: str) -> PlannedSchema:
-        """What applying a schema file to a branch would do; no side effect."""
+        """Return the steps that applying a schema file to a branch would take."""
         return self.plan_schema_text(read_schema(file), file=str(file), branch=branch)
 
     def apply_schema(self, file: Path | str, *, branch: str, **how: Unpack[How]) -> AppliedSchema:
-        """Makes a branch's tables what a schema file says; rows that are there must fit."""
+        """Change a branch's tables to match a schema file; existing rows must be valid."""
         return self.apply_schema_text(read_schema(file), file=str(file), branch=branch, **how)
 
     def plan_schema_text(self, text: str, *, file: str, branch: str) -> PlannedSchema:
-        """The same of a text, which errors name by the file that it came from."""
+        """Plan a schema's text; errors name the file that it came from."""
         with _needing_extra():
             from headgate.rows.schema_apply import plan  # noqa: PLC0415  (an optional extra)
             from headgate.rows.schema_file import parse_schema  # noqa: PLC0415  (an optional extra)
@@ -247,7 +252,7 @@ class Rows:
     def apply_schema_text(
         self, text: str, *, file: str, branch: str, **how: Unpack[How]
     ) -> AppliedSchema:
-        """The same of a text, which errors name by the file that it came from."""
+        """Apply a schema's text; errors name the file that it came from."""
         with _needing_extra():
             from headgate.rows.schema_apply import apply_schema  # noqa: PLC0415  (an optional extra)
             from headgate.rows.schema_file import parse_schema  # noqa: PLC0415  (an optional extra)
@@ -268,7 +273,7 @@ class Rows:
         self,
         kind: str,
         branch: str,
-        asked: Mapping[str, Any],
+        body: Mapping[str, Any],
         how: How,
         *,
         contents: str | None = None,
@@ -279,14 +284,12 @@ class Rows:
         named = how.get("actor")
         actor = check_label(named, what="an actor") if named else self.settings.actor
         heads = how.get("if_head") or {}
-        context = parse_context(branch)
-        place = getattr(context, "branch", branch)
         key = operation_key(
             how.get("idempotency_key"),
             actor=actor,
             kind=kind,
-            branch=place,
-            request={**asked, "branch": branch, "if_head": dict(heads)},
+            branch=getattr(parse_context(branch), "branch", branch),
+            request={**body, "branch": branch, "if_head": dict(heads)},
             contents=contents,
         )
         return Request(
@@ -304,44 +307,44 @@ class Rows:
 
 def _check_engine(engine: str) -> None:
     if engine not in ENGINES:
-        raise Invalid(f"{engine!r} is no engine: choose arrow or spark.", engine=engine)
+        raise Invalid(f"{engine!r} is not an engine: choose arrow or spark.", engine=engine)
 
 
-def read_given(sources: Mapping[str, Places]) -> dict[str, list[Source]]:
-    """All rows of each dataset's sources, each with the file that it came from."""
+def read_given(sources: Mapping[str, SourceArgument]) -> dict[str, list[Source]]:
+    """Read all rows of each dataset's sources, each source with its file."""
     with _needing_extra():
         from headgate.rows.sources import read_sources  # noqa: PLC0415  (an optional extra)
     return {
-        name: [source for place in _several(places) for source in read_sources(place)]
-        for name, places in sources.items()
+        name: list(chain.from_iterable(map(read_sources, _several(argument))))
+        for name, argument in sources.items()
     }
 
 
-def _several(places: Places) -> list[Any]:
-    """One place or many; rows as objects are one."""
-    if not isinstance(places, list | tuple):
-        return [_place(places)]
-    if places and isinstance(places[0], dict):
-        return [write_lines(places)]
-    return [_place(place) for place in places]
+def _several(argument: SourceArgument) -> list[Any]:
+    """Return a list of one source or many; a list of dicts is one source."""
+    if not isinstance(argument, list | tuple):
+        return [_source(argument)]
+    if argument and isinstance(argument[0], dict):
+        return [write_lines(argument)]
+    return [_source(item) for item in argument]
 
 
-def _place(given: Any) -> Any:
-    """A file's name, bytes, or rows in memory: whatever speaks Arrow, as data frames do."""
-    if isinstance(given, str | Path | bytes):
-        return given
-    if not any(hasattr(given, speaks) for speaks in ("__arrow_c_stream__", "__arrow_c_array__")):
+def _source(item: Any) -> Any:
+    """Return a file's name, bytes, or an Arrow table of rows in memory."""
+    if isinstance(item, str | Path | bytes):
+        return item
+    if not any(hasattr(item, method) for method in ("__arrow_c_stream__", "__arrow_c_array__")):
         raise Invalid(
-            f"a {type(given).__name__} cannot be loaded: give a file, bytes, a list of objects, or "
-            "rows that speak Arrow, such as a pyarrow table or a data frame."
+            f"a {type(item).__name__} cannot be loaded: use a file, bytes, a list of dicts, or "
+            "an Arrow table, such as a pyarrow table or a data frame."
         )
     import pyarrow as pa  # noqa: PLC0415  (an optional extra, and slow)
 
-    return pa.table(given)
+    return pa.table(item)
 
 
 def read_schema(file: Path | str) -> str:
-    """The text of a schema file."""
+    """Return the text of a schema file."""
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -349,10 +352,11 @@ def read_schema(file: Path | str) -> str:
 
 
 class _needing_extra:  # noqa: N801  (read as a verb where it is used)
-    """Turns a library that is not installed into the extra that brings it."""
+    """Raise `MissingExtra` in place of the error that a missing library causes."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, ImportError):
+        # A broken import inside the package is a defect, not a missing extra.
+        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("headgate"):
             raise MissingExtra(feature="changing rows without Spark", extra="mutations") from error

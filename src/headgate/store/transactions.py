@@ -11,26 +11,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from headgate.attempts import CommitOptions, Contents, commit_transactions
+from headgate.catalog import records
 from headgate.catalog.database import Database
 from headgate.catalog.operations import do_once
-from headgate.catalog.records import load_dataset, load_transaction
+from headgate.catalog.records import list_unit_transactions
 from headgate.catalog.transactions import abort_transactions, renew_transactions
-from headgate.catalog.units import (
-    abort_unit,
-    close_empty_unit,
-    find_unit,
-    list_unit_transactions,
-    load_open_unit,
-    load_unit,
-    open_in_unit,
-    open_unit,
-    renew_unit,
-)
+from headgate.catalog.units import abort_unit, close_empty_unit, open_in_unit, open_unit, renew_unit
 from headgate.errors import FileNotInView, HeadgateError, Invalid, VersionExpired
-from headgate.files.publication import FileEdit, check_is_files, root_of, stage_edit, write_uploaded
+from headgate.files.edits import FileEdit, check_is_files, root_of, stage_edit, write_uploaded
 from headgate.files.transfer import Progress
 from headgate.files.tree import Entry, Mode
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.ids import UnitId
 from headgate.model.names import (
@@ -40,12 +31,12 @@ from headgate.model.names import (
     parse_dataset_name,
 )
 from headgate.model.nouns import Transaction, TransactionState
-from headgate.model.ports import ObjectStore
+from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings
 from headgate.store.documents import Json, transaction_json, unit_json
 
 if TYPE_CHECKING:
-    from headgate.spark.workplace import SparkSession
+    from headgate.spark.session import SparkSession
 
 
 # What handles and verbs work with; the store is one.
@@ -228,7 +219,7 @@ class TransactionHandle(EndsWithItsBlock):
 
     @classmethod
     def load(cls, store: StoreParts, id: str) -> Self:
-        return cls(store, store.database.read(lambda c: load_transaction(c, id)))
+        return cls(store, store.database.read(lambda c: records.load_transaction(c, id)))
 
     @property
     def id(self) -> str:
@@ -292,14 +283,14 @@ class TransactionHandle(EndsWithItsBlock):
         )
 
     def _state(self) -> TransactionState:
-        return self.store.database.read(lambda c: load_transaction(c, self.id)).state
+        return self.store.database.read(lambda c: records.load_transaction(c, self.id)).state
 
     def _ends_with_another(self) -> bool:
         return self.transaction.unit is not None
 
     def _check_is_files(self) -> None:
         check_is_files(
-            self.store.database.read(lambda c: load_dataset(c, self.transaction.dataset))
+            self.store.database.read(lambda c: records.load_dataset(c, self.transaction.dataset))
         )
 
     def _check_stands_alone(self) -> None:
@@ -331,7 +322,7 @@ class UnitHandle(EndsWithItsBlock):
     @classmethod
     def load(cls, store: StoreParts, id: str) -> Self:
         """A unit that somebody opened, to go on with it under one's own name."""
-        unit = store.database.read(lambda c: load_unit(c, id))
+        unit = store.database.read(lambda c: records.load_unit(c, id))
         return cls(store, unit.id, unit.branch, store.settings.actor)
 
     @property
@@ -348,8 +339,8 @@ class UnitHandle(EndsWithItsBlock):
             self.store.database.write(
                 lambda c: open_in_unit(
                     c,
-                    load_unit(c, self.id),
-                    load_dataset(c, parsed),
+                    records.load_unit(c, self.id),
+                    records.load_dataset(c, parsed),
                     may_write_protected=self.store.may_write_protected,
                 )
             ),
@@ -358,7 +349,7 @@ class UnitHandle(EndsWithItsBlock):
     def noun(self) -> Json:
         """As the catalog has it now, with all of its transactions."""
         return self.store.database.read(
-            lambda c: unit_json(load_unit(c, self.id), list_unit_transactions(c, self.id))
+            lambda c: unit_json(records.load_unit(c, self.id), list_unit_transactions(c, self.id))
         )
 
     def renew(self) -> None:
@@ -370,7 +361,7 @@ class UnitHandle(EndsWithItsBlock):
         return do_once(self.store.database, operation, lambda: self._commit(operation))
 
     def _commit(self, operation: OperationKey | None) -> Receipt:
-        unit = self.store.database.read(lambda c: load_open_unit(c, self.id))
+        unit = self.store.database.read(lambda c: records.load_open_unit(c, self.id))
         receipt = commit_transactions(
             self.store.database,
             self.store.contents,
@@ -386,7 +377,7 @@ class UnitHandle(EndsWithItsBlock):
         return receipt
 
     def _state(self) -> TransactionState:
-        return self.store.database.read(lambda c: load_unit(c, self.id)).state
+        return self.store.database.read(lambda c: records.load_unit(c, self.id)).state
 
     def _abort(self) -> Sequence[str]:
         return abort_unit(self.store.database, self.id, actor=self.actor)
@@ -394,6 +385,6 @@ class UnitHandle(EndsWithItsBlock):
 
 def load_opened(store: StoreParts, id: str) -> TransactionHandle | UnitHandle:
     """What an id stands for, in any state: a unit, or a transaction."""
-    if store.database.read(lambda c: find_unit(c, id)) is not None:
+    if store.database.read(lambda c: records.find_unit(c, id)) is not None:
         return UnitHandle.load(store, id)
     return TransactionHandle.load(store, id)

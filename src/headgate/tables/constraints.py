@@ -1,6 +1,8 @@
-"""A table's constraints inside its own metadata: they branch, merge and reset with it.
+"""A table's constraints in properties of its metadata: they branch, merge and reset with it.
 
-Columns are kept by field id, so that a renamed column keeps what is demanded of it.
+Columns are stored by field id, so that a renamed column keeps its constraints. A table also
+lists the datasets that refer to it: without the list, a delete would have to read the
+constraints of every table of the branch.
 """
 
 from __future__ import annotations
@@ -10,16 +12,16 @@ from typing import Any
 
 import orjson
 
-from headgate.errors import ImpossibleTableChange
 from headgate.model.constraints import Cardinality, Constraints, OnDelete, Reference
+from headgate.tables.metadata import Json, Metadata, impossible
 from headgate.tables.schemas import current_schema
-from headgate.tables.shape import Json, Metadata
 
 PROPERTY = "headgate.constraints"
+REFERRING_PROPERTY = "headgate.referred-to-by"
 
 
 def constraints_of(metadata: Metadata) -> Constraints:
-    """What the version demands of its rows; its key is the schema's identifier columns."""
+    """Return the constraints of a version; its key is the schema's identifier columns."""
     schema = current_schema(metadata) or {"fields": []}
     names = {field["id"]: str(field["name"]) for field in schema["fields"]}
     key = tuple(names[id] for id in schema.get("identifier-field-ids") or [] if id in names)
@@ -60,14 +62,12 @@ def constraints_of(metadata: Metadata) -> Constraints:
 
 
 def constraints_property(schema: Json, constraints: Constraints) -> str:
-    """The property that keeps all but the key, which the schema itself keeps."""
+    """Return the property that stores all constraints but the key, which is in the schema."""
     ids = {str(field["name"]): int(field["id"]) for field in schema["fields"]}
 
     def id_of(name: str) -> int:
         if name not in ids:
-            raise ImpossibleTableChange(
-                change=f"a constraint on column {name!r}", reason="the table has no such column"
-            )
+            raise impossible(f"a constraint on column {name!r}", "the table has no such column")
         return ids[name]
 
     stored: dict[str, Any] = {
@@ -84,15 +84,8 @@ def constraints_property(schema: Json, constraints: Constraints) -> str:
     return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode()
 
 
-# Which datasets refer to a table, noted in its own metadata.
-#
-# Without the note a delete would have to read the constraints of every table of the branch.
-
-REFERRING_PROPERTY = "headgate.referred-to-by"
-
-
 def referring_datasets(metadata: Metadata) -> list[str]:
-    """The names of datasets with a reference to this table."""
+    """Return the names of datasets with a reference to this table."""
     text = (metadata.get("properties") or {}).get(REFERRING_PROPERTY)
     return sorted(orjson.loads(text)) if text else []
 

@@ -1,13 +1,13 @@
-"""What Iceberg's manifests name, read with no more of each entry than that.
+"""Files that Iceberg's manifests refer to, read with no more of each entry than that.
 
-Needs the extra `arrow`; `naming.open_manifests` imports this module when somebody asks.
+Needs the extra `arrow`; `referenced_files.open_manifests` imports this module on first use.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
 from pyiceberg.avro.file import META_SCHEMA, AvroFile, AvroFileHeader
@@ -17,7 +17,9 @@ from pyiceberg.io import InputFile, InputStream
 from pyiceberg.typedef import Record
 
 from headgate.errors import StorageUnavailable
-from headgate.tables.named_files import ManifestRef, NamedFile
+from headgate.tables.referenced_files import FileRef, ManifestRef
+
+Ids: TypeAlias = tuple[int, ...]
 
 _DELETED = 2
 # Field ids of Iceberg's specification. A manifest list: path, length, files added, files existing.
@@ -27,98 +29,84 @@ _ENTRY, _FILE = (0, 2), (100, 104)
 
 
 class ManifestReader:
-    """Reads manifest lists and manifests, from wherever `get` finds the bytes of an address."""
+    """Reads manifest lists and manifests; `get` returns the bytes of an address."""
 
     def __init__(self, get: Callable[[str], bytes]) -> None:
         self._get = get
 
     def manifests(self, location: str) -> list[ManifestRef]:
-        """The manifests that a manifest list names."""
+        """Return the manifests of a manifest list."""
         return parse_manifest_list(self._get(location), location)
 
-    def files(self, manifest: ManifestRef) -> list[NamedFile]:
-        """The files that a manifest names as alive."""
+    def files(self, manifest: ManifestRef) -> list[FileRef]:
+        """Return the live files of a manifest."""
         return parse_manifest(self._get(manifest.path), manifest)
 
     def paths(self, manifest: ManifestRef) -> list[str]:
-        """The addresses of those files."""
+        """Return the addresses of the live files of a manifest."""
         return [file.path for file in self.files(manifest)]
 
 
 def parse_manifest_list(content: bytes, location: str) -> list[ManifestRef]:
-    """All manifests of a snapshot; what cannot be read whole is `StorageUnavailable`."""
+    """Return all manifests of a snapshot; raise `StorageUnavailable` if the list is damaged."""
     return [
         ManifestRef(
             path=path,
             length=length,
             files=None if added is None or existing is None else added + existing,
         )
-        for path, length, added, existing in _records(content, location, _list_reader)
+        for path, length, added, existing in _records(content, location, _LIST)
     ]
 
 
-def parse_manifest(content: bytes, manifest: ManifestRef) -> list[NamedFile]:
-    """The live files of a manifest, of whatever content; a part of one is refused."""
+def parse_manifest(content: bytes, manifest: ManifestRef) -> list[FileRef]:
+    """Return the live files of a manifest, data and deletes; raise if it is incomplete."""
     if len(content) != manifest.length:
         reason = f"it has {len(content)} bytes instead of {manifest.length}"
         raise StorageUnavailable(where=manifest.path, reason=reason)
     found = [
-        NamedFile(path=file[0], size=file[1])
-        for status, file in _records(content, manifest.path, _entry_reader)
+        FileRef(path=file[0], size=file[1])
+        for status, file in _records(content, manifest.path, _ENTRY, {_ENTRY[1]: _FILE})
         if status != _DELETED
     ]
     if manifest.files is not None and len(found) != manifest.files:
-        reason = f"it names {len(found)} files, where its list counts {manifest.files}"
+        reason = f"it has {len(found)} live files, but its manifest list counts {manifest.files}"
         raise StorageUnavailable(where=manifest.path, reason=reason)
     return found
 
 
-def _list_reader(whole: StructReader) -> StructReader:
-    return _only(whole, _LIST)
+def _only(whole: StructReader, ids: Ids, inside: Mapping[int, Ids] | None = None) -> StructReader:
+    """Return a reader of these fields, in this order, that skips the others.
 
-
-def _entry_reader(whole: StructReader) -> StructReader:
-    status, file = _ENTRY
-    return _only(_with(whole, file, lambda reader: _only(reader, _FILE)), (status, file))
-
-
-def _with(
-    whole: StructReader, id: int, change: Callable[[StructReader], StructReader]
-) -> StructReader:
-    readers = tuple(
-        (position, change(reader) if field.field_id == id else reader)
-        for field, (position, reader) in zip(whole.struct.fields, whole.field_readers, strict=True)
-    )
-    return StructReader(readers, Record, whole.struct)
-
-
-def _only(whole: StructReader, ids: tuple[int, ...]) -> StructReader:
-    """Reads these fields, in this order, and passes over all others without making them."""
+    `inside` names the fields to read of a field that is a struct.
+    """
     places = {id: place for place, id in enumerate(ids)}
     readers: list[tuple[int | None, Reader]] = []
     for field, (_, reader) in zip(whole.struct.fields, whole.field_readers, strict=True):
+        if inside and field.field_id in inside:
+            reader = _only(reader, inside[field.field_id])
         readers.append((places.pop(field.field_id, None), reader))
-    # What older writers left out is None.
+    # Fields that older writers left out are None.
     readers += [(place, NoneReader()) for place in places.values()]
     return StructReader(tuple(readers), Record, whole.struct)
 
 
 def _records(
-    content: bytes, location: str, project: Callable[[StructReader], StructReader]
+    content: bytes, location: str, ids: Ids, inside: Mapping[int, Ids] | None = None
 ) -> Iterator[Any]:
     try:
         if _has_blocks(content):
             with AvroFile[Any](_InMemory(content, location)) as file:
-                file.reader = project(file.reader)
+                file.reader = _only(file.reader, ids, inside)
                 yield from file
-    # The library's errors on what is no Avro file have no common root.
+    # The library's errors on bytes that are not an Avro file have no common base class.
     except Exception as error:
-        reason = f"it is no whole Avro file: {error}"
+        reason = f"it is not a complete Avro file: {error}"
         raise StorageUnavailable(where=location, reason=reason) from error
 
 
 def _has_blocks(content: bytes) -> bool:
-    """Whether records follow the header; what was cut off anywhere is a `ValueError`.
+    """Return whether records follow the header; raise `ValueError` for a truncated file.
 
     The library's fast decoder would read on beyond the end of the bytes.
     """
@@ -129,8 +117,8 @@ def _has_blocks(content: bytes) -> bool:
     return int(decoder.tell()) < len(content)
 
 
-class _InMemory(InputFile):  # type: ignore[misc]  # the library's types are not known
-    """Bytes that were read already, as the library wants to open them."""
+class _InMemory(InputFile):  # type: ignore[misc]  # the library has no types
+    """Bytes in memory, as a file for the library to open."""
 
     def __init__(self, content: bytes, location: str) -> None:
         super().__init__(location)

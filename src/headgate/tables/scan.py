@@ -1,13 +1,18 @@
-"""Reading the rows of a version that somebody is about to change: the files that may hold them.
+"""A table version opened by PyIceberg: its files, chosen by conditions, and their rows in Arrow.
 
 Needs the extra `arrow`.
 """
 
 from __future__ import annotations
 
+import base64
+import datetime
+import decimal
 import functools
+import itertools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,15 +27,17 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
-from pyiceberg.table import StaticTable
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+from pyiceberg.table import FileScanTask, StaticTable
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
 
-from headgate.tables.arrow import DataFile, asking, file_properties, to_data_file
-from headgate.tables.inspect import current_snapshot
-from headgate.tables.shape import MAIN, Metadata
+from headgate.errors import HeadgateError, NeedsSpark, StorageUnavailable
+from headgate.tables.metadata import MAIN, Json, Metadata, Row
+from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
 
-# What is known of the rows that somebody looks for, so that files without them are left alone.
+# --- conditions on the rows to read, so that files without such rows are skipped ------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +50,7 @@ class Among:
 
 @dataclass(frozen=True, kw_only=True)
 class Within:
-    """The column is neither below nor above; None is no bound."""
+    """The column is neither below nor above; None means no bound."""
 
     column: str
     low: Any = None
@@ -54,21 +61,52 @@ class Within:
 Condition: TypeAlias = Among | Within
 Conditions: TypeAlias = Sequence[Condition]
 
-# Over so many values a look into each file costs less than the comparison with its statistics.
+# Above this many values, reading each file costs less than comparing them with its statistics.
 AMONG_LIMIT = 2_000
 
 
-# Over so many files a look at the columns in question pays for itself.
+# --- the scan -------------------------------------------------------------------------------
+
+# From this many files on, reading only the columns of the conditions first pays for itself.
 _PROBED_FROM = 2
+# PyIceberg's names for the variables that S3 clients share; of two the first that is set counts.
+_S3_PROPERTIES = {
+    "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "s3.access-key-id": ("AWS_ACCESS_KEY_ID",),
+    "s3.secret-access-key": ("AWS_SECRET_ACCESS_KEY",),
+    "s3.session-token": ("AWS_SESSION_TOKEN",),
+    "s3.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "s3.force-virtual-addressing": ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST",),
+    "s3.anonymous": ("AWS_SKIP_SIGNATURE",),
+}
+_REASON_LIMIT = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """A data file with the delete files that apply to it."""
+
+    path: str
+    deletes: frozenset[str]
+    # Before deletes.
+    row_count: int
+    size_bytes: int
+    task: Any
+
+    @property
+    def identity(self) -> tuple[str, frozenset[str]]:
+        """Files never change, so equal identities hold equal rows."""
+        return self.path, self.deletes
 
 
 class TableScan:
-    """One version's files, chosen by what is known of the rows; whole rows or some columns."""
+    """The files and rows of one version; raises `NeedsSpark` for what PyIceberg cannot read."""
 
     def __init__(self, version: StoredVersion, options: Mapping[str, str]) -> None:
         self.version = version
-        with asking(version.location):
-            self.metadata = slim_metadata(version.metadata)
+        with library_errors(version.location):
+            self.metadata = _slim_metadata(version.metadata)
+            # Without the table's own properties: they could name a class to be loaded.
             self.io: FileIO = load_file_io(file_properties(options), location=version.location)
             self._table = StaticTable(
                 identifier=("version", version.location),
@@ -82,39 +120,125 @@ class TableScan:
             )
 
     def plan(self, where: Conditions = ()) -> list[DataFile]:
-        """The files that may hold such rows, as partitions and statistics tell."""
-        with asking(self.version.location):
+        """Return the files that may hold such rows, by partitions and statistics."""
+        with library_errors(self.version.location):
             tasks = self._table.scan(row_filter=_expression(where)).plan_files()
-            return [to_data_file(task) for task in tasks]
+            return [_data_file(task) for task in tasks]
 
     def narrow(self, files: Sequence[DataFile], where: Conditions) -> list[DataFile]:
-        """Those of the files that do hold such rows, found by reading only the columns asked."""
+        """Return the files that do hold such rows, by reading only the columns of the conditions.
+
+        Too few files are returned as they are.
+        """
         if len(files) < _PROBED_FROM or not where:
             return list(files)
         columns = sorted({condition.column for condition in where})
-        with asking(self.version.location):
+        with library_errors(self.version.location):
             schema = self.metadata.schema().select(*columns)
             scan = ArrowScan(self.metadata, self.io, schema, _expression(where))
-            return [file for file in files if _any_row(scan, file)]
+            return [
+                file
+                for file in files
+                if any(batch.num_rows for batch in scan.to_record_batches([file.task]))
+            ]
+
+    def first_files(self, rows: int) -> list[DataFile]:
+        """Return enough files for this many rows, from as few manifests as possible."""
+        with library_errors(self.version.location):
+            snapshot = self.metadata.current_snapshot()
+            manifests = list(snapshot.manifests(self.io)) if snapshot else []
+            if any(manifest.content == ManifestContent.DELETES for manifest in manifests):
+                # The deletes of a file are known only when all manifests are read.
+                return self.plan()
+            entries = (
+                entry.data_file
+                for manifest in manifests
+                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True)
+            )
+            return _enough(entries, rows)
+
+    def files_added_by(self, snapshots: Iterable[Json], rows: int) -> list[DataFile]:
+        """Return enough files for this many rows, of those that these append snapshots added."""
+        with library_errors(self.version.location):
+            return _enough(self._added_by(snapshots), rows)
+
+    def _added_by(self, snapshots: Iterable[Json]) -> Iterator[Any]:
+        for snapshot in map(Snapshot.model_validate, snapshots):
+            id = snapshot.snapshot_id
+            for manifest in snapshot.manifests(self.io):
+                if manifest.content != ManifestContent.DATA or manifest.added_snapshot_id != id:
+                    continue
+                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True):
+                    # A merged manifest repeats the files that earlier snapshots added.
+                    if entry.status == ManifestEntryStatus.ADDED:
+                        yield entry.data_file
+
+    def batches(
+        self,
+        files: Iterable[DataFile],
+        *,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of these files in the current schema, one file in memory at a time.
+
+        With a limit, each file is read only that far.
+        """
+        schema = self._schema_of(columns)
+        for file in files:
+            with library_errors(self.version.location):
+                whole = self.metadata.schema()
+                projected = whole if columns is None else whole.select(*columns)
+                scan = ArrowScan(self.metadata, self.io, projected, AlwaysTrue(), limit=limit)
+                found = [_conform(b, schema) for b in scan.to_record_batches([file.task])]
+            yield from found
 
     def read(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of one file, in the order of its positions; all columns unless named."""
-        chosen = self.schema if columns is None else _chosen(self.schema, columns)
-        with asking(self.version.location):
-            whole = self.metadata.schema()
-            schema = whole if columns is None else whole.select(*columns)
-            scan = ArrowScan(self.metadata, self.io, schema, AlwaysTrue())
-            batches = [
-                batch.select(chosen.names).cast(chosen)
-                for batch in scan.to_record_batches([file.task])
-            ]
-            return pa.Table.from_batches(batches, chosen)
+        """Return the rows of one file in the order of their positions; all columns unless named."""
+        batches = self.batches([file], columns=columns)
+        return pa.Table.from_batches(list(batches), self._schema_of(columns))
+
+    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        if columns is None:
+            return self.schema
+        return pa.schema([field for field in self.schema if field.name in columns])
+
+    def count(self, files: Iterable[DataFile]) -> int:
+        """Return the number of rows in these files; only those with deletes are read."""
+        total, others = 0, []
+        for file in files:
+            if file.deletes:
+                others.append(file)
+            else:
+                total += file.row_count
+        for batch in self.batches(others):
+            total += batch.num_rows
+        return total
+
+    def rows(self, files: Iterable[DataFile], limit: int) -> list[Row]:
+        """Return the first rows of these files as JSON values."""
+        found: list[Row] = []
+        for batch in self.batches(files, limit=limit) if limit else ():
+            with library_errors(self.version.location):
+                found += json_rows(batch.slice(0, limit - len(found)))
+            if len(found) >= limit:
+                break
+        return found
 
 
-def slim_metadata(metadata: Metadata) -> TableMetadata:
-    """The version as PyIceberg's value, with the current snapshot alone.
+def file_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """Return PyIceberg's settings for storage, from AWS_* variables by name."""
+    found = {
+        name: next((options[variable] for variable in variables if options.get(variable)), None)
+        for name, variables in _S3_PROPERTIES.items()
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
-    Making its values costs time for each snapshot of the history, which no row needs.
+
+def _slim_metadata(metadata: Metadata) -> TableMetadata:
+    """Return the version as PyIceberg's value, with the current snapshot alone.
+
+    The library takes time for each snapshot of the history, which no row needs.
     """
     snapshot = current_snapshot(metadata)
     slim = {
@@ -131,13 +255,32 @@ def slim_metadata(metadata: Metadata) -> TableMetadata:
     return TableMetadataUtil.parse_obj(slim)
 
 
-def _chosen(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
-    wanted = set(columns)
-    return pa.schema([field for field in schema if field.name in wanted])
+def _enough(files: Iterable[Any], rows: int) -> list[DataFile]:
+    chosen: list[DataFile] = []
+    missing = rows
+    for file in files:
+        chosen.append(_data_file(FileScanTask(data_file=file)))
+        missing -= file.record_count
+        if missing <= 0:
+            break
+    return chosen
 
 
-def _any_row(scan: ArrowScan, file: DataFile) -> bool:
-    return any(batch.num_rows for batch in scan.to_record_batches([file.task]))
+def _data_file(task: Any) -> DataFile:
+    return DataFile(
+        path=task.file.file_path,
+        deletes=frozenset(file.file_path for file in task.delete_files),
+        row_count=task.file.record_count,
+        size_bytes=task.file.file_size_in_bytes,
+        task=task,
+    )
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    # Files differ in the width of their offsets, and so do their batches.
+    if batch.schema.equals(schema):
+        return batch
+    return batch.select(schema.names).cast(schema)
 
 
 def _expression(where: Conditions) -> BooleanExpression:
@@ -154,3 +297,68 @@ def _parts(condition: Condition) -> list[Any]:
     if condition.high is not None:
         found.append(LessThanOrEqual(condition.column, condition.high))
     return found
+
+
+@contextmanager
+def library_errors(location: str) -> Iterator[None]:
+    """Translate the errors of the library, which have no common base class."""
+    try:
+        yield
+    except HeadgateError:
+        raise
+    except OSError as error:
+        raise StorageUnavailable(where=location, reason=_first_words(error)) from error
+    except Exception as error:
+        raise NeedsSpark(where=location, reason=_first_words(error)) from error
+
+
+def _first_words(error: Exception) -> str:
+    """Return the start of a message, which may run over lines and pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Pydantic's messages end with a dump of the input.
+    message = " ".join(itertools.islice(lines, 3)).partition(" [type=")[0]
+    words = message.rstrip(". ") or type(error).__name__
+    return words if len(words) <= _REASON_LIMIT else f"{words[: _REASON_LIMIT - 3]}..."
+
+
+# --- values as JSON -------------------------------------------------------------------------
+
+
+def json_rows(rows: pa.Table | pa.RecordBatch) -> list[Row]:
+    """Return rows by column name."""
+    fields = list(rows.schema)
+    return [
+        {field.name: json_value(row[field.name], field.type) for field in fields}
+        for row in rows.to_pylist()
+    ]
+
+
+def json_value(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of this Arrow type for JSON; text where JSON has no such value."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value - value == 0 else _not_finite(value)
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case decimal.Decimal():
+            # As text: a reader's float would round it.
+            return str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dict():
+            return {field.name: json_value(value[field.name], field.type) for field in kind}
+        case list() if pa.types.is_map(kind):
+            keys, items = kind.key_type, kind.item_type
+            return {str(json_value(key, keys)): json_value(item, items) for key, item in value}
+        case list():
+            return [json_value(item, kind.value_type) for item in value]
+    return str(value)
+
+
+def _not_finite(value: float) -> str:
+    """Return the SQL spelling of a number that JSON does not have."""
+    if value != value:
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"

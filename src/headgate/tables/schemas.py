@@ -1,90 +1,49 @@
-"""Updates of a table's schemas."""
+"""Schemas and column types of tables: fields, checks, and types as text."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from headgate.errors import MalformedRequest
-from headgate.tables.shape import (
-    LAST_ADDED,
+from headgate.tables.metadata import (
     Json,
-    State,
     as_object,
+    impossible,
     read_int,
     read_ints,
-    read_object,
     read_objects,
     read_str,
-    refuse,
 )
 
-# Types and features that came with version 3 of the format.
+# --- schemas --------------------------------------------------------------------------------
+
+# Types that came with version 3 of the format.
 _SINCE_V3 = ("variant", "unknown", "geometry", "geography", "timestamp_ns", "timestamptz_ns")
 
 
-def add_schema(state: State, update: Json) -> State:
-    """Adds a schema under the next id, or finds the equal one that is there."""
-    schema = read_object(update, "schema")
-    check_schema(schema, state.format_version)
-    highest = max([*field_ids(schema), 0])
-    last_column_id = max(int(state.metadata.get("last-column-id", 0)), highest)
-    schemas = state.items("schemas")
-    for known in schemas:
-        if same_schema(known, schema):
-            found = state.put(last_column_id=last_column_id)
-            return replace(found, last_schema_id=known["schema-id"])
-    schema_id = max((known["schema-id"] for known in schemas), default=-1) + 1
-    added = state.put(
-        schemas=[*schemas, {**schema, "schema-id": schema_id}], last_column_id=last_column_id
-    )
-    return replace(added, last_schema_id=schema_id)
-
-
-def set_current_schema(state: State, update: Json) -> State:
-    """Makes a schema the current one; the partition spec and sort order must still fit it."""
-    schema_id = read_int(update, "schema-id")
-    if schema_id == LAST_ADDED:
-        if state.last_schema_id is None:
-            raise refuse("set-current-schema -1", "this commit has added no schema")
-        schema_id = state.last_schema_id
-    if schema_id not in {schema["schema-id"] for schema in state.items("schemas")}:
-        raise refuse(f"set-current-schema {schema_id}", "there is no schema with that id")
-    return state.put(current_schema_id=schema_id)
-
-
-def remove_schemas(state: State, update: Json) -> State:
-    """Removes schemas that are not current; ids that are not there are passed over."""
-    doomed = set(read_ints(update, "schema-ids"))
-    if state.metadata.get("current-schema-id") in doomed:
-        raise refuse("remove-schemas", "one of them is the current schema")
-    kept = [schema for schema in state.items("schemas") if schema["schema-id"] not in doomed]
-    return state.put(schemas=kept)
-
-
-def same_schema(one: Json, other: Json) -> bool:
-    """Whether two schemas have the same columns and identifier fields, whatever their ids."""
-    same_keys = set(_identifiers(one)) == set(_identifiers(other))
-    return same_keys and bool(one["fields"] == other["fields"])
-
-
-def _identifiers(schema: Json) -> list[int]:
-    return read_ints(schema, "identifier-field-ids") if schema.get("identifier-field-ids") else []
-
-
 def current_schema(metadata: Json) -> Json | None:
-    """The current schema, if there is one."""
+    """Return the current schema, if there is one."""
     for schema in metadata.get("schemas") or []:
         if schema["schema-id"] == metadata.get("current-schema-id"):
             return as_object(schema, what="a schema")
     return None
 
 
+def identifier_ids(schema: Json) -> list[int]:
+    return read_ints(schema, "identifier-field-ids") if schema.get("identifier-field-ids") else []
+
+
+def same_schema(one: Json, other: Json) -> bool:
+    """Return whether two schemas have the same columns and identifiers, whatever their ids."""
+    same_keys = set(identifier_ids(one)) == set(identifier_ids(other))
+    return same_keys and bool(one["fields"] == other["fields"])
+
+
 def field_ids(schema: Json) -> Iterator[int]:
-    """Every field id of a schema, nested ones included."""
+    """Yield every field id of a schema, nested ones included."""
     for field in read_objects(schema, "fields"):
         yield read_int(field, "id")
         yield from _ids_of_type(field.get("type"))
@@ -110,41 +69,37 @@ def _ids_of_type(kind: Any) -> Iterator[int]:
 
 
 def check_schema(schema: Json, format_version: int) -> None:
-    """Refuses a schema whose ids or names clash, or that needs a newer format version."""
+    """Raise if ids or names of a schema clash, or if it needs a newer format version."""
     ids = list(field_ids(schema))
     if len(set(ids)) != len(ids):
-        raise refuse("add-schema", "two fields have the same id")
-    _check_names(schema)
-    missing = set(_identifiers(schema)) - set(ids)
-    if missing:
-        raise refuse("add-schema", f"identifier fields {sorted(missing)} are not in the schema")
-    if format_version < 3:
-        _check_before_v3(schema)
-
-
-def _check_names(schema: Json) -> None:
+        raise impossible("add-schema", "two fields have the same id")
     names = [read_str(field, "name") for field in read_objects(schema, "fields")]
     if len(set(names)) != len(names):
-        raise refuse("add-schema", "two columns of one struct have the same name")
+        raise impossible("add-schema", "two columns of one struct have the same name")
+    missing = set(identifier_ids(schema)) - set(ids)
+    if missing:
+        raise impossible("add-schema", f"identifier fields {sorted(missing)} are not in the schema")
+    if format_version < 3:
+        _check_before_v3(schema)
 
 
 def _check_before_v3(kind: Any) -> None:
     if isinstance(kind, str):
         if kind.startswith(_SINCE_V3):
-            raise refuse("add-schema", f"type {kind} needs format version 3")
+            raise impossible("add-schema", f"type {kind} needs format version 3")
         return
     for field in kind.get("fields") or []:
         if field.get("initial-default") is not None:
-            raise refuse("add-schema", "a column's initial default needs format version 3")
+            raise impossible("add-schema", "a column's initial default needs format version 3")
         _check_before_v3(field["type"])
     for part in ("element", "key", "value"):
         if part in kind:
             _check_before_v3(kind[part])
 
 
-# Column types by their Iceberg names, as schema files write them: `list<struct<a: int>>`.
+# --- column types by their Iceberg names, as in `list<struct<a: int>>` ----------------------
 
-PRIMITIVES = (
+_PRIMITIVES = (
     "boolean",
     "int",
     "long",
@@ -158,38 +113,15 @@ PRIMITIVES = (
     "uuid",
     "binary",
 )
-# Types whose values can tell rows apart and be put into buckets.
-KEY_TYPES = frozenset(PRIMITIVES) - {"boolean", "float", "double"}
+# Types whose values can identify rows and be put into buckets.
+KEY_TYPES = frozenset(_PRIMITIVES) - {"boolean", "float", "double"}
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
 _FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]\Z")
 _NESTED = re.compile(r"(list|map|struct)<(.*)>\Z", re.DOTALL)
 _DECIMAL_DIGITS = 38
-
-
-class UnknownType(ValueError):
-    """The text is no type; the message says what was probably meant."""
-
-
-def parse_type(text: str, next_id: Callable[[], int]) -> Any:
-    """A primitive's name, or the JSON object of a nested type with fresh ids."""
-    word = text.strip()
-    if word in PRIMITIVES:
-        return word
-    if found := _DECIMAL.match(word):
-        precision, scale = int(found[1]), int(found[2])
-        if not 0 < precision <= _DECIMAL_DIGITS or scale > precision:
-            raise UnknownType(f"{word!r}: a decimal has 1 to 38 digits, and not more after the dot")
-        return f"decimal({precision}, {scale})"
-    if found := _FIXED.match(word):
-        return f"fixed[{int(found[1])}]"
-    if found := _NESTED.match(word):
-        return _nested(found[1], found[2], next_id)
-    near = difflib.get_close_matches(word, [*PRIMITIVES, *_FOREIGN], n=1)
-    meant = _FOREIGN.get(near[0], near[0]) if near else None
-    hint = f"did you mean {meant!r}?" if meant else f"the types are {', '.join(PRIMITIVES)}"
-    raise UnknownType(f"{word!r} is not an Iceberg type; {hint}")
-
-
+# Pairs of primitives of which the second holds every value of the first.
+_WIDENED = {("int", "long"), ("float", "double")}
+# Names of other systems, for a hint.
 _FOREIGN = {
     "bigint": "long",
     "integer": "int",
@@ -203,6 +135,62 @@ _FOREIGN = {
     "str": "string",
     "array": "list<...>",
 }
+
+
+class UnknownType(ValueError):
+    """The text is not a type; the message suggests the nearest one."""
+
+
+def type_text(kind: Any) -> str:
+    """Return a column type as SQL writes it: `struct<a: int, b: list<string>>`."""
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "struct":
+            fields = (f"{f['name']}: {type_text(f['type'])}" for f in kind["fields"])
+            return f"struct<{', '.join(fields)}>"
+        case "list":
+            return f"list<{type_text(kind['element'])}>"
+        case "map":
+            return f"map<{type_text(kind['key'])}, {type_text(kind['value'])}>"
+        case other:
+            return str(other)
+
+
+def widest(old: str, new: str) -> str | None:
+    """Return the one of two primitive types that holds the values of both, or None."""
+    if (old, new) in _WIDENED or _is_wider_decimal(new, old):
+        return new
+    if (new, old) in _WIDENED or _is_wider_decimal(old, new):
+        return old
+    return old if old == new else None
+
+
+def _is_wider_decimal(wide: str, narrow: str) -> bool:
+    one, other = _DECIMAL.match(wide), _DECIMAL.match(narrow)
+    if one is None or other is None:
+        return False
+    return one[2] == other[2] and int(one[1]) > int(other[1])
+
+
+def parse_type(text: str, next_id: Callable[[], int]) -> Any:
+    """Return a primitive's name, or the JSON object of a nested type with new ids."""
+    word = text.strip()
+    if word in _PRIMITIVES:
+        return word
+    if found := _DECIMAL.match(word):
+        precision, scale = int(found[1]), int(found[2])
+        if not 0 < precision <= _DECIMAL_DIGITS or scale > precision:
+            raise UnknownType(f"{word!r}: a decimal has 1 to 38 digits, and not more after the dot")
+        return f"decimal({precision}, {scale})"
+    if found := _FIXED.match(word):
+        return f"fixed[{int(found[1])}]"
+    if found := _NESTED.match(word):
+        return _nested(found[1], found[2], next_id)
+    near = difflib.get_close_matches(word, [*_PRIMITIVES, *_FOREIGN], n=1)
+    meant = _FOREIGN.get(near[0], near[0]) if near else None
+    hint = f"did you mean {meant!r}?" if meant else f"the types are {', '.join(_PRIMITIVES)}"
+    raise UnknownType(f"{word!r} is not an Iceberg type; {hint}")
 
 
 def _nested(kind: str, inside: str, next_id: Callable[[], int]) -> Any:
@@ -233,7 +221,7 @@ def _nested(kind: str, inside: str, next_id: Callable[[], int]) -> Any:
 def _field(part: str, next_id: Callable[[], int]) -> Any:
     name, colon, kind = part.partition(":")
     if not colon or not name.strip():
-        raise UnknownType(f"{part.strip()!r} is no field; write `name: type`")
+        raise UnknownType(f"{part.strip()!r} is not a field; write `name: type`")
     id = next_id()
     return {
         "id": id,
@@ -244,7 +232,7 @@ def _field(part: str, next_id: Callable[[], int]) -> Any:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that are inside no bracket."""
+    """Split at the commas that are outside of all brackets."""
     parts, depth, current = [], 0, ""
     for character in text:
         depth += character in "<(["

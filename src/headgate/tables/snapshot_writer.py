@@ -1,15 +1,14 @@
-"""The next metadata of a table from files that come and go: manifests, their list, a snapshot.
+"""New snapshots of a table, written without a JVM: data files, manifests, and the next metadata.
 
-Nothing here commits: the outcome is a value, and its version is shown by the one door or never.
-Needs the extra `arrow`.
+Nothing here commits: the result is a value, and `publish` shows its version or never does.
+Needs the extras `arrow` and, for bucketed tables, `mutations`.
 """
 
 from __future__ import annotations
 
 import secrets
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -28,33 +27,78 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import WriteTask
 
 from headgate.errors import NeedsSparkToWrite
-from headgate.tables.arrow import DataFile, asking
-from headgate.tables.inspect import current_snapshot
-from headgate.tables.scan import TableScan
-from headgate.tables.shape import MAIN, Json, Metadata
+from headgate.tables.metadata import MAIN, Json, Metadata
+from headgate.tables.scan import DataFile, TableScan, library_errors
+from headgate.tables.snapshots import current_snapshot
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import WeighedCache
 
-# Writing rows as data files: split by partition, sorted by key, with their statistics.
-#
-# Needs the extras `arrow` and, for bucketed tables, `mutations`.
+# The newest format version that PyIceberg writes.
+_NEWEST_WRITTEN = 2
 
-# Rows in memory; on disk they are several times smaller.
+
+@dataclass(frozen=True, kw_only=True)
+class FileChange:
+    """Files that a snapshot removes and adds; the added ones follow the default partition spec."""
+
+    operation: str
+    removed: Sequence[DataFile] = ()
+    added: Sequence[Any] = ()
+    # True: all earlier files are removed.
+    replaces_all: bool = False
+
+
+def check_writable(scan: TableScan) -> None:
+    """Raise if the table's format version is one that PyIceberg reads but does not write."""
+    held = scan.metadata.format_version
+    if held > _NEWEST_WRITTEN:
+        raise NeedsSparkToWrite(
+            where=scan.version.location, format_version=held, newest=_NEWEST_WRITTEN
+        )
+
+
+def next_metadata(
+    scan: TableScan, change: FileChange, *, now_ms: int, base: Metadata | None = None
+) -> Metadata:
+    """Return the metadata after the change; `base` has earlier updates that change no files."""
+    metadata = base if base is not None else scan.version.metadata
+    check_writable(scan)
+    with library_errors(scan.version.location):
+        snapshot = _write_snapshot(scan, metadata, change, now_ms)
+    return apply_updates(
+        metadata,
+        [
+            {"action": "add-snapshot", "snapshot": snapshot},
+            {
+                "action": "set-snapshot-ref",
+                "ref-name": MAIN,
+                "type": "branch",
+                "snapshot-id": snapshot["snapshot-id"],
+            },
+        ],
+        now_ms=now_ms,
+        base_location=scan.version.location,
+    )
+
+
+# --- data files: split by partition, sorted by key, with their statistics --------------------
+
+# In memory; on disk the rows are several times smaller.
 _FILE_BYTES = 512 * 1024 * 1024
 _MARK = "\x00partition-"
 
 
 def write_rows(scan: TableScan, rows: pa.Table, sort: Sequence[str] = ()) -> list[Any]:
-    """Data files below the table's location that hold these rows; nothing refers to them yet."""
+    """Write rows as data files below the table's location, which nothing refers to yet."""
     if rows.num_rows == 0:
         return []
-    with asking(scan.version.location):
+    with library_errors(scan.version.location):
         tasks = list(_tasks(scan, rows, sort))
         return list(write_file(scan.io, scan.metadata, iter(tasks)))
 
 
 def _tasks(scan: TableScan, rows: pa.Table, sort: Sequence[str]) -> Iterator[WriteTask]:
-    write_uuid = uuid.uuid4()
+    write_uuid = uuid4()
     names = scan.metadata.schema().name_mapping
     schema = pyarrow_to_schema(
         rows.schema, name_mapping=names, format_version=scan.metadata.format_version
@@ -75,7 +119,7 @@ def _tasks(scan: TableScan, rows: pa.Table, sort: Sequence[str]) -> Iterator[Wri
 def _split(
     scan: TableScan, rows: pa.Table, sort: Sequence[str]
 ) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
-    """One stretch of rows for each partition, found by one sort however many there are."""
+    """Yield the rows of each partition, found by one sort however many there are."""
     spec, schema = scan.metadata.spec(), scan.metadata.schema()
     order = [(name, "ascending") for name in sort]
     if spec.is_unpartitioned():
@@ -86,7 +130,7 @@ def _split(
     for mark, part in zip(marks, spec.fields, strict=True):
         source = schema.find_field(part.source_id)
         transform = part.transform.pyarrow_transform(source.field_type)
-        column = _plain(rows.column(source.name))
+        column = _narrow_offsets(rows.column(source.name))
         marked = marked.append_column(mark, transform(column))
     keys = marked.select([*marks, *sort])
     marked = marked.take(pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names]))
@@ -102,8 +146,8 @@ def _split(
         yield PartitionKey(field_values=values, partition_spec=spec, schema=schema), part
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The transforms know fewer spellings of a type than Arrow has."""
+def _narrow_offsets(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    # The library's transforms do not take the large variants of these types.
     if pa.types.is_large_string(column.type):
         return column.cast(pa.string())
     if pa.types.is_large_binary(column.type):
@@ -118,103 +162,15 @@ def _pieces(part: pa.Table) -> Iterator[pa.Table]:
         yield part.slice(start, size)
 
 
-# What a snapshot says of itself: how many files and rows came, went, and are there now.
+# --- the snapshot and its summary -----------------------------------------------------------
 
+_COMPRESSION: Any = "gzip"
 _TOTALS = {
     "total-data-files": ("added-data-files", "deleted-data-files"),
     "total-records": ("added-records", "deleted-records"),
     "total-files-size": ("added-files-size", "removed-files-size"),
 }
-_KEPT = ("total-delete-files", "total-position-deletes", "total-equality-deletes")
-
-
-def summarize(
-    parent: Json | None,
-    operation: str,
-    removed: Sequence[DataFile],
-    added: Sequence[Any],
-    facts: Mapping[str, str],
-    *,
-    replaces_all: bool = False,
-) -> dict[str, str]:
-    """The summary of a snapshot on top of its parent's."""
-    counts = {
-        "added-data-files": len(added),
-        "added-records": sum(file.record_count for file in added),
-        "added-files-size": sum(file.file_size_in_bytes for file in added),
-        "deleted-data-files": len(removed),
-        "deleted-records": sum(file.row_count for file in removed),
-        "removed-files-size": sum(file.size_bytes for file in removed),
-    }
-    before: Mapping[str, str] = (parent or {}).get("summary") or {}
-    summary = {"operation": operation, **facts}
-    summary |= {name: str(count) for name, count in counts.items() if count}
-    for name, (plus, minus) in _TOTALS.items():
-        known = str(before.get(name, "0" if parent is None else "?"))
-        if known.isdigit():
-            summary[name] = str(int(known) + counts[plus] - counts[minus])
-    for name in _KEPT:
-        # Files of deletes stay listed, also where all that they apply to is gone.
-        if parent is None or replaces_all:
-            summary[name] = "0"
-        elif name in before:
-            summary[name] = str(before[name])
-    return summary
-
-
-# A change rewrites the manifests of the files that it takes away: they are kept short.
-_ENTRIES_WANTED = 32
-# Over so many manifests they are written together, as readers open each of them.
-_MANIFESTS_AT_MOST = 50
-_COMPRESSION: Any = "gzip"
-_NEWEST_WRITTEN = 2
-
-_entries: WeighedCache[list[ManifestEntry]] = WeighedCache(limit=50_000)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileChange:
-    """Files that a snapshot takes away and adds; added ones are laid out by the default spec."""
-
-    operation: str
-    removed: Sequence[DataFile] = ()
-    added: Sequence[Any] = ()
-    # None of the files that were there stays.
-    replaces_all: bool = False
-    facts: Json = field(default_factory=dict)
-
-
-def check_writable(scan: TableScan) -> None:
-    """Refuses a table that Iceberg's Python library reads but cannot write."""
-    held = scan.metadata.format_version
-    if held > _NEWEST_WRITTEN:
-        raise NeedsSparkToWrite(
-            where=scan.version.location, format_version=held, newest=_NEWEST_WRITTEN
-        )
-
-
-def next_metadata(
-    scan: TableScan, change: FileChange, *, now_ms: int, base: Metadata | None = None
-) -> Metadata:
-    """The metadata after the change; `base` is what was changed of it before, without files."""
-    metadata = base if base is not None else scan.version.metadata
-    check_writable(scan)
-    with asking(scan.version.location):
-        snapshot = _write_snapshot(scan, metadata, change, now_ms)
-    return apply_updates(
-        metadata,
-        [
-            {"action": "add-snapshot", "snapshot": snapshot},
-            {
-                "action": "set-snapshot-ref",
-                "ref-name": MAIN,
-                "type": "branch",
-                "snapshot-id": snapshot["snapshot-id"],
-            },
-        ],
-        now_ms=now_ms,
-        base_location=scan.version.location,
-    )
+_DELETE_TOTALS = ("total-delete-files", "total-position-deletes", "total-equality-deletes")
 
 
 def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now_ms: int) -> Json:
@@ -237,23 +193,58 @@ def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now
         "sequence-number": sequence,
         "timestamp-ms": max(now_ms, int(metadata.get("last-updated-ms", 0))),
         "manifest-list": location,
-        "summary": summarize(
-            parent,
-            change.operation,
-            change.removed,
-            change.added,
-            change.facts,
-            replaces_all=change.replaces_all,
-        ),
+        "summary": _summary(parent, change),
         "schema-id": metadata["current-schema-id"],
     }
     return {**snapshot, "parent-snapshot-id": parent["snapshot-id"]} if parent else snapshot
 
 
+def _metadata_place(metadata: Metadata) -> str:
+    properties = metadata.get("properties") or {}
+    place: str = properties.get("write.metadata.path") or f"{metadata['location']}/metadata"
+    return place.rstrip("/")
+
+
+def _summary(parent: Json | None, change: FileChange) -> dict[str, str]:
+    """Return the counts of files and rows that are added, removed, and in the table then."""
+    counts = {
+        "added-data-files": len(change.added),
+        "added-records": sum(file.record_count for file in change.added),
+        "added-files-size": sum(file.file_size_in_bytes for file in change.added),
+        "deleted-data-files": len(change.removed),
+        "deleted-records": sum(file.row_count for file in change.removed),
+        "removed-files-size": sum(file.size_bytes for file in change.removed),
+    }
+    before: Mapping[str, str] = (parent or {}).get("summary") or {}
+    summary = {"operation": change.operation}
+    summary |= {name: str(count) for name, count in counts.items() if count}
+    for name, (plus, minus) in _TOTALS.items():
+        known = str(before.get(name, "0" if parent is None else "?"))
+        if known.isdigit():
+            summary[name] = str(int(known) + counts[plus] - counts[minus])
+    for name in _DELETE_TOTALS:
+        # Delete files stay listed, even if every file that they apply to is removed.
+        if parent is None or change.replaces_all:
+            summary[name] = "0"
+        elif name in before:
+            summary[name] = str(before[name])
+    return summary
+
+
+# --- manifests ------------------------------------------------------------------------------
+
+# A change rewrites the manifests of the files that it removes, so they are kept short.
+_ENTRIES_WANTED = 32
+# From this many manifests on they are merged, as readers open each of them.
+_MANIFESTS_AT_MOST = 50
+
+_entries: WeighedCache[list[ManifestEntry]] = WeighedCache(limit=50_000)
+
+
 def _manifests(
     scan: TableScan, parent: Json | None, change: FileChange, id: int, place: str
 ) -> Iterator[ManifestFile]:
-    """Manifests without a file that goes stay as they are; the others are written anew."""
+    """Yield the manifests without a removed file as they are, and rewrite the others."""
     spec = scan.metadata.default_spec_id
     mixed: dict[int, list[ManifestEntry]] = {spec: []} if change.added else {}
     gone = {file.path for file in change.removed}
@@ -267,18 +258,48 @@ def _manifests(
         entries = _live_entries(scan, manifest)
         if change.replaces_all or any(e.data_file.file_path in gone for e in entries) or too_many:
             mixed.setdefault(manifest.partition_spec_id, []).extend(
-                _marked(entry, gone, everything=change.replaces_all) for entry in entries
+                _kept_or_deleted(entry, gone, everything=change.replaces_all) for entry in entries
             )
         else:
             yield manifest
-    mixed.setdefault(spec, []).extend(_added(file) for file in change.added)
+    mixed.setdefault(spec, []).extend(
+        ManifestEntry.from_args(
+            status=ManifestEntryStatus.ADDED, sequence_number=None, data_file=file
+        )
+        for file in change.added
+    )
     for spec_id, entries in mixed.items():
         for part in _shares(entries):
             yield _write_manifest(scan, spec_id, part, id, place)
 
 
+def _parent_manifests(scan: TableScan, parent: Json | None) -> list[ManifestFile]:
+    snapshot = scan.metadata.current_snapshot() if parent else None
+    return list(snapshot.manifests(scan.io)) if snapshot else []
+
+
+def _live_entries(scan: TableScan, manifest: ManifestFile) -> list[ManifestEntry]:
+    """Return the entries of a manifest; manifests never change, so a cache keeps the last ones."""
+    found = _entries.find(manifest.manifest_path)
+    if found is None:
+        found = manifest.fetch_manifest_entry(scan.io, discard_deleted=True)
+        _entries.put(manifest.manifest_path, found, weight=len(found))
+    return found
+
+
+def _kept_or_deleted(entry: ManifestEntry, gone: set[str], *, everything: bool) -> ManifestEntry:
+    goes = everything or entry.data_file.file_path in gone
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.DELETED if goes else ManifestEntryStatus.EXISTING,
+        snapshot_id=entry.snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
 def _shares(entries: list[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
-    """Even parts of about the wanted length; a little more than one part stays one."""
+    """Yield even parts of about the wanted length; a little more than one part stays one."""
     count = max(1, len(entries) // _ENTRIES_WANTED)
     size = -(-len(entries) // count) if entries else 1
     for start in range(0, len(entries), size):
@@ -305,40 +326,3 @@ def _write_manifest(
                 case _:
                     writer.existing(entry)
     return writer.to_manifest_file()
-
-
-def _marked(entry: ManifestEntry, gone: set[str], *, everything: bool) -> ManifestEntry:
-    goes = everything or entry.data_file.file_path in gone
-    return ManifestEntry.from_args(
-        status=ManifestEntryStatus.DELETED if goes else ManifestEntryStatus.EXISTING,
-        snapshot_id=entry.snapshot_id,
-        sequence_number=entry.sequence_number,
-        file_sequence_number=entry.file_sequence_number,
-        data_file=entry.data_file,
-    )
-
-
-def _added(file: Any) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=ManifestEntryStatus.ADDED, sequence_number=None, data_file=file
-    )
-
-
-def _parent_manifests(scan: TableScan, parent: Json | None) -> list[ManifestFile]:
-    snapshot = scan.metadata.current_snapshot() if parent else None
-    return list(snapshot.manifests(scan.io)) if snapshot else []
-
-
-def _live_entries(scan: TableScan, manifest: ManifestFile) -> list[ManifestEntry]:
-    """What a manifest holds; manifests never change, so those seen last are kept in memory."""
-    found = _entries.find(manifest.manifest_path)
-    if found is None:
-        found = manifest.fetch_manifest_entry(scan.io, discard_deleted=True)
-        _entries.put(manifest.manifest_path, found, weight=len(found))
-    return found
-
-
-def _metadata_place(metadata: Metadata) -> str:
-    properties = metadata.get("properties") or {}
-    place: str = properties.get("write.metadata.path") or f"{metadata['location']}/metadata"
-    return place.rstrip("/")

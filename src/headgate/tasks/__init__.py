@@ -1,4 +1,4 @@
-"""What task modules import; loads no SQL, no Spark and no network client."""
+"""API for task modules; importing it loads no SQL, no Spark and no network client."""
 
 from headgate.errors import TaskFailed, TaskTerminalError
 from headgate.tasks.declare import (

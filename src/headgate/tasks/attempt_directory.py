@@ -1,4 +1,8 @@
-"""One line of JSON for each thing that happens in an attempt: for people, and for programs."""
+"""Directory and log of an attempt.
+
+An attempt locks its directory; the operating system releases the lock when the process ends, so
+that a later sweep removes directories of dead attempts. The log has one line of JSON per event.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +25,20 @@ import orjson
 
 from headgate.errors import Exists, StorageUnavailable
 
-# An attempt's directory: marked, held by a lock that dies with its owner, and always removed.
-
 _ATTEMPTS = "attempts"
 _MARKER = "attempt.json"
 _WORKSPACE = "workspace"
-# ioctl FS_IOC_GETFLAGS and FS_IOC_SETFLAGS, and ext4's flag of a directory whose directories have
-# nothing to do with each other.
+# ioctl FS_IOC_GETFLAGS and FS_IOC_SETFLAGS, and FS_TOPDIR_FL: ext4 spreads the subdirectories of
+# such a directory over block groups.
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
-_UNRELATED = 0x00020000
-# From so many files on, the system's own `rm` is worth its start.
-_MANY = 2000
+_TOP_DIRECTORY = 0x00020000
+# From this number of files, `rm` is faster than shutil.rmtree despite its start.
+_MANY_FILES = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptDirectory:
-    """The marker lies beside the workspace, where neither checks nor globs of the body see it."""
+    """Directory of an attempt; its marker is beside the workspace, hidden from checks and globs."""
 
     path: Path
 
@@ -49,7 +51,7 @@ class AttemptDirectory:
 def attempt_directory(
     root: Path, execution: str, marker: Mapping[str, Any]
 ) -> Iterator[AttemptDirectory]:
-    """A directory for one attempt, held until the block ends; removing it is the caller's."""
+    """Create and lock the directory of an attempt; the caller removes it."""
     path = root / _ATTEMPTS / execution
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,13 +59,13 @@ def attempt_directory(
         path.mkdir()
     except FileExistsError as error:
         raise Exists(
-            f"there is a directory {path} already; an attempt never shares one.", path=str(path)
+            f"directory already exists: {path}. Attempts do not share a directory.", path=str(path)
         ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageUnavailable(where=str(path), reason=reason) from error
     with (path / _MARKER).open("xb") as file:
-        # Held by the open file: the system lets go when the process is gone, however it went.
+        # The system releases the lock when the process ends, however it ends.
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(orjson.dumps(dict(marker)))
         file.flush()
@@ -73,46 +75,41 @@ def attempt_directory(
 
 
 def _spread(directory: Path) -> None:
-    """Asks the disk to lay each directory in this one out in a region of its own.
+    """Spread the subdirectories over block groups (ext4).
 
-    To make a file, ext4 looks at every inode of the region that was freed in the last minutes:
-    where attempts come and go in one place, that takes longer than copying the file.
+    To create a file, ext4 skips every recently freed inode of the group; with many short attempts
+    in one group, that takes longer than copying the file.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         (flags,) = struct.unpack_from("i", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))
-        if not flags & _UNRELATED:
-            fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("i4x", flags | _UNRELATED))
+        if not flags & _TOP_DIRECTORY:
+            fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("i4x", flags | _TOP_DIRECTORY))
     except OSError:
-        # Another file system, which knows no such thing, or another owner's directory.
+        # Not ext4, or a directory of another owner.
         pass
     finally:
         os.close(descriptor)
 
 
-def remove_directory(directory: AttemptDirectory, *, file_count: int = 0) -> None:
-    """Removes it with all that is in it."""
-    _remove(directory.path, file_count)
-
-
 def sweep_directories(root: Path) -> list[Path]:
-    """Removes directories whose owner is gone; one whose owner lives is never touched."""
+    """Remove the directories of dead attempts; return their paths."""
     removed = []
     for path in sorted((root / _ATTEMPTS).glob("*")):
         with _orphaned(path) as orphaned:
             if orphaned:
-                _remove(path, _MANY)
+                remove_directory(path, file_count=_MANY_FILES)
                 removed.append(path)
     return removed
 
 
 @contextmanager
 def _orphaned(path: Path) -> Iterator[bool]:
-    """Whether nobody holds the directory; for the length of the block nobody can."""
+    """Yield True if no live process owns the directory, which stays locked in the block."""
     try:
         file = (path / _MARKER).open("rb")
     except (FileNotFoundError, NotADirectoryError):
-        # Made a moment ago and not marked yet, or none of ours.
+        # Just created and not marked yet, or not an attempt directory.
         yield False
         return
     with file:
@@ -121,15 +118,16 @@ def _orphaned(path: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
-        # An owner marks its directory before it holds the lock, with nothing in between but this.
+        # An owner creates the marker, locks it, then writes it: an empty one is being created.
         yield os.fstat(file.fileno()).st_size > 0
 
 
-def _remove(path: Path, file_count: int) -> None:
-    # The marker goes last: a directory that was removed in part is still found by the next sweep.
+def remove_directory(path: Path, *, file_count: int = 0) -> None:
+    """Remove an attempt's directory."""
+    # The marker goes last, so that the next sweep finds a partially removed directory.
     workspace = path / _WORKSPACE
     try:
-        if file_count >= _MANY and shutil.which("rm"):
+        if file_count >= _MANY_FILES and shutil.which("rm"):
             subprocess.run(["rm", "-rf", "--", str(workspace)], check=False, capture_output=True)
         if workspace.exists():
             shutil.rmtree(workspace, onerror=_make_writable)
@@ -142,41 +140,41 @@ def _remove(path: Path, file_count: int) -> None:
 
 
 def _make_writable(function: Any, name: str, _error: Any) -> None:
-    """A body may have taken rights away from what it made."""
+    """Retry with permissions that the task's function may have removed."""
     with contextlib.suppress(OSError):
-        os.chmod(os.path.dirname(name), 0o700)  # noqa: PTH101, PTH120  (what rmtree hands over)
+        os.chmod(os.path.dirname(name), 0o700)  # noqa: PTH101, PTH120  (arguments of rmtree)
         os.chmod(name, 0o700)  # noqa: PTH101
     function(name)
 
 
 Listener = Callable[[Mapping[str, Any]], None]
 
-# Logs of attempts are kept this long after their last line.
+# Retention of attempt logs after their last line.
 _RETAIN_SECONDS = 30 * 24 * 3600
 
 
 class AttemptLog:
-    """Appends to one file; whoever listens hears each line too."""
+    """Appends lines to a file and passes each to a listener."""
 
     def __init__(
-        self, path: Path, about: Mapping[str, Any], listener: Listener = lambda line: None
+        self, path: Path, fields: Mapping[str, Any], listener: Listener = lambda line: None
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._about = dict(about)
+        self._fields = dict(fields)
         self._listener = listener
         self._lock = threading.Lock()
 
-    def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
-        """One thing that happened."""
-        line = {"at": _now(), "level": level, "event": event, **self._about, **facts}
+    def write(self, event: str, *, level: str = "info", **facts: Any) -> None:
+        """Write one event."""
+        line = {"at": _now(), "level": level, "event": event, **self._fields, **facts}
         with self._lock, self.path.open("ab") as file:
             file.write(orjson.dumps(line, default=str) + b"\n")
         self._listener(line)
 
     @contextmanager
     def step(self, name: str) -> Iterator[dict[str, Any]]:
-        """A step with its duration; what the block puts into the facts is told with its end."""
+        """Log a step with its duration and the facts that the block adds."""
         facts: dict[str, Any] = {}
         began = time.perf_counter()
         self._listener({"event": "step", "step": name})
@@ -184,7 +182,7 @@ class AttemptLog:
             yield facts
         except BaseException as error:
             seconds = round(time.perf_counter() - began, 3)
-            self.say(
+            self.write(
                 "step failed",
                 level="warning",
                 step=name,
@@ -193,16 +191,16 @@ class AttemptLog:
                 **facts,
             )
             raise
-        self.say("step done", step=name, seconds=round(time.perf_counter() - began, 3), **facts)
+        self.write("step done", step=name, seconds=round(time.perf_counter() - began, 3), **facts)
 
     def progress(self, step: str) -> Callable[[int, int], None]:
-        """Reports of a long transfer, for whoever watches; they are not kept."""
-        told = 0.0
+        """Return a callback that passes progress to the listener, at most once a second."""
+        reported = 0.0
 
         def report(files: int, done_bytes: int) -> None:
-            nonlocal told
-            if time.monotonic() - told >= 1.0:
-                told = time.monotonic()
+            nonlocal reported
+            if time.monotonic() - reported >= 1.0:
+                reported = time.monotonic()
                 self._listener(
                     {"event": "progress", "step": step, "files": files, "bytes": done_bytes}
                 )
@@ -210,8 +208,8 @@ class AttemptLog:
         return report
 
 
-def forget_old_logs(directory: Path) -> None:
-    """Deletes logs that nobody has written to for a month."""
+def delete_old_logs(directory: Path) -> None:
+    """Delete logs whose retention has passed."""
     horizon = time.time() - _RETAIN_SECONDS
     for path in directory.glob("*.*"):
         try:

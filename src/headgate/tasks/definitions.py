@@ -1,4 +1,4 @@
-"""A task as Conductor knows it: its TaskDef, with the schemas of input and output."""
+"""Loads tasks by `package.module:task`, and makes the TaskDefs that Conductor registers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from pydantic import BaseModel
 from headgate.errors import HeadgateError, Invalid, NotFound, UserCodeFailed
 from headgate.tasks.declare import DEFINITION, PARAMS, WORKSPACE, TaskDefinition, TimeoutPolicy
 
-# From `package.module:task` to the task that it names.
-
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A module by its dotted name, and one of its tasks where one was named."""
+    """A module by its dotted name, and optionally one of its tasks."""
 
     module: str
     task: str | None = None
@@ -34,13 +32,13 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """`package.module` or `package.module:task name`."""
+    """Parse `package.module` or `package.module:task name`."""
     module, colon, name = text.partition(":")
     is_file = module.endswith(".py")
     if is_file or not _MODULE.match(module) or (colon and not name.strip()):
         hint = _dotted_hint(module) if is_file else ""
         raise Invalid(
-            f"{text!r} names no task module: write package.module or package.module:task.{hint}",
+            f"{text!r} is not a task module: write package.module or package.module:task.{hint}",
             target=text,
         )
     return Target(module=module, task=name or None)
@@ -50,12 +48,12 @@ def _dotted_hint(file: str) -> str:
     parts = [part for part in file.removesuffix(".py").split("/") if part not in ("", ".")]
     dotted = ".".join(parts)
     meant = f", here {dotted}" if _MODULE.match(dotted) and not file.startswith("/") else ""
-    return f" It names a file; give the module's dotted name{meant}."
+    return f" This is a file; give the dotted name of the module{meant}."
 
 
 def load_tasks(target: Target, directory: Path) -> tuple[TaskDefinition, ...]:
-    """The task that was named, or all of its module, which is imported from this directory."""
-    found = tasks_of(_import(target.module, directory))
+    """Import a module from this directory; return the named task, or all of its tasks."""
+    found = _tasks_of(_import(target.module, directory))
     if not found:
         raise NotFound(
             f"module {target.module} has no task: decorate a function with @task.",
@@ -75,16 +73,16 @@ def load_tasks(target: Target, directory: Path) -> tuple[TaskDefinition, ...]:
 
 
 def load_task(target: Target, directory: Path) -> TaskDefinition:
-    """The one task that is meant."""
+    """Return the named task, or the only task of the module."""
     found = load_tasks(target, directory)
     if len(found) > 1:
         known = ", ".join(f"{target.module}:{task.name}" for task in found)
-        raise Invalid(f"module {target.module} has several tasks; name one of {known}.")
+        raise Invalid(f"module {target.module} has several tasks; choose one of {known}.")
     return found[0]
 
 
-def tasks_of(module: ModuleType) -> tuple[TaskDefinition, ...]:
-    """The tasks among a module's names, in the order of their lines; no two have one name."""
+def _tasks_of(module: ModuleType) -> tuple[TaskDefinition, ...]:
+    """Return the tasks of a module in source order; raise if two have the same name."""
     found: dict[str, TaskDefinition] = {}
     for value in vars(module).values():
         definition = getattr(value, "__dict__", {}).get(DEFINITION)
@@ -92,14 +90,14 @@ def tasks_of(module: ModuleType) -> tuple[TaskDefinition, ...]:
             continue
         known = found.setdefault(definition.name, definition)
         if known is not definition:
-            raise definition.place.refuse(
-                f"there are two tasks named {definition.name!r} in {module.__name__}"
+            raise definition.location.error(
+                f"{module.__name__} has two tasks named {definition.name!r}"
             )
-    return tuple(sorted(found.values(), key=lambda task: (task.place.file, task.place.line)))
+    return tuple(sorted(found.values(), key=lambda task: (task.location.file, task.location.line)))
 
 
 def _import(name: str, directory: Path) -> ModuleType:
-    """Imports as `python -m` would from that directory; its own errors say where they are."""
+    """Import a module as `python -m` does in that directory; errors name their line."""
     here = str(directory)
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -110,7 +108,7 @@ def _import(name: str, directory: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise NotFound(
-                f"there is no module {name} below {directory} or on Python's path.", module=name
+                f"no module named {name} in {directory} or on Python's path.", module=name
             ) from error
         raise _broken(name, error) from error
     except Exception as error:
@@ -134,6 +132,8 @@ def _broken(name: str, error: Exception) -> UserCodeFailed:
     )
 
 
+# TaskDefs.
+
 _REF = {
     "type": "object",
     "properties": {
@@ -148,14 +148,14 @@ _REF = {
     "additionalProperties": False,
 }
 
-# A model's own title and mapping of references say nothing to somebody who has no model.
-_LEFT_OUT = {"title", "discriminator"}
-# What is data, not a schema.
+# Keywords that only the Python model needs.
+_OMITTED = {"title", "discriminator"}
+# Keywords whose values are data, not schemas.
 _DATA = {"default", "const", "enum", "examples"}
 
 
 def make_taskdef(definition: TaskDefinition) -> dict[str, Any]:
-    """The TaskDef, in the order that people read; nothing in it depends on where it is made."""
+    """Return the TaskDef of a task; it does not depend on the machine."""
     retry, timeout = definition.controls.retry, definition.controls.timeout
     limits = definition.controls.limits
     has_workspace = definition.workspace is not None
@@ -185,42 +185,42 @@ def make_taskdef(definition: TaskDefinition) -> dict[str, Any]:
 
 
 def response_seconds(definition: TaskDefinition) -> int:
-    """The response timeout: at least the budget's reserve, and less than the whole timeout.
+    """Return the response timeout: at least the reserve, and less than the timeout.
 
-    Conductor refuses a definition whose response timeout is not the shorter one.
+    Conductor rejects a definition whose response timeout is not less than its timeout.
     """
     timeout = definition.controls.timeout
-    wanted = max(timeout.response_seconds, _reserve(definition))
-    return min(wanted, max(timeout.seconds - 1, 1)) if timeout.seconds else wanted
+    needed = max(timeout.response_seconds, _reserve(definition))
+    return min(needed, max(timeout.seconds - 1, 1)) if timeout.seconds else needed
 
 
 def warnings_of(definition: TaskDefinition) -> list[str]:
-    """What an author should know before the task is used."""
-    told = []
+    """Return warnings about settings that have no effect or are overridden."""
+    warnings = []
     budget, timeout = definition.controls.publish_budget, definition.controls.timeout
     declared, reserve = timeout.response_seconds, _reserve(definition)
     used = response_seconds(definition)
     if definition.workspace and definition.workspace.read_only and budget:
-        told.append("publish_budget has no meaning for a read-only workspace")
+        warnings.append("publish_budget has no effect on a read-only workspace")
     elif used < reserve:
-        told.append(
-            f"the publish budget needs {reserve} s, which seconds ({timeout.seconds}) does not "
-            f"leave; response_seconds is {used}"
+        warnings.append(
+            f"the publish budget needs {reserve} s, more than seconds ({timeout.seconds}) allows; "
+            f"response_seconds is {used}"
         )
     elif declared < reserve:
-        told.append(
+        warnings.append(
             f"response_seconds is {declared}, less than the publish budget needs "
             f"({reserve}); {used} is used"
         )
-    # Who names only the whole timeout means nothing by the default of the other.
+    # No warning where response_seconds was left at its default.
     elif used < declared != TimeoutPolicy().response_seconds:
-        told.append(
+        warnings.append(
             f"response_seconds is {declared}, not less than seconds ({timeout.seconds}); "
             f"{used} is used"
         )
     if definition.strict_params and definition.params_model.model_config.get("extra"):
-        told.append("strict_params overrules the extra setting of the params model")
-    return told
+        warnings.append("strict_params overrides the extra setting of the params model")
+    return warnings
 
 
 def _reserve(definition: TaskDefinition) -> int:
@@ -235,23 +235,23 @@ def _wrapped(definition: TaskDefinition, side: str, data: Mapping[str, Any]) -> 
 
 def _input_schema(definition: TaskDefinition) -> dict[str, Any]:
     params, shared = _schema(definition.params_model, "validation", closed=definition.strict_params)
-    properties = {PARAMS: params}
-    if definition.workspace is not None:
-        properties = {WORKSPACE: _REF, **properties}
-    return _object(properties, shared, closed=definition.strict_input)
+    return _object(definition, {PARAMS: params}, shared, closed=definition.strict_input)
 
 
 def _output_schema(definition: TaskDefinition) -> dict[str, Any]:
     result, shared = _schema(definition.result_model, "serialization", closed=True)
-    properties = {"result": result}
-    if definition.workspace is not None:
-        properties = {WORKSPACE: _REF, **properties}
-    return _object(properties, shared, closed=True)
+    return _object(definition, {"result": result}, shared, closed=True)
 
 
 def _object(
-    properties: dict[str, Any], shared: Mapping[str, Any], *, closed: bool
+    definition: TaskDefinition,
+    properties: dict[str, Any],
+    shared: Mapping[str, Any],
+    *,
+    closed: bool,
 ) -> dict[str, Any]:
+    if definition.workspace is not None:
+        properties = {WORKSPACE: _REF, **properties}
     schema: dict[str, Any] = {
         "type": "object",
         "properties": properties,
@@ -265,45 +265,45 @@ def _object(
 def _schema(
     model: type[BaseModel], mode: Literal["validation", "serialization"], *, closed: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A model's schema with its parts in place, and those that refer to themselves beside it."""
+    """Return a model's schema with definitions inlined, and its recursive definitions."""
     whole = model.model_json_schema(mode=mode, by_alias=True)
     parts: dict[str, Any] = whole.pop("$defs", {})
-    recursive = {name for name in parts if _reaches(parts[name], name, parts)}
-    root: dict[str, Any] = _placed(whole, parts, recursive, closed=closed)
+    recursive = {name for name in parts if _refers_to(parts[name], name, parts)}
+    root: dict[str, Any] = _inlined(whole, parts, recursive, closed=closed)
     shared = {
-        name: _placed(parts[name], parts, recursive, closed=closed) for name in sorted(recursive)
+        name: _inlined(parts[name], parts, recursive, closed=closed) for name in sorted(recursive)
     }
     return root, shared
 
 
-def _placed(node: Any, parts: Mapping[str, Any], recursive: set[str], *, closed: bool) -> Any:
+def _inlined(node: Any, parts: Mapping[str, Any], recursive: set[str], *, closed: bool) -> Any:
     if isinstance(node, list):
-        return [_placed(item, parts, recursive, closed=closed) for item in node]
+        return [_inlined(item, parts, recursive, closed=closed) for item in node]
     if not isinstance(node, dict):
         return node
     name = _target(node)
     if name is not None and name not in recursive:
-        beside = {key: value for key, value in node.items() if key != "$ref"}
-        return _placed({**parts[name], **beside}, parts, recursive, closed=closed)
-    placed = {
-        key: _placed_value(key, value, parts, recursive, closed=closed)
+        siblings = {key: value for key, value in node.items() if key != "$ref"}
+        return _inlined({**parts[name], **siblings}, parts, recursive, closed=closed)
+    inlined = {
+        key: _inlined_value(key, value, parts, recursive, closed=closed)
         for key, value in node.items()
-        if key not in _LEFT_OUT
+        if key not in _OMITTED
     }
-    if closed and placed.get("type") == "object" and "properties" in placed:
-        placed.setdefault("additionalProperties", False)
-    return placed
+    if closed and inlined.get("type") == "object" and "properties" in inlined:
+        inlined.setdefault("additionalProperties", False)
+    return inlined
 
 
-def _placed_value(
+def _inlined_value(
     key: str, value: Any, parts: Mapping[str, Any], recursive: set[str], *, closed: bool
 ) -> Any:
     if key in _DATA:
         return value
     if key == "properties":
-        # What is called a title here is somebody's field.
-        return {name: _placed(v, parts, recursive, closed=closed) for name, v in value.items()}
-    return _placed(value, parts, recursive, closed=closed)
+        # Keys are field names here: a field may be named `title`.
+        return {name: _inlined(v, parts, recursive, closed=closed) for name, v in value.items()}
+    return _inlined(value, parts, recursive, closed=closed)
 
 
 def _target(node: Mapping[str, Any]) -> str | None:
@@ -311,12 +311,12 @@ def _target(node: Mapping[str, Any]) -> str | None:
     return reference.removeprefix("#/$defs/") if isinstance(reference, str) else None
 
 
-def _reaches(
+def _refers_to(
     node: Any, wanted: str, parts: Mapping[str, Any], seen: frozenset[str] = frozenset()
 ) -> bool:
-    """Whether a schema refers, over however many others, to a part."""
+    """True if a schema refers to a definition, directly or through others."""
     if isinstance(node, list):
-        return any(_reaches(item, wanted, parts, seen) for item in node)
+        return any(_refers_to(item, wanted, parts, seen) for item in node)
     if not isinstance(node, dict):
         return False
     name = _target(node)
@@ -325,7 +325,7 @@ def _reaches(
     if (
         name is not None
         and name not in seen
-        and _reaches(parts[name], wanted, parts, seen | {name})
+        and _refers_to(parts[name], wanted, parts, seen | {name})
     ):
         return True
-    return any(_reaches(value, wanted, parts, seen) for value in node.values())
+    return any(_refers_to(value, wanted, parts, seen) for value in node.values())

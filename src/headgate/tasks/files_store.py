@@ -1,4 +1,8 @@
-"""Workspaces in `files` datasets: repository = dataset, ref = transaction, fenced by the door."""
+"""Workspaces in `files` datasets, and attempts at the catalog.
+
+The repository of a workspace is a dataset and its ref is a transaction. `WorkspaceBytes` copies and
+stores contents, also for clients of a server; `FilesWorkspaces` publishes at the catalog.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +13,31 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from headgate import errors
 from headgate.attempts import LEASE_SECONDS
 from headgate.catalog.attempts import check_newest, dispatch_attempt, end_attempt, heartbeat
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
 from headgate.catalog.records import load_branch, load_dataset, load_transaction
-from headgate.errors import (
-    Invalid,
-    PublishFenceRefused,
-    TransactionNotCommitted,
-    TransactionNotFound,
-    VersionExpired,
-    ViewConflict,
-)
-from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
-from headgate.files.private_copy import Changes, LocalChange, PrivateCopy, copy_privately
-from headgate.files.publication import (
+from headgate.files.edits import (
     FileEdit,
     check_is_files,
-    locations_in,
-    natural_type,
     root_of,
-    take_back,
+    spare_condemned,
     tree_version,
 )
+from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
+from headgate.files.private_copy import (
+    Changes,
+    ContentCache,
+    LocalChange,
+    LocalContents,
+    PrivateCopy,
+    copy_privately,
+)
 from headgate.files.transfer import Progress, counted, hash_file, relative_to
-from headgate.files.tree import Entry
-from headgate.files.trees import ContentCache, FileTrees
+from headgate.files.tree import Entry, infer_type
+from headgate.files.tree_store import FileTrees
 from headgate.model.changes import (
     AddTransaction,
     Change,
@@ -56,19 +58,21 @@ from headgate.model.nouns import (
     Transaction,
     TransactionState,
 )
-from headgate.tasks.ports import Capabilities, Held, Identity, Staged, Together, WorkspaceRef
-
-# The bytes' half of a workspace in a `files` dataset: a private copy, and a tree made from it.
-#
-# Which trees those are is the catalog's to say, wherever it is.
+from headgate.tasks.ports import (
+    AttemptHandle,
+    Identity,
+    Staged,
+    TableChanges,
+    WorkspaceRef,
+)
 
 
 class WorkspaceBytes:
-    """Copies trees to this machine and makes new ones from what became of the copies."""
+    """Copies trees to this machine and stores trees from changed copies."""
 
     def __init__(self, trees: FileTrees, cache: ContentCache) -> None:
         self._trees = trees
-        self._contents = trees.contents(cache)
+        self._contents = LocalContents(trees.objects, cache)
 
     def download(
         self,
@@ -80,7 +84,9 @@ class WorkspaceBytes:
     ) -> PrivateCopy:
         entries = list(self._trees.walk(root, prefix))
         if any(entry.path == prefix and not entry.is_directory for entry in entries):
-            raise Invalid(f"prefix {prefix!r} of {workspace.repository} is a file, no directory.")
+            raise errors.Invalid(
+                f"prefix {prefix!r} of {workspace.repository} is a file, not a directory."
+            )
         below = relative_to((entry for entry in entries if entry.path != prefix), prefix)
         return copy_privately(self._contents, below, target, progress)
 
@@ -95,18 +101,18 @@ class WorkspaceBytes:
         stored = counted(self._stored(changes.put), progress)
         edited = self._trees.edit(
             root,
-            put=_placed(prefix, stored),
+            put=[replace(entry, path=_path(prefix, entry.path)) for entry in stored],
             remove=[_path(prefix, path) for path in changes.remove],
         )
         return Staged(
             repository=workspace.repository,
             ref=edited.root,
-            objects=frozenset(locations_in(self._trees, edited)),
+            objects=edited.locations,
         )
 
     def _stored(self, changes: Sequence[LocalChange]) -> Iterator[Entry]:
-        """The entries of what is put, each once its content is in the store."""
-        if not self._trees.travel_together:
+        """Store contents and yield their entries."""
+        if not self._trees.objects.in_batches:
             return in_parallel(self._store, changes)
         batches = batched(changes, lambda change: change.entry.size, together=True)
         return chain.from_iterable(in_parallel(self._store_batch, batches, ahead=BATCHES_AHEAD))
@@ -116,17 +122,17 @@ class WorkspaceBytes:
             return [self._store(changes[0])]
         entries = [_hashed(change) for change in changes]
         pairs = zip(entries, changes, strict=True)
-        self._trees.store_files({e.digest: c.source for e, c in pairs if not e.is_directory})
+        self._trees.objects.put_files({e.digest: c.source for e, c in pairs if not e.is_directory})
         return entries
 
     def _store(self, change: LocalChange) -> Entry:
-        """Its content is in the store when this returns, and the entry names it."""
+        """Store the content of a file and return its entry."""
         if change.entry.is_directory:
             return change.entry
         if change.is_hashed:
-            self._trees.store_file(change.entry.digest, change.source)
+            self._trees.objects.put_file(change.entry.digest, change.source)
             return change.entry
-        digest, size = self._trees.store_unhashed(change.source)
+        digest, size = self._trees.objects.put_unhashed(change.source)
         return replace(change.entry, digest=digest, size=size)
 
 
@@ -141,13 +147,9 @@ def _path(prefix: str, path: str) -> str:
     return f"{prefix}/{path}" if prefix else path
 
 
-def _placed(prefix: str, entries: Sequence[Entry]) -> list[Entry]:
-    return [replace(entry, path=_path(prefix, entry.path)) for entry in entries]
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """The branch as it is found, its head's maker, and the input."""
+    """State of the target branch and of the input transaction."""
 
     dataset: Dataset
     branch: Branch
@@ -156,14 +158,7 @@ class _Target:
 
 
 class FilesWorkspaces:
-    """Implements `WorkspaceStore` on the catalog: the fence is the one door."""
-
-    capabilities = Capabilities(
-        hard_fence=True,
-        keeps_executable_bit=True,
-        keeps_empty_directories=True,
-        stages_visibly=False,
-    )
+    """Implements `WorkspaceStore` at the catalog, whose publication checks the fence."""
 
     def __init__(
         self,
@@ -179,8 +174,8 @@ class FilesWorkspaces:
         self._may_write_protected = may_write_protected
 
     def find_root(self, workspace: WorkspaceRef, attempt: AttemptRef | None = None) -> Digest:
-        """The tree of the input ref, if an attempt can begin with it, or this one go on."""
-        return root_of(self._look(workspace, attempt).given.version)
+        """Return the tree of the input ref; raise if it is gone or the attempt is superseded."""
+        return root_of(self._load_target(workspace, attempt).given.version)
 
     def download(
         self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
@@ -206,11 +201,11 @@ class FilesWorkspaces:
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
-        together: Together | None = None,
+        table_changes: TableChanges | None = None,
         operation: OperationKey | None = None,
     ) -> str:
-        target = self._look(workspace, identity.attempt)
-        replaced = self._may_move(workspace, target, identity.attempt)
+        target = self._load_target(workspace, identity.attempt)
+        replaced = self._find_replaced(workspace, target, identity.attempt)
         reach(Failpoint.TASK_HEAD_READ)
         before, after = root_of(target.given.version), Digest(staged.ref)
         change = AddTransaction(
@@ -218,15 +213,14 @@ class FilesWorkspaces:
             expected_head=target.branch.head,
             expected_view=target.branch.view,
             parent=target.given.id,
-            type=natural_type(self._trees.difference(before, after)),
+            type=infer_type(self._trees.difference(before, after)),
             version=tree_version(after),
             objects=staged.objects,
             provenance=_provenance(identity, replaced),
         )
-        request = self._request(identity, (change, *_changes(together)), operation)
-        if replaced is not None:
-            request = replace(request, kind=PublicationKind.REPLACE)
-        return self._through_the_door(workspace, target, change, request)
+        changes = (change, *_changes(table_changes))
+        request = self._request(identity, changes, operation, replaced)
+        return self._publish(workspace, target, change, request)
 
     def keep(
         self,
@@ -234,16 +228,16 @@ class FilesWorkspaces:
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
-        together: Together | None = None,
+        table_changes: TableChanges | None = None,
         operation: OperationKey | None = None,
     ) -> str:
-        target = self._look(workspace, identity.attempt)
-        replaced = self._may_move(workspace, target, identity.attempt)
+        target = self._load_target(workspace, identity.attempt)
+        replaced = self._find_replaced(workspace, target, identity.attempt)
         reach(Failpoint.TASK_HEAD_READ)
         if replaced is None:
-            if _changes(together) or operation is not None:
-                beside = self._request(identity, _changes(together), operation)
-                self._publish_beside(workspace, target, beside)
+            if _changes(table_changes) or operation is not None:
+                request = self._request(identity, _changes(table_changes), operation)
+                self._publish_tables(workspace, target, request)
             return target.given.id
         change = MoveBranch(
             branch=target.branch.id,
@@ -251,42 +245,45 @@ class FilesWorkspaces:
             expected_view=target.branch.view,
             to=target.given.id,
         )
-        request = self._request(identity, (change, *_changes(together)), operation)
-        if replaced is not None:
-            request = replace(request, kind=PublicationKind.REPLACE)
-        return self._through_the_door(workspace, target, change, request)
+        changes = (change, *_changes(table_changes))
+        request = self._request(identity, changes, operation, replaced)
+        return self._publish(workspace, target, change, request)
 
     def discard(self, staged: Staged) -> None:
-        """Contents that nothing names are cleanup's to find; there is no branch to remove."""
+        """Do nothing: there is no staging branch, and cleanup deletes unreferenced contents."""
 
-    def _look(self, workspace: WorkspaceRef, attempt: AttemptRef | None = None) -> _Target:
-        return self._database.read(partial(_look_in, workspace=workspace, attempt=attempt))
+    def _load_target(self, workspace: WorkspaceRef, attempt: AttemptRef | None = None) -> _Target:
+        return self._database.read(partial(_load_target_in, workspace=workspace, attempt=attempt))
 
-    def _may_move(
+    def _find_replaced(
         self, workspace: WorkspaceRef, target: _Target, attempt: AttemptRef
     ) -> Transaction | None:
-        """None where the branch is at the input; else the abandoned publication to be replaced."""
+        """Return the abandoned publication to replace; None if the branch is at the input."""
         head = target.head
         if head is not None and head.id == target.given.id:
             return None
-        why = _why_not(head, target.given, attempt)
+        why = _why_not_replaceable(head, target.given, attempt)
         if why is not None:
-            raise _refused(workspace, target, why)
+            raise _fence_refused(workspace, target, why)
         return head
 
     def _request(
-        self, identity: Identity, changes: tuple[Change, ...], operation: OperationKey | None
+        self,
+        identity: Identity,
+        changes: tuple[Change, ...],
+        operation: OperationKey | None,
+        replaced: Transaction | None = None,
     ) -> PublishRequest:
         return PublishRequest(
             actor=identity.actor,
-            kind=PublicationKind.COMMIT,
+            kind=PublicationKind.COMMIT if replaced is None else PublicationKind.REPLACE,
             changes=changes,
             attempt=identity.attempt,
             operation=operation,
             may_write_protected=self._may_write_protected,
         )
 
-    def _through_the_door(
+    def _publish(
         self,
         workspace: WorkspaceRef,
         target: _Target,
@@ -295,32 +292,36 @@ class FilesWorkspaces:
     ) -> str:
         try:
             receipt = publish(self._database, request)
-        except ViewConflict as conflict:
-            raise _refused(workspace, target, "somebody moved it at this moment") from conflict
-        except VersionExpired:
-            # A content of the new tree was condemned: its bytes are here, so it is spared.
+        except errors.ViewConflict as conflict:
+            raise _fence_refused(
+                workspace, target, "another writer moved it concurrently"
+            ) from conflict
+        except errors.VersionExpired:
+            # A content of the new tree was condemned; its bytes exist, so it is kept.
             if not isinstance(change, AddTransaction) or change.version is None:
                 raise
             self._spare(target, Digest(change.version.location))
             receipt = publish(self._database, request)
         return str(receipt.transactions[target.branch.id])
 
-    def _publish_beside(
+    def _publish_tables(
         self, workspace: WorkspaceRef, target: _Target, request: PublishRequest
     ) -> None:
-        """Tables alone, on condition that the workspace, which was read, is still at the input."""
+        """Publish tables alone, on condition that the workspace is still at the input."""
         read = ReadView(branch=target.branch.id, view=target.branch.view)
         try:
             publish(self._database, replace(request, reads=(read,)))
-        except ViewConflict as conflict:
-            raise _refused(workspace, target, "somebody moved it at this moment") from conflict
+        except errors.ViewConflict as conflict:
+            raise _fence_refused(
+                workspace, target, "another writer moved it concurrently"
+            ) from conflict
 
     def _spare(self, target: _Target, root: Digest) -> None:
         before = root_of(target.given.version)
         found = list(self._trees.difference(before, root))
         put = [change.after for change in found if change.after is not None]
         remove = [change.path for change in found if change.after is None]
-        take_back(
+        spare_condemned(
             self._database,
             self._trees,
             FileEdit(put=put),
@@ -328,30 +329,32 @@ class FilesWorkspaces:
         )
 
 
-def _look_in(
+def _load_target_in(
     connection: Connection, workspace: WorkspaceRef, attempt: AttemptRef | None
 ) -> _Target:
     if attempt is not None:
-        # Said first: where the branch stands is only what follows from it.
+        # Checked first: a superseded attempt explains any state of the branch.
         check_newest(connection, attempt)
     dataset = load_dataset(connection, parse_dataset_name(workspace.repository))
     check_is_files(dataset)
     branch = load_branch(connection, dataset, workspace.branch)
     given = load_transaction(connection, workspace.ref)
     if given.dataset_id != dataset.id:
-        raise TransactionNotFound(transaction=workspace.ref)
+        raise errors.TransactionNotFound(transaction=workspace.ref)
     if given.state is not TransactionState.COMMITTED:
-        raise TransactionNotCommitted(transaction=given.id, state=given.state)
+        raise errors.TransactionNotCommitted(transaction=given.id, state=given.state)
     if given.condemned:
-        raise VersionExpired(what=f"transaction {given.id}")
+        raise errors.VersionExpired(what=f"transaction {given.id}")
     head = load_transaction(connection, branch.view) if branch.view else None
     return _Target(dataset=dataset, branch=branch, head=head, given=given)
 
 
-def _why_not(head: Transaction | None, given: Transaction, attempt: AttemptRef) -> str | None:
-    """Why a head that is not the input is not an abandoned publication of this very task."""
+def _why_not_replaceable(
+    head: Transaction | None, given: Transaction, attempt: AttemptRef
+) -> str | None:
+    """Return why the head is not an abandoned publication of this task; None if it is one."""
     if head is None or head.parent != given.id:
-        return "that is not a publication on top of the input either"
+        return "that is not a publication on top of the input"
     if head.attempt is None or head.attempt.key != attempt.key:
         maker = f"by {head.attempt.key!r}" if head.attempt else f"by {head.actor}"
         return f"that was published {maker}, not by an earlier attempt of this task"
@@ -360,8 +363,10 @@ def _why_not(head: Transaction | None, given: Transaction, attempt: AttemptRef) 
     return None
 
 
-def _refused(workspace: WorkspaceRef, target: _Target, why: str) -> PublishFenceRefused:
-    return PublishFenceRefused(
+def _fence_refused(
+    workspace: WorkspaceRef, target: _Target, why: str
+) -> errors.PublishFenceRefused:
+    return errors.PublishFenceRefused(
         repository=workspace.repository,
         branch=workspace.branch,
         input_ref=workspace.ref,
@@ -382,21 +387,18 @@ def _provenance(identity: Identity, replaced: Transaction | None) -> Provenance:
     return Provenance(facts=facts)
 
 
-def _changes(together: Together | None) -> tuple[Change, ...]:
-    return together.changes if together is not None else ()
-
-
-# Attempts of tasks at the catalog itself.
+def _changes(table_changes: TableChanges | None) -> tuple[Change, ...]:
+    return table_changes.changes if table_changes is not None else ()
 
 
 class CatalogAttempts:
-    """Implements `Attempts` in one actor's name; whoever has the catalog needs no secret."""
+    """Implements `Attempts` at the catalog, for one actor and without secrets."""
 
     def __init__(self, database: Database, actor: str) -> None:
         self._database = database
         self._actor = actor
 
-    def dispatch(self, key: str, *, branch: str | None = None) -> Held:
+    def dispatch(self, key: str, *, branch: str | None = None) -> AttemptHandle:
         made = dispatch_attempt(
             self._database,
             key,
@@ -404,18 +406,18 @@ class CatalogAttempts:
             lease_seconds=LEASE_SECONDS,
             scope=attempt_scope(branch),
         )
-        return Held(ref=made.ref)
+        return AttemptHandle(ref=made.ref)
 
-    def renew(self, held: Held) -> None:
-        heartbeat(self._database, held.ref)
+    def renew(self, handle: AttemptHandle) -> None:
+        heartbeat(self._database, handle.ref)
 
-    def check(self, held: Held) -> None:
-        self._database.read(partial(check_newest, ref=held.ref))
+    def check(self, handle: AttemptHandle) -> None:
+        self._database.read(partial(check_newest, ref=handle.ref))
 
-    def end(self, held: Held, state: AttemptState) -> None:
-        end_attempt(self._database, held.ref, state)
+    def end(self, handle: AttemptHandle, state: AttemptState) -> None:
+        end_attempt(self._database, handle.ref, state)
 
 
 def attempt_scope(branch: str | None) -> dict[str, Any]:
-    """What is known of a task's attempt when it is dispatched; tables come later, if at all."""
+    """Return the scope of a new attempt; its tables are added when they are opened."""
     return {"branch": branch, "inputs": {}, "outputs": {}}

@@ -1,118 +1,59 @@
-"""Workspaces in lakeFS: staging branches, squash merge or hard reset, and the seeds' soft fence."""
+"""Workspaces in lakeFS: staged on a branch, published by a squash merge or a hard reset.
+
+lakeFS cannot compare and move a branch in one request, so the publish fence is soft. Each move is
+announced and recorded in the catalog (`headgate.catalog.workspaces`).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from headgate import errors
 from headgate.catalog.attempts import check_newest
 from headgate.catalog.database import Database
 from headgate.catalog.workspaces import (
+    Action,
+    Intent,
     PlannedMove,
     announce_move,
+    clear_intent,
     find_maker,
     known_repositories,
-    live_attempts,
-    settle_move,
-)
-from headgate.errors import (
-    HeadgateError,
-    NotFound,
-    ObjectCorrupted,
-    ObjectNotFound,
-    PublishFenceRefused,
-    Unavailable,
-    UnsafePath,
+    record_maker,
+    record_move,
+    staging_owners,
 )
 from headgate.files.objects import Digest, in_parallel
-from headgate.files.private_copy import Changes, LocalChange, PrivateCopy, copy_privately
+from headgate.files.private_copy import (
+    Changes,
+    ContentCache,
+    LocalChange,
+    PrivateCopy,
+    copy_privately,
+)
 from headgate.files.transfer import Progress, counted
 from headgate.files.tree import Entry, Mode
-from headgate.files.trees import ContentCache
 from headgate.lakefs.client import Commit, LakeFS, StoredObject
-from headgate.lakefs.endpoint import MARK
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import check_file_path
 from headgate.model.nouns import AttemptRef
-from headgate.model.recovery import Landing, landing_of
-from headgate.tasks.ports import Capabilities, Identity, Staged, Together, WorkspaceRef
-
-# Objects of lakeFS as contents of this machine: fetched once, known by address and digest.
-
-_AHEAD = 256
-
-
-class LakeFSContents:
-    """Implements `Contents`; what an address held before is not asked for again."""
-
-    def __init__(
-        self, lakefs: LakeFS, workspace: WorkspaceRef, below: str, cache: ContentCache
-    ) -> None:
-        self._lakefs = lakefs
-        self._workspace = workspace
-        self._below = below
-        self._cache = cache
-
-    def entries(self, found: Iterable[StoredObject]) -> Iterator[Entry]:
-        """The objects as entries, each with its bytes in the cache; lakeFS keeps no modes."""
-        listed = list(found)
-        digests = in_parallel(self._digest, listed, ahead=_AHEAD)
-        for one, digest in zip(listed, digests, strict=True):
-            yield Entry(path=one.path, mode=Mode.FILE, size=one.size, digest=digest)
-
-    def path(self, digest: Digest) -> str:
-        found = self._cache.find(digest)
-        if found is None:
-            raise self.missing(digest)
-        return str(found)
-
-    def fetch(self, entries: Iterable[Entry]) -> None:
-        """They were fetched when their digests became known."""
-
-    def missing(self, digest: Digest) -> ObjectNotFound:
-        return ObjectNotFound(location=f"{self._workspace.repository} {digest}")
-
-    def _digest(self, one: StoredObject) -> Digest:
-        known = self._cache.find_named(_name(one))
-        if known is not None and self._cache.find(known) is not None:
-            return known
-        digest, path = self._cache.add_unnamed(self._read(one))
-        if path.stat().st_size != one.size:
-            raise ObjectCorrupted(
-                location=f"{self._workspace.repository} {one.path}",
-                expected=f"{one.size} bytes",
-                actual=f"{path.stat().st_size} bytes",
-            )
-        self._cache.name(_name(one), digest)
-        return digest
-
-    def _read(self, one: StoredObject) -> Iterator[bytes]:
-        path = f"{self._below}{one.path}"
-        return self._lakefs.read(self._workspace.repository, self._workspace.ref, path)
-
-
-def _name(one: StoredObject) -> str:
-    text = f"{one.address}\n{one.checksum}\n{one.size}"
-    return hashlib.sha256(text.encode()).hexdigest()
-
+from headgate.model.recovery import Landing
+from headgate.tasks.ports import Identity, Staged, TableChanges, WorkspaceRef
 
 STAGING = "headgate-staging-"
 _INTENT_SECONDS = 60
+_AHEAD = 256
 
 
 class LakeFSWorkspaces:
-    """Implements `WorkspaceStore`; moves are announced, so that a crash leaves no riddle."""
-
-    capabilities = Capabilities(
-        hard_fence=False,
-        keeps_executable_bit=False,
-        keeps_empty_directories=False,
-        stages_visibly=True,
-    )
+    """Implements `WorkspaceStore`: repository and branch are lakeFS's, a ref is a commit."""
 
     def __init__(self, database: Database, lakefs: LakeFS, cache: ContentCache) -> None:
         self._database = database
@@ -122,8 +63,7 @@ class LakeFSWorkspaces:
     def download(
         self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
     ) -> PrivateCopy:
-        # The slash, so that a sibling whose name only begins alike is not seen.
-        below = f"{prefix}/" if prefix else ""
+        below = _below(prefix)
         listed = list(self._lakefs.list_objects(workspace.repository, workspace.ref, below))
         found = [replace(one, path=one.path.removeprefix(below)) for one in listed]
         for one in found:
@@ -139,8 +79,7 @@ class LakeFSWorkspaces:
         identity: Identity,
         progress: Progress | None = None,
     ) -> Staged:
-        repository, branch = workspace.repository, staging_name(identity)
-        below = f"{prefix}/" if prefix else ""
+        repository, branch, below = workspace.repository, staging_name(identity), _below(prefix)
         self._lakefs.create_branch(repository, branch, workspace.ref)
         try:
             if changes.remove:
@@ -154,8 +93,7 @@ class LakeFSWorkspaces:
                 return change.entry
 
             counted(in_parallel(send, files), progress)
-            message = f"{identity.task} ({identity.attempt.key}, attempt {identity.attempt.epoch})"
-            made = self._lakefs.commit(repository, branch, message, identity.execution)
+            made = self._lakefs.commit(repository, branch, _message(identity), identity.execution)
         except BaseException:
             self._lakefs.delete_branch(repository, branch)
             raise
@@ -168,27 +106,27 @@ class LakeFSWorkspaces:
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
-        together: Together | None = None,
+        table_changes: TableChanges | None = None,
     ) -> str:
-        _refuse_tables(together)
+        _refuse_tables(table_changes)
         head, replaces = self._may_move(workspace, identity.attempt)
         reach(Failpoint.TASK_HEAD_READ)
         if replaces:
-            return self._reset(workspace, head, staged.ref, identity, timeout_seconds)
-        message = f"{identity.task} ({identity.attempt.key}, attempt {identity.attempt.epoch})"
-        move = _planned(workspace, head, "merge", None, identity)
-        return self._move(
-            move,
-            identity,
-            lambda: self._lakefs.merge(
+            move = _planned(workspace, head, identity, Action.RESET, staged.ref)
+            return self._reset(move, staged.ref, identity, timeout_seconds)
+        move = _planned(workspace, head, identity, Action.MERGE)
+
+        def merge() -> str:
+            return self._lakefs.merge(
                 workspace.repository,
                 staged.branch or staged.ref,
                 workspace.branch,
-                message=message,
-                mark=identity.execution,
+                message=_message(identity),
+                execution=identity.execution,
                 timeout_seconds=timeout_seconds,
-            ),
-        )
+            )
+
+        return self._move(move, identity, merge, timeout_seconds)
 
     def keep(
         self,
@@ -196,13 +134,14 @@ class LakeFSWorkspaces:
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
-        together: Together | None = None,
+        table_changes: TableChanges | None = None,
     ) -> str:
-        _refuse_tables(together)
+        _refuse_tables(table_changes)
         head, replaces = self._may_move(workspace, identity.attempt)
         reach(Failpoint.TASK_HEAD_READ)
         if replaces:
-            return self._reset(workspace, head, workspace.ref, identity, timeout_seconds)
+            move = _planned(workspace, head, identity, Action.RESET_TO_INPUT, workspace.ref)
+            return self._reset(move, workspace.ref, identity, timeout_seconds)
         return workspace.ref
 
     def discard(self, staged: Staged) -> None:
@@ -210,14 +149,14 @@ class LakeFSWorkspaces:
             self._lakefs.delete_branch(staged.repository, staged.branch)
 
     def _may_move(self, workspace: WorkspaceRef, attempt: AttemptRef) -> tuple[Commit, bool]:
-        """The head, and whether it is an abandoned publication to be replaced."""
+        """Return the head, and whether it is an abandoned publication that may be replaced."""
         self._database.read(partial(check_newest, ref=attempt))
         head = self._lakefs.load_head(workspace.repository, workspace.branch)
         if head.id == workspace.ref:
             return head, False
         why = self._why_not(workspace, head, attempt)
         if why is not None:
-            raise PublishFenceRefused(
+            raise errors.PublishFenceRefused(
                 repository=workspace.repository,
                 branch=workspace.branch,
                 input_ref=workspace.ref,
@@ -227,81 +166,172 @@ class LakeFSWorkspaces:
         return head, True
 
     def _why_not(self, workspace: WorkspaceRef, head: Commit, attempt: AttemptRef) -> str | None:
-        if not head.parents or head.parents[0] != workspace.ref:
+        """Return why the head may not be replaced; None where it may."""
+        if head.parent != workspace.ref:
             return "that is not a publication on top of the input either"
         maker = self._database.read(lambda c: find_maker(c, workspace.repository, head.id))
-        # One that the ledger does not know is taken for abandoned, as the protocol says.
+        # The protocol takes a commit without a recorded maker for an abandoned publication.
         if maker is not None and maker.key != attempt.key:
             return f"that was published by {maker.key!r}, not by an earlier attempt of this task"
         if maker is not None and maker.epoch >= attempt.epoch:
             return f"that was published by attempt {maker.epoch}, not by an earlier one"
         return None
 
+    # Intent, effect, record.
+
     def _reset(
-        self,
-        workspace: WorkspaceRef,
-        head: Commit,
-        to: str,
-        identity: Identity,
-        timeout_seconds: float | None,
+        self, move: PlannedMove, to: str, identity: Identity, timeout_seconds: float | None
     ) -> str:
         def reset() -> str:
             self._lakefs.hard_reset(
-                workspace.repository, workspace.branch, to, timeout_seconds=timeout_seconds
+                move.repository, move.branch, to, timeout_seconds=timeout_seconds
             )
             return to
 
-        return self._move(_planned(workspace, head, "reset", to, identity), identity, reset)
+        return self._move(move, identity, reset, timeout_seconds)
 
-    def _move(self, move: PlannedMove, identity: Identity, make: Callable[[], str]) -> str:
-        """Announces, moves, and notes who made what is shown now."""
-        ref = self._database.write(
-            partial(announce_move, move=move, actor=identity.actor, lease_seconds=_INTENT_SECONDS)
+    def _move(
+        self,
+        move: PlannedMove,
+        identity: Identity,
+        make: Callable[[], str],
+        timeout_seconds: float | None,
+    ) -> str:
+        """Announce the move, make it, and record the attempt as the maker of the commit."""
+        # Recovery must not look while the request may still be under way.
+        lease_seconds = _INTENT_SECONDS + math.ceil(timeout_seconds or 0)
+        intent = self._database.write(
+            partial(announce_move, move=move, actor=identity.actor, lease_seconds=lease_seconds)
         )
         reach(Failpoint.INTENT_RECORDED)
         try:
             made = make()
-        except HeadgateError:
-            landing, head = self._look(move)
-            if landing is not Landing.UNKNOWN:
-                landed = head if landing is Landing.LANDED else None
-                self._database.write(lambda c: settle_move(c, ref, move, landed))
+        except errors.HeadgateError:
+            self._record_failed(intent, move, timeout_seconds)
             raise
         reach(Failpoint.INTENT_EFFECT_DONE)
-        self._database.write(lambda c: settle_move(c, ref, move, made))
-        reach(Failpoint.INTENT_PUBLISHED)
+        if move.action is Action.MERGE:
+            commit = self._lakefs.load_commit(move.repository, made)
+            self._check_parent(intent, move, commit, timeout_seconds)
+        self._record(intent, move, made)
+        reach(Failpoint.INTENT_CLEARED)
         return made
 
-    def _look(self, move: PlannedMove) -> tuple[Landing, str | None]:
+    def _record(self, intent: Intent, move: PlannedMove, made: str | None) -> None:
+        record = partial(record_move, intent=intent, move=move, made=made)
+        try:
+            try:
+                self._database.write(record)
+            except errors.CommitInterrupted:
+                # Committed or not: a second record of the same commit changes nothing.
+                self._database.write(record)
+        except errors.IntentTakenOver:
+            # Recovery found the branch unmoved, so this attempt fails; its commit is there all
+            # the same, and the next attempt has to know whose it is.
+            if made is not None:
+                self._database.write(partial(record_maker, move=move, made=made))
+            raise
+
+    def _record_failed(
+        self, intent: Intent, move: PlannedMove, timeout_seconds: float | None
+    ) -> None:
+        """Record a move whose request failed; keep the intent where its outcome is unknown."""
         try:
             head = self._lakefs.load_head(move.repository, move.branch)
-        except (Unavailable, NotFound):
-            return Landing.UNKNOWN, None
-        landing = landing_of(
-            expected=move.expected,
-            planned=move.planned,
-            execution=move.execution,
-            head=head.id,
-            mark=head.metadata.get(MARK),
+        except errors.HeadgateError:
+            return
+        landing = move.landing(head.as_head())
+        if landing is Landing.LANDED:
+            self._check_parent(intent, move, head, timeout_seconds)
+            self._record(intent, move, head.id)
+        elif landing is Landing.NOT_LANDED:
+            self._record(intent, move, None)
+
+    def _check_parent(
+        self, intent: Intent, move: PlannedMove, made: Commit, timeout_seconds: float | None
+    ) -> None:
+        """Undo a merge that landed on another writer's commit, and raise.
+
+        The branch is reset only while it shows exactly this merge; else the intent is kept.
+        """
+        below = made.parent
+        if move.action is not Action.MERGE or below is None or below == move.expected:
+            return
+        try:
+            head = self._lakefs.load_head(move.repository, move.branch).id
+            if head != made.id:
+                raise errors.Conflict(f"the branch has moved on to {head}.")
+            self._lakefs.hard_reset(
+                move.repository, move.branch, below, timeout_seconds=timeout_seconds
+            )
+        except errors.HeadgateError as error:
+            raise errors.UndoRefused(
+                operation=intent.operation,
+                repository=move.repository,
+                branch=move.branch,
+                merge=made.id,
+                below=below,
+                why=error.message,
+            ) from error
+        with suppress(errors.IntentTakenOver):
+            self._database.write(partial(clear_intent, intent=intent))
+        raise errors.PublishFenceRefused(
+            repository=move.repository,
+            branch=move.branch,
+            input_ref=move.expected,
+            head=below,
+            why="another writer published that while this attempt merged; the merge was undone",
         )
-        return landing, head.id
 
 
 def staging_name(identity: Identity) -> str:
-    """A name that no other execution has: its attempt first, then what people look for."""
+    """Return a branch name that no other execution has: its attempt, then words for people."""
     words = [identity.task, *identity.labels.values()]
     plain = "-".join(re.sub(r"[^A-Za-z0-9_-]+", "-", word) for word in words)
     return f"{staging_prefix(identity.attempt)}{plain[:120]}-{identity.execution[-32:]}"
 
 
 def staging_prefix(attempt: AttemptRef) -> str:
-    """By this, cleanup knows an attempt's staging branches from those of others."""
+    """Return the prefix of an attempt's staging branches."""
     key = hashlib.sha256(attempt.key.encode()).hexdigest()[:16]
     return f"{STAGING}{key}-{attempt.epoch}-"
 
 
+def sweep_staging(database: Database, lakefs: LakeFS, *, dry_run: bool = False) -> list[str]:
+    """Delete the staging branches that dead attempts left, in all known repositories."""
+    swept = []
+    for repository in database.read(known_repositories):
+        try:
+            found = lakefs.list_branches(repository, STAGING)
+        except errors.NotFound:
+            # The repository is gone, with its branches.
+            continue
+        # Read after the listing, so that no listed branch belongs to an attempt that began since.
+        kept = tuple(staging_prefix(attempt) for attempt in database.read(staging_owners))
+        for branch in found:
+            if kept and branch.startswith(kept):
+                continue
+            if not dry_run:
+                lakefs.delete_branch(repository, branch)
+            swept.append(f"{repository}/{branch}")
+    return swept
+
+
+def _below(prefix: str) -> str:
+    # With the slash, so that a sibling whose name begins alike is left out.
+    return f"{prefix}/" if prefix else ""
+
+
+def _message(identity: Identity) -> str:
+    return f"{identity.task} ({identity.attempt.key}, attempt {identity.attempt.epoch})"
+
+
 def _planned(
-    workspace: WorkspaceRef, head: Commit, action: str, planned: str | None, identity: Identity
+    workspace: WorkspaceRef,
+    head: Commit,
+    identity: Identity,
+    action: Action,
+    planned: str | None = None,
 ) -> PlannedMove:
     return PlannedMove(
         repository=workspace.repository,
@@ -315,31 +345,62 @@ def _planned(
     )
 
 
-def _refuse_tables(together: Together | None) -> None:
-    if together is not None and together.changes:
-        raise UnsafePath(
+def _refuse_tables(table_changes: TableChanges | None) -> None:
+    if table_changes is not None and table_changes.changes:
+        raise errors.UnsafePath(
             path="tables", reason="they cannot be published in one step with a lakeFS workspace"
         )
 
 
-# Staging branches whose attempt is over: removed by cleanup, however the attempt ended.
+class LakeFSContents:
+    """Implements `Contents`: objects of lakeFS, fetched once and cached by address and digest."""
+
+    def __init__(
+        self, lakefs: LakeFS, workspace: WorkspaceRef, below: str, cache: ContentCache
+    ) -> None:
+        self._lakefs = lakefs
+        self._workspace = workspace
+        self._below = below
+        self._cache = cache
+
+    def entries(self, found: Iterable[StoredObject]) -> Iterator[Entry]:
+        """Return the objects as entries, each with its bytes in the cache; lakeFS has no modes."""
+        listed = list(found)
+        digests = in_parallel(self._digest, listed, ahead=_AHEAD)
+        for one, digest in zip(listed, digests, strict=True):
+            yield Entry(path=one.path, mode=Mode.FILE, size=one.size, digest=digest)
+
+    def path(self, digest: Digest) -> str:
+        found = self._cache.find(digest)
+        if found is None:
+            raise self.missing(digest)
+        return str(found)
+
+    def fetch(self, entries: Iterable[Entry]) -> None:
+        """Do nothing: an object is fetched when its digest is computed."""
+
+    def missing(self, digest: Digest) -> errors.ObjectNotFound:
+        return errors.ObjectNotFound(location=f"{self._workspace.repository} {digest}")
+
+    def _digest(self, one: StoredObject) -> Digest:
+        known = self._cache.find_named(_name(one))
+        if known is not None and self._cache.find(known) is not None:
+            return known
+        digest, path = self._cache.add_unhashed(self._read(one))
+        if path.stat().st_size != one.size:
+            raise errors.ObjectCorrupted(
+                location=f"{self._workspace.repository} {one.path}",
+                expected=f"{one.size} bytes",
+                actual=f"{path.stat().st_size} bytes",
+            )
+        self._cache.add_name(_name(one), digest)
+        return digest
+
+    def _read(self, one: StoredObject) -> Iterator[bytes]:
+        path = f"{self._below}{one.path}"
+        return self._lakefs.read(self._workspace.repository, self._workspace.ref, path)
 
 
-def sweep_staging(database: Database, lakefs: LakeFS, *, dry_run: bool = False) -> list[str]:
-    """Deletes them in every repository that tasks have published to; which they were."""
-    swept = []
-    for repository in database.read(known_repositories):
-        try:
-            found = lakefs.list_branches(repository, STAGING)
-        except NotFound:
-            # The whole repository is gone, and its branches with it.
-            continue
-        # Asked after the listing: what is listed and not live now was left behind.
-        living = tuple(staging_prefix(attempt) for attempt in database.read(live_attempts))
-        for branch in found:
-            if living and branch.startswith(living):
-                continue
-            if not dry_run:
-                lakefs.delete_branch(repository, branch)
-            swept.append(f"{repository}/{branch}")
-    return swept
+def _name(one: StoredObject) -> str:
+    text = f"{one.address}\n{one.checksum}\n{one.size}"
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""One attempt from its input to its outcome: try on a private copy, confirm, or leave no trace."""
+"""Runs one attempt: input, download, checks, function, fences, publication, cleanup."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from headgate.tasks.declare import (
     WorkspaceSpec,
     check_workspace,
 )
-from headgate.tasks.messages import Outcome, completed, failed
+from headgate.tasks.messages import Outcome, Status, failed
 from headgate.tasks.ports import (
     Fence,
     Identity,
     Staged,
+    TableChanges,
     TableWork,
     TaskInput,
-    Together,
     WorkspaceRef,
     WorkspaceStore,
     read_input,
@@ -44,28 +44,30 @@ from headgate.tasks.ports import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What an attempt is given: where it works, and who answers for the rest of the world."""
+class AttemptEnvironment:
+    """Directories and interfaces of an attempt."""
 
     identity: Identity
     root: Path
     log: AttemptLog
     fence: Fence
     store_for: Callable[[WorkspaceRef], WorkspaceStore]
-    # Opens a session for a task that declares tables.
     open_tables: Callable[[TaskDefinition, TaskInput], TableWork] | None = None
     marker: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run_attempt(definition: TaskDefinition, data: object, around: Surroundings) -> Outcome:
-    """Does the whole attempt; whatever happens is an outcome, logged with its traceback."""
+def run_attempt(
+    definition: TaskDefinition, data: object, environment: AttemptEnvironment
+) -> Outcome:
+    """Run an attempt; an exception becomes a failed outcome, logged with its traceback."""
     began = time.perf_counter()
-    around.log.say("attempt begins")
+    environment.log.write("attempt begins")
     try:
-        outcome = completed(_Attempt(definition, data, around).run())
+        output = _Attempt(definition, data, environment).run()
+        outcome = Outcome(status=Status.COMPLETED, output=output)
     except Exception as error:
         outcome = failed(error)
-    around.log.say(
+    environment.log.write(
         "attempt ended",
         level="info" if outcome.reason is None else "error",
         status=outcome.status,
@@ -79,23 +81,25 @@ def run_attempt(definition: TaskDefinition, data: object, around: Surroundings) 
 
 
 class _Attempt:
-    """The steps of one attempt, in their order."""
+    """The steps of one attempt."""
 
-    def __init__(self, definition: TaskDefinition, data: object, around: Surroundings) -> None:
+    def __init__(
+        self, definition: TaskDefinition, data: object, environment: AttemptEnvironment
+    ) -> None:
         self._definition = definition
         self._data = data
-        self._around = around
-        self._log = around.log
+        self._environment = environment
+        self._log = environment.log
         self._tables: TableWork | None = None
 
     def run(self) -> dict[str, Any]:
         given = self._read_input()
         if self._definition.tables is None:
             return self._work(given)
-        if self._around.open_tables is None:
-            raise Invalid("this attempt has no Spark, and its task declares tables.")
+        if self._environment.open_tables is None:
+            raise Invalid("the task declares tables, but this attempt has no Spark session.")
         with self._log.step("open tables"):
-            self._tables = self._around.open_tables(self._definition, given)
+            self._tables = self._environment.open_tables(self._definition, given)
         try:
             return self._work(given)
         finally:
@@ -105,7 +109,7 @@ class _Attempt:
         with self._log.step("input"):
             given = read_input(self._definition, self._data)
         if given.ignored:
-            self._log.say("input has unknown keys", level="warning", keys=list(given.ignored))
+            self._log.write("input has unknown keys", level="warning", keys=list(given.ignored))
         return given
 
     def _work(self, given: TaskInput) -> dict[str, Any]:
@@ -114,18 +118,18 @@ class _Attempt:
             return write_output(None, self._call(given, None))
         marker = {
             "task": self._definition.name,
-            "attempt": self._around.identity.attempt.key,
-            "epoch": self._around.identity.attempt.epoch,
-            **self._around.marker,
+            "attempt": self._environment.identity.attempt.key,
+            "epoch": self._environment.identity.attempt.epoch,
+            **self._environment.marker,
         }
-        execution = self._around.identity.execution
-        with attempt_directory(self._around.root, execution, marker) as directory:
+        execution = self._environment.identity.execution
+        with attempt_directory(self._environment.root, execution, marker) as directory:
             copy: list[PrivateCopy] = []
             try:
                 return self._in_directory(given, given.workspace, spec, directory, copy)
             finally:
                 count = len(copy[0].entries) if copy else 0
-                self._clean("workspace", lambda: remove_directory(directory, file_count=count))
+                self._clean("workspace", lambda: remove_directory(directory.path, file_count=count))
 
     def _in_directory(
         self,
@@ -135,7 +139,7 @@ class _Attempt:
         directory: AttemptDirectory,
         copied: list[PrivateCopy],
     ) -> dict[str, Any]:
-        store = self._around.store_for(workspace)
+        store = self._environment.store_for(workspace)
         reach(Failpoint.TASK_DOWNLOADING)
         with self._log.step("download") as facts:
             report = self._log.progress("download")
@@ -148,13 +152,13 @@ class _Attempt:
         result = self._call(given, directory.workspace)
         with self._log.step("post checks"):
             check_workspace(spec.post, directory.workspace, Phase.POST)
-        together = self._finish_tables()
+        table_changes = self._finish_tables()
         if spec.read_only:
-            if self._tables is not None and together:
+            if self._tables is not None and table_changes:
                 self._fenced("first fence", Failpoint.TASK_FENCED_FIRST)
-                self._tables.publish(together)
+                self._tables.publish(table_changes)
             return write_output(workspace, result)
-        ref = self._publish(store, workspace, spec, copy, together)
+        ref = self._publish(store, workspace, spec, copy, table_changes)
         return write_output(workspace.at(ref), result)
 
     def _call(self, given: TaskInput, workspace: Path | None) -> dict[str, Any]:
@@ -166,7 +170,7 @@ class _Attempt:
         if self._definition.metrics is not None:
             labels = {"task_name": self._definition.name}
             arguments["metrics"] = MetricRecorder(
-                lambda line: self._log.say("metric", **line), labels
+                lambda line: self._log.write("metric", **line), labels
             )
         with self._log.step("body"):
             try:
@@ -174,16 +178,16 @@ class _Attempt:
             except Exception:
                 raise
             except BaseException as error:
-                # sys.exit() or an interrupt that the body let through: it must not end the attempt
-                # without an outcome.
-                raise TaskFailed(f"the body ended by {type(error).__name__}: {error}") from error
+                # sys.exit() or an interrupt must not end the attempt without an outcome.
+                reason = f"the function ended by {type(error).__name__}: {error}"
+                raise TaskFailed(reason) from error
         reach(Failpoint.TASK_BODY_DONE)
         with self._log.step("result"):
             return read_result(self._definition, returned)
 
-    def _finish_tables(self) -> Together:
+    def _finish_tables(self) -> TableChanges:
         if self._tables is None:
-            return Together()
+            return TableChanges()
         with self._log.step("tables"):
             return self._tables.finish()
 
@@ -193,7 +197,7 @@ class _Attempt:
         workspace: WorkspaceRef,
         spec: WorkspaceSpec,
         copy: PrivateCopy,
-        together: Together,
+        table_changes: TableChanges,
     ) -> str:
         with self._log.step("compare") as facts:
             changes = changes_of(copy)
@@ -203,19 +207,19 @@ class _Attempt:
                 "bytes": changes.total_bytes,
             }
         self._fenced("first fence", Failpoint.TASK_FENCED_FIRST)
-        identity = self._around.identity
+        identity = self._environment.identity
         if not changes:
             with self._log.step("keep"):
                 return self._bounded(
                     lambda seconds: store.keep(
-                        workspace, identity, timeout_seconds=seconds, together=together
+                        workspace, identity, timeout_seconds=seconds, table_changes=table_changes
                     )
                 )
         with self._log.step("stage"):
             report = self._log.progress("stage")
             staged = store.stage(workspace, spec.directory, changes, identity, report)
         try:
-            return self._confirm(store, workspace, staged, together, changes)
+            return self._confirm(store, workspace, staged, table_changes, changes)
         finally:
             self._clean("staging", lambda: store.discard(staged))
 
@@ -224,7 +228,7 @@ class _Attempt:
         store: WorkspaceStore,
         workspace: WorkspaceRef,
         staged: Staged,
-        together: Together,
+        table_changes: TableChanges,
         changes: Changes,
     ) -> str:
         reach(Failpoint.TASK_STAGED)
@@ -234,9 +238,9 @@ class _Attempt:
                 lambda seconds: store.publish(
                     workspace,
                     staged,
-                    self._around.identity,
+                    self._environment.identity,
                     timeout_seconds=seconds,
-                    together=together,
+                    table_changes=table_changes,
                 )
             )
             facts |= {"ref": ref, "paths": len(changes.put) + len(changes.remove)}
@@ -245,11 +249,11 @@ class _Attempt:
 
     def _fenced(self, name: str, point: Failpoint) -> None:
         with self._log.step(name):
-            self._around.fence()
+            self._environment.fence()
         reach(point)
 
     def _bounded(self, publish: Callable[[float | None], str]) -> str:
-        """Publishing within its budget; what is still under way afterwards is nobody's any more."""
+        """Publish within the budget; a call that takes longer is abandoned."""
         budget = self._definition.controls.publish_budget
         if budget is None:
             return publish(None)
@@ -262,11 +266,11 @@ class _Attempt:
             raise TaskDeadlinePassed(what="publishing", seconds=seconds) from error
 
     def _clean(self, what: str, clean: Callable[[], None]) -> None:
-        """What cannot be cleaned up is told, and never changes how the attempt did."""
+        """Clean up; an error is logged and does not change the outcome."""
         try:
             clean()
         except (HeadgateError, OSError) as error:
-            self._log.say(f"{what} not cleaned up", level="error", reason=str(error))
+            self._log.write(f"{what} not cleaned up", level="error", reason=str(error))
 
 
 def _resolve(future: Future[str], call: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""What an attempt's process is told, and what it says: lines of JSON over two pipes."""
+"""Messages between a supervisor and an attempt's process: lines of JSON over two pipes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ from typing import Any
 
 import orjson
 
-from headgate.errors import (
-    AttemptSuperseded,
-    HeadgateError,
-    StaleAttempt,
-    TaskTerminalError,
-    WorkspaceCheckFailed,
-)
+from headgate import errors
 from headgate.model.ids import Epoch
 from headgate.model.nouns import AttemptRef
 from headgate.tasks.declare import Phase
 from headgate.tasks.ports import Identity, ServerAddress
-
-# How an attempt ended, and which endings no further attempt can mend.
 
 _REASON_LIMIT = 500
 
@@ -35,7 +27,7 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """COMPLETED has an output and no reason; a failure has a reason and no output."""
+    """Result of an attempt: an output if it completed, a reason if it failed."""
 
     status: Status
     output: Mapping[str, Any] | None = None
@@ -44,37 +36,21 @@ class Outcome:
     traceback: str | None = None
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the attempt was superseded: nobody waits for what it says."""
-        return self.code in {AttemptSuperseded.code, StaleAttempt.code}
+    def is_superseded(self) -> bool:
+        """True if a newer attempt replaced this one."""
+        return self.code in {errors.AttemptSuperseded.code, errors.StaleAttempt.code}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "status": self.status.value,
-            "output": self.output,
-            "reason": self.reason,
-            "code": self.code,
-            "traceback": self.traceback,
-        }
+        return {**vars(self), "status": self.status.value}
 
 
 def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
-    return Outcome(
-        status=Status(data["status"]),
-        output=data["output"],
-        reason=data["reason"],
-        code=data["code"],
-        traceback=data["traceback"],
-    )
-
-
-def completed(output: Mapping[str, Any]) -> Outcome:
-    return Outcome(status=Status.COMPLETED, output=output)
+    return Outcome(**{**data, "status": Status(data["status"])})
 
 
 def failed(error: BaseException) -> Outcome:
-    """The outcome of an error: terminal are failed pre checks and what the author called so."""
-    code = error.code if isinstance(error, HeadgateError) else "user_code"
+    """Return the outcome of an error; failed pre checks and TaskTerminalError are terminal."""
+    code = error.code if isinstance(error, errors.HeadgateError) else "user_code"
     return Outcome(
         status=Status.TERMINAL if _is_terminal(error) else Status.FAILED,
         reason=_reason(error),
@@ -84,31 +60,31 @@ def failed(error: BaseException) -> Outcome:
 
 
 def _is_terminal(error: BaseException) -> bool:
-    if isinstance(error, WorkspaceCheckFailed):
+    if isinstance(error, errors.WorkspaceCheckFailed):
         return bool(error.facts["phase"] == Phase.PRE)
-    return isinstance(error, TaskTerminalError)
+    return isinstance(error, errors.TaskTerminalError)
 
 
 def _reason(error: BaseException) -> str:
-    """Never empty, and short enough for an orchestrator to keep."""
-    said = str(error).strip()
-    if not isinstance(error, HeadgateError):
-        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    said = said or type(error).__name__
-    return said if len(said) <= _REASON_LIMIT else f"{said[: _REASON_LIMIT - 1]}…"
+    """Return a non-empty reason within the length limit of orchestrators."""
+    name, text = type(error).__name__, str(error).strip()
+    if text and not isinstance(error, errors.HeadgateError):
+        text = f"{name}: {text}"
+    text = text or name
+    return text if len(text) <= _REASON_LIMIT else f"{text[: _REASON_LIMIT - 1]}…"
 
 
-# What the process says: a line of its log, a question, or its outcome.
-SAID, ASKED, ENDED = "said", "asked", "ended"
-# What it is answered: the question's number, and why not where the answer is no.
-ANSWER, REFUSAL = "answer", "refusal"
+# Messages of the process: a log line, the number of a fence request, or the outcome.
+LOG_LINE, FENCE_REQUEST, OUTCOME = "log", "fence", "outcome"
+# Reply of the supervisor: the number of the request, and the error or None.
+FENCE_REPLY, FENCE_ERROR = "reply", "error"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One attempt to be done by a process of its own."""
+    """One attempt, as its process receives it."""
 
-    # Where the store's settings are found, and where the task's module is imported from.
+    # Directory of the store's settings, and directory from which the module is imported.
     store: str
     directory: str
     target: str
@@ -121,12 +97,12 @@ class Order:
     actor: str
     task: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    # Of a served store: who serves it, and the attempt's own secret.
+    # For a served store: its URL and token, and the secret of the attempt.
     url: str | None = None
     token: str | None = field(default=None, repr=False)
     secret: str | None = field(default=None, repr=False)
-    # Whether the fence asks the process that gave this order, beside the catalog.
-    asks: bool = False
+    # Check the fence at the supervisor as well as at the catalog.
+    supervised_fence: bool = False
     parent: int = 0
 
     @property

@@ -1,8 +1,12 @@
-"""What an attempt needs from a store, a catalog and an orchestrator, as Protocols."""
+"""Input and output of an attempt, and its interfaces to stores, catalog and orchestrator.
+
+The Protocols have one implementation at the catalog and one over HTTP; workspaces may also be in
+lakeFS.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,21 +20,21 @@ from headgate.model.changes import Change
 from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.tasks.declare import PARAMS, WORKSPACE, TaskDefinition
 
-# What goes into an attempt and what comes out: read strictly, written as it was spelled.
+# Input and output of an attempt.
 
 _COMMIT = "commit"
 _SPELLINGS = ("ref_type", "refType")
-_WORDS = ("repository", "branch", "ref")
+_REF_FIELDS = ("repository", "branch", "ref")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkspaceRef:
-    """Where a workspace comes from and goes to: an immutable input, and the branch to move."""
+    """A workspace: the immutable input ref, and the branch that a publication moves."""
 
     repository: str
     branch: str
     ref: str
-    # How the input spelled the type of its ref; the output is spelled alike.
+    # Key of the ref type in the input; the output uses the same key.
     spelling: str = "ref_type"
 
     def at(self, ref: str) -> WorkspaceRef:
@@ -49,19 +53,19 @@ class WorkspaceRef:
 class TaskInput:
     workspace: WorkspaceRef | None
     params: BaseModel
-    # Keys at the top that mean nothing here; they are told, not refused, unless that was asked.
+    # Unknown top-level keys; logged, or rejected by `strict_input`.
     ignored: tuple[str, ...] = ()
 
 
 def read_input(definition: TaskDefinition, data: object) -> TaskInput:
-    """The input as the task declares it; says what is wrong with any other."""
+    """Validate the input of a task."""
     if not isinstance(data, Mapping):
         raise InvalidTaskInput(reason=f"it is {_kind(data)}, not an object")
-    wanted = [PARAMS] if definition.workspace is None else [WORKSPACE, PARAMS]
-    for key in wanted:
+    expected = [PARAMS] if definition.workspace is None else [WORKSPACE, PARAMS]
+    for key in expected:
         if key not in data:
             raise InvalidTaskInput(reason=f"{key!r} is missing")
-    ignored = tuple(sorted(str(key) for key in data if key not in wanted))
+    ignored = tuple(sorted(str(key) for key in data if key not in expected))
     if ignored and definition.strict_input:
         raise InvalidTaskInput(reason=f"unknown keys {', '.join(map(repr, ignored))}")
     workspace = None if definition.workspace is None else read_workspace(data[WORKSPACE])
@@ -69,7 +73,7 @@ def read_input(definition: TaskDefinition, data: object) -> TaskInput:
 
 
 def read_workspace(data: object) -> WorkspaceRef:
-    """A workspace reference; the type of its ref may be spelled either way, but is a commit."""
+    """Validate a workspace reference; its ref must be a commit."""
     if not isinstance(data, Mapping):
         raise InvalidTaskInput(reason=f"workspace is {_kind(data)}, not an object")
     spelled = [key for key in _SPELLINGS if key in data]
@@ -84,11 +88,11 @@ def read_workspace(data: object) -> WorkspaceRef:
             reason=f"workspace.{spelled[0]} is {data[spelled[0]]!r}; it must be 'commit', an "
             "immutable ref"
         )
-    if unknown := sorted(str(key) for key in data if key not in {*_WORDS, *spelled}):
+    if unknown := sorted(str(key) for key in data if key not in {*_REF_FIELDS, *spelled}):
         raise InvalidTaskInput(reason=f"workspace has unknown keys {', '.join(unknown)}")
-    for word in _WORDS:
-        if not isinstance(data.get(word), str) or not data[word].strip():
-            raise InvalidTaskInput(reason=f"workspace.{word} is missing or empty")
+    for name in _REF_FIELDS:
+        if not isinstance(data.get(name), str) or not data[name].strip():
+            raise InvalidTaskInput(reason=f"workspace.{name} is missing or empty")
     return WorkspaceRef(
         repository=data["repository"],
         branch=data["branch"],
@@ -97,10 +101,10 @@ def read_workspace(data: object) -> WorkspaceRef:
     )
 
 
-def find_target(definition: TaskDefinition, data: object) -> str | None:
-    """The branch that an attempt of this input may move; None where there is none, or no telling.
+def find_target_branch(definition: TaskDefinition, data: object) -> str | None:
+    """Return the branch that an attempt with this input may move; None if there is none.
 
-    What is wrong with an input is for the attempt to say.
+    An invalid input has no branch here; the attempt reports the error.
     """
     spec = definition.workspace
     if spec is None or (spec.read_only and definition.tables is None):
@@ -112,18 +116,18 @@ def find_target(definition: TaskDefinition, data: object) -> str | None:
 
 
 def write_output(workspace: WorkspaceRef | None, result: Mapping[str, Any]) -> dict[str, Any]:
-    """A COMPLETED attempt's output."""
+    """Return the output of a completed attempt."""
     if workspace is None:
         return {"result": dict(result)}
     return {"workspace": workspace.to_json(), "result": dict(result)}
 
 
 def read_result(definition: TaskDefinition, returned: object) -> dict[str, Any]:
-    """What a body returned, validated and as JSON: aliases and computed fields as promised."""
+    """Return the validated result of a function as JSON, with aliases and computed fields."""
     model = definition.result_model
     try:
         if isinstance(returned, BaseModel):
-            # By name and without computed fields: what the constructor takes, whatever the aliases.
+            # By name and without computed fields, as the constructor accepts it.
             plain = returned.model_dump(round_trip=True, by_alias=False, warnings="none")
             valid = model.model_validate(plain, by_name=True, by_alias=True, extra="forbid")
         elif isinstance(returned, Mapping):
@@ -136,7 +140,7 @@ def read_result(definition: TaskDefinition, returned: object) -> dict[str, Any]:
         dumped: dict[str, Any] = valid.model_dump(mode="json", by_alias=True)
         return dumped
     except ValidationError as error:
-        raise InvalidTaskResult(task=definition.name, reason=_told(error)) from error
+        raise InvalidTaskResult(task=definition.name, reason=_describe(error)) from error
 
 
 def _params(definition: TaskDefinition, data: object) -> BaseModel:
@@ -147,127 +151,114 @@ def _params(definition: TaskDefinition, data: object) -> BaseModel:
             return definition.params_model.model_validate(data, extra="forbid")
         return definition.params_model.model_validate(data)
     except ValidationError as error:
-        raise InvalidTaskInput(reason=f"params: {_told(error)}") from error
+        raise InvalidTaskInput(reason=f"params: {_describe(error)}") from error
 
 
-def _told(error: ValidationError) -> str:
-    """Where and why, without the values: an input may hold what must not get into a log."""
-    told = [
+def _describe(error: ValidationError) -> str:
+    """Return locations and reasons without values, which may be secret."""
+    problems = [
         f"{'.'.join(str(part) for part in found['loc']) or 'it'}: {found['msg']}"
         for found in error.errors(include_url=False, include_input=False, include_context=False)
     ]
-    return "; ".join(told)
+    return "; ".join(problems)
 
 
 def _kind(value: object) -> str:
     return "null" if value is None else f"a {type(value).__name__}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Capabilities:
-    """What a kind of store can keep and promise."""
-
-    # The head is compared and moved in one step, by everybody.
-    hard_fence: bool
-    keeps_executable_bit: bool
-    keeps_empty_directories: bool
-    # Staging can be seen from outside, and has to be removed.
-    stages_visibly: bool
+# Attempts at the catalog.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
-    """Where a served store is, and what lets this machine in."""
+    """URL of a served store and the token of this machine."""
 
     url: str
     token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """An attempt as whoever holds it knows it."""
+class AttemptHandle:
+    """An attempt of this process."""
 
     ref: AttemptRef
-    # Of a served store: what shows it that a request is this attempt's.
+    # Authenticates requests of this attempt to a served store.
     secret: str | None = field(default=None, repr=False)
 
 
 class Attempts(Protocol):
-    """Who mints epochs and knows the newest: the catalog, on this machine or behind a server."""
+    """Dispatches attempts and fences superseded ones; backed by the catalog."""
 
-    def dispatch(self, key: str, *, branch: str | None = None) -> Held:
-        """A new epoch of the key; every older attempt of it is superseded from this moment.
+    def dispatch(self, key: str, *, branch: str | None = None) -> AttemptHandle:
+        """Start a new attempt with the next epoch of the key; older attempts are superseded.
 
-        The branch is the one that its publication is going to move, where that is known.
+        :param branch: the branch that the attempt will move, if known.
         """
         ...
 
-    def renew(self, held: Held) -> None:
-        """Renews its lease; one that was superseded, or has ended, learns it."""
+    def renew(self, handle: AttemptHandle) -> None:
+        """Renew the lease; raise if the attempt is superseded or has ended."""
         ...
 
-    def check(self, held: Held) -> None:
-        """The attempt fence: refuses one that was superseded or has ended."""
+    def check(self, handle: AttemptHandle) -> None:
+        """Raise if the attempt is superseded or has ended (the attempt fence)."""
         ...
 
-    def end(self, held: Held, state: AttemptState) -> None:
-        """Closes it; one that was superseded meanwhile stays so."""
+    def end(self, handle: AttemptHandle, state: AttemptState) -> None:
+        """End the attempt; a superseded one stays superseded."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Which attempt this is, for the fence, for names of what it makes, and for people."""
+    """Identity of an attempt, for the fence, provenance and logs."""
 
     attempt: AttemptRef
-    # One per dispatch, and different from every other.
+    # Unique per dispatch.
     execution: str
     actor: str
     task: str
-    # What the orchestrator calls it: workflow, reference task, iteration, retry.
+    # Names at the orchestrator: workflow, reference task, iteration, retry.
     labels: Mapping[str, str] = field(default_factory=dict)
-    # As in `Held`.
     secret: str | None = field(default=None, repr=False)
 
     @property
-    def held(self) -> Held:
-        return Held(ref=self.attempt, secret=self.secret)
+    def handle(self) -> AttemptHandle:
+        return AttemptHandle(ref=self.attempt, secret=self.secret)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """What is ready to be published, known by where it is and not by who holds it."""
+    """A staged tree, ready to be published."""
 
     repository: str
     ref: str
-    # The staging branch, where the store has such a thing.
+    # The staging branch (lakeFS).
     branch: str | None = None
-    # Objects that the door has to make sure of.
+    # Objects whose existence the publication checks.
     objects: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
-    """Changes of tables that are published with the workspace, or not at all."""
+class TableChanges:
+    """Changes of tables that are published with the workspace."""
 
     changes: tuple[Change, ...] = ()
-    # Which those are, the store knows itself: it has them open.
-    at_the_store: bool = False
+    # The server has the transactions open and determines the changes itself.
+    open_at_server: bool = False
 
     def __bool__(self) -> bool:
-        return self.at_the_store or bool(self.changes)
+        return self.open_at_server or bool(self.changes)
 
 
 class WorkspaceStore(Protocol):
-    """Where workspaces come from and go to."""
-
-    @property
-    def capabilities(self) -> Capabilities: ...
+    """Downloads workspaces and publishes their changes."""
 
     def download(
         self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
     ) -> PrivateCopy:
-        """A private copy of what is below the prefix at the input ref, in an empty directory."""
+        """Copy the files below the prefix at the input ref to an empty directory."""
         ...
 
     def stage(
@@ -278,9 +269,9 @@ class WorkspaceStore(Protocol):
         identity: Identity,
         progress: Progress | None = None,
     ) -> Staged:
-        """Makes the changed tree, from the input ref, visible to nobody; leaves nothing on error.
+        """Store the changed tree without publishing it; leave nothing behind on an error.
 
-        Costs follow the change: what was not touched is neither read nor sent.
+        The cost is proportional to the change: unchanged files are neither read nor sent.
         """
         ...
 
@@ -291,11 +282,12 @@ class WorkspaceStore(Protocol):
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
-        together: Together | None = None,
+        table_changes: TableChanges | None = None,
     ) -> str:
-        """Moves the target branch to what was staged, if it may be moved; the published ref.
+        """Move the target branch to the staged tree and return the published ref.
 
-        From the input ref, or from an abandoned publication on it; else `PublishFenceRefused`.
+        The branch must be at the input ref, or at an abandoned publication on top of it; otherwise
+        `PublishFenceRefused` is raised.
         """
         ...
 
@@ -305,43 +297,36 @@ class WorkspaceStore(Protocol):
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
-        together: Together | None = None,
+        table_changes: TableChanges | None = None,
     ) -> str:
-        """For an attempt that changed nothing: the target shows the input ref, or it is refused."""
+        """Make the target show the input ref, for an attempt that changed no files."""
         ...
 
     def discard(self, staged: Staged) -> None:
-        """Removes what staging left behind; safe to repeat."""
+        """Remove the staged tree; idempotent."""
         ...
 
 
-class Fence(Protocol):
-    """Asks whether the orchestrator still waits for exactly this attempt."""
-
-    def __call__(self) -> None:
-        """Raises where it does not, or where nobody can say."""
-        ...
-
-
-# What a task's tables are to its attempt: a session, and changes to publish with the files.
+# Raises unless the orchestrator still waits for this attempt.
+Fence = Callable[[], None]
 
 
 class TableWork(Protocol):
-    """The tables of one attempt, opened for it alone."""
+    """Tables of one attempt."""
 
     @property
     def session(self) -> Any:
-        """The Spark session that the body gets."""
+        """The Spark session for the task's function."""
         ...
 
-    def finish(self) -> Together:
-        """What was written, ready to be published; nothing can be written after this."""
+    def finish(self) -> TableChanges:
+        """Return the changes to publish; no writes are possible afterwards."""
         ...
 
-    def publish(self, together: Together) -> None:
-        """Publishes it alone, where there is no workspace to publish it with."""
+    def publish(self, table_changes: TableChanges) -> None:
+        """Publish the changes alone, for a read-only workspace."""
         ...
 
     def close(self) -> None:
-        """Ends the session; what was not published is aborted."""
+        """End the session and abort unpublished transactions."""
         ...

@@ -1,4 +1,8 @@
-"""The local orchestrator: attempts one after the other, with epochs and leases of the catalog."""
+"""Runs attempts in processes of their own.
+
+`AttemptProcess` is the supervisor's side of one process. `run_locally` is the local orchestrator:
+it runs a task with its retries, using epochs and leases of the catalog.
+"""
 
 from __future__ import annotations
 
@@ -18,208 +22,199 @@ from typing import Any
 
 import orjson
 
-from headgate.attempts import Pulse
-from headgate.errors import (
-    AttemptDied,
-    HeadgateError,
-    InvalidTaskInput,
-    TaskDeadlinePassed,
-    TaskFailed,
-    Unavailable,
-)
+from headgate import errors
+from headgate.attempts import Heartbeat
 from headgate.model.ids import mint
 from headgate.model.nouns import AttemptState
-from headgate.tasks.attempt_directory import forget_old_logs, sweep_directories
+from headgate.tasks.attempt_directory import delete_old_logs, sweep_directories
 from headgate.tasks.declare import OnTimeout, TaskDefinition
 from headgate.tasks.messages import (
-    ANSWER,
-    ASKED,
-    ENDED,
-    REFUSAL,
-    SAID,
+    FENCE_ERROR,
+    FENCE_REPLY,
+    FENCE_REQUEST,
+    LOG_LINE,
+    OUTCOME,
     Order,
     Outcome,
     Status,
     failed,
     outcome_from_json,
 )
-from headgate.tasks.ports import Attempts, Fence, Held, ServerAddress, find_target
+from headgate.tasks.ports import AttemptHandle, Attempts, Fence, ServerAddress, find_target_branch
 
-# The supervisor's side of an attempt's process: start it, hear it, answer it, end it in time.
-
-# A string, since the room above holds it: it wires a store, which this one must not know.
+# By name: the worker package imports this one.
 PROCESS = (sys.executable, "-m", "headgate.worker.attempt")
-_LOOK_SECONDS = 0.1
-_LEAVE_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_EXIT_SECONDS = 10.0
 
 Watch = Callable[[Mapping[str, Any]], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """Under which conditions a process may go on."""
-
-    fence: Fence
-    # None is for ever.
-    deadline_seconds: float | None = None
-    watch: Watch = lambda line: None
+def _ignore(line: Mapping[str, Any]) -> None:
+    """Drop an event."""
 
 
 class AttemptProcess:
-    """One attempt in a process of its own, which ends itself when this process is gone."""
+    """The process of one attempt, which exits when this process ends."""
 
     def __init__(self, order: Order, *, command: Sequence[str] = PROCESS) -> None:
         self._order = order
         self._stop: BaseException | None = None
-        heard, tell = os.pipe()
+        self._messages, write_end = os.pipe()
         output = Path(order.log).with_suffix(".out")
         output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, str(tell)],
+                [*command, str(write_end)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                pass_fds=(tell,),
+                pass_fds=(write_end,),
                 cwd=order.directory,
-                # Ctrl-C on the terminal is for this process to act upon.
+                # Ctrl-C on the terminal goes to this process only.
                 start_new_session=True,
             )
-        os.close(tell)
-        self._heard = heard
-        self._tell(order.to_line())
+        os.close(write_end)
+        self._send(order.to_line())
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def run(self, terms: Terms) -> Outcome:
-        """Its outcome; that of a process which died, or was ended, says so."""
+    def run(
+        self, *, fence: Fence, deadline_seconds: float | None = None, watch: Watch = _ignore
+    ) -> Outcome:
+        """Wait for the process and return its outcome, also if it died or was stopped.
+
+        :param fence: checked when the process requests it.
+        :param deadline_seconds: stop the process after this time; None is no deadline.
+        :param watch: called with each log line.
+        """
         began = time.monotonic()
         outcome: Outcome | None = None
         try:
             for line in self._lines():
                 if line is not None:
-                    outcome = self._hear(line, terms) or outcome
+                    outcome = self._receive(line, fence, watch) or outcome
                 passed = time.monotonic() - began
-                if terms.deadline_seconds is not None and passed > terms.deadline_seconds:
+                if deadline_seconds is not None and passed > deadline_seconds:
                     self.stop(
-                        TaskDeadlinePassed(what="the attempt", seconds=terms.deadline_seconds)
+                        errors.TaskDeadlinePassed(what="the attempt", seconds=deadline_seconds)
                     )
                 if self._stop is not None or outcome is not None:
                     break
         finally:
-            self._end(leave=outcome is not None)
+            self._end(graceful=outcome is not None)
         if outcome is not None:
             return outcome
-        return failed(self._stop or AttemptDied(how=_how(self._process.returncode)))
+        return failed(self._stop or errors.AttemptDied(how=_exit_text(self._process.returncode)))
 
     def stop(self, error: BaseException) -> None:
-        """Ends it, from any thread or handler: it is reported with this error unless it was over.
+        """Stop the process; its outcome is this error unless it has ended.
 
-        One assignment and no lock: a handler may interrupt the very thread that would hold it.
+        Safe in threads and signal handlers: without a lock, a handler cannot wait for the thread
+        that it interrupts.
         """
         self._stop = self._stop or error
 
     def _lines(self) -> Iterator[bytes | None]:
-        """What it says, line by line, and None now and then; ends with the process."""
+        """Yield messages until the process closes its pipe, and None when there are none."""
         pending = b""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._heard, selectors.EVENT_READ)
+            selector.register(self._messages, selectors.EVENT_READ)
             while True:
-                if not selector.select(_LOOK_SECONDS):
+                if not selector.select(_POLL_SECONDS):
                     yield None
                     continue
-                data = os.read(self._heard, 65536)
+                data = os.read(self._messages, 65536)
                 if not data:
                     return
                 *lines, pending = (pending + data).split(b"\n")
                 yield from lines
 
-    def _hear(self, line: bytes, terms: Terms) -> Outcome | None:
+    def _receive(self, line: bytes, fence: Fence, watch: Watch) -> Outcome | None:
         message = orjson.loads(line)
-        if ENDED in message:
-            return outcome_from_json(message[ENDED])
-        if ASKED in message:
-            self._answer(message[ASKED], terms.fence)
-        elif SAID in message:
-            terms.watch(message[SAID])
+        if OUTCOME in message:
+            return outcome_from_json(message[OUTCOME])
+        if FENCE_REQUEST in message:
+            self._reply(message[FENCE_REQUEST], fence)
+        elif LOG_LINE in message:
+            watch(message[LOG_LINE])
         return None
 
-    def _answer(self, number: int, fence: Fence) -> None:
+    def _reply(self, number: int, fence: Fence) -> None:
         try:
             fence()
-            refusal = None
-        except HeadgateError as error:
-            refusal = {"code": error.code, "message": error.message}
-        self._tell(orjson.dumps({ANSWER: number, REFUSAL: refusal}) + b"\n")
+            failure = None
+        except errors.HeadgateError as error:
+            failure = {"code": error.code, "message": error.message}
+        self._send(orjson.dumps({FENCE_REPLY: number, FENCE_ERROR: failure}) + b"\n")
 
-    def _tell(self, line: bytes) -> None:
-        # A process that died at once is reported by its exit code.
+    def _send(self, line: bytes) -> None:
+        # A process that has died is reported by its exit code.
         with contextlib.suppress(BrokenPipeError):
             assert self._process.stdin is not None
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
-    def _end(self, *, leave: bool) -> None:
-        """Lets a process leave that has said all; ends every other, and all that it started."""
-        if leave:
+    def _end(self, *, graceful: bool) -> None:
+        """Kill the process and its children; if graceful, wait first for it to exit."""
+        if graceful:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LEAVE_SECONDS)
+                self._process.wait(_EXIT_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        os.close(self._heard)
+        os.close(self._messages)
         with contextlib.suppress(BrokenPipeError):
             assert self._process.stdin is not None
             self._process.stdin.close()
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"
 
 
-def stopped(reason: str) -> TaskFailed:
-    """The error of an attempt that its supervisor ended."""
-    return TaskFailed(reason)
-
+# The local orchestrator.
 
 _LOGS = "logs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where attempts are done on this machine, and for which store."""
+class TaskHost:
+    """Settings under which this machine runs the attempts of a store."""
 
     attempts: Attempts
-    # The directory whose settings name the store.
+    # Directory with the settings of the store.
     store: Path
-    # Where attempt directories and logs are.
+    # Directory of attempt directories and logs.
     root: Path
     actor: str
-    # Who serves the store, where it is not on this machine.
+    # Server of a store that is not on this machine.
     server: ServerAddress | None = None
     command: Sequence[str] = PROCESS
 
-    def log_of(self, execution: str) -> Path:
+    def log_path(self, execution: str) -> Path:
         return self.root / _LOGS / f"{execution}.jsonl"
 
-    def tidy(self) -> None:
-        """Removes what dead attempts left here; those that live keep theirs."""
+    def clean_up(self) -> None:
+        """Remove directories of dead attempts and old logs."""
         sweep_directories(self.root)
-        forget_old_logs(self.root / _LOGS)
+        delete_old_logs(self.root / _LOGS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
+    """A task to run."""
+
     definition: TaskDefinition
-    # As it is imported, `package.module:task`, and from where.
+    # `package.module:task`, and the directory from which it is imported.
     target: str
     directory: Path
     data: Any
-    # The identity of the work across its attempts; a new one where nobody gave one.
+    # Identity of the work across its attempts; None for a new one.
     key: str | None = None
     retries: int | None = None
 
@@ -232,12 +227,11 @@ class LocalResult:
     log: Path
 
     def to_json(self) -> dict[str, Any]:
-        told = self.outcome.to_json()
         return {
-            "status": told["status"],
-            "output": told["output"],
-            "reason": told["reason"],
-            "code": told["code"],
+            "status": self.outcome.status.value,
+            "output": self.outcome.output,
+            "reason": self.outcome.reason,
+            "code": self.outcome.code,
             "attempts": self.attempts,
             "task_key": self.key,
             "log": str(self.log),
@@ -245,19 +239,20 @@ class LocalResult:
 
 
 @dataclass(kw_only=True)
-class Hearing:
-    """Who listens, and whether no further attempt is to be begun."""
+class RunControl:
+    """Callbacks of a local run, and its current process."""
 
-    watch: Watch = lambda line: None
+    watch: Watch = _ignore
+    # No further attempt starts once this returns True.
     draining: Callable[[], bool] = lambda: False
     sleep: Callable[[float], None] = time.sleep
     processes: list[AttemptProcess] = field(default_factory=list)
 
 
-def run_locally(place: Place, request: Request, hearing: Hearing | None = None) -> LocalResult:
-    """Does a task, with the retries that it declares, until it succeeds or nothing can help."""
-    hearing = hearing or Hearing()
-    place.tidy()
+def run_locally(host: TaskHost, request: Request, control: RunControl | None = None) -> LocalResult:
+    """Run a task with its retries until it succeeds or a retry cannot help."""
+    control = control or RunControl()
+    host.clean_up()
     controls = request.definition.controls
     key = request.key or f"task:{request.definition.name}:{mint('k')}"
     retries = controls.retry.count if request.retries is None else request.retries
@@ -265,76 +260,76 @@ def run_locally(place: Place, request: Request, hearing: Hearing | None = None) 
     number = 0
     while True:
         number += 1
-        outcome, log = _one(place, request, key, hearing, ends_at)
-        place.tidy()
-        if number > retries or not _may_help(outcome, request.definition) or hearing.draining():
+        outcome, log = _run_once(host, request, key, control, ends_at)
+        host.clean_up()
+        if number > retries or not _is_retryable(outcome, request.definition) or control.draining():
             return LocalResult(key=key, outcome=outcome, attempts=number, log=log)
         delay = controls.retry.delay_before(number)
         delay += random.uniform(0, controls.retry.jitter_ms / 1000)
         if time.monotonic() + delay >= ends_at:
             return LocalResult(key=key, outcome=outcome, attempts=number, log=log)
-        hearing.watch({"event": "retry", "attempt": number + 1, "delay_seconds": round(delay, 3)})
-        hearing.sleep(delay)
+        control.watch({"event": "retry", "attempt": number + 1, "delay_seconds": round(delay, 3)})
+        control.sleep(delay)
 
 
-def _one(
-    place: Place, request: Request, key: str, hearing: Hearing, ends_at: float
+def _run_once(
+    host: TaskHost, request: Request, key: str, control: RunControl, ends_at: float
 ) -> tuple[Outcome, Path]:
-    target = find_target(request.definition, request.data)
-    held = place.attempts.dispatch(key, branch=target)
-    order = make_order(place, request, held, labels={"orchestrator": "local"})
-    process = AttemptProcess(order, command=place.command)
-    hearing.processes[:] = [process]
-    terms = Terms(
-        fence=lambda: place.attempts.check(held),
-        deadline_seconds=_deadline(request.definition, ends_at),
-        watch=hearing.watch,
-    )
-    with Pulse(lambda: place.attempts.renew(held), lost=process.stop):
-        outcome = process.run(terms)
-    hearing.processes.clear()
-    done = AttemptState.SUCCEEDED if outcome.status is Status.COMPLETED else AttemptState.FAILED
+    target = find_target_branch(request.definition, request.data)
+    handle = host.attempts.dispatch(key, branch=target)
+    order = make_order(host, request, handle, labels={"orchestrator": "local"})
+    process = AttemptProcess(order, command=host.command)
+    control.processes[:] = [process]
+    with Heartbeat(lambda: host.attempts.renew(handle), lost=process.stop):
+        outcome = process.run(
+            fence=lambda: host.attempts.check(handle),
+            deadline_seconds=deadline_seconds(request.definition, ends_at),
+            watch=control.watch,
+        )
+    control.processes.clear()
+    state = AttemptState.SUCCEEDED if outcome.status is Status.COMPLETED else AttemptState.FAILED
     try:
-        place.attempts.end(held, done)
-    except Unavailable as error:
-        # What came of it is known, and told whoever asked; the lease ends by itself.
-        hearing.watch({"event": "not ended", "reason": error.message})
+        host.attempts.end(handle, state)
+    except errors.Unavailable as error:
+        # The outcome is known; the lease expires by itself.
+        control.watch({"event": "not ended", "reason": error.message})
     return outcome, Path(order.log)
 
 
 def make_order(
-    place: Place,
+    host: TaskHost,
     request: Request,
-    held: Held,
+    handle: AttemptHandle,
     *,
     labels: Mapping[str, str],
-    asks: bool = False,
+    supervised_fence: bool = False,
 ) -> Order:
-    """An attempt as its process is told of it, under a name that no other has."""
-    attempt, server = held.ref, place.server
-    execution = f"{_plain(request.definition.name)}-{attempt.epoch}-{secrets.token_hex(8)}"
+    """Return the order for an attempt's process, with a unique execution name."""
+    attempt, server = handle.ref, host.server
+    execution = f"{_slug(request.definition.name)}-{attempt.epoch}-{secrets.token_hex(8)}"
     return Order(
-        store=str(place.store),
+        store=str(host.store),
         directory=str(request.directory),
         target=request.target,
         data=request.data,
-        root=str(place.root),
-        log=str(place.log_of(execution)),
+        root=str(host.root),
+        log=str(host.log_path(execution)),
         key=attempt.key,
         epoch=attempt.epoch,
         execution=execution,
-        actor=place.actor,
+        actor=host.actor,
         task=request.definition.name,
         labels=labels,
         url=server.url if server is not None else None,
         token=server.token if server is not None else None,
-        secret=held.secret,
-        asks=asks,
+        secret=handle.secret,
+        supervised_fence=supervised_fence,
         parent=os.getpid(),
     )
 
 
-def _deadline(definition: TaskDefinition, ends_at: float) -> float | None:
+def deadline_seconds(definition: TaskDefinition, ends_at: float = float("inf")) -> float | None:
+    """Return the seconds after which an attempt is stopped; None is no deadline."""
     timeout = definition.controls.timeout
     if timeout.policy == OnTimeout.ALERT_ONLY:
         return None
@@ -343,17 +338,16 @@ def _deadline(definition: TaskDefinition, ends_at: float) -> float | None:
     return None if seconds == float("inf") else max(seconds, 0.0)
 
 
-def _may_help(outcome: Outcome, definition: TaskDefinition) -> bool:
-    """Whether another attempt of the same input may do better."""
-    if outcome.status is not Status.FAILED or outcome.is_lost:
+def _is_retryable(outcome: Outcome, definition: TaskDefinition) -> bool:
+    """True if another attempt with the same input may succeed."""
+    if outcome.status is not Status.FAILED or outcome.is_superseded:
         return False
-    if outcome.code == InvalidTaskInput.code:
-        # A retry gets the same input; nobody shall wait minutes to be told of a slip again.
+    if outcome.code == errors.InvalidTaskInput.code:
         return False
-    timed_out = outcome.code == TaskDeadlinePassed.code
+    timed_out = outcome.code == errors.TaskDeadlinePassed.code
     return not timed_out or definition.controls.timeout.policy == OnTimeout.RETRY
 
 
-def _plain(name: str) -> str:
-    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
-    return plain[:60].strip("-") or "task"
+def _slug(name: str) -> str:
+    slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
+    return slug[:60].strip("-") or "task"

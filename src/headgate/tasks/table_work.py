@@ -1,4 +1,8 @@
-"""Tables beside a workspace: a Spark session in the attempt's own context, published together."""
+"""Tables of an attempt: open transactions in the catalog and a Spark session on them.
+
+The catalog records what is open, so that any process can continue: `AttemptTables` also serves
+clients of a server.
+"""
 
 from __future__ import annotations
 
@@ -9,45 +13,28 @@ from functools import partial
 from typing import Any
 
 from headgate.attempts import LEASE_SECONDS, CommitOptions, Contents, checked_commits
+from headgate.catalog import records
 from headgate.catalog.attempts import equip_attempt, find_scope
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
-from headgate.catalog.records import (
-    find_branch,
-    load_branch,
-    load_dataset,
-    load_transaction,
-    load_transactions,
-)
-from headgate.catalog.transactions import (
-    Opener,
-    Opening,
-    abort_transactions,
-    open_transactions,
-    open_transactions_of,
-)
+from headgate.catalog.transactions import Opener, Opening, abort_transactions, open_transactions
 from headgate.errors import InputNotFound, Invalid
 from headgate.model.changes import Change, MoveBranch, OperationKey, PublishRequest
 from headgate.model.ids import TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import (
     AttemptRef,
-    Branch,
     DatasetKind,
     PublicationKind,
     Transaction,
     TransactionType,
 )
 from headgate.tasks.declare import TableSpec
-from headgate.tasks.ports import Identity, Together, WorkspaceRef
-
-# The catalog's half of a task's tables: opened for one attempt, and committed with its files.
-#
-# What is open is in the catalog alone, so that any process may go on with it.
+from headgate.tasks.ports import Identity, TableChanges, WorkspaceRef
 
 
-class HeldTables:
-    """The tables of one attempt; outputs are its OPEN transactions until it publishes."""
+class AttemptTables:
+    """Tables of one attempt; outputs are its OPEN transactions until it publishes."""
 
     def __init__(
         self,
@@ -69,16 +56,16 @@ class HeldTables:
         workspace: WorkspaceRef,
         token: str,
     ) -> None:
-        """Opens them on the workspace's branch, to whoever has the token; repeated, once."""
+        """Open the tables on the workspace's branch for the holder of the token; idempotent."""
         if "." not in workspace.repository:
-            raise Invalid("tables are published with a files dataset, not with a lakeFS branch.")
+            raise Invalid("tables need a workspace in a files dataset, not in lakeFS.")
         branch = workspace.branch
         outputs = self._find_open()
         if not outputs:
             self._undo_abandoned(written, workspace)
             outputs = self._open(written, branch)
         elif {one.dataset for one in outputs} != set(written):
-            raise Invalid("this attempt has other tables open: an attempt opens its tables once.")
+            raise Invalid("this attempt has other tables open; an attempt opens its tables once.")
         inputs = self._database.read(partial(_pinned, names=read, branch=branch))
         equip_attempt(
             self._database,
@@ -94,40 +81,44 @@ class HeldTables:
             },
         )
 
-    def finish(self) -> Together:
-        """Commits of what was written; an output that was left as it was is not one of them."""
-        # As they were opened: one that somebody took over since must not be left out unseen.
+    def finish(self) -> TableChanges:
+        """Return the commits of written outputs; unchanged outputs are left out."""
+        # From the scope, not the open transactions: one that was taken over must raise.
         opened = self._database.read(partial(_outputs, attempt=self._identity.attempt))
         written = self._database.read(partial(_written, ids=opened))
         options = CommitOptions(
-            actor=self._identity.actor, attempt=self._identity.attempt, natural=written
+            actor=self._identity.actor, attempt=self._identity.attempt, inferred=written
         )
-        return Together(
+        return TableChanges(
             changes=tuple(checked_commits(self._database, self._contents, written, options))
         )
 
-    def publish(self, together: Together, *, operation: OperationKey | None = None) -> None:
-        """Publishes them alone, where the workspace is only read."""
-        request = replace(self._request(together.changes), operation=operation)
+    def publish(
+        self, table_changes: TableChanges, *, operation: OperationKey | None = None
+    ) -> None:
+        """Publish the changes alone, for a read-only workspace."""
+        request = replace(self._request(table_changes.changes), operation=operation)
         publish(self._database, request)
 
     def close(self) -> None:
-        """Aborts what is still open."""
-        left = self._find_open()
-        if left:
-            abort_transactions(self._database, [one.id for one in left], actor=self._identity.actor)
+        """Abort open transactions."""
+        opened = self._find_open()
+        if opened:
+            abort_transactions(
+                self._database, [one.id for one in opened], actor=self._identity.actor
+            )
 
     def _find_open(self) -> list[Transaction]:
         attempt = self._identity.attempt
-        return self._database.read(partial(open_transactions_of, attempt=attempt))
+        return self._database.read(partial(records.open_transactions_of, attempt=attempt))
 
     def _open(self, written: Sequence[DatasetName], branch: str) -> list[Transaction]:
         def find(connection: Connection) -> list[Opening]:
             found = []
             for name in written:
-                dataset = load_dataset(connection, name)
+                dataset = records.load_dataset(connection, name)
                 _check_is_table(dataset.kind, name)
-                opened = load_branch(connection, dataset, branch)
+                opened = records.load_branch(connection, dataset, branch)
                 found.append(Opening(branch=opened.id, type=TransactionType.UPDATE))
             return found
 
@@ -143,14 +134,14 @@ class HeldTables:
         return open_transactions(self._database, openings, opener)
 
     def _undo_abandoned(self, written: Sequence[DatasetName], workspace: WorkspaceRef) -> None:
-        """Takes back, files and tables in one publication, what an earlier attempt published.
+        """Revert the publication of an earlier attempt, files and tables together.
 
-        A table is written on top of what it shows: on an abandoned publication, twice.
+        Otherwise the attempt would write its rows on top of the abandoned ones.
         """
         names = (parse_dataset_name(workspace.repository), *written)
         attempt = self._identity.attempt
         changes = self._database.read(
-            partial(_taken_back, names=names, branch=workspace.branch, attempt=attempt)
+            partial(_reverting_moves, names=names, branch=workspace.branch, attempt=attempt)
         )
         if changes:
             request = replace(self._request(tuple(changes)), kind=PublicationKind.REPLACE)
@@ -166,41 +157,35 @@ class HeldTables:
         )
 
 
-def _taken_back(
+def _reverting_moves(
     connection: Connection, names: Sequence[DatasetName], branch: str, attempt: AttemptRef
 ) -> list[MoveBranch]:
     changes = []
     for name in names:
-        here = find_branch(connection, load_dataset(connection, name).id, branch)
+        here = records.find_branch(connection, records.load_dataset(connection, name).id, branch)
         if here is None or here.view is None or here.is_open:
             continue
-        shown = load_transaction(connection, here.view)
+        shown = records.load_transaction(connection, here.view)
         made_by = shown.attempt
         if made_by is not None and made_by.key == attempt.key and made_by.epoch < attempt.epoch:
-            changes.append(_back(here, shown))
+            move = MoveBranch(
+                branch=here.id, expected_head=here.head, expected_view=here.view, to=shown.parent
+            )
+            changes.append(move)
     return changes
-
-
-def _back(branch: Branch, shown: Transaction) -> MoveBranch:
-    return MoveBranch(
-        branch=branch.id,
-        expected_head=branch.head,
-        expected_view=branch.view,
-        to=shown.parent,
-    )
 
 
 def _pinned(connection: Connection, names: Sequence[DatasetName], branch: str) -> list[Transaction]:
     found = []
     for name in names:
-        dataset = load_dataset(connection, name)
+        dataset = records.load_dataset(connection, name)
         _check_is_table(dataset.kind, name)
-        here = load_branch(connection, dataset, branch)
+        here = records.load_branch(connection, dataset, branch)
         if here.view is None:
             raise InputNotFound(
                 dataset=str(name), where=f"on branch {branch!r}", needed_by="the task"
             )
-        found.append(load_transaction(connection, here.view))
+        found.append(records.load_transaction(connection, here.view))
     return found
 
 
@@ -210,9 +195,9 @@ def _outputs(connection: Connection, attempt: AttemptRef) -> list[TransactionId]
 
 
 def _written(connection: Connection, ids: Sequence[TransactionId]) -> list[TransactionId]:
-    """Those whose working version is not the one that they began with."""
-    opened = load_transactions(connection, ids)
-    bases = load_transactions(connection, [t.parent for t in opened.values() if t.parent])
+    """Return the transactions whose version differs from that of their parent."""
+    opened = records.load_transactions(connection, ids)
+    bases = records.load_transactions(connection, [t.parent for t in opened.values() if t.parent])
     return [
         one.id
         for one in opened.values()
@@ -222,15 +207,15 @@ def _written(connection: Connection, ids: Sequence[TransactionId]) -> list[Trans
 
 def _check_is_table(kind: DatasetKind, name: DatasetName) -> None:
     if kind is not DatasetKind.TABLE:
-        raise Invalid(f"dataset {name} is a tree of files, not a table.", dataset=str(name))
+        raise Invalid(f"dataset {name} is a files dataset, not a table.", dataset=str(name))
 
 
-# Gives a session of a context, with the token that opens it.
+# Opens a session on a context, with its token.
 OpenSession = Callable[[str, str], Any]
 
 
-class JobSession:
-    """A session in the context of one attempt, made when it is first asked for."""
+class LazySession:
+    """A Spark session in the context of one attempt, opened at its first use."""
 
     def __init__(
         self, open_session: OpenSession, spec: TableSpec, identity: Identity, token: str
@@ -251,7 +236,7 @@ class JobSession:
 
 
 class SparkTables:
-    """Implements `TableWork` at the catalog itself."""
+    """Implements `TableWork` at the catalog."""
 
     def __init__(
         self,
@@ -263,20 +248,20 @@ class SparkTables:
         identity: Identity,
     ) -> None:
         token = secrets.token_urlsafe(32)
-        self._held = HeldTables(database, contents, identity)
-        self._held.open(spec.read, spec.written, workspace, token)
-        self._session = JobSession(open_session, spec, identity, token)
+        self._attempt_tables = AttemptTables(database, contents, identity)
+        self._attempt_tables.open(spec.read, spec.written, workspace, token)
+        self._session = LazySession(open_session, spec, identity, token)
 
     @property
     def session(self) -> Any:
         return self._session.get()
 
-    def finish(self) -> Together:
-        return self._held.finish()
+    def finish(self) -> TableChanges:
+        return self._attempt_tables.finish()
 
-    def publish(self, together: Together) -> None:
-        self._held.publish(together)
+    def publish(self, table_changes: TableChanges) -> None:
+        self._attempt_tables.publish(table_changes)
 
     def close(self) -> None:
-        """Aborts what is still open; the session ends with the process's own Spark."""
-        self._held.close()
+        """Abort open transactions; the session ends with the Spark of the process."""
+        self._attempt_tables.close()

@@ -1,1 +1,1 @@
-"""For tests of pipelines: pytest fixtures, and failpoints that kill or supersede an attempt."""
+"""Tools for tests of pipelines: pytest fixtures, and faults in attempts of builds."""

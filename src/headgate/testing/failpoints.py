@@ -1,4 +1,4 @@
-"""What a test does to its own process at a failpoint: kill it, pause it, fail it, or take notes."""
+"""Actions at failpoints of the test's own process: kill, pause, call a function, or record."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _POLL_SECONDS = 0.005
 
 
 def die_at(point: Failpoint, *, nth: int = 1) -> None:
-    """From now on the process ends by SIGKILL when it reaches the place for the nth time."""
+    """Kill the process when it reaches the failpoint for the nth time."""
     arm(_at(point, _die, nth))
 
 
 def pause_at(*points: Failpoint, flags: Path) -> None:
-    """The process waits at each place, once, until a test lets it go on by `go_file`."""
+    """Wait once at each failpoint until the test creates its `go_file`."""
     waiting = set(points)
 
     def hook(point: Failpoint) -> None:
@@ -45,14 +45,14 @@ def go_file(flags: Path, point: Failpoint) -> Path:
 
 @contextmanager
 def calling_at(point: Failpoint, action: Callable[[], None], *, nth: int = 1) -> Iterator[None]:
-    """Within the block the action is called at that place, once; what it raises goes through."""
+    """Call the action at the nth arrival at the failpoint; its exception propagates."""
     with armed(_at(point, action, nth)):
         yield
 
 
 @contextmanager
 def reached_points() -> Iterator[list[Failpoint]]:
-    """Within the block every place that is reached is noted, in order."""
+    """Yield a list of the failpoints that the block reaches, in order."""
     points: list[Failpoint] = []
     with armed(points.append):
         yield points
@@ -60,7 +60,7 @@ def reached_points() -> Iterator[list[Failpoint]]:
 
 @contextmanager
 def armed(hook: Hook) -> Iterator[None]:
-    """Arms the process's failpoints for the length of the block."""
+    """Call the hook at every failpoint that the block reaches."""
     arm(hook)
     try:
         yield
@@ -83,5 +83,5 @@ def _at(point: Failpoint, action: Callable[[], None], nth: int) -> Hook:
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    # The signal is delivered to the process, not at once to this thread.
+    # The signal is delivered asynchronously.
     signal.pause()

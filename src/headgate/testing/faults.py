@@ -1,4 +1,4 @@
-"""Attempts of a build that die, or live on as zombies, when a test wants them to."""
+"""Faults in attempts of a build: killed processes and superseded attempts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headgate.model.names import DatasetName, parse_dataset_name
 _LEASE_SECONDS = 60
 
 
-class Moment(enum.StrEnum):
-    """When an attempt is struck; the words are those of a job's own events."""
+class AttemptEvent(enum.StrEnum):
+    """Events of a job at which a fault occurs."""
 
     STARTED = "started"
     WRITTEN = "written"
@@ -30,40 +30,47 @@ class Moment(enum.StrEnum):
 class _Fault:
     dataset: DatasetName
     attempt: int
-    moment: Moment
+    event: AttemptEvent
     kills: bool
 
 
 class Failpoints:
-    """What is to happen to the attempts of the builds of one test."""
+    """Faults in the builds of one test; the fixture `headgate_failpoints`.
+
+    ::
+
+        headgate_failpoints.kill("sales.daily", attempt=1, at="written")
+    """
 
     def __init__(self) -> None:
         self._faults: list[_Fault] = []
         self._seen: dict[str, int] = {}
-        # What each struck attempt said, or what was said of it.
+        # Error message of each attempt that had a fault.
         self.struck: list[str] = []
 
-    def kill(self, dataset: str, *, attempt: int = 1, at: Moment | str = Moment.STARTED) -> None:
-        """The process of that attempt of the job that makes the dataset dies by SIGKILL."""
-        self._add(dataset, attempt, Moment(at), kills=True)
+    def kill(
+        self, dataset: str, *, attempt: int = 1, at: AttemptEvent | str = AttemptEvent.STARTED
+    ) -> None:
+        """Kill the process of an attempt of the job that writes the dataset."""
+        self._add(dataset, attempt, AttemptEvent(at), kills=True)
 
     def make_zombie(
-        self, dataset: str, *, attempt: int = 1, at: Moment | str = Moment.STARTED
+        self, dataset: str, *, attempt: int = 1, at: AttemptEvent | str = AttemptEvent.STARTED
     ) -> None:
-        """That attempt is superseded while it runs, and goes on: nothing it does counts."""
-        self._add(dataset, attempt, Moment(at), kills=False)
+        """Supersede an attempt while it runs; it continues, but cannot publish."""
+        self._add(dataset, attempt, AttemptEvent(at), kills=False)
 
-    def around(self, jobs: Jobs, database: Database) -> Jobs:
-        """The same jobs, some of whose attempts will be struck."""
+    def wrap(self, jobs: Jobs, database: Database) -> Jobs:
+        """Return the same jobs, with faults in some of their attempts."""
         self._seen.clear()
         return _FaultyJobs(self, jobs, database)
 
-    def _add(self, dataset: str, attempt: int, moment: Moment, *, kills: bool) -> None:
+    def _add(self, dataset: str, attempt: int, event: AttemptEvent, *, kills: bool) -> None:
         name = parse_dataset_name(dataset)
-        self._faults.append(_Fault(dataset=name, attempt=attempt, moment=moment, kills=kills))
+        self._faults.append(_Fault(dataset=name, attempt=attempt, event=event, kills=kills))
 
     def take(self, work: JobWork) -> _Fault | None:
-        """What is to happen to this attempt; each thing happens once."""
+        """Return and remove the fault of this attempt."""
         number = self._seen[work.attempt.key] = self._seen.get(work.attempt.key, 0) + 1
         for fault in self._faults:
             if fault.dataset in work.outputs and fault.attempt == number:
@@ -85,11 +92,11 @@ class _FaultyJobs:
         attempt, fault = self._jobs.start(work), self._failpoints.take(work)
         if fault is None:
             return attempt
-        return _Struck(attempt, work, fault, self._failpoints, self._database)
+        return _FaultyAttempt(attempt, work, fault, self._failpoints, self._database)
 
 
-class _Struck:
-    """An attempt to which something happens on its way."""
+class _FaultyAttempt:
+    """An attempt with a fault."""
 
     def __init__(
         self,
@@ -107,28 +114,27 @@ class _Struck:
         self._pid = 0
 
     def run(self, progress: Progress) -> JobResult:
-        def notice(event: Mapping[str, Any]) -> None:
-            if event["event"] == Moment.STARTED:
+        def on_event(event: Mapping[str, Any]) -> None:
+            if event["event"] == AttemptEvent.STARTED:
                 self._pid = int(event["pid"])
-            if event["event"] == self._fault.moment:
-                self._strike()
+            if event["event"] == self._fault.event:
+                self._inject()
             progress(event)
 
-        result = self._attempt.run(notice)
+        result = self._attempt.run(on_event)
         ended = explain_end(self._database, self._work.attempt, result).error or {}
-        told = str(ended.get("message", "it ended as if nothing had happened"))
-        self._failpoints.struck.append(told)
+        message = str(ended.get("message", "the attempt ended without an error"))
+        self._failpoints.struck.append(message)
         if self._fault.kills and result.succeeded:
-            # It was dead before anybody could hear what it had to say.
-            return JobResult(succeeded=False, error={"message": "its process was killed"})
+            # The job ended before the signal arrived; it counts as killed.
+            return JobResult(succeeded=False, error={"message": "the process was killed"})
         return result
 
     def stop(self, reason: str) -> None:
         self._attempt.stop(reason)
 
-    def _strike(self) -> None:
+    def _inject(self) -> None:
         if self._fault.kills:
-            # A short job may have ended by itself: it counts as killed all the same.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
             return

@@ -1,7 +1,7 @@
-"""Fixtures for tests of pipelines: a store and a branch per test, one Spark for all of them.
+"""Pytest fixtures for pipelines: a store and a branch per test, one Spark for all tests.
 
-Loaded by pytest wherever Headgate is installed, so nothing heavy is imported before a fixture that
-needs it is asked for.
+Pytest loads this plugin wherever Headgate is installed, so fixtures import heavy modules when they
+are used.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from headgate.spark.workplace import SparkSession
+    from headgate.spark.session import SparkSession
     from headgate.store.embedded import Store
     from headgate.testing.faults import Failpoints
-    from headgate.testing.project import Project, SparkOfTests
+    from headgate.testing.project import Project, SharedSpark
 
 _ROOT = "headgate_root"
 
@@ -29,29 +29,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def headgate_spark_conf() -> dict[str, str]:
-    """Settings of the shared Spark; a project overrides this to add its own."""
+    """Settings of the shared Spark; override this fixture to add settings."""
     return {}
 
 
 @pytest.fixture(scope="session")
-def headgate_shared_spark(headgate_spark_conf: dict[str, str]) -> Iterator[SparkOfTests]:
-    """The one Spark of this test session, or of each xdist worker; started when needed."""
-    from headgate.testing.project import SparkOfTests  # noqa: PLC0415  (slow: HTTP, Spark)
+def headgate_shared_spark(headgate_spark_conf: dict[str, str]) -> Iterator[SharedSpark]:
+    """The Spark of this test session, or of each xdist worker; started at its first use."""
+    from headgate.testing.project import SharedSpark  # noqa: PLC0415  (slow: HTTP, Spark)
 
-    shared = SparkOfTests(headgate_spark_conf)
+    shared = SharedSpark(headgate_spark_conf)
     yield shared
     shared.stop()
 
 
 @pytest.fixture
-def headgate_spark(headgate_shared_spark: SparkOfTests) -> SparkSession:
-    """A SparkSession of the test's own, for transforms that are called on DataFrames."""
+def headgate_spark(headgate_shared_spark: SharedSpark) -> SparkSession:
+    """A SparkSession of the test, for transforms that are called on DataFrames."""
     return headgate_shared_spark.session()
 
 
 @pytest.fixture
-def headgate_store(tmp_path: Path, headgate_shared_spark: SparkOfTests) -> Iterator[Store]:
-    """An empty store of the test's own, whose builds and sessions use the shared Spark."""
+def headgate_store(tmp_path: Path, headgate_shared_spark: SharedSpark) -> Iterator[Store]:
+    """An empty store of the test, whose builds and sessions use the shared Spark."""
     root = tmp_path / "store"
     root.mkdir()
     with _open(root, headgate_shared_spark) as store:
@@ -60,14 +60,14 @@ def headgate_store(tmp_path: Path, headgate_shared_spark: SparkOfTests) -> Itera
 
 @pytest.fixture
 def headgate_branch(request: pytest.FixtureRequest) -> str:
-    """The name of a branch of the test's own, made of the test's name."""
+    """Name of a branch for the test, derived from the test's name."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", request.node.name).strip("-")
     return f"test/{name[:150]}"
 
 
 @pytest.fixture
 def headgate_failpoints() -> Failpoints:
-    """Lets attempts of the test's builds die, or live on as zombies."""
+    """Faults in the builds of the test: killed or superseded attempts."""
     from headgate.testing.faults import Failpoints  # noqa: PLC0415  (slow: the catalog)
 
     return Failpoints()
@@ -77,9 +77,9 @@ def headgate_failpoints() -> Failpoints:
 def headgate_published(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    headgate_shared_spark: SparkOfTests,
+    headgate_shared_spark: SharedSpark,
 ) -> Path:
-    """The project in a repository, and a store that has its JobSpecs; copied for each test."""
+    """Directory with the project's repository and a store with its JobSpecs, copied per test."""
     from headgate.testing.project import (  # noqa: PLC0415  (slow: the store)
         PRIMARY,
         copy_project,
@@ -97,12 +97,12 @@ def headgate_published(
 @pytest.fixture
 def headgate_project(
     headgate_published: Path,
-    headgate_shared_spark: SparkOfTests,
+    headgate_shared_spark: SharedSpark,
     headgate_branch: str,
     headgate_failpoints: Failpoints,
     tmp_path: Path,
 ) -> Iterator[Project]:
-    """The project as it stands, published on the primary branch of a store of the test's own."""
+    """The project, published on the primary branch of a store of the test."""
     from headgate.testing.project import Project  # noqa: PLC0415  (slow: HTTP, Spark)
 
     root = tmp_path / "headgate"
@@ -111,13 +111,13 @@ def headgate_project(
         yield Project(store, root / "repository", headgate_branch, headgate_failpoints)
 
 
-def _open(root: Path, shared: SparkOfTests) -> Store:
+def _open(root: Path, shared: SharedSpark) -> Store:
     from headgate.catalog.database import Database  # noqa: PLC0415  (slow: SQL)
     from headgate.catalog.migrate import ensure_schema  # noqa: PLC0415  (slow: SQL)
     from headgate.store.embedded import Store  # noqa: PLC0415  (slow: SQL)
-    from headgate.testing.project import settings_of_tests  # noqa: PLC0415  (slow: HTTP, Spark)
+    from headgate.testing.project import embedded_settings  # noqa: PLC0415  (slow: HTTP, Spark)
 
-    settings = settings_of_tests(root)
+    settings = embedded_settings(root)
     database = Database(settings.catalog)
     ensure_schema(database, create=True)
     database.close()

@@ -1,4 +1,4 @@
-"""A project under test: its transforms in a repository, a store, and a branch of the test's own."""
+"""A project under test: a copy of its repository, a store, a branch and a shared Spark."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headgate.builds.report import BuildOutcome, PlannedBuild
 from headgate.builds.run import BuildRequest, run_build
 from headgate.builds.spark_jobs import SparkJobs
 from headgate.errors import WorkFailed
-from headgate.files.publication import FileEdit
+from headgate.files.edits import FileEdit
 from headgate.model.nouns import BuildState
 from headgate.settings import FILE_NAME, BuildSettings, Settings, SparkSettings, load_settings
-from headgate.spark.jvm import SharedJvm
+from headgate.spark.engines import SharedJvm
 from headgate.spark.workplace import launch_request
 from headgate.store.datasets import DatasetHandle
 from headgate.store.embedded import Store
@@ -27,34 +27,34 @@ from headgate.store.transactions import store_bytes
 from headgate.testing.faults import Failpoints
 
 if TYPE_CHECKING:
-    from headgate.spark.workplace import DataFrame, SparkSession
+    from headgate.spark.session import DataFrame, SparkSession
 
 
-# A project's files as they stand, in a Git repository of their own.
+# Copy of a project in a Git repository.
 
-_AS_NOBODY = ("user.name=headgate", "user.email=headgate@example.org", "commit.gpgsign=false")
-_LEFT_OUT = {".git", ".venv", "venv", ".headgate", "node_modules", "__pycache__"}
+_GIT_SETTINGS = ("user.name=headgate", "user.email=headgate@example.org", "commit.gpgsign=false")
+_OMITTED = {".git", ".venv", "venv", ".headgate", "node_modules", "__pycache__"}
 
 
 def copy_project(source: Path, target: Path, *, branch: str) -> None:
-    """Copies all that Git would track, changed or not, and commits it on a branch."""
+    """Copy tracked and untracked files that Git does not ignore; commit them on a branch."""
     target.mkdir(parents=True)
     for name in _files(source):
-        place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, place)
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, copy)
     git(target, "init", "--quiet", "--initial-branch", branch)
-    commit(target, "the project as it stands")
+    commit(target, "initial state of the project")
 
 
 def commit(repository: Path, message: str) -> None:
-    """Commits everything as it is."""
+    """Commit all files."""
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--allow-empty", "--message", message)
 
 
 def git(repository: Path, *words: str) -> str:
-    settings = [word for setting in _AS_NOBODY for word in ("-c", setting)]
+    settings = [word for setting in _GIT_SETTINGS for word in ("-c", setting)]
     command = ["git", *settings, "-C", str(repository), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -63,7 +63,7 @@ def git(repository: Path, *words: str) -> str:
 
 
 def _files(source: Path) -> list[Path]:
-    """Relative paths: tracked and new files, or, outside of Git, whatever is not hidden."""
+    """Return relative paths of files that Git does not ignore; outside Git, of all files."""
     listed = subprocess.run(
         ["git", "-C", str(source), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
@@ -77,28 +77,25 @@ def _files(source: Path) -> list[Path]:
     return [
         path
         for path in found
-        if not _LEFT_OUT.intersection(path.parts)
+        if not _OMITTED.intersection(path.parts)
         and (source / path).is_file()
         and not (source / path).is_symlink()
     ]
 
 
-# One Spark for all tests of a process: starting it takes longer than most of them.
+# Shared Spark: its start takes longer than most tests.
 
 PRIMARY = "master"
-# Small data needs few tasks, and two cores are enough to find out what is not safe in parallel.
+# Few tasks for small data; two cores are enough to find races.
 _CONF = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 _MASTER = "local[2]"
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NO_CONF: Mapping[str, str] = MappingProxyType({})
 
 
-class SparkOfTests:
-    """A JVM that builds share, and that this process joins when somebody asks for a session.
+class SharedSpark:
+    """A JVM for the builds and sessions of all tests, started at its first use."""
 
-    It is started when it is first needed: a test of files alone never waits for it.
-    """
-
-    def __init__(self, conf: Mapping[str, str] = _NOTHING) -> None:
+    def __init__(self, conf: Mapping[str, str] = _NO_CONF) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="headgate-testing-"))
         self._conf = conf
         self._jvm: SharedJvm | None = None
@@ -108,34 +105,34 @@ class SparkOfTests:
         return self._jvm is not None
 
     def jvm(self) -> SharedJvm:
-        """The one JVM, from now on running."""
+        """Return the JVM; start it at the first call."""
         if self._jvm is None:
-            settings = settings_of_tests(self._directory, self._conf)
+            settings = embedded_settings(self._directory, self._conf)
             self._jvm = SharedJvm.start(launch_request(settings, self._directory / "spark.log"))
         return self._jvm
 
     def session(self) -> SparkSession:
-        """A session of its own on the shared Spark, without a catalog of Headgate's."""
-        from headgate.spark.attach import join  # noqa: PLC0415  (slow: PySpark)
+        """Return a new session without a Headgate catalog."""
+        from headgate.spark.job_session import join  # noqa: PLC0415  (slow: PySpark)
 
         return join(self.jvm().address)
 
     def stop(self) -> None:
-        """Ends the JVM if there is one, and forgets that this process had joined it."""
+        """Leave and stop the JVM if it was started."""
         if self._jvm is not None:
-            from headgate.spark.attach import leave  # noqa: PLC0415  (slow: PySpark)
+            from headgate.spark.job_session import leave  # noqa: PLC0415  (slow: PySpark)
 
             leave()
             self._jvm.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def settings_of_tests(root: Path, conf: Mapping[str, str] = _NOTHING) -> Settings:
-    """An embedded store in a directory, whatever store the shell points at; Java as configured."""
+def embedded_settings(root: Path, conf: Mapping[str, str] = _NO_CONF) -> Settings:
+    """Return settings of an embedded store in a directory; other stores' settings are ignored."""
     file = root / FILE_NAME
     file.touch()
     machine = load_settings(root)
-    # Without bytecode every job's process would compile PySpark and pandas again.
+    # Without bytecode files every job process would compile PySpark and pandas again.
     environ = {k: v for k, v in machine.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return replace(
         machine,
@@ -152,7 +149,7 @@ def settings_of_tests(root: Path, conf: Mapping[str, str] = _NOTHING) -> Setting
 
 
 class Project:
-    """Inputs go to the primary branch; what is built goes to the test's own, off it."""
+    """A project under test: inputs are on the primary branch, builds on the test's branch."""
 
     def __init__(self, store: Store, repository: Path, branch: str, failpoints: Failpoints) -> None:
         self.store = store
@@ -162,7 +159,7 @@ class Project:
 
     @property
     def context(self) -> str:
-        """What the test sees: its own branch, then the primary one."""
+        """Context of the test: its branch, then the primary branch."""
         return self.branch if self.branch == PRIMARY else f"{self.branch}>{PRIMARY}"
 
     # --- data -------------------------------------------------------------------------------
@@ -170,7 +167,7 @@ class Project:
     def put_files(
         self, dataset: str, files: Mapping[str, str | bytes], *, branch: str = PRIMARY
     ) -> None:
-        """Publishes files by path, making the dataset if there is none."""
+        """Publish files by path; create the dataset if it does not exist."""
         handle = self._existing(dataset, "files", branch)
         put = [
             store_bytes(self.store, path, text.encode() if isinstance(text, str) else text)
@@ -187,13 +184,13 @@ class Project:
         branch: str = PRIMARY,
         append: bool = False,
     ) -> None:
-        """Publishes rows as a table, in place of what was there or, with `append`, after it."""
+        """Publish rows as a table; they replace existing rows unless `append` is set."""
         self._existing(dataset, "table", branch)
         session = self.spark(branch)
         if isinstance(rows, Sequence):
             frame: Any = session.createDataFrame(list(rows), schema)
         else:
-            # A frame belongs to a session; this one's catalog is the branch.
+            # A DataFrame belongs to its session, whose catalog is another branch.
             frame = session.createDataFrame(rows.collect(), rows.schema)
         writer = frame.writeTo(dataset)
         if append:
@@ -206,22 +203,22 @@ class Project:
         return handle if handle.exists() else handle.create(kind=kind, branch=branch)
 
     def rows(self, dataset: str, *, context: str | None = None) -> list[dict[str, Any]]:
-        """All rows that the test's branch shows of a table, or that another context does."""
+        """Return all rows of a table in the test's context, or in another."""
         found = self.spark(context or self.context).table(dataset).collect()
         return [row.asDict(recursive=True) for row in found]
 
     def spark(self, context: str | None = None) -> SparkSession:
-        """A session on the shared Spark whose catalog `headgate` is a context of the store."""
+        """Return a session on the shared Spark whose catalog `headgate` is a context."""
         return self.store.spark(context or self.context)
 
     # --- logic ------------------------------------------------------------------------------
 
     def edit(self, path: str, before: str, after: str) -> None:
-        """Changes the code of this test's copy on the test's branch, commits and publishes it."""
+        """Replace text in a file of the test's copy; commit and publish it on the test's branch."""
         file = self.repository / path
         text = file.read_text()
         if before not in text:
-            raise ValueError(f"{path} does not have {before!r}")
+            raise ValueError(f"{path} does not contain {before!r}")
         if git(self.repository, "branch", "--show-current").strip() != self.branch:
             git(self.repository, "checkout", "--quiet", "-B", self.branch)
         file.write_text(text.replace(before, after))
@@ -229,7 +226,7 @@ class Project:
         self.store.publish_jobspecs(self.repository)
 
     def merge(self) -> None:
-        """Merges the test's branch in Git and publishes the logic on the primary branch."""
+        """Merge the test's branch in Git and publish the logic on the primary branch."""
         git(self.repository, "checkout", "--quiet", PRIMARY)
         git(self.repository, "merge", "--quiet", "--no-ff", "--no-edit", self.branch)
         self.store.publish_jobspecs(self.repository)
@@ -237,7 +234,7 @@ class Project:
     # --- builds -----------------------------------------------------------------------------
 
     def plan(self, *targets: str, branch: str | None = None, upstream: bool = True) -> PlannedBuild:
-        """What a build would do; nothing is changed."""
+        """Plan a build without running it."""
         request = self._request(targets, branch, upstream=upstream)
         return self.store.plan(
             request.targets, branch=request.branch, fallback=request.fallback, upstream=upstream
@@ -254,7 +251,7 @@ class Project:
         atomic: bool = False,
         check: bool = True,
     ) -> BuildOutcome:
-        """Builds on the test's branch, failpoints armed; raises where a job failed and `check`."""
+        """Build on the test's branch with its faults; raise if a job fails and `check` is set."""
         request = BuildRequest(
             plan=self._request(
                 targets, branch, upstream=upstream, force=force, parameters=parameters or {}
@@ -264,23 +261,23 @@ class Project:
             atomic=atomic,
         )
         parts = self.store.build_parts
-        jobs = self.failpoints.around(SparkJobs(parts), self.store.database)
+        jobs = self.failpoints.wrap(SparkJobs(parts), self.store.database)
         directory = self.store.settings.root / "builds"
         outcome = run_build(parts, request, directory, jobs=jobs)
         if check and outcome.state is not BuildState.SUCCEEDED:
-            raise WorkFailed(_why(outcome))
+            raise WorkFailed(_failure_text(outcome))
         return outcome
 
     def _request(self, targets: Sequence[str], branch: str | None, **more: Any) -> PlanRequest:
-        on = branch or self.branch
-        fallback = () if on == PRIMARY else (PRIMARY,)
-        return PlanRequest(targets=tuple(targets), branch=on, fallback=fallback, **more)
+        branch = branch or self.branch
+        fallback = () if branch == PRIMARY else (PRIMARY,)
+        return PlanRequest(targets=tuple(targets), branch=branch, fallback=fallback, **more)
 
 
-def _why(outcome: BuildOutcome) -> str:
-    told = [f"the build {outcome.state}:"]
+def _failure_text(outcome: BuildOutcome) -> str:
+    lines = [f"the build {outcome.state}:"]
     for job in outcome.jobs:
         if job.error:
-            told.append(f"{job.title}: {job.error.get('message', 'failed')}")
-            told.append(str(job.error.get("traceback", "")))
-    return "\n".join(line for line in told if line)
+            lines.append(f"{job.title}: {job.error.get('message', 'failed')}")
+            lines.append(str(job.error.get("traceback", "")))
+    return "\n".join(line for line in lines if line)

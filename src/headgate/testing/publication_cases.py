@@ -1,7 +1,7 @@
-"""The publication protocol as cases that hold on every workspace store.
+"""Cases of the publication protocol that hold on every workspace store.
 
-A is the input ref, H the target's head, C what was staged. Each case makes its own target, and
-raises `AssertionError` where the protocol is broken.
+A is the input ref, H the head of the target and C the staged tree. Each case has its own target,
+and raises `AssertionError` if the store violates the protocol.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Protocol
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.records import load_transaction
 from headgate.errors import HeadgateError, PublishFenceRefused
+from headgate.files.edits import FileEdit, publish_edit
 from headgate.files.private_copy import changes_of
-from headgate.files.publication import FileEdit, publish_edit
 from headgate.model.nouns import AttemptRef
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
@@ -25,14 +25,14 @@ from headgate.store.transactions import store_bytes
 from headgate.tasks.ports import Identity, Staged, WorkspaceRef, WorkspaceStore
 
 
-class Ground(Protocol):
-    """A store to try, and the eyes and hands of somebody beside the attempts."""
+class StoreHarness(Protocol):
+    """A workspace store under test, with access to its branches from outside."""
 
     @property
     def store(self) -> WorkspaceStore: ...
 
     def new_target(self, files: Mapping[str, str]) -> WorkspaceRef:
-        """A target of its own that shows these files; its head is the input."""
+        """Create a target with these files; its head is the input."""
         ...
 
     def head(self, workspace: WorkspaceRef) -> str: ...
@@ -40,11 +40,11 @@ class Ground(Protocol):
     def parent(self, workspace: WorkspaceRef, ref: str) -> str | None: ...
 
     def files(self, workspace: WorkspaceRef) -> dict[str, str]:
-        """What the head shows."""
+        """Return the files at the head."""
         ...
 
     def commit(self, workspace: WorkspaceRef, files: Mapping[str, str]) -> str:
-        """Somebody else's publication on top of the head."""
+        """Publish on top of the head as another writer."""
         ...
 
     def dispatch(self, key: str) -> AttemptRef: ...
@@ -52,79 +52,79 @@ class Ground(Protocol):
     def staging_left(self, workspace: WorkspaceRef) -> list[str]: ...
 
     def spoil(self, workspace: WorkspaceRef, staged: Staged) -> None:
-        """Makes publishing what was staged impossible."""
+        """Make the publication of the staged tree impossible."""
         ...
 
     def remove(self, workspace: WorkspaceRef) -> None:
-        """Takes the target away again."""
+        """Remove the target."""
         ...
 
 
 FILES = {"a": "1", "dir/b": "2"}
 
 
-def publish_from_the_input(ground: Ground, given: WorkspaceRef) -> None:
+def publish_from_the_input(harness: StoreHarness, given: WorkspaceRef) -> None:
     """H == A: published on top of A."""
-    made = _attempt(ground, given, {"a": "new", "c": "3"})
-    assert ground.head(given) == made
-    assert ground.parent(given, made) == given.ref
-    assert ground.files(given) == {**FILES, "a": "new", "c": "3"}
+    made = _attempt(harness, given, {"a": "new", "c": "3"})
+    assert harness.head(given) == made
+    assert harness.parent(given, made) == given.ref
+    assert harness.files(given) == {**FILES, "a": "new", "c": "3"}
 
 
-def replace_an_abandoned_publication(ground: Ground, given: WorkspaceRef) -> None:
+def replace_an_abandoned_publication(harness: StoreHarness, given: WorkspaceRef) -> None:
     """parent(H) == A, made by an earlier attempt: A -> C, never A -> H -> C."""
-    _attempt(ground, given, {"lost": "x"})
-    made = _attempt(ground, given, {"kept": "y"})
-    assert (ground.head(given), ground.parent(given, made)) == (made, given.ref)
-    assert ground.files(given) == {**FILES, "kept": "y"}
+    _attempt(harness, given, {"lost": "x"})
+    made = _attempt(harness, given, {"kept": "y"})
+    assert (harness.head(given), harness.parent(given, made)) == (made, given.ref)
+    assert harness.files(given) == {**FILES, "kept": "y"}
 
 
-def refuse_a_head_that_went_on(ground: Ground, given: WorkspaceRef) -> None:
+def refuse_a_head_that_moved(harness: StoreHarness, given: WorkspaceRef) -> None:
     """Neither H == A nor parent(H) == A: fail closed, head unchanged."""
-    ground.commit(given, {"theirs": "1"})
-    head = ground.commit(given, {"theirs": "2"})
-    _refused(lambda: _attempt(ground, given, {"mine": "x"}))
-    _refused(lambda: _attempt(ground, given, {}))
-    assert ground.head(given) == head
+    harness.commit(given, {"theirs": "1"})
+    head = harness.commit(given, {"theirs": "2"})
+    _refused(lambda: _attempt(harness, given, {"mine": "x"}))
+    _refused(lambda: _attempt(harness, given, {}))
+    assert harness.head(given) == head
 
 
-def refuse_a_bystander(ground: Ground, given: WorkspaceRef) -> None:
+def refuse_a_bystander(harness: StoreHarness, given: WorkspaceRef) -> None:
     """parent(H) == A, made by another task: its publication stays."""
-    theirs = _attempt(ground, given, {"theirs": "1"}, key="another")
-    _refused(lambda: _attempt(ground, given, {"mine": "x"}))
-    _refused(lambda: _attempt(ground, given, {}))
-    assert ground.head(given) == theirs
+    theirs = _attempt(harness, given, {"theirs": "1"}, key="another")
+    _refused(lambda: _attempt(harness, given, {"mine": "x"}))
+    _refused(lambda: _attempt(harness, given, {}))
+    assert harness.head(given) == theirs
 
 
-def complete_without_a_change(ground: Ground, given: WorkspaceRef) -> None:
+def complete_without_a_change(harness: StoreHarness, given: WorkspaceRef) -> None:
     """No difference at H == A: no commit, output ref A."""
-    assert _attempt(ground, given, {}) == given.ref
-    assert ground.head(given) == given.ref
+    assert _attempt(harness, given, {}) == given.ref
+    assert harness.head(given) == given.ref
 
 
-def relocate_without_a_change(ground: Ground, given: WorkspaceRef) -> None:
+def relocate_without_a_change(harness: StoreHarness, given: WorkspaceRef) -> None:
     """No difference and an abandoned H: the target goes back to A."""
-    _attempt(ground, given, {"lost": "x"})
-    assert _attempt(ground, given, {}) == given.ref
-    assert ground.head(given) == given.ref
-    assert ground.files(given) == FILES
+    _attempt(harness, given, {"lost": "x"})
+    assert _attempt(harness, given, {}) == given.ref
+    assert harness.head(given) == given.ref
+    assert harness.files(given) == FILES
 
 
-def fail_where_publishing_fails(ground: Ground, given: WorkspaceRef) -> None:
+def fail_where_publishing_fails(harness: StoreHarness, given: WorkspaceRef) -> None:
     """A precondition of the move is gone: no success, head unchanged."""
     try:
-        _attempt(ground, given, {"a": "new"}, spoil=True)
+        _attempt(harness, given, {"a": "new"}, spoil=True)
     except HeadgateError:
         pass
     else:
-        raise AssertionError("what could not be published was said to be published")
-    assert ground.head(given) == given.ref
+        raise AssertionError("a failed publication was reported as published")
+    assert harness.head(given) == given.ref
 
 
-CASES: Mapping[str, Callable[[Ground, WorkspaceRef], None]] = {
+CASES: Mapping[str, Callable[[StoreHarness, WorkspaceRef], None]] = {
     "merge": publish_from_the_input,
     "replacement": replace_an_abandoned_publication,
-    "fail closed": refuse_a_head_that_went_on,
+    "fail closed": refuse_a_head_that_moved,
     "bystander": refuse_a_bystander,
     "no-op": complete_without_a_change,
     "no-op relocation": relocate_without_a_change,
@@ -132,29 +132,29 @@ CASES: Mapping[str, Callable[[Ground, WorkspaceRef], None]] = {
 }
 
 
-def try_case(ground: Ground, name: str) -> None:
-    """One case on a target of its own; no staging is left on any path."""
-    given = ground.new_target(FILES)
+def try_case(harness: StoreHarness, name: str) -> None:
+    """Run a case on a new target; check that no staging is left."""
+    given = harness.new_target(FILES)
     try:
-        CASES[name](ground, given)
-        left = ground.staging_left(given)
-        assert left == [], f"staging is left: {left}"
+        CASES[name](harness, given)
+        left = harness.staging_left(given)
+        assert left == [], f"staging was not removed: {left}"
     finally:
-        ground.remove(given)
+        harness.remove(given)
 
 
 def _attempt(
-    ground: Ground,
+    harness: StoreHarness,
     given: WorkspaceRef,
     files: Mapping[str, str],
     *,
     key: str = "task",
     spoil: bool = False,
 ) -> str:
-    """Downloads, writes these files, stages and publishes; the output ref."""
-    store = ground.store
+    """Download, write these files, stage and publish; return the output ref."""
+    store = harness.store
     identity = Identity(
-        attempt=ground.dispatch(f"{key}:{given.repository}:{given.branch}"),
+        attempt=harness.dispatch(f"{key}:{given.repository}:{given.branch}"),
         execution=secrets.token_hex(8),
         actor="protocol",
         task="protocol",
@@ -171,7 +171,7 @@ def _attempt(
         staged = store.stage(given, "", changes, identity)
         try:
             if spoil:
-                ground.spoil(given, staged)
+                harness.spoil(given, staged)
             return store.publish(given, staged, identity)
         finally:
             store.discard(staged)
@@ -182,16 +182,14 @@ def _refused(attempt: Callable[[], str]) -> None:
         attempt()
     except PublishFenceRefused:
         return
-    raise AssertionError("the publish fence let it pass")
+    raise AssertionError("the publish fence did not reject the attempt")
 
-
-# The publication protocol's ground on `files` datasets of a store.
 
 _BRANCH = "master"
 
 
-class FilesGround:
-    """Implements `Ground`: each target is a dataset of its own."""
+class FilesHarness:
+    """Implements `StoreHarness` on `files` datasets: each target is a dataset."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -226,7 +224,7 @@ class FilesGround:
             branch.dataset.load(),
             branch.name,
             FileEdit(put=put),
-            actor="somebody",
+            actor="another writer",
         )
         return self.head(workspace)
 
@@ -234,15 +232,15 @@ class FilesGround:
         return dispatch_attempt(self._store.database, key, actor="protocol", lease_seconds=60).ref
 
     def staging_left(self, workspace: WorkspaceRef) -> list[str]:
-        """Nothing is staged where anybody could see it."""
+        """Return nothing: there are no staging branches."""
         return []
 
     def spoil(self, workspace: WorkspaceRef, staged: Staged) -> None:
-        """A newer attempt supersedes the one that staged."""
+        """Supersede the attempt that staged."""
         self.dispatch(f"task:{workspace.repository}:{workspace.branch}")
 
     def remove(self, workspace: WorkspaceRef) -> None:
-        """The branch goes; a dataset keeps its history."""
+        """Delete the branch; the dataset keeps its history."""
         self._store.dataset(workspace.repository).branch(workspace.branch).delete()
 
     def _branch(self, workspace: WorkspaceRef) -> BranchHandle:

@@ -1,4 +1,4 @@
-"""What pipeline code imports: `from headgate.transforms import transform_df, Input, Output`."""
+"""API for pipeline code, as in `from headgate.transforms import transform_df, Input, Output`."""
 
 from headgate.transforms import expectations
 from headgate.transforms.declarations import (

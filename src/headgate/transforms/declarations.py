@@ -1,4 +1,4 @@
-"""What a transform declares: inputs, outputs, checks and parameters."""
+"""Declarations of a transform: inputs, outputs, checks and parameters."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ from headgate.errors import InvalidName
 from headgate.model.names import DatasetName, check_branch_name, parse_dataset_name
 from headgate.model.nouns import DatasetKind
 from headgate.transforms.expectation_tree import Expectation
-from headgate.transforms.where import Place, calling_place
+from headgate.transforms.source_location import SourceLocation, calling_location
 
 
 class OnError(enum.StrEnum):
-    """What a failed check does: FAIL stops the job before it publishes, WARN is only recorded."""
+    """Effect of a failed check: FAIL stops the job before it publishes, WARN only records it."""
 
     FAIL = "FAIL"
     WARN = "WARN"
 
 
 class Check:
-    """An expectation with a name that identifies it over time."""
+    """A named expectation on an input or an output.
+
+    :param expectation: the expectation, built with `headgate.transforms.expectations`.
+    :param name: identifies the check in reports; unique within a transform.
+    :param on_error: `"FAIL"` stops the job before it publishes, `"WARN"` only records the failure.
+
+    ::
+
+        Output("sales.daily", checks=Check(E.primary_key("day"), "one row per day"))
+    """
 
     def __init__(
         self,
@@ -31,13 +40,15 @@ class Check:
         on_error: str = "FAIL",
         description: str = "",
     ) -> None:
-        self.place = place = calling_place()
+        self.location = location = calling_location()
         if not isinstance(expectation, Expectation):
-            raise place.refuse(f"check {name!r} needs an expectation, got {expectation!r}")
+            raise location.error(f"check {name!r} needs an expectation, not {expectation!r}")
         if not isinstance(name, str) or not name.strip():
-            raise place.refuse("a check needs a name")
+            raise location.error("a check needs a name")
         if on_error not in OnError.__members__:
-            raise place.refuse(f"on_error of check {name!r} is 'FAIL' or 'WARN', not {on_error!r}")
+            raise location.error(
+                f"on_error of check {name!r} must be 'FAIL' or 'WARN', not {on_error!r}"
+            )
         self.expectation = expectation
         self.name = name
         self.on_error = OnError(on_error)
@@ -48,7 +59,14 @@ class Check:
 
 
 class Input:
-    """A dataset that is read; by default where the build's chain finds it."""
+    """A dataset that a transform reads.
+
+    :param alias: the name of the dataset, as in `"sales.orders"`.
+    :param branch: the branch to read; by default the first branch of the build's chain that has
+        data.
+    :param transaction: a committed transaction to read; by default the newest one.
+    :param checks: checks on the data, evaluated before the function is called.
+    """
 
     def __init__(
         self,
@@ -59,11 +77,11 @@ class Input:
         checks: Check | Iterable[Check] = (),
         description: str = "",
     ) -> None:
-        self.place = calling_place()
-        self.dataset = _dataset(alias, self.place)
-        self.branch = _branch(branch, self.place)
+        self.location = calling_location()
+        self.dataset = _dataset(alias, self.location)
+        self.branch = _branch(branch, self.location)
         self.transaction = transaction
-        self.checks = _checks(checks, self.place)
+        self.checks = _checks(checks, self.location)
         self.description = description
 
     def __repr__(self) -> str:
@@ -71,7 +89,14 @@ class Input:
 
 
 class Output:
-    """A dataset that is written, on the build branch and nowhere else."""
+    """A dataset that a transform writes, always on the build branch.
+
+    :param alias: the name of the dataset, as in `"sales.daily"`.
+    :param kind: `"table"` or `"files"`.
+    :param checks: checks on the written data, evaluated before it is published.
+    :param partition_cols: columns by which the table is partitioned.
+    :param sort_by: columns by which rows are sorted within each file.
+    """
 
     def __init__(
         self,
@@ -83,14 +108,14 @@ class Output:
         sort_by: Iterable[str] = (),
         description: str = "",
     ) -> None:
-        self.place = calling_place()
-        self.dataset = _dataset(alias, self.place)
+        self.location = calling_location()
+        self.dataset = _dataset(alias, self.location)
         if kind not in {member.value for member in DatasetKind}:
-            raise self.place.refuse(f"kind of {alias!r} is 'table' or 'files', not {kind!r}")
+            raise self.location.error(f"kind of {alias!r} must be 'table' or 'files', not {kind!r}")
         self.kind = DatasetKind(kind)
-        self.checks = _checks(checks, self.place)
-        self.partition_cols = names(partition_cols, "partition_cols", self.place)
-        self.sort_by = names(sort_by, "sort_by", self.place)
+        self.checks = _checks(checks, self.location)
+        self.partition_cols = names(partition_cols, "partition_cols", self.location)
+        self.sort_by = names(sort_by, "sort_by", self.location)
         self.description = description
 
     def __repr__(self) -> str:
@@ -104,23 +129,23 @@ class Param:
     accepts: ClassVar[tuple[type, ...]]
 
     def __init__(self, default: Any, *, description: str = "") -> None:
-        self.place = calling_place()
+        self.location = calling_location()
         self.description = description
         self.default = self.checked(default)
         self.value = self.default
 
     def bind(self, value: Any) -> Self:
-        """The same parameter with another value, or a definition error if its type is wrong."""
+        """Return a copy with this value; raise a definition error if its type is wrong."""
         bound = copy.copy(self)
         bound.value = self.checked(value)
         return bound
 
     def checked(self, value: Any) -> Any:
-        # bool is an int to Python, never to somebody who declares a number.
+        # bool is a subclass of int, but not a valid value of a number.
         if not isinstance(value, self.accepts) or (
             isinstance(value, bool) and bool not in self.accepts
         ):
-            raise self.place.refuse(f"a {self.kind} parameter cannot be {value!r}")
+            raise self.location.error(f"{value!r} is not a valid {self.kind} parameter")
         return value
 
     def __repr__(self) -> str:
@@ -128,18 +153,24 @@ class Param:
 
 
 class StringParam(Param):
+    """A text parameter, as in `StringParam("EUR")`."""
+
     kind = "string"
     accepts = (str,)
     value: str
 
 
 class IntegerParam(Param):
+    """An integer parameter."""
+
     kind = "integer"
     accepts = (int,)
     value: int
 
 
 class FloatParam(Param):
+    """A floating-point parameter; integers are accepted."""
+
     kind = "float"
     accepts = (float, int)
     value: float
@@ -149,40 +180,44 @@ class FloatParam(Param):
 
 
 class BooleanParam(Param):
+    """A boolean parameter."""
+
     kind = "boolean"
     accepts = (bool,)
     value: bool
 
 
-def names(given: Iterable[str], what: str, place: Place) -> tuple[str, ...]:
-    """A tuple of non-empty strings; one bare string is refused, for it iterates by letter."""
+def names(given: Iterable[str], what: str, location: SourceLocation) -> tuple[str, ...]:
+    """Return a tuple of non-empty strings; reject a single string, which iterates by letter."""
     if isinstance(given, str):
-        raise place.refuse(f"{what} is a list of strings: write [{given!r}]")
+        raise location.error(f"{what} must be a list of strings: write [{given!r}]")
     found = tuple(given)
     if not all(isinstance(name, str) and name for name in found):
-        raise place.refuse(f"{what} is a list of strings, got {list(found)!r}")
+        raise location.error(f"{what} must be a list of strings, not {list(found)!r}")
     return found
 
 
-def _dataset(alias: str, place: Place) -> DatasetName:
+def _dataset(alias: str, location: SourceLocation) -> DatasetName:
     if not isinstance(alias, str):
-        raise place.refuse(f"a dataset is named by a string, as in 'sales.orders', not {alias!r}")
+        raise location.error(
+            f"a dataset name must be a string such as 'sales.orders', not {alias!r}"
+        )
     try:
         return parse_dataset_name(alias)
     except InvalidName as error:
-        raise place.refuse(str(error).rstrip(".")) from error
+        raise location.error(str(error).rstrip(".")) from error
 
 
-def _branch(branch: str | None, place: Place) -> str | None:
+def _branch(branch: str | None, location: SourceLocation) -> str | None:
     try:
         return None if branch is None else check_branch_name(branch)
     except InvalidName as error:
-        raise place.refuse(str(error).rstrip(".")) from error
+        raise location.error(str(error).rstrip(".")) from error
 
 
-def _checks(checks: Check | Iterable[Check], place: Place) -> tuple[Check, ...]:
+def _checks(checks: Check | Iterable[Check], location: SourceLocation) -> tuple[Check, ...]:
     found = (checks,) if isinstance(checks, Check) else tuple(checks)
     for check in found:
         if not isinstance(check, Check):
-            raise place.refuse(f"checks holds {check!r}; write Check(expectation, 'its name')")
+            raise location.error(f"checks contains {check!r}; write Check(expectation, 'name')")
     return found

@@ -1,11 +1,16 @@
-"""A transform: a function with what it reads, what it writes, and how it wants to be treated."""
+"""A declared transform, and calls of it on plain DataFrames.
+
+A unit test calls a transform without a store or a job. A DataFrame is the content of an input;
+`{"added": …, "previous": …}` is an input of an incremental run and makes the call incremental; a
+DataFrame given for an output is its content before the run.
+"""
 
 from __future__ import annotations
 
 import enum
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.errors import Invalid
@@ -21,13 +26,13 @@ from headgate.transforms.runtime import (
     WriteMode,
     WriteOptions,
 )
-from headgate.transforms.where import Place
+from headgate.transforms.source_location import SourceLocation
 
 CONTEXT = "ctx"
 
 
 class Style(enum.StrEnum):
-    """How the function is called: with inputs and outputs, or with DataFrames, returning one."""
+    """Calling convention: with inputs and outputs, or with DataFrames and returning one."""
 
     TRANSFORM = "transform"
     TRANSFORM_DF = "transform_df"
@@ -35,15 +40,15 @@ class Style(enum.StrEnum):
 
     @property
     def returns(self) -> bool:
-        """Whether the function returns what is written."""
+        """True if the function returns the data to write."""
         return self is not Style.TRANSFORM
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Declared by `@configure`."""
+    """Options set by `@configure`."""
 
-    # "inputs", "never", or the age in seconds after which an unchanged output is made again.
+    # "inputs", "never", or the age in seconds after which an unchanged output is rebuilt.
     fresh: str | float = FRESH_INPUTS
     bundle_data: tuple[str, ...] = ()
     allowed_run_seconds: float | None = None
@@ -52,17 +57,17 @@ class Options:
     allow_empty: bool = False
 
 
-# Compared by identity: two declarations are two transforms, however alike.
+# Compared by identity: two equal declarations are two transforms.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transform:
-    """A declared transform; calling it in a test computes on the DataFrames it is given."""
+    """A declared transform; a unit test calls it on DataFrames."""
 
     style: Style
     function: Callable[..., Any]
     inputs: Mapping[str, Input]
     outputs: Mapping[str, Output]
     parameters: Mapping[str, Param]
-    place: Place
+    location: SourceLocation
     options: Options = field(default_factory=Options)
     incremental: IncrementalSpec | None = None
 
@@ -82,39 +87,27 @@ class Transform:
     def wants_context(self) -> bool:
         return CONTEXT in inspect.signature(self.function).parameters
 
-    def changed(self, **fields: Any) -> Transform:
-        return replace(self, **fields)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes on DataFrames: the result, or `{output: DataFrame}` where it writes outputs."""
-        # A call in a test is the only use of this; job-side classes stay out of plain imports.
+        """Call the function on DataFrames.
 
-        return call_on_dataframes(self, args, kwargs)
+        Returns the function's result, or `{output: DataFrame}` for `@transform`. Outputs,
+        parameters and the context may be left out; an argument that already has the methods of an
+        input or an output is passed unchanged.
+        """
+        return _call_on_dataframes(self, args, kwargs)
 
-    def compute(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as calling the transform."""
-        return self(*args, **kwargs)
+    compute = __call__
 
     def __repr__(self) -> str:
-        return f"<transform {self.module}.{self.name} at {self.place.file}:{self.place.line}>"
+        return f"<transform {self.module}.{self.name} at {self.location.file}:{self.location.line}>"
 
-
-# A transform called on DataFrames, as a unit test does it, without store or job.
-#
-# A DataFrame stands for an input. `{"added": …, "previous": …}` stands for one of an incremental
-# run, and makes the call one; a DataFrame in place of an output is what that held before.
 
 _MODES = frozenset(mode.value for mode in ReadMode)
 
 
-def call_on_dataframes(
+def _call_on_dataframes(
     transform: Transform, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The function's own result, or for `@transform` what it wrote, `{output: DataFrame}`.
-
-    Arguments are those of the function; outputs, parameters and the context may be left out; an
-    object that already reads or writes is passed as it is.
-    """
     given = dict(inspect.signature(transform.function).bind_partial(*args, **kwargs).arguments)
     for name, parameter in transform.parameters.items():
         value = given.get(name, parameter)
@@ -147,13 +140,13 @@ def _call_writing(
                 default_mode=ReadMode.ADDED if incremental else ReadMode.CURRENT,
             )
     for name, output in transform.outputs.items():
-        held = given.get(name)
-        if held is None or not hasattr(held, "write_dataframe"):
+        before = given.get(name)
+        if before is None or not hasattr(before, "write_dataframe"):
             given[name] = TransformOutput(
                 name,
-                _keeper(written, name),
+                _writer(written, name),
                 dataset=output.dataset,
-                read=_output_reader(written, name, held),
+                read=_output_reader(written, name, before),
                 options=WriteOptions(mode=WriteMode.MODIFY if incremental else WriteMode.REPLACE),
             )
     transform.function(**given)
@@ -164,7 +157,7 @@ def _reader(name: str, given: Any) -> Callable[[ReadMode], DataFrame]:
     if not isinstance(given, Mapping):
         return lambda mode: given.limit(0) if mode is ReadMode.PREVIOUS else given
     if ReadMode.ADDED not in given or not _MODES.issuperset(given):
-        raise Invalid(f"{name}: give {{'added': …}}, with 'previous' and 'current' where needed.")
+        raise Invalid(f"{name}: give {{'added': …}}, optionally with 'previous' and 'current'.")
 
     def read(mode: ReadMode) -> DataFrame:
         if mode in given:
@@ -177,7 +170,7 @@ def _reader(name: str, given: Any) -> Callable[[ReadMode], DataFrame]:
     return read
 
 
-def _keeper(written: dict[str, DataFrame], name: str) -> Callable[[DataFrame, WriteOptions], None]:
+def _writer(written: dict[str, DataFrame], name: str) -> Callable[[DataFrame, WriteOptions], None]:
     def write(frame: DataFrame, options: WriteOptions) -> None:
         again = name in written and options.mode is not WriteMode.REPLACE
         written[name] = written[name].unionByName(frame) if again else frame
@@ -186,17 +179,16 @@ def _keeper(written: dict[str, DataFrame], name: str) -> Callable[[DataFrame, Wr
 
 
 def _output_reader(
-    written: Mapping[str, DataFrame], name: str, held: DataFrame | None
+    written: Mapping[str, DataFrame], name: str, before: DataFrame | None
 ) -> Callable[[ReadMode, Any], DataFrame]:
-    """What it held before, what this call gave it, or both."""
 
     def read(mode: ReadMode, _schema: Any) -> DataFrame:
         new = written.get(name)
         if mode is ReadMode.PREVIOUS or new is None:
-            if held is None:
-                raise Invalid(f"{name} holds nothing: give the call {name}=<what it held before>.")
-            return held
-        return new if mode is ReadMode.ADDED or held is None else held.unionByName(new)
+            if before is None:
+                raise Invalid(f"{name} has no previous content: pass {name}=<DataFrame>.")
+            return before
+        return new if mode is ReadMode.ADDED or before is None else before.unionByName(new)
 
     return read
 

@@ -1,4 +1,4 @@
-"""Turns a transform into the declaration that a JobSpec carries."""
+"""Finds the transforms of a project's modules and describes them for their JobSpecs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ from headgate.model.jobspecs import CheckSpec, Declaration, InputSpec, OutputSpe
 from headgate.model.names import DatasetName
 from headgate.transforms.declarations import Check, Input, Output
 from headgate.transforms.definition import Transform
-from headgate.transforms.where import calling_place
-
-# Finds a project's modules, and the transforms that a module offers.
+from headgate.transforms.source_location import calling_location
 
 SOURCE_LAYOUT = "src"
 
 
 class Pipeline:
-    """A list of transforms that a module offers by one name; no two may write one dataset."""
+    """A list of transforms, no two of which write the same dataset.
+
+    A module that has a pipeline among its names offers all of its transforms to builds.
+
+    ::
+
+        pipeline = Pipeline()
+        pipeline.discover_transforms(datasets)
+    """
 
     def __init__(self, *transforms: Transform) -> None:
         self._transforms: list[Transform] = []
@@ -33,24 +39,25 @@ class Pipeline:
         return tuple(self._transforms)
 
     def add_transforms(self, *transforms: Transform) -> None:
-        place = calling_place()
+        """Add transforms; one that is already in the pipeline is ignored."""
+        location = calling_location()
         for new in transforms:
             if not isinstance(new, Transform):
-                raise place.refuse(f"a pipeline is made of transforms, not of {new!r}")
+                raise location.error(f"a pipeline is made of transforms, not {new!r}")
             for known in self._transforms:
                 both = known.datasets_written & new.datasets_written
                 if both and known is not new:
                     shown = ", ".join(sorted(map(str, both)))
-                    raise place.refuse(f"{known.name} and {new.name} both write {shown}")
+                    raise location.error(f"{known.name} and {new.name} both write {shown}")
             if new not in self._transforms:
                 self._transforms.append(new)
 
     def discover_transforms(self, *modules: ModuleType) -> None:
-        """Adds all transforms of these modules and of the modules of these packages."""
-        place = calling_place()
+        """Add all transforms of these modules and, for packages, of their submodules."""
+        location = calling_location()
         for module in modules:
             if not isinstance(module, ModuleType):
-                raise place.refuse(f"give modules, not {module!r}")
+                raise location.error(f"discover_transforms takes modules, not {module!r}")
             self.add_transforms(*transforms_of(module))
             for found in pkgutil.walk_packages(
                 getattr(module, "__path__", ()), f"{module.__name__}."
@@ -59,7 +66,7 @@ class Pipeline:
 
 
 def import_roots(tree: Path) -> tuple[Path, ...]:
-    """The directories from which a project's modules are imported, first the `src` layout's."""
+    """Return the directories from which a project's modules are imported, `src` first."""
     source = tree / SOURCE_LAYOUT
     if source.is_dir() and not (source / "__init__.py").exists():
         return source, tree
@@ -67,10 +74,9 @@ def import_roots(tree: Path) -> tuple[Path, ...]:
 
 
 def transforms_of(module: ModuleType) -> tuple[Transform, ...]:
-    """All transforms among a module's names, also in its collections and pipelines, once each.
+    """Return the transforms among a module's names, collections and pipelines, once each.
 
-    Those that another module defines and this one only imports are included: whoever looks at
-    many modules tells them apart by identity.
+    Imported transforms are included; callers that read many modules compare by identity.
     """
     found: dict[int, Transform] = {}
     for value in list(vars(module).values()):
@@ -80,14 +86,14 @@ def transforms_of(module: ModuleType) -> tuple[Transform, ...]:
 
 
 def load_transform(module: ModuleType, outputs: Collection[DatasetName]) -> Transform:
-    """The transform of a module that writes exactly these datasets."""
+    """Return the transform of a module that writes exactly these datasets."""
     for transform in transforms_of(module):
         if transform.datasets_written == frozenset(outputs):
             return transform
     wanted = ", ".join(sorted(str(name) for name in outputs))
     raise Invalid(
-        f"module {module.__name__} has no transform that writes {wanted}. What a module defines "
-        "must not depend on time, environment or machine; publish the JobSpecs again.",
+        f"module {module.__name__} has no transform that writes {wanted}. A module must define the "
+        "same transforms at any time and on any machine; publish the JobSpecs again.",
         module=module.__name__,
     )
 
@@ -104,13 +110,13 @@ def _in_value(value: object) -> Iterator[Transform]:
 
 
 def describe(transform: Transform, *, module: str, file: str) -> Declaration:
-    """What the transform declares; `module` is the one in which it is found by name."""
+    """Return the declaration of a transform that is found by name in `module`."""
     options = transform.options
     return Declaration(
         module=module,
         function=transform.name,
         file=file,
-        line=transform.place.line,
+        line=transform.location.line,
         inputs=tuple(_input(name, given) for name, given in transform.inputs.items()),
         outputs=tuple(_output(name, output) for name, output in transform.outputs.items()),
         parameters=tuple(

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.transforms.where import calling_place
+from headgate.transforms.source_location import calling_location
 
 
 class Op(enum.StrEnum):
-    """What is expected; an evaluator has one case for each."""
+    """Operators of expectations."""
 
     TRUE = "true"
     FALSE = "false"
@@ -42,7 +42,7 @@ class Op(enum.StrEnum):
 
 
 class Property(enum.StrEnum):
-    """One number measured over all rows, or over each group."""
+    """Numbers measured over all rows or over each group."""
 
     COUNT = "count"
     NULL_COUNT = "null_count"
@@ -56,28 +56,28 @@ class Property(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOperand:
-    """The other side of a comparison is a column of the same row."""
+    """A column of the same row as the right side of a comparison."""
 
     column: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NowOperand:
-    """The other side of a comparison is the moment of the check, moved by some seconds."""
+    """The time of the check, plus an offset, as the right side of a comparison."""
 
     offset_seconds: float = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is looked at: a column of each row, or a property, of everything or per group."""
+    """Subject of an expectation: a column of each row, or a property of all rows or each group."""
 
     column: str | None = None
     property: Property | None = None
     group_by: tuple[str, ...] = ()
 
-    def measured(self, what: Property) -> Subject:
-        return Subject(column=self.column, property=what, group_by=self.group_by)
+    def measured(self, property: Property) -> Subject:
+        return Subject(column=self.column, property=property, group_by=self.group_by)
 
     def gt(self, value: Any) -> Expectation:
         return self._compared(Op.GT, value)
@@ -129,10 +129,10 @@ class Subject:
 
     def _compared(self, op: Op, value: Any) -> Expectation:
         if value is None:
-            raise calling_place().refuse("nothing compares with None: use is_null() or non_null()")
+            raise calling_location().error("None cannot be compared: use is_null() or non_null()")
         if self.property is not None and isinstance(value, ColumnOperand):
-            raise calling_place().refuse(
-                f"{self} is one number for many rows and cannot be compared with column "
+            raise calling_location().error(
+                f"{self} is one number over many rows and cannot be compared with column "
                 f"{value.column!r}"
             )
         return Expectation(op=op, subject=self, operand=plain_operand(value))
@@ -156,9 +156,9 @@ _OF_SCHEMA = frozenset({Op.SCHEMA_CONTAINS, Op.SCHEMA_EQUALS, Op.SCHEMA_SUBSET})
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """A node: an operator, what it looks at, what it compares with, and inner expectations.
+    """A node of the tree: an operator, its subject, its operand and inner expectations.
 
-    The operand is JSON already: a date, a decimal or a column is `{"date": …}` and the like.
+    The operand is JSON: a date, a decimal or a column is an object such as `{"date": …}`.
     """
 
     op: Op
@@ -167,7 +167,7 @@ class Expectation:
     parts: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
-        # A subject's own class only offers words to write with; a value is compared without it.
+        # Subclasses of Subject only add builder methods; expectations compare by plain subjects.
         if self.subject is not None and type(self.subject) is not Subject:
             object.__setattr__(self, "subject", Subject(**vars(self.subject)))
 
@@ -185,7 +185,7 @@ class Expectation:
         words = [str(self.subject)] if self.subject else []
         words.append(self.op.value)
         if self.op in _OF_SCHEMA:
-            # Columns by name: one called `date` is no date.
+            # The operand maps columns to types; a column named `date` is not a date operand.
             columns = ", ".join(f"{name} {kind}" for name, kind in self.operand.items())
             words.append(f"({columns})")
         elif self.operand is not None:
@@ -210,7 +210,7 @@ def expectation_from_json(data: dict[str, Any]) -> Expectation:
 
 
 def operand_value(operand: Any) -> Any:
-    """What a comparison's JSON operand stands for: a Python value, a column, or now."""
+    """Return the Python value, the column or the time that a JSON operand encodes."""
     match operand:
         case {"column": str(column)}:
             return ColumnOperand(column=column)
@@ -226,19 +226,19 @@ def operand_value(operand: Any) -> Any:
 
 
 def type_name(data_type: Any) -> str:
-    """Spark's short name of a type, from a name, a DataType or a DataType's class."""
+    """Return Spark's short name of a type, given as a name, a DataType or its class."""
     if isinstance(data_type, str):
         return data_type.lower()
     instance = data_type() if isinstance(data_type, type) else data_type
     if not hasattr(instance, "simpleString"):
-        raise calling_place().refuse(
-            f"{data_type!r} is not a type: give a Spark DataType or its name, as in 'bigint'"
+        raise calling_location().error(
+            f"{data_type!r} is not a type: give a Spark DataType or a name such as 'bigint'"
         )
     return str(instance.simpleString())
 
 
 def plain_operand(value: Any) -> Any:
-    """A value that an expectation compares with, as JSON has it."""
+    """Return the JSON encoding of an operand."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -252,8 +252,8 @@ def plain_operand(value: Any) -> Any:
             return {"date": value.isoformat()}
         case decimal.Decimal():
             return {"decimal": str(value)}
-    raise calling_place().refuse(
-        f"{value!r} cannot be expected: use a number, a string, a boolean, a date, a timestamp "
+    raise calling_location().error(
+        f"{value!r} cannot be compared: use a number, a string, a boolean, a date, a timestamp "
         "or a decimal"
     )
 

@@ -1,21 +1,23 @@
-"""What can be expected of data, as plain values.
+"""Builders of expectations on data, imported as `expectations as E`.
 
-Written `from headgate.transforms import expectations as E`. Nothing is computed here: an
-expectation is a small tree that pickles, turns into JSON, and is evaluated on Spark by whoever
-runs the job.
+An expectation is a plain tree that can be pickled and encoded as JSON; the job evaluates it on
+Spark. ::
 
-What is said of a column is asked of every row; a property is one number, of all rows or of each
-group. `all`, `any` and `negate` of expectations that look at rows are asked row by row, those that
-look at the same groups group by group; otherwise each part is settled first, then combined.
+    Check(E.all(E.col("id").non_null(), E.col("total").gte(0)), "valid rows")
 
-Null, operator by operator:
+An expectation on a column holds for every row. A property such as `count()` is one number, over
+all rows or over each group. `all`, `any` and `negate` combine expectations on columns row by row,
+and expectations on the same groups group by group; other parts are evaluated first and combined
+afterwards.
+
+Handling of null, by operator:
 
 - `gt gte lt lte equals not_equals` and their `_col` forms, `rlike`, `array_contains`,
-  `array_size`: a row with null on either side passes, negated too: it says nothing.
+  `array_size`: a row with null on either side passes, also when negated.
 - `is_in`: null fails, unless None is listed. `non_null`: null fails. `is_null`: null passes.
-- `null_percentage` is a share between 0 and 1. `distinct_count`, `sum` and the deviations leave
-  nulls out; where nothing is left they have no value, which passes like a null.
-- `group_by` and `is_unique` take null for a value of its own; `primary_key` fails on it.
+- `null_percentage` is a share between 0 and 1. `distinct_count`, `sum` and the deviations ignore
+  nulls; without other values they are null themselves, and pass.
+- `group_by` and `is_unique` treat null as a value; `primary_key` fails on it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from headgate.transforms.expectation_tree import (
     plain_operand,
     type_name,
 )
-from headgate.transforms.where import calling_place
+from headgate.transforms.source_location import calling_location
 
 __all__ = [
     "all",
@@ -52,12 +54,13 @@ __all__ = [
 
 
 class ColumnExpectations(Subject):
-    """A column: expectations that every row must meet, and properties of the whole column."""
+    """Expectations on the rows of a column, and properties of the whole column."""
 
     def null_count(self) -> Subject:
         return self.measured(Property.NULL_COUNT)
 
     def null_percentage(self) -> Subject:
+        """The share of rows that are null, between 0 and 1."""
         return self.measured(Property.NULL_PERCENTAGE)
 
     def distinct_count(self) -> Subject:
@@ -76,7 +79,7 @@ class ColumnExpectations(Subject):
         return self.measured(Property.STANDARD_DEVIATION_POPULATION)
 
     def exists(self) -> Expectation:
-        """The column is there, whatever it holds."""
+        """The column exists."""
         return Expectation(op=Op.EXISTS, subject=self)
 
     def has_type(self, data_type: Any) -> Expectation:
@@ -84,13 +87,13 @@ class ColumnExpectations(Subject):
         return Expectation(op=Op.HAS_TYPE, subject=self, operand=type_name(data_type))
 
     def array_contains(self, value: Any) -> Expectation:
-        """The array in each row has this element."""
+        """The array in each row contains this element."""
         if value is None:
-            raise calling_place().refuse("Spark cannot look for null in an array")
+            raise calling_location().error("Spark cannot search for null in an array")
         return Expectation(op=Op.ARRAY_CONTAINS, subject=self, operand=plain_operand(value))
 
     def array_size(self, at_least: int = 0, at_most: int | None = None) -> Expectation:
-        """The array in each row has so many elements, both limits included."""
+        """The array in each row has `at_least` to `at_most` elements, both included."""
         return Expectation(op=Op.ARRAY_SIZE, subject=self, operand=[at_least, at_most])
 
 
@@ -101,7 +104,7 @@ class Groups:
         self._columns = columns
 
     def is_unique(self) -> Expectation:
-        """Each group has one row."""
+        """Each group has exactly one row."""
         return Expectation(op=Op.IS_UNIQUE, operand=list(self._columns))
 
     def count(self) -> Subject:
@@ -115,16 +118,20 @@ class Schema:
     """The columns and types of a dataset, `{column: type}`."""
 
     def contains(self, columns: Mapping[str, Any]) -> Expectation:
+        """The dataset has these columns, and possibly others."""
         return _of_schema(Op.SCHEMA_CONTAINS, columns)
 
     def equals(self, columns: Mapping[str, Any]) -> Expectation:
+        """The dataset has exactly these columns."""
         return _of_schema(Op.SCHEMA_EQUALS, columns)
 
     def is_subset_of(self, columns: Mapping[str, Any]) -> Expectation:
+        """The dataset has no columns but these."""
         return _of_schema(Op.SCHEMA_SUBSET, columns)
 
 
 def col(column: str) -> ColumnExpectations:
+    """A column, as in `E.col("total").gte(0)`."""
     return ColumnExpectations(column=column)
 
 
@@ -134,37 +141,42 @@ def count() -> Subject:
 
 
 def approx_distinct_count(*columns: str) -> Subject:
-    """About how many different combinations of these columns there are."""
+    """The approximate number of distinct combinations of these columns."""
     return Subject(property=Property.APPROX_DISTINCT_COUNT, group_by=_some(columns))
 
 
 def now(offset: datetime.timedelta = datetime.timedelta()) -> NowOperand:
-    """The moment of the check, as in `E.col("loaded_at").gt(E.now(-timedelta(days=1)))`."""
+    """The time of the check, as in `E.col("loaded_at").gt(E.now(-timedelta(days=1)))`."""
     return NowOperand(offset_seconds=offset.total_seconds())
 
 
 def primary_key(*columns: str) -> Expectation:
-    """No two rows share these columns, and none of them is null."""
+    """These columns are unique together, and none of them is null."""
     return Expectation(op=Op.PRIMARY_KEY, operand=list(_some(columns)))
 
 
 def group_by(*columns: str) -> Groups:
+    """Rows grouped by columns, as in `E.group_by("day").count().lte(10)`."""
     return Groups(_some(columns))
 
 
 def schema() -> Schema:
+    """The schema, as in `E.schema().contains({"id": "bigint"})`."""
     return Schema()
 
 
 def all(*expectations: Expectation) -> Expectation:
+    """All expectations hold."""
     return Expectation(op=Op.ALL, parts=_expectations(expectations))
 
 
 def any(*expectations: Expectation) -> Expectation:
+    """At least one expectation holds."""
     return Expectation(op=Op.ANY, parts=_expectations(expectations))
 
 
 def negate(expectation: Expectation) -> Expectation:
+    """The expectation does not hold."""
     return Expectation(op=Op.NEGATE, parts=_expectations((expectation,)))
 
 
@@ -183,14 +195,14 @@ def _of_schema(op: Op, columns: Mapping[str, Any]) -> Expectation:
 
 def _some(columns: tuple[str, ...]) -> tuple[str, ...]:
     if not columns:
-        raise calling_place().refuse("name at least one column")
+        raise calling_location().error("give at least one column")
     return columns
 
 
 def _expectations(parts: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
     for part in parts:
         if not isinstance(part, Expectation):
-            raise calling_place().refuse(
-                f"{part!r} is not an expectation: compare it with something, as in E.col('x').gt(0)"
+            raise calling_location().error(
+                f"{part!r} is not an expectation: compare it with a value, as in E.col('x').gt(0)"
             )
     return parts

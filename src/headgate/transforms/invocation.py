@@ -1,4 +1,4 @@
-"""Calls a transform's function, with the user's errors kept as the user wrote them."""
+"""Calls the function of a transform in a job, and locates errors in user code."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a function ended: the outputs it wrote, or that it asked to publish nothing."""
+    """Result of a function: the outputs that it wrote, or that it aborted the job."""
 
     written: tuple[str, ...]
     aborted: bool
-    # Of the written ones: those whose last word was to replace all that was there.
+    # Written outputs whose last write mode was `replace`.
     replaced: tuple[str, ...] = ()
 
 
@@ -36,7 +36,7 @@ def run_transform(
     outputs: Mapping[str, TransformOutput],
     ctx: TransformContext,
 ) -> Outcome:
-    """Runs the function once; an output it left unwritten is an error unless it may."""
+    """Call the function once; raise for unwritten outputs unless `allow_empty` is set."""
     try:
         if transform.style.returns:
             _run_returning(transform, inputs, outputs, ctx)
@@ -53,8 +53,8 @@ def run_transform(
         raise NothingWritten(
             transform=f"{transform.module}.{transform.name}",
             outputs=unwritten,
-            file=transform.place.file,
-            line=transform.place.line,
+            file=transform.location.file,
+            line=transform.location.line,
         )
     written = tuple(name for name, output in outputs.items() if output.written)
     replaced = tuple(name for name in written if outputs[name].replaces)
@@ -74,7 +74,7 @@ def _run_returning(
     result = _call(transform, frames, ctx)
     if result is None or ctx.aborted:
         return
-    # What a pandas DataFrame has and Spark's has not, and the other way round.
+    # Only pandas DataFrames have `iloc`, only Spark DataFrames have `schema`.
     if not hasattr(result, "iloc" if in_pandas else "schema"):
         kind = "pandas DataFrame" if in_pandas else "DataFrame"
         raise TypeError(
@@ -95,7 +95,7 @@ def _call(transform: Transform, given: Mapping[str, Any], ctx: TransformContext)
 
 
 def bound_parameters(transform: Transform, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Each declared parameter with its value of this build, or with its default."""
+    """Return each declared parameter with its value in this build, or with its default."""
     return {
         name: parameter.bind(values[name]) if name in values else parameter
         for name, parameter in transform.parameters.items()
@@ -103,8 +103,8 @@ def bound_parameters(transform: Transform, values: Mapping[str, Any]) -> dict[st
 
 
 def user_code_failed(transform: Transform, error: Exception) -> UserCodeFailed:
-    """The error with its traceback, at the innermost line of the user's project."""
-    own = (transform.place.file, transform.place.line)
+    """Return the error with its traceback, at the innermost line of the user's project."""
+    own = (transform.location.file, transform.location.line)
     file, line = users_line(error.__traceback__) or own
     return UserCodeFailed(
         doing=f"{transform.module}.{transform.name}",
@@ -116,7 +116,7 @@ def user_code_failed(transform: Transform, error: Exception) -> UserCodeFailed:
 
 
 def users_line(trace: TracebackType | None) -> tuple[str, int] | None:
-    """The innermost line that is neither Python's, nor an installed package's, nor ours."""
+    """Return the innermost line outside the standard library, installed packages and Headgate."""
     found = None
     for frame, line in traceback.walk_tb(trace):
         file = frame.f_code.co_filename

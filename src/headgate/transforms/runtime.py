@@ -1,4 +1,4 @@
-"""What a transform's function is handed while it runs; reading and writing are injected."""
+"""Arguments of a transform's function while it runs; callables that read and write are injected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO, Any, Protocol, TypeAlias, TypeVar
 from headgate.errors import Invalid
 from headgate.model.names import DatasetName
 
-# pyspark.sql's classes, classic or Connect; named here without importing Spark.
+# Classes of pyspark.sql, classic or Connect, named without importing Spark.
 DataFrame: TypeAlias = Any
 SparkSession: TypeAlias = Any
 
@@ -18,7 +18,7 @@ _Mode = TypeVar("_Mode", bound=enum.StrEnum)
 
 
 class ReadMode(enum.StrEnum):
-    """Which rows: added since the last run, those before that, or all there are now."""
+    """Rows to read: those added since the last run, those before it, or all current rows."""
 
     ADDED = "added"
     PREVIOUS = "previous"
@@ -26,7 +26,7 @@ class ReadMode(enum.StrEnum):
 
 
 class WriteMode(enum.StrEnum):
-    """What a write does to what is there: replaces it, changes it, or only adds to it."""
+    """Effect of a write on existing data: replace it, modify it, or append to it."""
 
     REPLACE = "replace"
     MODIFY = "modify"
@@ -35,7 +35,7 @@ class WriteMode(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """How a DataFrame is laid out when it is written."""
+    """Mode and layout of a write."""
 
     mode: WriteMode = WriteMode.REPLACE
     partition_cols: tuple[str, ...] = ()
@@ -45,14 +45,16 @@ class WriteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FileStatus:
+    """Path, size and modification time of a file."""
+
     path: str
     size: int
-    # Milliseconds since 1970, as file systems of Spark report it.
+    # Milliseconds since 1970, as Hadoop file systems report it.
     modified: int
 
 
 class FileSystem(Protocol):
-    """The files of a files dataset, as one transform may see them."""
+    """Files of a `files` dataset that a transform may read or write."""
 
     def ls(
         self, glob: str | None = None, regex: str = ".*", show_hidden: bool = False
@@ -65,7 +67,7 @@ class FileSystem(Protocol):
 
 
 class TransformInput:
-    """An input inside a running job."""
+    """An input of a running job."""
 
     def __init__(
         self,
@@ -88,24 +90,29 @@ class TransformInput:
 
     @property
     def path(self) -> str:
-        """The dataset's name."""
+        """Name of the dataset."""
         return str(self.dataset) if self.dataset else self.alias
 
     def dataframe(self, mode: str | None = None) -> DataFrame:
-        """The rows: all of them, or in an incremental run those added since the last one."""
+        """Return the rows: by default all, or in an incremental run those added since the last.
+
+        :param mode: `"added"`, `"previous"` or `"current"`.
+        """
         return self._read(_mode(ReadMode, mode, self._default_mode))
 
     def pandas(self, mode: str | None = None) -> Any:
+        """Return the rows as a pandas DataFrame."""
         return self.dataframe(mode).toPandas()
 
     def filesystem(self, mode: str | None = None) -> FileSystem:
+        """Return the files of a `files` dataset."""
         if self._filesystem is None:
             raise Invalid(f"{self.path} is a table: read it with {self.alias}.dataframe().")
         return self._filesystem(_mode(ReadMode, mode, self._default_mode))
 
 
 class TransformOutput:
-    """An output inside a running job; what is written shows only when the job publishes."""
+    """An output of a running job; readers see written data after the job publishes."""
 
     def __init__(
         self,
@@ -132,7 +139,7 @@ class TransformOutput:
 
     @property
     def path(self) -> str:
-        """The dataset's name."""
+        """Name of the dataset."""
         return str(self.dataset) if self.dataset else self.alias
 
     def write_dataframe(
@@ -143,7 +150,7 @@ class TransformOutput:
         sort_by: Sequence[str] | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """Writes a DataFrame; what is not said here is as the Output declares it."""
+        """Write a DataFrame; arguments override the layout that the `Output` declares."""
         declared = self._declared
         self._write(
             df,
@@ -159,12 +166,13 @@ class TransformOutput:
         self.mark_written()
 
     def write_pandas(self, frame: Any) -> None:
+        """Write a pandas DataFrame."""
         if self._from_pandas is None:
             raise Invalid(f"{self.path}: pandas cannot be written here; use write_dataframe().")
         self.write_dataframe(self._from_pandas(frame))
 
     def dataframe(self, mode: str | None = None, schema: Any = None) -> DataFrame:
-        """What the output holds: `current`, or `previous` and `added` in an incremental run."""
+        """Return the output's rows: `current`, or `previous` and `added` in an incremental run."""
         if self._read is None:
             raise Invalid(
                 f"{self.path} cannot be read back here; declare the transform @incremental."
@@ -172,16 +180,16 @@ class TransformOutput:
         return self._read(_mode(ReadMode, mode, ReadMode.CURRENT), schema)
 
     def set_mode(self, mode: str) -> None:
-        """`replace`, `modify` or `append`: what the next write does to what is there."""
+        """Set the mode of the next write: `replace`, `modify` or `append`."""
         self._write_mode = _mode(WriteMode, mode, WriteMode.REPLACE)
 
     @property
     def replaces(self) -> bool:
-        """Whether what is written stands in place of all that was there."""
+        """True if the next write replaces existing data."""
         return self._write_mode is WriteMode.REPLACE
 
     def filesystem(self, mode: str | None = None) -> FileSystem:
-        """The files that this job writes; `previous`: those that were there, to be read."""
+        """Return the files that this job writes; with `previous`, those before the run to read."""
         if self._filesystem is None:
             raise Invalid(
                 f"{self.path} is a table: write it with {self.alias}.write_dataframe(df), or "
@@ -190,13 +198,13 @@ class TransformOutput:
         return self._filesystem(_mode(ReadMode, mode, ReadMode.CURRENT))
 
     def mark_written(self) -> None:
-        """Says that it was written by other means, such as SQL."""
+        """Mark the output as written by other means, such as SQL."""
         self.written = True
 
 
 @dataclass(kw_only=True)
 class TransformContext:
-    """What a function learns of the job it runs in, if it has a parameter `ctx`."""
+    """The job in which a function runs, passed to its parameter `ctx`."""
 
     spark_session: SparkSession = None
     is_incremental: bool = False
@@ -206,7 +214,7 @@ class TransformContext:
     aborted: bool = False
 
     def abort_job(self) -> None:
-        """The job ends well but publishes nothing; the function goes on until it returns."""
+        """End the job successfully without publishing; the function runs until it returns."""
         self.aborted = True
 
 
@@ -217,4 +225,4 @@ def _mode(kind: type[_Mode], given: str | None, default: _Mode) -> _Mode:
         return kind(given)
     except ValueError as error:
         known = ", ".join(member.value for member in kind)
-        raise Invalid(f"there is no mode {given!r}; there are {known}.") from error
+        raise Invalid(f"{given!r} is not a mode; use one of {known}.") from error

@@ -1,4 +1,8 @@
-"""Which stored objects are needed by what the catalog keeps."""
+"""Reachability of stored objects: the mark phase of cleanup, and the rule for each object.
+
+An object is needed if a retained version, an OPEN transaction or a JobSpec names it. Files outside
+the warehouse belong to the owner of the registered table, so they are neither read nor deleted.
+"""
 
 from __future__ import annotations
 
@@ -11,53 +15,62 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.catalog.garbage_collection import ObjectMark
-from headgate.errors import Invalid, NotFound, StorageUnavailable
+from headgate.errors import NotFound, StorageUnavailable
 from headgate.files.objects import Digest, in_parallel, key_of
 from headgate.files.tree import EMPTY
-from headgate.files.trees import FileTrees
+from headgate.files.tree_store import FileTrees
 from headgate.model.ids import Instant
 from headgate.model.nouns import DatasetKind
-from headgate.model.ports import ObjectInfo, ObjectStore
-from headgate.storage.keys import key_below
-from headgate.tables.named_files import ManifestRef, Named, get_below, named_by, open_manifests
+from headgate.model.object_store import ObjectInfo, ObjectStore
+from headgate.storage.address import key_below
+from headgate.tables.referenced_files import (
+    ManifestRef,
+    References,
+    get_below,
+    open_manifests,
+    references_of,
+)
 from headgate.tables.versions import TableVersions
 
 if TYPE_CHECKING:
-    from headgate.spark.workplace import SparkSession
+    from headgate.spark.session import SparkSession
 
-
-# A trial of the store: whether it can be written, read and deleted, and what its clock says.
 
 # At the top, so that no directory is left behind on a local disk.
-PREFIX = ".headgate-probe-"
+_PROBE_PREFIX = ".headgate-probe-"
 
 
 def probe(objects: ObjectStore) -> ObjectInfo:
-    """Writes an object, reads it back and deletes it; `StorageUnavailable` where that fails."""
-    key = f"{PREFIX}{secrets.token_hex(8)}"
+    """Write an object, read it back and delete it; raise `StorageUnavailable` if that fails.
+
+    The result has the store's current time.
+    """
+    key = f"{_PROBE_PREFIX}{secrets.token_hex(8)}"
     content = secrets.token_bytes(16)
     objects.put(key, content)
     try:
         found = objects.find(key)
         if found is None or objects.get(key) != content:
-            raise StorageUnavailable(where=objects.url, reason="it lost what was just written")
+            raise StorageUnavailable(
+                where=objects.url, reason="it does not return an object that was just written"
+            )
     finally:
         objects.delete([key])
     return found
 
 
-# What becomes of one stored object; pure.
+# --- rule -----------------------------------------------------------------------------------
 
 _OBJECT = re.compile(r"objects/sha256/([0-9a-f]{2})/([0-9a-f]{62})\Z")
 _BUNDLE = re.compile(r"bundles/([0-9a-f]{64})\.zip\Z")
-# A dataset's own directory, also of one that was staged and never came to be.
+# A dataset's own directory, also of a dataset that was staged and never created.
 _TABLE = re.compile(r"tables/d-[0-9a-z]+/.+\Z", re.DOTALL)
 # Hadoop's local file system writes a checksum beside each file.
 _CHECKSUM = re.compile(r"(.*/)\.([^/]+)\.crc\Z", re.DOTALL)
 
 
 class Kind(enum.StrEnum):
-    """What a key says about who wrote it."""
+    """Kind of an object, by its key."""
 
     OBJECT = "object"
     BUNDLE = "bundle"
@@ -66,13 +79,13 @@ class Kind(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Fate(enum.StrEnum):
-    """What cleanup does with an object; all but the last two leave it where it is."""
+class Disposition(enum.StrEnum):
+    """Decision of cleanup about an object; the value is the reason in its report."""
 
     NEEDED = "a version that is not condemned needs it"
-    YOUNG = "it is younger than the grace"
-    WAITING = "it was condemned too short a time ago"
-    UNSURE = "a table version lies outside this warehouse, so it is not known what is needed"
+    YOUNG = "it is younger than the grace period"
+    WAITING = "it is condemned, and its sweep is not due yet"
+    UNSURE = "a table version is outside this warehouse, so the needed files are not known"
     FOREIGN = "Headgate did not write it"
     SPARE = "it was condemned and is needed again"
     CONDEMN = "nothing needs it"
@@ -80,34 +93,34 @@ class Fate(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The moments that decide: by the store's clock, and by the database's."""
+class Cutoffs:
+    """Times that decide."""
 
-    # Younger by the store's clock: never condemned.
+    # By the store's clock: an object modified since is not condemned.
     young_since: Instant
-    # Condemned later by the database's clock: not swept yet.
+    # By the database's clock: an object condemned since is not swept.
     fresh_since: Instant
 
 
 def read_key(key: str) -> tuple[Kind, str | None]:
-    """The kind of a key, and the digest that it stands for."""
+    """Return the kind of a key, and the digest in it."""
     if match := _OBJECT.match(key):
         return Kind.OBJECT, match[1] + match[2]
     if match := _BUNDLE.match(key):
         return Kind.BUNDLE, match[1]
-    if key.startswith(PREFIX):
+    if key.startswith(_PROBE_PREFIX):
         return Kind.PROBE, None
     return (Kind.TABLE if _TABLE.match(key) else Kind.UNKNOWN), None
 
 
 def table_file_of(key: str) -> str:
-    """The key of the table's file that a key belongs to: itself, or what it is a checksum of."""
+    """Return the key itself or, of a checksum file, the key of its table file."""
     match = _CHECKSUM.match(key)
     return match[1] + match[2] if match else key
 
 
 def name_kind(kind: Kind, key: str) -> str:
-    """What a key holds, in a word for a report."""
+    """Return the kind of file of a key, for a report."""
     if kind is not Kind.TABLE:
         return kind
     directory, _, name = table_file_of(key).rpartition("/")
@@ -126,34 +139,31 @@ def decide(
     needed: bool | None,
     modified_at: Instant,
     condemned_at: Instant | None,
-    limits: Limits,
-) -> Fate:
-    """The rule: needed objects stay, others are condemned when old, and swept a day later."""
+    cutoffs: Cutoffs,
+) -> Disposition:
+    """Keep needed objects; condemn others when they are old, and sweep them a day later."""
     if kind is Kind.UNKNOWN:
-        return Fate.FOREIGN
+        return Disposition.FOREIGN
     if needed is None:
-        return Fate.UNSURE
+        return Disposition.UNSURE
     if needed:
-        return Fate.NEEDED if condemned_at is None else Fate.SPARE
-    if modified_at >= limits.young_since:
-        # Also where it is condemned: then it was swept before, and somebody stored it anew.
-        return Fate.YOUNG
+        return Disposition.NEEDED if condemned_at is None else Disposition.SPARE
+    if modified_at >= cutoffs.young_since:
+        # Also if it is condemned: then it was swept, and a writer has stored it again.
+        return Disposition.YOUNG
     if condemned_at is None:
-        return Fate.CONDEMN
-    return Fate.SWEEP if condemned_at <= limits.fresh_since else Fate.WAITING
+        return Disposition.CONDEMN
+    return Disposition.SWEEP if condemned_at <= cutoffs.fresh_since else Disposition.WAITING
 
 
-# Which stored files the tables of a store need: each manifest is read once, however many share it.
-#
-# Files outside the warehouse belong to whoever registered their table: they are passed over, and so
-# are the manifests among them, which name nothing of ours.
+# --- files of tables ------------------------------------------------------------------------
 
-# Manifests in, the addresses of the files out that they name; in any order, some of them twice.
+# Returns the addresses of the files that manifests name, in any order and with repetitions.
 MarkManifests = Callable[[Sequence[ManifestRef]], Iterable[str]]
 
 
 class TableFiles:
-    """Reads what versions need, keeping in mind which manifests it has read before."""
+    """Files that table versions need; reads each manifest once, however many versions share it."""
 
     def __init__(
         self, objects: ObjectStore, *, since: Instant, mark: MarkManifests | None = None
@@ -167,17 +177,17 @@ class TableFiles:
         self._manifests_seen: set[str] = set()
         self._named: set[str] = set()
 
-    def apart(self) -> TableFiles:
-        """The same, with nothing in mind yet, for one version to be looked at by itself."""
+    def fresh(self) -> TableFiles:
+        """Return a reader without the results of earlier calls."""
         return TableFiles(self._objects, since=self._since)
 
     def is_ours(self, location: str) -> bool:
         return key_below(self._objects.url, location) is not None
 
     def needed(self, roots: Collection[str]) -> set[str]:
-        """The keys of all files that these versions need, and those of earlier calls too.
+        """Return the keys of all files that these versions, and those of earlier calls, need.
 
-        What cannot be read raises: nothing may be swept while it is unknown what it names.
+        Raise if metadata cannot be read: nothing may be swept while its references are unknown.
         """
         new = set(roots) - self._roots_seen
         if not new:
@@ -206,25 +216,23 @@ class TableFiles:
             if key is not None:
                 self._named.add(key)
 
-    def _named_by(self, location: str) -> Named:
-        return named_by(self._versions.read(location).metadata)
+    def _named_by(self, location: str) -> References:
+        return references_of(self._versions.read(location).metadata)
 
 
 def mark_here(objects: ObjectStore, manifests: Sequence[ManifestRef]) -> Iterator[str]:
-    """Reads manifests in this process; threads wait for the storage."""
+    """Read manifests in this process, in threads that wait for the storage."""
     for paths in in_parallel(open_manifests(partial(get_below, objects)).paths, manifests):
         yield from paths
 
 
-# Where the manifests of tables are read: here, or by Spark where there are very many.
-
-# One process reads about 8 MiB of manifests in a second (some 45,000 files), and Spark takes ten
-# seconds to start: from a minute's work on, it pays.
+# One process reads about 8 MiB of manifests per second (some 45,000 files), and Spark takes ten
+# seconds to start: from about a minute's work on, Spark is faster.
 SPARK_FROM_BYTES = 512 * 1024 * 1024
 
 
 class Marking(enum.StrEnum):
-    """Who reads the manifests."""
+    """Engine that reads the manifests."""
 
     AUTO = "auto"
     PYTHON = "python"
@@ -237,7 +245,7 @@ def choose_marking(
     options: Mapping[str, str],
     session: Callable[[], SparkSession],
 ) -> MarkManifests:
-    """A way to read manifests; Spark is started only once it is known to be wanted."""
+    """Return a reader of manifests, which starts Spark only for a large amount."""
 
     def mark(manifests: Sequence[ManifestRef]) -> Iterable[str]:
         size = sum(manifest.length for manifest in manifests)
@@ -246,28 +254,28 @@ def choose_marking(
             return mark_here(objects, manifests)
         from headgate.spark.maintenance import mark_on_spark  # noqa: PLC0415 - Arrow is an optional extra
 
-        # Of a whole environment only what reaches the storage goes to the workers.
+        # Only the storage credentials of the environment go to the workers.
         credentials = {name: value for name, value in options.items() if name.startswith("AWS_")}
         return mark_on_spark(session(), objects.url, credentials, manifests)
 
     return mark
 
 
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+# --- needed objects -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needed:
-    """Digests of objects and of bundles, and whole locations where only those are known."""
+    """Needed objects: digests, and locations of working versions."""
 
     objects: Collection[str]
     bundles: Collection[str]
     locations: Collection[str]
-    # Keys of the files of tables; None where it cannot be known which are needed.
+    # Keys of table files; None if they cannot be known.
     tables: Collection[str] | None
 
     def holds(self, key: str, location: str) -> bool | None:
-        """Whether an object is needed; None where nobody can tell."""
+        """Return True if an object is needed, None if that cannot be known."""
         if location in self.locations:
             return True
         kind, digest = read_key(key)
@@ -280,7 +288,7 @@ class Needed:
 
 @dataclass(frozen=True, kw_only=True)
 class Readers:
-    """What it takes to find out what content needs."""
+    """Readers of the references in stored content."""
 
     objects: ObjectStore
     trees: FileTrees
@@ -288,34 +296,30 @@ class Readers:
 
 
 def find_needed(readers: Readers, mark: ObjectMark, before: ObjectMark | None = None) -> Needed:
-    """All that these versions hold, and all that OPEN transactions, intents and JobSpecs name.
+    """Return all that versions, OPEN transactions and JobSpecs need.
 
-    With `before`, only what came on top of that. Content that cannot be read raises: nothing may
-    be swept while it is unknown what it needs.
+    With `before`, only the versions added since. Raise if content cannot be read: nothing may be
+    swept while its references are unknown.
     """
     trees = readers.trees
     roots = mark.roots - (before.roots if before else frozenset())
     digests: set[str] = set(trees.references(Digest(root) for root in sorted(roots)))
-    for word in mark.named - mark.roots:
-        if _DIGEST.match(word):
-            digests.add(word)
-            digests |= _tree_to_come(trees, Digest(word))
     tables = mark.tables - (before.tables if before else frozenset())
     is_known = all(readers.tables.is_ours(root) for root in mark.tables)
     return Needed(
         objects=digests,
         bundles=mark.bundles,
-        locations=mark.working | mark.named,
+        locations=mark.working,
         tables=readers.tables.needed(tables) if is_known else None,
     )
 
 
-def find_whole(readers: Readers, kind: DatasetKind, root: str) -> list[str] | None:
-    """The locations of all that a version needs, or None if some of it is not there."""
+def find_complete(readers: Readers, kind: DatasetKind, root: str) -> list[str] | None:
+    """Return the locations of all that a version needs, or None if a part is missing."""
     objects = readers.objects
     try:
         if kind is DatasetKind.TABLE:
-            keys = sorted(readers.tables.apart().needed([root]))
+            keys = sorted(readers.tables.fresh().needed([root]))
         else:
             digests = sorted(set(readers.trees.references([Digest(root)])) - {EMPTY})
             keys = [key_of(digest) for digest in digests]
@@ -324,11 +328,3 @@ def find_whole(readers: Readers, kind: DatasetKind, root: str) -> list[str] | No
     if not all(in_parallel(lambda key: objects.find(key) is not None, keys)):
         return None
     return [f"{objects.url}/{key}" for key in keys]
-
-
-def _tree_to_come(trees: FileTrees, digest: Digest) -> set[str]:
-    """What an intent's tree needs; nothing where the digest is not that of a tree."""
-    try:
-        return set(trees.references([digest]))
-    except (NotFound, Invalid):
-        return set()

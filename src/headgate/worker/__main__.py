@@ -1,4 +1,4 @@
-"""`python -m headgate.worker ORDER`: what `headgate task start` becomes."""
+"""Worker process of `headgate task start`, run as `python -m headgate.worker ORDER`."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from headgate.conductor import ConductorClient
 from headgate.errors import HeadgateError, Invalid
 from headgate.tasks.definitions import load_tasks, parse_target
 from headgate.tasks.supervisor import PROCESS
-from headgate.worker.dispatch import Capacity, Duty, Worker
+from headgate.worker.dispatch import Capacity, Worker, WorkerContext
 
 _FAILED = 1
 
 
-def main(words: list[str]) -> int:
-    """Works until a signal; 0 where it drained, else the exit code that the order names."""
-    order = orjson.loads(words[0])
+def main(arguments: list[str]) -> int:
+    """Run the worker; return 0 after a drain, or the exit code of the error."""
+    order = orjson.loads(arguments[0])
     try:
         work(order)
     except HeadgateError as error:
-        _say({"event": "failed", **error.to_json()})
-        _tell(order, error.to_json())
+        _log({"event": "failed", **error.to_json()})
+        _print_result(order, error.to_json())
         codes: Mapping[str, int] = order["exit_codes"]
-        named = (codes[c.__name__] for c in type(error).__mro__ if c.__name__ in codes)
-        return next(named, _FAILED)
-    _tell(order, {"drained": True})
+        found = (codes[c.__name__] for c in type(error).__mro__ if c.__name__ in codes)
+        return next(found, _FAILED)
+    _print_result(order, {"drained": True})
     return 0
 
 
 def work(order: Mapping[str, Any], *, command: Sequence[str] = PROCESS) -> None:
-    """Opens the store, connects, and polls until a signal comes."""
+    """Open the store, connect to Conductor and poll until a signal arrives."""
     target = parse_target(order["target"])
     directory = Path.cwd()
     tasks = load_tasks(target, directory)
@@ -46,33 +46,33 @@ def work(order: Mapping[str, Any], *, command: Sequence[str] = PROCESS) -> None:
         url = hg.settings.conductor_url
         if url is None:
             raise Invalid(
-                "no Conductor is configured: set [conductor] url in headgate.toml, or "
+                "no Conductor URL is configured. Set [conductor] url in headgate.toml, or "
                 "HEADGATE_CONDUCTOR_URL."
             )
-        duty = Duty(
-            place=replace(hg.task_place, command=command),
+        context = WorkerContext(
+            host=replace(hg.task_host, command=command),
             client=ConductorClient(url),
             worker=f"{socket.gethostname()}-{os.getpid()}",
             directory=directory,
             module=target.module,
-            say=_say,
+            log=_log,
         )
         Worker(
-            duty,
+            context,
             tasks,
             Capacity(slots=order["slots"], drain_seconds=order["drain_seconds"]),
         ).run()
 
 
-def _tell(order: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-    """How it ended, as the one document of a command that was asked for JSON."""
+def _print_result(order: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+    """Print the result on stdout if the command has `--json`."""
     if order.get("json"):
         sys.stdout.write(orjson.dumps(dict(document), default=str).decode() + "\n")
         sys.stdout.flush()
 
 
-def _say(line: Mapping[str, Any]) -> None:
-    """For people and for whoever collects logs: one line of JSON on stderr."""
+def _log(line: Mapping[str, Any]) -> None:
+    """Write one line of JSON to stderr."""
     sys.stderr.write(orjson.dumps(dict(line), default=str).decode() + "\n")
     sys.stderr.flush()
 

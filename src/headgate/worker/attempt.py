@@ -1,4 +1,4 @@
-"""The process of one attempt: it is told what to do on stdin, and says how it went."""
+"""Process of one attempt: reads its order from stdin, sends messages to its supervisor."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from headgate.store.embedded import Store
 from headgate.tasks.attempt_directory import AttemptLog
 from headgate.tasks.declare import TaskDefinition
 from headgate.tasks.definitions import load_task, parse_target
-from headgate.tasks.lifecycle import Surroundings, run_attempt
+from headgate.tasks.lifecycle import AttemptEnvironment, run_attempt
 from headgate.tasks.messages import (
-    ANSWER,
-    ASKED,
-    ENDED,
-    REFUSAL,
-    SAID,
+    FENCE_ERROR,
+    FENCE_REPLY,
+    FENCE_REQUEST,
+    LOG_LINE,
+    OUTCOME,
     Order,
     Outcome,
     failed,
@@ -36,123 +36,117 @@ from headgate.tasks.messages import (
 )
 from headgate.tasks.ports import TableWork, TaskInput
 
-# A process that must not outlive the one that started it.
-
 _PR_SET_PDEATHSIG = 1
-ORPHANED = 70
+_ORPHANED_EXIT_CODE = 70
+# Fail closed if the supervisor does not reply in this time.
+_REPLY_SECONDS = 60.0
 
 
-def die_with_parent(parent: int) -> None:
-    """From here on the system kills this process as soon as the thread that started it is gone.
+def _die_with_parent(parent: int) -> None:
+    """Let the system kill this process when the thread that started it ends (Linux).
 
-    The pipe from the parent does the same where the system does not.
+    Elsewhere the process exits when its pipe from the supervisor closes.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent and os.getppid() != parent:
-        # It was gone before the wish was known.
-        os._exit(ORPHANED)
-
-
-# A supervisor that takes longer is not there any more, or cannot say: fail closed.
-_ANSWER_SECONDS = 60.0
+        # The parent ended before prctl.
+        os._exit(_ORPHANED_EXIT_CODE)
 
 
 class Supervisor:
-    """The process that gave the order, at the other end of two pipes."""
+    """Connection to the supervisor over two pipes."""
 
-    def __init__(self, told: BinaryIO, tell_fd: int) -> None:
-        self._told = told
-        self._tell_fd = tell_fd
+    def __init__(self, replies: BinaryIO, message_fd: int) -> None:
+        self._pipe = replies
+        self._message_fd = message_fd
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._answers: queue.Queue[Mapping[str, Any]] = queue.Queue()
+        self._replies: queue.Queue[Mapping[str, Any]] = queue.Queue()
 
     def listen(self) -> None:
-        """Hears answers from now on; when the pipe ends, so does this process, at once."""
-        threading.Thread(target=self._hear, name="supervisor", daemon=True).start()
+        """Read replies in a thread; exit the process when the pipe closes."""
+        threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
-    def say(self, line: Mapping[str, Any]) -> None:
-        self._send({SAID: line})
+    def log(self, line: Mapping[str, Any]) -> None:
+        self._send({LOG_LINE: line})
 
     def end(self, outcome: Outcome) -> None:
-        self._send({ENDED: outcome.to_json()})
+        self._send({OUTCOME: outcome.to_json()})
 
-    def ask(self) -> None:
-        """Asks the orchestrator's fence; an answer that does not come is a refusal."""
+    def check_fence(self) -> None:
+        """Check the orchestrator's fence; raise if it rejects or does not reply."""
         number = next(self._numbers)
-        self._send({ASKED: number})
+        self._send({FENCE_REQUEST: number})
         while True:
             try:
-                answer = self._answers.get(timeout=_ANSWER_SECONDS)
+                reply = self._replies.get(timeout=_REPLY_SECONDS)
             except queue.Empty:
                 raise Unavailable(
-                    "the supervisor did not say whether this attempt is still wanted; nothing was "
-                    "published."
+                    f"the supervisor did not reply to the fence request in {_REPLY_SECONDS:g} s; "
+                    "nothing was published."
                 ) from None
-            # One that came too late for its question is none to this one.
-            if answer[ANSWER] == number:
+            # Skip late replies to earlier requests.
+            if reply[FENCE_REPLY] == number:
                 break
-        refusal = answer[REFUSAL]
-        if refusal is not None:
-            raise _Refused(refusal)
+        if reply[FENCE_ERROR] is not None:
+            raise _FenceRefused(reply[FENCE_ERROR])
 
-    def _hear(self) -> None:
-        for line in self._told:
-            self._answers.put(orjson.loads(line))
-        os._exit(ORPHANED)
+    def _read(self) -> None:
+        for line in self._pipe:
+            self._replies.put(orjson.loads(line))
+        os._exit(_ORPHANED_EXIT_CODE)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         data = orjson.dumps(message, default=str) + b"\n"
         with self._lock:
             while data:
-                data = data[os.write(self._tell_fd, data) :]
+                data = data[os.write(self._message_fd, data) :]
 
 
-class _Refused(StaleAttempt):
-    """The orchestrator's own words, as the supervisor passed them on."""
+class _FenceRefused(StaleAttempt):
+    """Error of the supervisor's fence, with its code and message."""
 
-    def __init__(self, refusal: Mapping[str, str]) -> None:
-        super(StaleAttempt, self).__init__(refusal["message"])
-        self.code = refusal["code"]  # type: ignore[misc]
+    def __init__(self, error: Mapping[str, str]) -> None:
+        super(StaleAttempt, self).__init__(error["message"])
+        self.code = error["code"]  # type: ignore[misc]
 
 
 def main() -> int:
-    """Does the attempt that the first line of stdin asks for."""
-    told = sys.stdin.buffer
-    order = order_from_line(told.readline())
-    die_with_parent(order.parent)
-    supervisor = Supervisor(told, int(sys.argv[1]))
+    """Run the attempt of the order on the first line of stdin."""
+    order = order_from_line(sys.stdin.buffer.readline())
+    _die_with_parent(order.parent)
+    supervisor = Supervisor(sys.stdin.buffer, int(sys.argv[1]))
     supervisor.listen()
-    supervisor.end(_do(order, supervisor))
+    supervisor.end(_run(order, supervisor))
     return 0
 
 
-def _do(order: Order, supervisor: Supervisor) -> Outcome:
-    about = {
+def _run(order: Order, supervisor: Supervisor) -> Outcome:
+    fields = {
         "task": order.task,
         "task_key": order.key,
         "epoch": order.epoch,
         "execution": order.execution,
         **{f"orchestrator.{name}": value for name, value in order.labels.items()},
     }
-    log = AttemptLog(Path(order.log), about, supervisor.say)
+    log = AttemptLog(Path(order.log), fields, supervisor.log)
     try:
         definition = load_task(parse_target(order.target), Path(order.directory))
         store = _open_store(order)
     except Exception as error:
         outcome = failed(error)
-        log.say("attempt ended", level="error", **outcome.to_json())
+        log.write("attempt ended", level="error", **outcome.to_json())
         return outcome
     with store:
-        held = order.identity.held
+        handle = order.identity.handle
 
         def fence() -> None:
-            store.task_attempts.check(held)
-            if order.asks:
-                supervisor.ask()
+            store.task_attempts.check(handle)
+            if order.supervised_fence:
+                supervisor.check_fence()
 
-        around = Surroundings(
+        environment = AttemptEnvironment(
             identity=order.identity,
             root=Path(order.root),
             log=log,
@@ -161,15 +155,15 @@ def _do(order: Order, supervisor: Supervisor) -> Outcome:
             open_tables=partial(_open_tables, store, order),
             marker={"pid": os.getpid(), "parent": order.parent, "execution": order.execution},
         )
-        return run_attempt(definition, order.data, around)
+        return run_attempt(definition, order.data, environment)
 
 
 def _open_store(order: Order) -> Store:
-    """The store that the supervisor has open, once more in this process."""
+    """Open the supervisor's store in this process."""
     server = order.server
     if server is None:
         return Store(load_settings(Path(order.store)), recover_first=False)
-    from headgate.client.store import RemoteStore  # noqa: PLC0415  (slow, and seldom needed)
+    from headgate.client.store import RemoteStore  # noqa: PLC0415  (slow, and rarely needed)
 
     settings = load_settings(Path(order.store), server_url=server.url)
     return RemoteStore(with_server(settings, url=server.url, token=server.token))

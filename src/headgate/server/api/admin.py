@@ -9,59 +9,37 @@ from fastapi import Path, Query, Request
 
 from headgate import __version__
 from headgate.errors import Invalid
-from headgate.model.access import allow_handing_out
+from headgate.model.access import require_within
 from headgate.model.nouns import PublicationKind
-from headgate.server.api.conventions import (
-    CallerDependency,
-    Cursor,
-    JsonReply,
-    Limit,
-    documented,
-    following,
-    page,
-    router,
-)
-from headgate.server.api.models import (
-    CleanUp,
-    CleanupModel,
-    EventModel,
-    ExaminedModel,
-    NewToken,
-    NewTokenModel,
-    OperationModel,
-    PublicationModel,
-    Recover,
-    RecoveryModel,
-    StoreModel,
-    TokenModel,
-    TransactionModel,
-)
+from headgate.server.api import conventions as api
+from headgate.server.api import models
 from headgate.store.documents import Json, publication_wire, recovery_json, transaction_wire
 
 # Routes of the past: histories, publications, events, and what became of an operation.
 
-past_routes = router("past")
+past_routes = api.router("past")
 
 _NUMBER_DIGITS = 15
 
 
 @past_routes.get(
-    "/history/{dataset}", **documented("list_history", list[TransactionModel], paged=True)
+    "/history/{dataset}",
+    **api.documented("list_history", list[models.TransactionModel], paged=True),
 )
 def list_history(
-    caller: CallerDependency,
+    caller: api.CallerDependency,
     request: Request,
     dataset: str,
     branch: str | None = None,
     aborted: Annotated[bool, Query(alias="all", description="Also aborted ones.")] = False,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> JsonReply:
+    limit: api.Limit = 100,
+    cursor: api.Cursor = None,
+) -> api.JsonReply:
     """The transactions of a branch, newest first; of the primary one unless named."""
     store, skip = caller.looking(), _number(cursor)
     chosen = store.dataset(dataset).branch(branch or store.settings.builds.branch)
     found = chosen.history(aborted=aborted, limit=skip + limit + 1)[skip:]
-    return page(
+    return api.page(
         request,
         found,
         limit=limit,
@@ -70,17 +48,19 @@ def list_history(
     )
 
 
-@past_routes.get("/log", **documented("list_publications", list[PublicationModel], paged=True))
+@past_routes.get(
+    "/log", **api.documented("list_publications", list[models.PublicationModel], paged=True)
+)
 def list_publications(
-    caller: CallerDependency,
+    caller: api.CallerDependency,
     request: Request,
     actor: str | None = None,
     dataset: str | None = None,
     branch: str | None = None,
     kind: PublicationKind | None = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> JsonReply:
+    limit: api.Limit = 100,
+    cursor: api.Cursor = None,
+) -> api.JsonReply:
     """Publications, newest first: everything that changed what a branch shows."""
     found = caller.looking().publications(
         actor=actor,
@@ -90,46 +70,69 @@ def list_publications(
         limit=limit + 1,
         before=_number(cursor) if cursor is not None else None,
     )
-    return page(
+    return api.page(
         request, found, limit=limit, cursor=lambda one: str(one.number), to=publication_wire
     )
 
 
-@past_routes.get("/log/{number}", **documented("show_publication", PublicationModel))
+@past_routes.get("/log/{number}", **api.documented("show_publication", models.PublicationModel))
 def show_publication(
-    caller: CallerDependency, number: Annotated[int, Path(ge=1, lt=2**53)]
-) -> JsonReply:
+    caller: api.CallerDependency, number: Annotated[int, Path(ge=1, lt=2**53)]
+) -> api.JsonReply:
     """One publication with its moves."""
-    return JsonReply(publication_wire(caller.looking().publication(number)))
+    return api.JsonReply(publication_wire(caller.looking().publication(number)))
 
 
-@past_routes.get("/events", **documented("list_events", list[EventModel], paged=True))
+@past_routes.get("/events", **api.documented("list_events", list[models.EventModel], paged=True))
 def list_events(
-    caller: CallerDependency,
+    caller: api.CallerDependency,
     request: Request,
     actor: str | None = None,
     dataset: str | None = None,
     branch: str | None = None,
     kind: str | None = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> JsonReply:
+    limit: api.Limit = 100,
+    cursor: api.Cursor = None,
+) -> api.JsonReply:
     """What was recorded and is no publication, newest first: recoveries, refusals, protections."""
     skip = _number(cursor)
     found = caller.looking().events(
         actor=actor, dataset=dataset, branch=branch, kind=kind, limit=limit + 1, skip=skip
     )
-    return page(
+    return api.page(
         request, found, limit=limit, cursor=lambda _: str(skip + limit), to=lambda event: event
     )
 
 
-@past_routes.get("/status/{key:path}", **documented("status", OperationModel))
+@past_routes.get(
+    "/recoveries",
+    **api.documented("list_recoveries", list[models.RecoveryAuditModel], paged=True),
+)
+def list_recoveries(
+    caller: api.CallerDependency,
+    request: Request,
+    actor: str | None = None,
+    kind: str | None = None,
+    limit: api.Limit = 100,
+    cursor: api.Cursor = None,
+) -> api.JsonReply:
+    """The audit of recovery, newest first: what it settled, whose work it was, and how it ended."""
+    skip = _number(cursor)
+    found = caller.looking().recoveries(actor=actor, kind=kind, limit=limit + 1, skip=skip)
+    return api.page(
+        request, found, limit=limit, cursor=lambda _: str(skip + limit), to=lambda row: row
+    )
+
+
+@past_routes.get("/status/{key:path}", **api.documented("status", models.OperationModel))
 def status(
-    caller: CallerDependency, key: str, branch: str | None = None, kind: str | None = None
-) -> JsonReply:
+    caller: api.CallerDependency,
+    key: str,
+    branch: str | None = None,
+    kind: str | None = None,
+) -> api.JsonReply:
     """What became of an operation, by its idempotency key; 404 says that nothing was committed."""
-    return JsonReply(caller.looking().status(key, branch=branch, kind=kind))
+    return api.JsonReply(caller.looking().status(key, branch=branch, kind=kind))
 
 
 def _number(cursor: str | None) -> int:
@@ -142,54 +145,57 @@ def _number(cursor: str | None) -> int:
 
 # Routes of tokens: list, create and revoke; for admins.
 
-token_routes = router("tokens")
+token_routes = api.router("tokens")
 
 
-@token_routes.get("/tokens", **documented("list_tokens", list[TokenModel], paged=True))
+@token_routes.get("/tokens", **api.documented("list_tokens", list[models.TokenModel], paged=True))
 def list_tokens(
-    caller: CallerDependency, request: Request, limit: Limit = 100, cursor: Cursor = None
-) -> JsonReply:
+    caller: api.CallerDependency,
+    request: Request,
+    limit: api.Limit = 100,
+    cursor: api.Cursor = None,
+) -> api.JsonReply:
     """Tokens, oldest first, and what they stand for; never the tokens themselves."""
 
     def key(token: Json) -> str:
         return f"{token['created_at']} {token['id']}"
 
     with caller.acting() as store:
-        rest = following(sorted(store.tokens(), key=key), cursor, key=key)
-        return page(request, rest, limit=limit, cursor=key, to=lambda token: token)
+        rest = api.following(sorted(store.tokens(), key=key), cursor, key=key)
+        return api.page(request, rest, limit=limit, cursor=key, to=lambda token: token)
 
 
-@token_routes.post("/tokens", **documented("create_token", NewTokenModel, status=201))
-def create_token(caller: CallerDependency, body: NewToken) -> JsonReply:
+@token_routes.post("/tokens", **api.documented("create_token", models.NewTokenModel, status=201))
+def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.JsonReply:
     """A new token, shown only in this reply."""
     with caller.acting() as store:
-        allow_handing_out(caller.grant, body.branches)
+        require_within(caller.grant, body.branches)
         made = store.create_token(
             actor=body.actor,
             role=body.role,
             branches=body.branches,
             lifetime_seconds=body.lifetime_seconds,
         )
-        return JsonReply(made, status_code=201)
+        return api.JsonReply(made, status_code=201)
 
 
-@token_routes.delete("/tokens/{id}", **documented("revoke_token", TokenModel))
-def revoke_token(caller: CallerDependency, id: str) -> JsonReply:
+@token_routes.delete("/tokens/{id}", **api.documented("revoke_token", models.TokenModel))
+def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Refused from now on; revoking twice is no error."""
     with caller.acting() as store:
-        return JsonReply(store.revoke_token(id))
+        return api.JsonReply(store.revoke_token(id))
 
 
-store_routes = router("store")
+store_routes = api.router("store")
 # What is asked for by a request without a body.
-_RECOVER, _CLEAN_UP = Recover(), CleanUp.model_validate({})
+_RECOVER, _CLEAN_UP = models.Recover(), models.CleanUp.model_validate({})
 
 
-@store_routes.get("/store", **documented("show_store", StoreModel))
-def show_store(caller: CallerDependency) -> JsonReply:
+@store_routes.get("/store", **api.documented("show_store", models.StoreModel))
+def show_store(caller: api.CallerDependency) -> api.JsonReply:
     """The store's primary branch and fallback, and what the caller's token stands for."""
     builds = caller.served.settings.builds
-    return JsonReply(
+    return api.JsonReply(
         {
             "version": __version__,
             "branch": builds.branch,
@@ -202,25 +208,25 @@ def show_store(caller: CallerDependency) -> JsonReply:
     )
 
 
-@store_routes.post("/recover", **documented("recover", RecoveryModel))
-def recover(caller: CallerDependency, body: Recover = _RECOVER) -> JsonReply:
-    """Settles unfinished operations, forward only: others are being served."""
+@store_routes.post("/recover", **api.documented("recover", models.RecoveryModel))
+def recover(caller: api.CallerDependency, body: models.Recover = _RECOVER) -> api.JsonReply:
+    """Settles unfinished operations, and aborts transactions whose owners are long gone."""
     with caller.acting() as store:
-        return JsonReply(recovery_json(store.recover(dry_run=body.dry_run)))
+        return api.JsonReply(recovery_json(store.recover(dry_run=body.dry_run)))
 
 
-@store_routes.post("/cleanup", **documented("clean_up", CleanupModel))
-def clean_up(caller: CallerDependency, body: CleanUp = _CLEAN_UP) -> JsonReply:
+@store_routes.post("/cleanup", **api.documented("clean_up", models.CleanupModel))
+def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> api.JsonReply:
     """Condemns what nothing needs, and sweeps what was condemned a day before."""
     with caller.acting() as store:
         cleaned = store.clean_up(
             older_than_seconds=body.older_than_seconds, dry_run=body.dry_run, engine=body.engine
         )
-    return JsonReply(cleaned)
+    return api.JsonReply(cleaned)
 
 
-@store_routes.get("/doctor", **documented("examine", ExaminedModel))
-def examine(caller: CallerDependency, deep: bool = False) -> JsonReply:
+@store_routes.get("/doctor", **api.documented("examine", models.ExaminedModel))
+def examine(caller: api.CallerDependency, deep: bool = False) -> api.JsonReply:
     """What is wrong with the store, from end to end; nothing is changed."""
     with caller.acting() as store:
-        return JsonReply(store.examine(deep=deep))
+        return api.JsonReply(store.examine(deep=deep))

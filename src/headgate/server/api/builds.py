@@ -16,10 +16,9 @@ from starlette.responses import Response, StreamingResponse
 
 from headgate.builds.attempt import JobResult
 from headgate.builds.bundle import Bundle, check_bundle
-from headgate.builds.client_jobs import HandedJobs, Said
-from headgate.builds.ledger import Watch
-from headgate.builds.project import Discovery, bundle_key, require_one_maker
-from headgate.builds.report import BuildOutcome
+from headgate.builds.client_jobs import ClientJobs, JobMessage
+from headgate.builds.project import Discovery, bundle_key, require_unique_outputs
+from headgate.builds.report import BuildOutcome, Watch
 from headgate.errors import BranchProtected, BuildOfAnother, ContentSwept, Invalid
 from headgate.files.objects import Digest
 from headgate.model.checks import CheckStage
@@ -27,18 +26,7 @@ from headgate.model.ids import BuildId
 from headgate.model.jobspecs import JobSpec, Source, declaration_from_json
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import BuildState, DatasetKind
-from headgate.server.api.conventions import (
-    OCTETS,
-    Caller,
-    CallerDependency,
-    Cursor,
-    JsonReply,
-    Limit,
-    documented,
-    following,
-    page,
-    router,
-)
+from headgate.server.api import conventions as api
 from headgate.server.api.models import (
     Branch,
     Building,
@@ -206,7 +194,7 @@ class Working(BaseModel):
         0, ge=0, le=10, description="How long to wait for something that is new."
     )
 
-    def heard(self) -> list[Said]:
+    def heard(self) -> list[JobMessage]:
         return [_heard(one) for one in self.said]
 
 
@@ -264,9 +252,9 @@ class WorkModel(BaseModel):
     outcome: PlanModel | None = Field(description="The document of the build, at its end.")
 
 
-def _heard(one: ProgressSaid | WrittenSaid | EndedSaid) -> Said:
+def _heard(one: ProgressSaid | WrittenSaid | EndedSaid) -> JobMessage:
     if isinstance(one, EndedSaid):
-        return Said(
+        return JobMessage(
             attempt=one.attempt,
             number=one.number,
             event={"event": one.event},
@@ -275,10 +263,10 @@ def _heard(one: ProgressSaid | WrittenSaid | EndedSaid) -> Said:
             log=one.log,
         )
     event = one.model_dump(exclude={"attempt", "number"})
-    return Said(attempt=one.attempt, number=one.number, event=event)
+    return JobMessage(attempt=one.attempt, number=one.number, event=event)
 
 
-build_routes = router("builds")
+build_routes = api.router("builds")
 
 EVENTS = "text/event-stream"
 _POLL_SECONDS = 0.5
@@ -286,26 +274,29 @@ _POLL_SECONDS = 0.5
 _SILENCE_SECONDS = 15.0
 
 
-@build_routes.get("/builds", **documented("list_builds", list[BuildModel], paged=True))
+@build_routes.get("/builds", **api.documented("list_builds", list[BuildModel], paged=True))
 def list_builds(
-    caller: CallerDependency, request: Request, limit: Limit = 50, cursor: Cursor = None
-) -> JsonReply:
+    caller: api.CallerDependency,
+    request: Request,
+    limit: api.Limit = 50,
+    cursor: api.Cursor = None,
+) -> api.JsonReply:
     """Builds, newest first."""
     found = caller.looking().builds(limit=limit + 1, after=cursor)
-    return page(
+    return api.page(
         request, found, limit=limit, cursor=lambda one: str(one["build"]), to=lambda one: one
     )
 
 
-@build_routes.post("/builds", **documented("start_build", BuildWithJobsModel, status=202))
-def start_build(caller: CallerDependency, body: Building) -> JsonReply:
+@build_routes.post("/builds", **api.documented("start_build", BuildWithJobsModel, status=202))
+def start_build(caller: api.CallerDependency, body: Building) -> api.JsonReply:
     """Starts a build; answers once it is open, while it runs.
 
     The server's workers do its jobs or, with `where` as `caller`, the caller does: see `work`.
     """
     with caller.acting(body.branch) as store:
 
-        def build(id: BuildId, watch: Watch, jobs: HandedJobs | None = None) -> BuildOutcome:
+        def build(id: BuildId, watch: Watch, jobs: ClientJobs | None = None) -> BuildOutcome:
             return store.build(
                 body.targets,
                 branch=body.branch,
@@ -331,9 +322,9 @@ def start_build(caller: CallerDependency, body: Building) -> JsonReply:
         else:
             word = None if caller.grant.may_write_protected else actor
             id = caller.builds.hand_out(
-                build, actor=actor, branch=body.branch, on_word_of=word, asked=asked
+                build, actor=actor, branch=body.branch, reported_by=word, asked=asked
             )
-        return JsonReply(store.build_record(id), status_code=202)
+        return api.JsonReply(store.build_record(id), status_code=202)
 
 
 def _asked(actor: str, body: Building) -> AskedOnce | None:
@@ -344,32 +335,32 @@ def _asked(actor: str, body: Building) -> AskedOnce | None:
     return AskedOnce(actor=actor, key=body.request_key, request_hash=request_hash)
 
 
-@build_routes.get("/builds/{build}", **documented("show_build", BuildWithJobsModel))
-def show_build(caller: CallerDependency, build: str) -> JsonReply:
+@build_routes.get("/builds/{build}", **api.documented("show_build", BuildWithJobsModel))
+def show_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """One build with its jobs."""
-    return JsonReply(caller.looking().build_record(build))
+    return api.JsonReply(caller.looking().build_record(build))
 
 
-@build_routes.post("/builds/{build}/cancel", **documented("cancel_build", BuildModel))
-def cancel_build(caller: CallerDependency, build: str) -> JsonReply:
+@build_routes.post("/builds/{build}/cancel", **api.documented("cancel_build", BuildModel))
+def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Ends a build that runs, wherever it runs: what it has not committed is aborted."""
     with caller.acting(str(caller.looking().build_record(build)["branch"])) as store:
-        return JsonReply(store.cancel_build(build))
+        return api.JsonReply(store.cancel_build(build))
 
 
 @build_routes.get(
     "/builds/{build}/progress",
-    **documented("watch_build", None, what="Events `progress`, then one `end`.")
+    **api.documented("watch_build", None, what="Events `progress`, then one `end`.")
     | {"response_class": StreamingResponse},
 )
-def watch_build(caller: CallerDependency, build: str) -> Response:
+def watch_build(caller: api.CallerDependency, build: str) -> Response:
     """Server-sent events: the build each time that it changed, until it has ended."""
     # One that does not exist is told so before anything is streamed.
     first = _picture(caller, build)
     return StreamingResponse(_watch(caller, build, first), media_type=EVENTS)
 
 
-async def _watch(caller: Caller, build: str, first: Json) -> AsyncIterator[bytes]:
+async def _watch(caller: api.Caller, build: str, first: Json) -> AsyncIterator[bytes]:
     picture, sent, silent = first, None, 0.0
     while True:
         ended = picture["state"] != BuildState.RUNNING
@@ -388,7 +379,7 @@ async def _watch(caller: Caller, build: str, first: Json) -> AsyncIterator[bytes
         picture = await run_in_threadpool(_picture, caller, build)
 
 
-def _picture(caller: Caller, build: str) -> Json:
+def _picture(caller: api.Caller, build: str) -> Json:
     """The record, with what only this server knows where the build runs here."""
     record = caller.looking().build_record(build)
     if record["state"] == BuildState.RUNNING:
@@ -404,35 +395,35 @@ def _event(name: str, data: Any) -> bytes:
 
 # Routes of builds whose jobs are done by the client that started them.
 
-client_build_routes = router("builds")
+client_build_routes = api.router("builds")
 
 Sha256Path = Annotated[
     str, PathParameter(pattern="^[0-9a-f]{64}$", description="SHA-256 of the archive.")
 ]
 
 
-@client_build_routes.post("/builds/{build}/work", **documented("work_build", WorkModel))
-async def work_build(caller: CallerDependency, build: str, body: Working) -> JsonReply:
+@client_build_routes.post("/builds/{build}/work", **api.documented("work_build", WorkModel))
+async def work_build(caller: api.CallerDependency, build: str, body: Working) -> api.JsonReply:
     """Says how a client's jobs are doing, and hears which to begin and to end; asked repeatedly.
 
     Who does not ask for a minute is taken for gone, and the build is canceled.
     """
     kept = await run_in_threadpool(_kept, caller, build)
     await run_in_threadpool(_hear, kept, body)
-    return JsonReply(await _answer(kept, body))
+    return api.JsonReply(await _answer(kept, body))
 
 
 @client_build_routes.get(
     "/bundles/{digest}",
-    **documented("get_bundle", None, what="The archive.") | {"response_class": Response},
+    **api.documented("get_bundle", None, what="The archive.") | {"response_class": Response},
 )
-def get_bundle(caller: CallerDependency, digest: Sha256Path) -> Response:
+def get_bundle(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """The code of a JobSpec, for those who may build."""
     with caller.acting() as store:
-        return Response(store.objects.get(bundle_key(digest)), media_type=OCTETS)
+        return Response(store.objects.get(bundle_key(digest)), media_type=api.OCTETS)
 
 
-def _kept(caller: Caller, build: str) -> KeptBuild:
+def _kept(caller: api.Caller, build: str) -> KeptBuild:
     """The build, if it is this caller's to work for."""
     kept = caller.builds.load_handed(build)
     with caller.acting(kept.branch):
@@ -443,7 +434,7 @@ def _kept(caller: Caller, build: str) -> KeptBuild:
 
 def _hear(kept: KeptBuild, body: Working) -> None:
     assert kept.handed is not None
-    kept.handed.hear(body.heard(), ready=body.ready)
+    kept.handed.receive(body.heard(), ready=body.ready)
 
 
 async def _answer(kept: KeptBuild, body: Working) -> object:
@@ -456,7 +447,7 @@ async def _answer(kept: KeptBuild, body: Working) -> object:
     def wake() -> None:
         loop.call_soon_threadsafe(woken.set)
 
-    with kept.handed.listening(wake):
+    with kept.handed.subscribed(wake):
         while True:
             woken.clear()
             rest = deadline - loop.time()
@@ -598,33 +589,33 @@ class PublishedJobSpecsModel(BaseModel):
 
 # Routes of JobSpecs and of plans: publish, list, and what a build would do.
 
-jobspec_routes = router("jobspecs")
+jobspec_routes = api.router("jobspecs")
 
 # It is read as a whole, to be checked before anything runs it.
 _BUNDLE_BYTES = 256 * 1024 * 1024
 
 
-@jobspec_routes.get("/jobspecs", **documented("list_jobspecs", list[JobSpecModel], paged=True))
+@jobspec_routes.get("/jobspecs", **api.documented("list_jobspecs", list[JobSpecModel], paged=True))
 def list_jobspecs(
-    caller: CallerDependency,
+    caller: api.CallerDependency,
     request: Request,
     branch: str | None = None,
     dataset: str | None = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> JsonReply:
+    limit: api.Limit = 100,
+    cursor: api.Cursor = None,
+) -> api.JsonReply:
     """What is published now on each branch name, in the order in which it was."""
 
     def key(spec: Json) -> str:
         return str(spec["jobspec"])
 
     found = sorted(caller.looking().jobspecs(branch=branch, dataset=dataset), key=key)
-    rest = following(found, cursor, key=key)
-    return page(request, rest, limit=limit, cursor=key, to=lambda spec: spec)
+    rest = api.following(found, cursor, key=key)
+    return api.page(request, rest, limit=limit, cursor=key, to=lambda spec: spec)
 
 
-@jobspec_routes.post("/jobspecs", **documented("publish_jobspecs", PublishedJobSpecsModel))
-def publish_jobspecs(caller: CallerDependency, body: JobSpecsToPublish) -> JsonReply:
+@jobspec_routes.post("/jobspecs", **api.documented("publish_jobspecs", PublishedJobSpecsModel))
+def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> api.JsonReply:
     """Replaces what a repository publishes on a branch's name; what it left out is marked."""
     branch = check_branch_name(body.source.branch)
     with caller.acting(branch) as store:
@@ -633,11 +624,11 @@ def publish_jobspecs(caller: CallerDependency, body: JobSpecsToPublish) -> JsonR
             raise BranchProtected(branch=branch)
         done = store.publish_discovery(_discovery(store, body))
         published = [jobspec_json(spec) for spec in done.published]
-        return JsonReply({"published": published, "removed": list(done.removed)})
+        return api.JsonReply({"published": published, "removed": list(done.removed)})
 
 
-@jobspec_routes.post("/plan", **documented("plan", PlanModel))
-def plan(caller: CallerDependency, body: PlanToShow) -> JsonReply:
+@jobspec_routes.post("/plan", **api.documented("plan", PlanModel))
+def plan(caller: api.CallerDependency, body: PlanToShow) -> api.JsonReply:
     """What a build would do, and why; nothing is changed."""
     planned = caller.looking().plan(
         body.targets,
@@ -649,14 +640,14 @@ def plan(caller: CallerDependency, body: PlanToShow) -> JsonReply:
         parameters=body.parameters,
         graph=body.graph,
     )
-    return JsonReply(planned.to_json())
+    return api.JsonReply(planned.to_json())
 
 
 def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
     """What the client found in its repository, held to the same rules as what is found here."""
     source = Source(**body.source.model_dump())
     declared = [declaration_from_json(s.declaration.model_dump(mode="json")) for s in body.jobspecs]
-    require_one_maker(declared)
+    require_unique_outputs(declared)
     specs = zip(declared, (sent.logic_hash for sent in body.jobspecs), strict=True)
     return Discovery(
         source=source,
@@ -671,11 +662,11 @@ def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
 
 
 def _bundle(store: Store, digest: str) -> Bundle:
-    size = store.trees.find_size(digest)
+    size = store.trees.objects.find_size(digest)
     if size is None:
         raise ContentSwept(path=f"bundle {digest}")
     if size > _BUNDLE_BYTES:
         raise Invalid(f"the bundle has {size} bytes; a server takes {_BUNDLE_BYTES}.", bytes=size)
-    data = b"".join(store.trees.stream_content(Digest(digest)))
+    data = b"".join(store.trees.objects.stream(Digest(digest)))
     check_bundle(data)
     return Bundle(data=data, digest=digest)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
@@ -20,26 +20,18 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.errors import (
-    Conflict,
-    Denied,
-    Exists,
-    HeadgateError,
-    Invalid,
-    NotFound,
-    TokenRefused,
-    Unavailable,
-    WorkFailed,
-)
-from headgate.model.access import Grant, allow, require, rule_of
-from headgate.model.changes import OperationKey, Receipt
+from headgate import errors
+from headgate.model.access import Grant, authorize, require, rule_of
+from headgate.model.changes import OperationKey, Receipt, operation_key
 from headgate.model.names import LABEL_LIMIT, check_label
 from headgate.model.nouns import PublicationKind
 from headgate.server.api.models import Problem
 from headgate.server.authorization import Authority
-from headgate.server.builds import ServerBuilds
 from headgate.store.documents import publication_wire, receipt_wire
-from headgate.store.embedded import Store, operation_key
+
+if TYPE_CHECKING:
+    from headgate.server.builds import ServerBuilds
+    from headgate.store.embedded import Store
 
 OCTETS = "application/octet-stream"
 
@@ -106,16 +98,16 @@ def published(store: Store, receipt: Receipt, *, kind: PublicationKind) -> JsonR
 
 _log = logging.getLogger("headgate.server")
 
-STATUSES: dict[type[HeadgateError], int] = {
-    Invalid: 400,
-    TokenRefused: 401,
-    Denied: 403,
-    NotFound: 404,
-    Conflict: 409,
-    Exists: 409,
-    WorkFailed: 422,
-    Unavailable: 503,
-    HeadgateError: 500,
+STATUSES: dict[type[errors.HeadgateError], int] = {
+    errors.Invalid: 400,
+    errors.TokenRefused: 401,
+    errors.Denied: 403,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.Exists: 409,
+    errors.WorkFailed: 422,
+    errors.Unavailable: 503,
+    errors.HeadgateError: 500,
 }
 # Refusals of the request itself, before any of the above can happen.
 TIMED_OUT, TOO_LARGE, TOO_SLOW = 408, 413, 504
@@ -136,12 +128,12 @@ MEANINGS: Mapping[int, str] = {
 }
 
 
-def status_of(error: HeadgateError) -> int:
+def status_of(error: errors.HeadgateError) -> int:
     """The status of the nearest family."""
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
-def problem(error: HeadgateError) -> JsonReply:
+def problem(error: errors.HeadgateError) -> JsonReply:
     """`{"error", "code", …facts}`, as the command line prints it."""
     status = status_of(error)
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
@@ -168,7 +160,7 @@ def handle_errors(app: FastAPI) -> None:
     """Every error that a route can end in becomes a body of the one shape."""
 
     async def known(_: Request, error: Exception) -> JsonReply:
-        assert isinstance(error, HeadgateError)
+        assert isinstance(error, errors.HeadgateError)
         return problem(error)
 
     async def malformed(_: Request, error: Exception) -> JsonReply:
@@ -197,7 +189,7 @@ def handle_errors(app: FastAPI) -> None:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return refusal(500, "defect", "this is a defect of Headgate; the server's log has it.")
 
-    app.add_exception_handler(HeadgateError, known)
+    app.add_exception_handler(errors.HeadgateError, known)
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HTTPException, unrouted)
     app.add_exception_handler(ClientDisconnect, gone)
@@ -260,11 +252,11 @@ class Caller:
     def acting(self, *written: str) -> Iterator[Store]:
         """The store in the caller's name, if the route's rule lets them write these branches."""
         try:
-            allow(self.grant, self.operation, written=written)
+            authorize(self.grant, self.operation, written=written)
             yield self.served.acting_as(
                 self.grant.actor, may_write_protected=self.grant.may_write_protected
             )
-        except Denied as refused:
+        except errors.Denied as refused:
             branch = next(iter(written), None)
             self.authority.note(self.grant.actor, self.operation, refused, branch=branch)
             raise
@@ -283,7 +275,7 @@ def identify(
     request.state.actor = grant.actor
     try:
         require(grant, rule.right)
-    except Denied as refused:
+    except errors.Denied as refused:
         authority.note(grant.actor, operation, refused)
         raise
     return Caller(
@@ -353,7 +345,9 @@ def _keyed(
         return Keyed(key=key, settled=None)
     parts = settled.split(" ")
     if len(parts) != _OPERATION_PARTS or not all(0 < len(p) <= LABEL_LIMIT for p in parts):
-        raise Invalid("Headgate-Operation is not `kind branch hash`.", given=settled[:LABEL_LIMIT])
+        raise errors.Invalid(
+            "Headgate-Operation is not `kind branch hash`.", given=settled[:LABEL_LIMIT]
+        )
     return Keyed(key=key, settled=(parts[0], parts[1], parts[2]))
 
 

@@ -20,36 +20,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from headgate.errors import ContentSwept, Invalid, ObjectNotFound, StorageUnavailable
-from headgate.files.objects import SMALL_BYTES, Digest, framed, in_parallel, read_frames
-from headgate.files.publication import FileEdit
+from headgate.files.edits import FileEdit
+from headgate.files.objects import SMALL_BYTES, Digest, encode_frame, in_parallel, read_frames
 from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
-from headgate.server.api.conventions import (
-    OCTETS,
-    Caller,
-    CallerDependency,
-    Cursor,
-    JsonReply,
-    KeyDependency,
-    Keyed,
-    Limit,
-    documented,
-    following,
-    page,
-    published,
-    router,
-)
-from headgate.server.api.models import (
-    Edit,
-    FileModel,
-    FileToPut,
-    PublicationModel,
-    Sha256,
-    TransactionModel,
-    asked,
-    shown,
-)
+from headgate.server.api import conventions as api
+from headgate.server.api import models
 from headgate.store.datasets import BranchHandle
 from headgate.store.documents import entry_wire, transaction_wire
 from headgate.store.embedded import Store
@@ -90,40 +67,42 @@ async def received(request: Request, directory: Path) -> AsyncIterator[Received]
         yield Received(path=Path(file.name), digest=Digest(seen.hexdigest()), size=size)
 
 
-file_routes = router("files")
+file_routes = api.router("files")
 
-_WRITTEN = PublicationModel | TransactionModel
+_WRITTEN = models.PublicationModel | models.TransactionModel
 
 BranchQuery = Annotated[str | None, Query(max_length=200, description="The primary unless named.")]
 TxnQuery = Annotated[str | None, Query(max_length=200, description="An OPEN transaction or unit.")]
 AtQuery = Annotated[str | None, Query(max_length=200, description="As a transaction showed it.")]
 
 
-@file_routes.get("/files/{dataset}", **documented("list_files", list[FileModel], paged=True))
+@file_routes.get(
+    "/files/{dataset}", **api.documented("list_files", list[models.FileModel], paged=True)
+)
 def list_files(
-    caller: CallerDependency,
+    caller: api.CallerDependency,
     request: Request,
     dataset: str,
     path: Annotated[str, Query(max_length=1024, description="At or below it.")] = "",
     branch: BranchQuery = None,
     txn: TxnQuery = None,
     at: AtQuery = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> JsonReply:
+    limit: api.Limit = 100,
+    cursor: api.Cursor = None,
+) -> api.JsonReply:
     """Files below a path, in the order of their paths."""
     below = check_file_path(path) if path else ""
     found = caller.looking().dataset(dataset).shown(branch=branch, txn=txn, at=at).entries(below)
-    rest = following(found, cursor, key=lambda entry: entry.path)
-    return page(request, rest, limit=limit, cursor=lambda entry: entry.path, to=entry_wire)
+    rest = api.following(found, cursor, key=lambda entry: entry.path)
+    return api.page(request, rest, limit=limit, cursor=lambda entry: entry.path, to=entry_wire)
 
 
 @file_routes.get(
     "/files/{dataset}/{path:path}",
-    **documented("get_file", None, what="The bytes.") | {"response_class": StreamingResponse},
+    **api.documented("get_file", None, what="The bytes.") | {"response_class": StreamingResponse},
 )
 def get_file(
-    caller: CallerDependency,
+    caller: api.CallerDependency,
     dataset: str,
     path: str,
     branch: BranchQuery = None,
@@ -136,7 +115,7 @@ def get_file(
     name = quote(entry.path.rpartition("/")[2])
     return StreamingResponse(
         store.trees.stream(entry),
-        media_type=OCTETS,
+        media_type=api.OCTETS,
         headers={
             "content-length": str(entry.size),
             "etag": f'"{entry.digest}"',
@@ -148,19 +127,19 @@ def get_file(
 
 @file_routes.put(
     "/files/{dataset}/{path:path}",
-    **documented("put_file", _WRITTEN),
-    openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": {}}}}},
+    **api.documented("put_file", _WRITTEN),
+    openapi_extra={"requestBody": {"required": True, "content": {api.OCTETS: {"schema": {}}}}},
 )
 async def put_file(
-    caller: CallerDependency,
+    caller: api.CallerDependency,
     request: Request,
     dataset: str,
     path: str,
-    keyed: KeyDependency,
+    keyed: api.KeyDependency,
     branch: BranchQuery = None,
     txn: TxnQuery = None,
     executable: bool = False,
-) -> JsonReply:
+) -> api.JsonReply:
     """Puts one file, streaming: one publication on a branch, or a part of a transaction."""
     check_file_path(path)
     # Whether it may be written at all is settled before any byte is taken.
@@ -169,8 +148,8 @@ async def put_file(
         mode = Mode.EXECUTABLE if executable else Mode.FILE
         entry = Entry(path=path, mode=mode, size=body.size, digest=body.digest)
 
-        def write() -> JsonReply:
-            caller.served.trees.store_file(body.digest, body.path)
+        def write() -> api.JsonReply:
+            caller.served.trees.objects.put_file(body.digest, body.path)
             return _write(caller, dataset, branch, txn, FileEdit(put=[entry]), "files-put", keyed)
 
         try:
@@ -179,24 +158,27 @@ async def put_file(
             return await run_in_threadpool(write)
 
 
-@file_routes.delete("/files/{dataset}/{path:path}", **documented("delete_file", _WRITTEN))
+@file_routes.delete("/files/{dataset}/{path:path}", **api.documented("delete_file", _WRITTEN))
 def delete_file(
-    caller: CallerDependency,
+    caller: api.CallerDependency,
     dataset: str,
     path: str,
-    keyed: KeyDependency,
+    keyed: api.KeyDependency,
     branch: BranchQuery = None,
     txn: TxnQuery = None,
-) -> JsonReply:
+) -> api.JsonReply:
     """Removes a file, or all that is below a directory."""
     edit = FileEdit(remove=[check_file_path(path)])
     return _write(caller, dataset, branch, txn, edit, "files-rm", keyed)
 
 
-@file_routes.post("/files/{dataset}", **documented("edit_files", _WRITTEN))
+@file_routes.post("/files/{dataset}", **api.documented("edit_files", _WRITTEN))
 def edit_files(
-    caller: CallerDependency, dataset: str, body: Edit, keyed: KeyDependency
-) -> JsonReply:
+    caller: api.CallerDependency,
+    dataset: str,
+    body: models.Edit,
+    keyed: api.KeyDependency,
+) -> api.JsonReply:
     """Puts and removes many files at once, from contents that are stored: one publication."""
     store = caller.looking()
     put = list(in_parallel(lambda file: _entry(store, file), body.put))
@@ -208,27 +190,27 @@ def edit_files(
 
 
 def _write(
-    caller: Caller,
+    caller: api.Caller,
     dataset: str,
     branch: str | None,
     txn: str | None,
     edit: FileEdit,
     kind: str,
-    keyed: Keyed,
-) -> JsonReply:
+    keyed: api.Keyed,
+) -> api.JsonReply:
     with caller.acting(_branch(caller, branch, txn)) as store:
         target = store.dataset(dataset).writing(branch=branch, txn=txn)
         if isinstance(target, TransactionHandle):
             if keyed.key is not None and txn is not None and keyed.settled is None:
                 raise Invalid("nothing is published inside a transaction: give the key to commit.")
             target.edit(edit)
-            return JsonReply(transaction_wire(target.transaction))
+            return api.JsonReply(transaction_wire(target.transaction))
         return _publish(store, target, edit, kind, keyed)
 
 
 def _publish(
-    store: Store, target: BranchHandle, edit: FileEdit, kind: str, keyed: Keyed
-) -> JsonReply:
+    store: Store, target: BranchHandle, edit: FileEdit, kind: str, keyed: api.Keyed
+) -> api.JsonReply:
     operation = keyed.operation(
         actor=store.settings.actor,
         kind=kind,
@@ -236,16 +218,16 @@ def _publish(
         request={"dataset": str(target.dataset.name), **edit.to_json()},
     )
     receipt = target.edit(edit, operation=operation)
-    return published(store, receipt, kind=PublicationKind.COMMIT)
+    return api.published(store, receipt, kind=PublicationKind.COMMIT)
 
 
-def _check(caller: Caller, dataset: str, branch: str | None, txn: str | None) -> None:
+def _check(caller: api.Caller, dataset: str, branch: str | None, txn: str | None) -> None:
     with caller.acting(_branch(caller, branch, txn)) as store:
         # A unit would open its transaction: looking is enough here.
         store.dataset(dataset).shown(branch=branch, txn=txn)
 
 
-def _branch(caller: Caller, branch: str | None, txn: str | None) -> str:
+def _branch(caller: api.Caller, branch: str | None, txn: str | None) -> str:
     if txn is not None and branch is None:
         return caller.looking().opened(txn).branch
     if branch is None or txn is not None:
@@ -253,12 +235,12 @@ def _branch(caller: Caller, branch: str | None, txn: str | None) -> str:
     return branch
 
 
-def _entry(store: Store, file: FileToPut) -> Entry:
+def _entry(store: Store, file: models.FileToPut) -> Entry:
     """Only what is stored, and as long as it is said to be, can be put into a tree."""
     path = check_file_path(file.path)
     if file.digest is None:
         return empty_directory(path)
-    size = store.trees.find_size(file.digest)
+    size = store.trees.objects.find_size(file.digest)
     if size is None:
         raise ContentSwept(path=path)
     if size != file.size:
@@ -269,7 +251,7 @@ def _entry(store: Store, file: FileToPut) -> Entry:
 
 # Routes of contents: bytes by their digest, which an edit of files then names.
 
-content_routes = router("files")
+content_routes = api.router("files")
 
 _SMALL_BYTES = 64 * 1024
 
@@ -278,35 +260,40 @@ Sha256Path = Annotated[
 ]
 
 
-@content_routes.head("/contents/{digest}", **documented("find_content", None, what="It is stored."))
-def find_content(caller: CallerDependency, digest: Sha256Path) -> Response:
+@content_routes.head(
+    "/contents/{digest}", **api.documented("find_content", None, what="It is stored.")
+)
+def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """Whether a content is stored, and how long it is."""
     size = _size(caller.looking(), digest)
-    return Response(headers={"content-length": str(size)}, media_type=OCTETS)
+    return Response(headers={"content-length": str(size)}, media_type=api.OCTETS)
 
 
 @content_routes.get(
     "/contents/{digest}",
-    **documented("get_content", None, what="The bytes.") | {"response_class": StreamingResponse},
+    **api.documented("get_content", None, what="The bytes.")
+    | {"response_class": StreamingResponse},
 )
-def get_content(caller: CallerDependency, digest: Sha256Path) -> Response:
+def get_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """A stored content."""
     store = caller.looking()
     size = _size(store, digest)
-    chunks = store.trees.stream_content(Digest(digest))
+    chunks = store.trees.objects.stream(Digest(digest))
     if size <= _SMALL_BYTES:
         # Handing over piece by piece costs more than the whole of it.
-        return Response(b"".join(chunks), media_type=OCTETS)
+        return Response(b"".join(chunks), media_type=api.OCTETS)
     headers = {"content-length": str(size)}
-    return StreamingResponse(chunks, headers=headers, media_type=OCTETS)
+    return StreamingResponse(chunks, headers=headers, media_type=api.OCTETS)
 
 
 @content_routes.put(
     "/contents/{digest}",
-    **documented("put_content", dict[str, str | int], status=201),
-    openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": {}}}}},
+    **api.documented("put_content", dict[str, str | int], status=201),
+    openapi_extra={"requestBody": {"required": True, "content": {api.OCTETS: {"schema": {}}}}},
 )
-async def put_content(caller: CallerDependency, request: Request, digest: Sha256Path) -> JsonReply:
+async def put_content(
+    caller: api.CallerDependency, request: Request, digest: Sha256Path
+) -> api.JsonReply:
     """Stores a content for an edit to name; one that nothing names is cleaned up after a while."""
     with caller.acting() as store:
         async with received(request, store.scratch / "uploads") as body:
@@ -317,12 +304,12 @@ async def put_content(caller: CallerDependency, request: Request, digest: Sha256
                     expected=digest,
                     actual=body.digest,
                 )
-            await run_in_threadpool(store.trees.store_file, body.digest, body.path)
-        return JsonReply({"digest": digest, "size": body.size}, status_code=201)
+            await run_in_threadpool(store.trees.objects.put_file, body.digest, body.path)
+        return api.JsonReply({"digest": digest, "size": body.size}, status_code=201)
 
 
 def _size(store: Store, digest: str) -> int:
-    size = store.trees.find_size(digest)
+    size = store.trees.objects.find_size(digest)
     if size is None:
         raise ObjectNotFound(location=digest)
     return size
@@ -330,7 +317,7 @@ def _size(store: Store, digest: str) -> int:
 
 # Routes of many small contents at once: a tree of a thousand files in a few requests.
 
-parcel_routes = router("files")
+parcel_routes = api.router("files")
 
 _log = logging.getLogger("headgate.server")
 
@@ -344,57 +331,59 @@ _READ_BYTES = 1024 * 1024
 
 
 class Contents(BaseModel):
-    model_config = asked(digests=[_SHA])
-    digests: list[Sha256] = Field(max_length=_MOST, description="SHA-256 of each one's bytes.")
+    model_config = models.asked(digests=[_SHA])
+    digests: list[models.Sha256] = Field(
+        max_length=_MOST, description="SHA-256 of each one's bytes."
+    )
 
 
 class MissingModel(BaseModel):
-    model_config = shown(missing=[_SHA])
+    model_config = models.shown(missing=[_SHA])
     missing: list[str] = Field(description="Those that are not stored.")
 
 
 class StoredModel(BaseModel):
-    model_config = shown(stored=1)
+    model_config = models.shown(stored=1)
     stored: int = Field(description="How many contents came.")
 
 
-@parcel_routes.post("/contents/missing", **documented("find_missing_contents", MissingModel))
-def find_missing_contents(caller: CallerDependency, body: Contents) -> JsonReply:
+@parcel_routes.post("/contents/missing", **api.documented("find_missing_contents", MissingModel))
+def find_missing_contents(caller: api.CallerDependency, body: Contents) -> api.JsonReply:
     """Which of these contents are not stored: only those have to be sent."""
-    return JsonReply({"missing": caller.looking().trees.find_missing(_digests(body))})
+    return api.JsonReply({"missing": caller.looking().trees.objects.find_missing(_digests(body))})
 
 
 @parcel_routes.post(
     "/contents/get",
-    **documented("get_contents", None, what="Those that travel together.")
+    **api.documented("get_contents", None, what="Those that travel together.")
     | {"response_class": StreamingResponse},
 )
-def get_contents(caller: CallerDependency, body: Contents) -> Response:
+def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
     """Small contents in one stream: each a line `<sha256> <bytes>`, then its bytes.
 
     What is large, is not there or finds no room any more is left out: ask for it again, and by
     itself if nothing else comes.
     """
     chunks = _pieces(caller.looking(), _digests(body))
-    return StreamingResponse(chunks, media_type=OCTETS)
+    return StreamingResponse(chunks, media_type=api.OCTETS)
 
 
 @parcel_routes.post(
     "/contents/put",
-    **documented("put_contents", StoredModel, status=201),
+    **api.documented("put_contents", StoredModel, status=201),
     openapi_extra={
         "requestBody": {
             "required": True,
-            "content": {OCTETS: {"schema": {}, "example": f"{_SHA} 5\nhello"}},
+            "content": {api.OCTETS: {"schema": {}, "example": f"{_SHA} 5\nhello"}},
         }
     },
 )
-async def put_contents(caller: CallerDependency, request: Request) -> JsonReply:
+async def put_contents(caller: api.CallerDependency, request: Request) -> api.JsonReply:
     """Stores small contents, each a line `<sha256> <bytes>`, then its bytes."""
     with caller.acting() as store:
         async with received(request, store.scratch / "uploads") as body:
             stored = await run_in_threadpool(_store_each, store, body.path)
-        return JsonReply({"stored": stored}, status_code=201)
+        return api.JsonReply({"stored": stored}, status_code=201)
 
 
 def _digests(body: Contents) -> list[Digest]:
@@ -405,8 +394,8 @@ def _digests(body: Contents) -> list[Digest]:
 def _pieces(store: Store, digests: Sequence[Digest]) -> Iterator[bytes]:
     piece, total = bytearray(), 0
     try:
-        for digest, data in store.trees.read_small(digests, most_bytes=SMALL_BYTES):
-            piece += framed(digest, data)
+        for digest, data in store.trees.objects.get_small(digests, most_bytes=SMALL_BYTES):
+            piece += encode_frame(digest, data)
             total += len(data)
             if len(piece) >= _PIECE_BYTES:
                 yield bytes(piece)
@@ -423,4 +412,4 @@ def _pieces(store: Store, digests: Sequence[Digest]) -> Iterator[bytes]:
 def _store_each(store: Store, path: Path) -> int:
     with path.open("rb", buffering=0) as file:
         chunks = iter(partial(file.read, _READ_BYTES), b"")
-        return store.trees.store_each(read_frames(chunks, most_bytes=SMALL_BYTES))
+        return store.trees.objects.put_each(read_frames(chunks, most_bytes=SMALL_BYTES))

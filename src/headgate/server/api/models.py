@@ -199,6 +199,29 @@ class EventModel(BaseModel):
     at: str
 
 
+class RecoveryAuditModel(BaseModel):
+    model_config = shown(
+        recovery="r-01m7f8gggmxzttp51zc67s",
+        at=_AT,
+        kind="abort",
+        original_actor="ana",
+        operation="t-01m7f8gggmxzttp51zc67s",
+        outcomes=[
+            {
+                "target": {"dataset": "raw.scans", "branch": "master"},
+                "outcome": "aborted",
+                "restored_to": None,
+            }
+        ],
+    )
+    recovery: str
+    at: str
+    kind: str
+    original_actor: str
+    operation: str
+    outcomes: list[dict[str, Any]]
+
+
 class FileModel(BaseModel):
     model_config = shown(path="2026/scan.tif", size=5, digest="2cf24d…", executable=False)
     path: str

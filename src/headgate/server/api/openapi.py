@@ -55,6 +55,8 @@ _OF_OPERATIONS: Mapping[tuple[str, str], tuple[str, Any]] = {
     ("revoke_token", "id"): ("A token's id, as the list has it.", "tok-01m7f8gggmxzttp51zc67s"),
     ("list_history", "branch"): ("The primary unless named.", "master"),
     ("list_events", "kind"): ("Only of this kind.", "refused"),
+    ("list_recoveries", "actor"): ("Only the work of this actor.", "ana"),
+    ("list_recoveries", "kind"): ("Only of this kind.", "abort"),
     ("show_workspace", "branch"): ("The branch that the task is going to move.", "master"),
     ("show_workspace", "ref"): ("The input: a committed transaction of the dataset.", _T),
     ("status", "branch"): ("The branch that it was on, where a key was used on several.", "master"),

@@ -10,14 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from headgate.errors import Invalid, ObjectNotFound
 from headgate.files.objects import Digest
 from headgate.model.contexts import parse_context
-from headgate.server.api.conventions import (
-    REPLAYED,
-    CallerDependency,
-    JsonReply,
-    KeyDependency,
-    documented,
-    router,
-)
+from headgate.server.api import conventions as api
 from headgate.server.api.models import Branch, Name, Sha256, asked, shown
 from headgate.store.embedded import Store
 
@@ -134,11 +127,11 @@ class OptimizedModel(BaseModel):
     publication: int | None
 
 
-row_routes = router("rows")
+row_routes = api.router("rows")
 
 
-@row_routes.post("/mutate", **documented("mutate", OutcomeModel))
-def mutate(caller: CallerDependency, body: Mutation, keyed: KeyDependency) -> JsonReply:
+@row_routes.post("/mutate", **api.documented("mutate", OutcomeModel))
+def mutate(caller: api.CallerDependency, body: Mutation, keyed: api.KeyDependency) -> api.JsonReply:
     """A script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements: one publication."""
     with caller.acting(_written(body.branch)) as store:
         outcome = store.mutate(
@@ -151,8 +144,8 @@ def mutate(caller: CallerDependency, body: Mutation, keyed: KeyDependency) -> Js
         return _reply(outcome)
 
 
-@row_routes.post("/load", **documented("load", OutcomeModel))
-def load(caller: CallerDependency, body: Load, keyed: KeyDependency) -> JsonReply:
+@row_routes.post("/load", **api.documented("load", OutcomeModel))
+def load(caller: api.CallerDependency, body: Load, keyed: api.KeyDependency) -> api.JsonReply:
     """Rows into tables, by dataset: appended, merged by key, or in place of all."""
     with caller.acting(_written(body.branch)) as store:
         outcome = store.load(
@@ -170,8 +163,8 @@ def load(caller: CallerDependency, body: Load, keyed: KeyDependency) -> JsonRepl
         return _reply(outcome)
 
 
-@row_routes.post("/merge", **documented("merge", OutcomeModel))
-def merge(caller: CallerDependency, body: Merge, keyed: KeyDependency) -> JsonReply:
+@row_routes.post("/merge", **api.documented("merge", OutcomeModel))
+def merge(caller: api.CallerDependency, body: Merge, keyed: api.KeyDependency) -> api.JsonReply:
     """What a branch changed since it forked, into another; conflicts are all listed."""
     with caller.acting(body.into) as store:
         outcome = store.merge(
@@ -185,26 +178,30 @@ def merge(caller: CallerDependency, body: Merge, keyed: KeyDependency) -> JsonRe
         return _reply(outcome)
 
 
-@row_routes.post("/schema/plan", **documented("plan_schema", SchemaModel))
-def plan_schema(caller: CallerDependency, body: Schema) -> JsonReply:
+@row_routes.post("/schema/plan", **api.documented("plan_schema", SchemaModel))
+def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
     """What applying a schema file to a branch would do; nothing is changed."""
     rows = caller.looking().rows
     planned = rows.plan_schema_text(body.text, file=body.file, branch=body.branch)
-    return JsonReply(planned.to_json())
+    return api.JsonReply(planned.to_json())
 
 
-@row_routes.post("/schema/apply", **documented("apply_schema", SchemaModel))
-def apply_schema(caller: CallerDependency, body: Schema, keyed: KeyDependency) -> JsonReply:
+@row_routes.post("/schema/apply", **api.documented("apply_schema", SchemaModel))
+def apply_schema(
+    caller: api.CallerDependency, body: Schema, keyed: api.KeyDependency
+) -> api.JsonReply:
     """Makes a branch's tables what a schema file says; rows that are there must fit."""
     with caller.acting(_written(body.branch)) as store:
         applied = store.rows.apply_schema_text(
             body.text, file=body.file, branch=body.branch, idempotency_key=keyed.key
         )
-        return JsonReply(applied.to_json())
+        return api.JsonReply(applied.to_json())
 
 
-@row_routes.post("/optimize", **documented("optimize", OptimizedModel))
-def optimize(caller: CallerDependency, body: Optimize, keyed: KeyDependency) -> JsonReply:
+@row_routes.post("/optimize", **api.documented("optimize", OptimizedModel))
+def optimize(
+    caller: api.CallerDependency, body: Optimize, keyed: api.KeyDependency
+) -> api.JsonReply:
     """Writes a table's small files together; its rows and content id stay."""
     with caller.acting(body.branch) as store:
         done = store.rows.optimize(
@@ -213,7 +210,7 @@ def optimize(caller: CallerDependency, body: Optimize, keyed: KeyDependency) -> 
             keep_snapshots=body.keep_snapshots,
             idempotency_key=keyed.key,
         )
-        return JsonReply(done.to_json())
+        return api.JsonReply(done.to_json())
 
 
 def _written(context: str) -> str:
@@ -231,13 +228,13 @@ def _decoded(dataset: str, sent: str | list[str]) -> list[bytes]:
 
 def _stored(store: Store, digests: list[str]) -> list[bytes]:
     for digest in digests:
-        if store.trees.find_size(digest) is None:
+        if store.trees.objects.find_size(digest) is None:
             raise ObjectNotFound(location=digest)
-    return [b"".join(store.trees.stream_content(Digest(digest))) for digest in digests]
+    return [b"".join(store.trees.objects.stream(Digest(digest))) for digest in digests]
 
 
-def _reply(outcome: Any) -> JsonReply:
-    reply = JsonReply(outcome.to_json())
+def _reply(outcome: Any) -> api.JsonReply:
+    reply = api.JsonReply(outcome.to_json())
     if outcome.replayed:
-        reply.headers[REPLAYED] = "true"
+        reply.headers[api.REPLAYED] = "true"
     return reply

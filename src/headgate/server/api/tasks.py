@@ -22,25 +22,22 @@ from headgate.catalog.attempts import (
 )
 from headgate.errors import AttemptNotFound, AttemptOfAnother, Invalid
 from headgate.files.objects import Digest
-from headgate.files.trees import ContentCache
+from headgate.files.private_copy import ContentCache
 from headgate.model.access import Role, may_write
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import Attempt, AttemptState
-from headgate.server.api.conventions import (
-    REPLAYED,
-    Caller,
-    CallerDependency,
-    JsonReply,
-    documented,
-    router,
-)
+from headgate.server.api import conventions as api
 from headgate.server.api.models import Branch, Name, Sha256, asked, shown
 from headgate.store.documents import Json
 from headgate.store.embedded import Store
-from headgate.tasks.client_publications import Desk, Handed, publish_handed
+from headgate.tasks.client_publications import (
+    ClientPublication,
+    PublicationBackend,
+    publish_for_client,
+)
 from headgate.tasks.files_store import FilesWorkspaces, attempt_scope
 from headgate.tasks.ports import Identity, WorkspaceRef
-from headgate.tasks.table_work import HeldTables
+from headgate.tasks.table_work import AttemptTables
 
 # What a client that does the attempts of workspace tasks says and hears.
 
@@ -151,14 +148,14 @@ class PublishedWorkspaceModel(BaseModel):
     ref: str
 
 
-task_routes = router("tasks")
+task_routes = api.router("tasks")
 
 BranchQuery = Annotated[str, Query(min_length=1, max_length=200)]
 RefQuery = Annotated[str, Query(min_length=1, max_length=200)]
 
 
-@task_routes.post("/tasks/attempts", **documented("dispatch_attempt", AttemptModel, status=201))
-def dispatch_attempt(caller: CallerDependency, body: NewAttempt) -> JsonReply:
+@task_routes.post("/tasks/attempts", **api.documented("dispatch_attempt", AttemptModel, status=201))
+def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.JsonReply:
     """Begins an attempt of a task key: a new epoch, which supersedes every older one.
 
     The secret makes it the same attempt, however often it is sent.
@@ -176,11 +173,11 @@ def dispatch_attempt(caller: CallerDependency, body: NewAttempt) -> JsonReply:
         )
         if (made.ref.key, made.actor) != (body.key, caller.grant.actor):
             raise Invalid("this secret is another attempt's: make a new one for each.")
-        return JsonReply(_attempt_wire(made), status_code=201)
+        return api.JsonReply(_attempt_wire(made), status_code=201)
 
 
-@task_routes.post("/tasks/attempts/renew", **documented("renew_attempt", AttemptModel))
-def renew_attempt(caller: CallerDependency, body: AttemptToRenew) -> JsonReply:
+@task_routes.post("/tasks/attempts/renew", **api.documented("renew_attempt", AttemptModel))
+def renew_attempt(caller: api.CallerDependency, body: AttemptToRenew) -> api.JsonReply:
     """Its lease begins again; one that was superseded, or has ended, learns it."""
     with caller.acting() as store:
         attempt = _own(caller, store, body.secret)
@@ -188,8 +185,8 @@ def renew_attempt(caller: CallerDependency, body: AttemptToRenew) -> JsonReply:
         return _told(store, attempt)
 
 
-@task_routes.post("/tasks/attempts/end", **documented("end_attempt", AttemptModel))
-def end_attempt_route(caller: CallerDependency, body: AttemptToEnd) -> JsonReply:
+@task_routes.post("/tasks/attempts/end", **api.documented("end_attempt", AttemptModel))
+def end_attempt_route(caller: api.CallerDependency, body: AttemptToEnd) -> api.JsonReply:
     """Closes it, and aborts what it has open; one that has ended before stays as it is."""
     with caller.acting() as store:
         attempt = _own(caller, store, body.secret)
@@ -198,8 +195,8 @@ def end_attempt_route(caller: CallerDependency, body: AttemptToEnd) -> JsonReply
         return _told(store, attempt)
 
 
-@task_routes.post("/tasks/attempts/tables", **documented("open_attempt_tables", AttemptModel))
-def open_attempt_tables(caller: CallerDependency, body: TablesToOpen) -> JsonReply:
+@task_routes.post("/tasks/attempts/tables", **api.documented("open_attempt_tables", AttemptModel))
+def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api.JsonReply:
     """Opens tables to the attempt: its secret is then the token of its context at `/iceberg`.
 
     What it writes there is published with its workspace, or aborted when it ends.
@@ -215,21 +212,23 @@ def open_attempt_tables(caller: CallerDependency, body: TablesToOpen) -> JsonRep
         return _told(store, attempt)
 
 
-@task_routes.get("/tasks/workspaces/{dataset}", **documented("show_workspace", WorkspaceModel))
+@task_routes.get("/tasks/workspaces/{dataset}", **api.documented("show_workspace", WorkspaceModel))
 def show_workspace(
-    caller: CallerDependency, dataset: str, branch: BranchQuery, ref: RefQuery
-) -> JsonReply:
+    caller: api.CallerDependency, dataset: str, branch: BranchQuery, ref: RefQuery
+) -> api.JsonReply:
     """An input that an attempt can begin with, and the root of its tree among the contents."""
     workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref)
     root = _workspaces(caller.looking()).find_root(workspace)
-    return JsonReply(_workspace_wire(workspace) | {"root": root})
+    return api.JsonReply(_workspace_wire(workspace) | {"root": root})
 
 
 @task_routes.post(
     "/tasks/workspaces/{dataset}",
-    **documented("publish_workspace", PublishedWorkspaceModel),
+    **api.documented("publish_workspace", PublishedWorkspaceModel),
 )
-def publish_workspace(caller: CallerDependency, dataset: str, body: WorkspaceToPublish) -> Response:
+def publish_workspace(
+    caller: api.CallerDependency, dataset: str, body: WorkspaceToPublish
+) -> Response:
     """Publishes what an attempt made, replaces what was abandoned, or refuses; once.
 
     The tree's contents have been sent before. Sent again, it answers what it did the first time.
@@ -240,18 +239,18 @@ def publish_workspace(caller: CallerDependency, dataset: str, body: WorkspaceToP
         identity = replace(
             _identity(attempt), execution=body.execution, task=body.task, labels=body.labels
         )
-        handed = Handed(
+        publication = ClientPublication(
             workspace=workspace,
             identity=identity,
             root=Digest(body.root) if body.root is not None else None,
             read_only=body.read_only,
         )
-        done = publish_handed(_desk(store, identity), handed)
-        headers = {REPLAYED: "true"} if done.replayed else None
-        return JsonReply(_workspace_wire(workspace.at(done.ref)), headers=headers)
+        done = publish_for_client(_publication_backend(store, identity), publication)
+        headers = {api.REPLAYED: "true"} if done.replayed else None
+        return api.JsonReply(_workspace_wire(workspace.at(done.ref)), headers=headers)
 
 
-def _own(caller: Caller, store: Store, secret: str, *, moving: str | None = None) -> Attempt:
+def _own(caller: api.Caller, store: Store, secret: str, *, moving: str | None = None) -> Attempt:
     """The attempt that the secret stands for, if it is this caller's, and for this branch."""
     found = store.database.read(lambda c: find_attempt_by_token(c, secret))
     if found is None:
@@ -268,7 +267,7 @@ def _own(caller: Caller, store: Store, secret: str, *, moving: str | None = None
     return attempt
 
 
-def _check_holder(caller: Caller, holder: Holder) -> None:
+def _check_holder(caller: api.Caller, holder: Holder) -> None:
     """A key is taken over by its own actor, by admins, or by whoever may write for it."""
     attempt, grant = holder.attempt, caller.grant
     if not holder.is_job:
@@ -283,8 +282,8 @@ def _identity(attempt: Attempt) -> Identity:
     return Identity(attempt=attempt.ref, execution="", actor=attempt.actor, task="")
 
 
-def _desk(store: Store, identity: Identity) -> Desk:
-    return Desk(
+def _publication_backend(store: Store, identity: Identity) -> PublicationBackend:
+    return PublicationBackend(
         database=store.database,
         trees=store.trees,
         workspaces=_workspaces(store),
@@ -292,8 +291,8 @@ def _desk(store: Store, identity: Identity) -> Desk:
     )
 
 
-def _tables(store: Store, identity: Identity) -> HeldTables:
-    return HeldTables(
+def _tables(store: Store, identity: Identity) -> AttemptTables:
+    return AttemptTables(
         store.database,
         store.contents,
         identity,
@@ -308,8 +307,8 @@ def _workspaces(store: Store) -> FilesWorkspaces:
     )
 
 
-def _told(store: Store, attempt: Attempt) -> JsonReply:
-    return JsonReply(_attempt_wire(store.database.read(lambda c: load_attempt(c, attempt.ref))))
+def _told(store: Store, attempt: Attempt) -> api.JsonReply:
+    return api.JsonReply(_attempt_wire(store.database.read(lambda c: load_attempt(c, attempt.ref))))
 
 
 def _attempt_wire(attempt: Attempt) -> Json:

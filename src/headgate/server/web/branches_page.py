@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from headgate.catalog.branches import list_protected
 from headgate.catalog.database import Connection
 from headgate.catalog.overview import (
@@ -18,25 +20,6 @@ from headgate.catalog.overview import (
 from headgate.errors import HeadgateError, NotFound
 from headgate.model.names import parse_dataset_name
 from headgate.server.web import markup
-from headgate.server.web.markup import (
-    Child,
-    Markup,
-    badge,
-    card,
-    command,
-    count,
-    empty,
-    facts,
-    field,
-    form,
-    heading,
-    join,
-    link,
-    moment,
-    more,
-    table,
-    tag,
-)
 from headgate.server.web.page import Page, Section, Visit, freshness_counts
 
 _PAGE_ROWS = 100
@@ -95,67 +78,67 @@ def _all(visit: Visit) -> Page:
     if len(lines) > _PAGE_ROWS:
         following = markup.with_query(markup.BRANCHES, search=search, after=shown[-1].name)
     body = _tree(visit, place_in_tree(shown), protected) if shown else _nothing(search)
-    search_form = form(
-        markup.BRANCHES, field("search", "Name contains", search), label="Find branches"
+    search_form = markup.form(
+        markup.BRANCHES, markup.field("search", "Name contains", search), label="Find branches"
     )
-    beside = tag("p", count(total, "branch"), class_="beside", role="status")
+    beside = markup.tag("p", markup.count(total, "branch"), class_="beside", role="status")
     return Page(
         title="Branches",
         place=markup.BRANCHES,
         sections=(
-            Section(key="head", body=heading("Branches", beside, search_form)),
-            Section(key="tree", body=join([body, more(following, "Next page")])),
+            Section(key="head", body=markup.heading("Branches", beside, search_form)),
+            Section(key="tree", body=markup.join([body, markup.more(following, "Next page")])),
         ),
     )
 
 
 def _nothing(search: str) -> Markup:
     if search:
-        return empty(f"No branch has “{search}” in its name.")
-    hint = command("headgate dataset create sales.orders")
-    return empty("There is no branch yet: the first dataset brings one.", hint)
+        return markup.empty(f"No branch has “{search}” in its name.")
+    hint = markup.command("headgate dataset create sales.orders")
+    return markup.empty("There is no branch yet: the first dataset brings one.", hint)
 
 
 def _tree(visit: Visit, placed: Sequence[Placed], protected: Sequence[str]) -> Markup:
     rows = [
         (
             _name(here, here.line.name in protected),
-            count(here.line.dataset_count, "dataset"),
+            markup.count(here.line.dataset_count, "dataset"),
             _standing(here.line),
-            badge(f"{here.line.open} open", "busy") if here.line.open else "",
-            moment(here.line.last_at, visit.now),
+            markup.badge(f"{here.line.open} open", "busy") if here.line.open else "",
+            markup.moment(here.line.last_at, visit.now),
             here.line.last_actor or "",
         )
         for here in placed
     ]
     headings = ("Branch", "On", "Against its parent", "", "Published", "By")
-    return table(headings, rows, label="Branches")
+    return markup.table(headings, rows, label="Branches")
 
 
 def _name(here: Placed, is_protected: bool) -> Markup:
     line = here.line
     off = [f"off {line.parent}"] if line.parent and here.depth == 0 else []
     off += [f"elsewhere off {', '.join(line.other_parents)}"] if line.other_parents else []
-    return tag(
+    return markup.tag(
         "span",
-        link(line.name, markup.branch_at(line.name)),
-        badge("protected", "taken") if is_protected else None,
-        tag("span", "; ".join(off), class_="faint") if off else None,
+        markup.link(line.name, markup.branch_at(line.name)),
+        markup.badge("protected", "taken") if is_protected else None,
+        markup.tag("span", "; ".join(off), class_="faint") if off else None,
         class_="named branch",
         style=f"--depth: {here.depth}",
     )
 
 
-def _standing(line: BranchNameLine) -> Child:
+def _standing(line: BranchNameLine) -> markup.Child:
     if line.parent is None:
-        return tag("span", "a root", class_="faint")
+        return markup.tag("span", "a root", class_="faint")
     if not line.ahead:
-        return tag("span", "same content", class_="faint")
-    parts: list[Child] = [badge(f"{line.ahead} differ", "warn")]
+        return markup.tag("span", "same content", class_="faint")
+    parts: list[markup.Child] = [markup.badge(f"{line.ahead} differ", "warn")]
     if line.behind:
         told = "its parent was published on since"
-        parts.append(badge(f"{line.behind} behind", "quiet", title=told))
-    return tag("span", parts, class_="chips")
+        parts.append(markup.badge(f"{line.behind} behind", "quiet", title=told))
+    return markup.tag("span", parts, class_="chips")
 
 
 def _one(visit: Visit, name: str) -> Page:
@@ -174,33 +157,42 @@ def _one(visit: Visit, name: str) -> Page:
     line, found, is_protected = visit.store.database.read(read)
     if line is None:
         raise NotFound(f"no dataset has a branch {name!r}.", branch=name)
-    title = [name, badge("protected", "taken") if is_protected else None]
-    review = link("Review", markup.with_query(markup.REVIEW, branch=name), class_="button primary")
-    buttons: list[Child] = [_lineage_link(visit, name)]
+    title = [name, markup.badge("protected", "taken") if is_protected else None]
+    review = markup.link(
+        "Review", markup.with_query(markup.REVIEW, branch=name), class_="button primary"
+    )
+    buttons: list[markup.Child] = [_lineage_link(visit, name)]
     if line.parent is not None:
         buttons.insert(0, review)
     return Page(
         title=f"Branch {name}",
         place=markup.BRANCHES,
         sections=(
-            Section(key="head", body=heading(title, tag("div", buttons, class_="buttons"))),
-            Section(key="facts", body=facts(_facts(visit, line))),
+            Section(
+                key="head", body=markup.heading(title, markup.tag("div", buttons, class_="buttons"))
+            ),
+            Section(key="facts", body=markup.facts(_facts(visit, line))),
             Section(key="differing", body=_differing(visit, line, found)),
         ),
     )
 
 
 def _lineage_link(visit: Visit, name: str) -> Markup:
-    return link("Lineage", markup.with_query(markup.LINEAGE, branch=name), class_="button")
+    return markup.link("Lineage", markup.with_query(markup.LINEAGE, branch=name), class_="button")
 
 
-def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, Child]]:
-    parent = link(line.parent, markup.branch_at(line.parent)) if line.parent else "none: a root"
-    pairs: list[tuple[str, Child]] = [
+def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, markup.Child]]:
+    parent = (
+        markup.link(line.parent, markup.branch_at(line.parent)) if line.parent else "none: a root"
+    )
+    pairs: list[tuple[str, markup.Child]] = [
         ("Parent", parent),
-        ("On", count(line.dataset_count, "dataset")),
+        ("On", markup.count(line.dataset_count, "dataset")),
         ("Against its parent", _standing(line)),
-        ("Published", [moment(line.last_at, visit.now), f" by {line.last_actor or 'nobody'}"]),
+        (
+            "Published",
+            [markup.moment(line.last_at, visit.now), f" by {line.last_actor or 'nobody'}"],
+        ),
     ]
     try:
         pairs.append(("Freshness", freshness_counts(visit, line.name)))
@@ -211,18 +203,18 @@ def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, Child]]:
 
 def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]) -> Markup:
     if line.parent is None:
-        hint = command(f"headgate branch create DATASET NAME --from {line.name}")
-        return empty("A root has no parent to differ from.", hint)
+        hint = markup.command(f"headgate branch create DATASET NAME --from {line.name}")
+        return markup.empty("A root has no parent to differ from.", hint)
     if not found:
-        return empty(f"It shows the same as {line.parent}, on every dataset.")
+        return markup.empty(f"It shows the same as {line.parent}, on every dataset.")
     rows = [
         (
-            link(str(d.dataset), markup.dataset_at(d.dataset, branch=line.name)),
-            badge(d.kind, "kind"),
-            badge("behind", "quiet") if d.is_behind else badge("ahead", "warn"),
-            moment(d.at, visit.now),
+            markup.link(str(d.dataset), markup.dataset_at(d.dataset, branch=line.name)),
+            markup.badge(d.kind, "kind"),
+            markup.badge("behind", "quiet") if d.is_behind else markup.badge("ahead", "warn"),
+            markup.moment(d.at, visit.now),
             d.actor or "",
-            link("Compare", _compare(d, line.name)),
+            markup.link("Compare", _compare(d, line.name)),
         )
         for d in found[:_DIFFERING_ROWS]
     ]
@@ -231,8 +223,8 @@ def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]
         last = str(found[_DIFFERING_ROWS - 1].dataset)
         following = markup.with_query(markup.BRANCHES, branch=line.name, after=last)
     headings = ("Dataset", "Kind", "", "Published here", "By", "")
-    drawn = table(headings, rows, label="Datasets that differ")
-    return card("Differs from its parent", drawn, more(following, "Next page"))
+    drawn = markup.table(headings, rows, label="Datasets that differ")
+    return markup.card("Differs from its parent", drawn, markup.more(following, "Next page"))
 
 
 def _compare(d: DifferingDataset, branch: str) -> str:

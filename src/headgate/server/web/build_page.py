@@ -6,42 +6,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.builds.open import job_key
+from markupsafe import Markup
+
+from headgate.builds.attempt import job_key
 from headgate.catalog.attempts import list_attempts
 from headgate.catalog.builds import BuildRecord, JobRecord, cancel_build, list_builds, load_build
 from headgate.errors import Invalid
 from headgate.model.access import Right, require
 from headgate.model.ids import BuildId
 from headgate.model.nouns import Attempt
-from headgate.server.builds import ServerBuilds
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import check_table
-from headgate.server.web.markup import (
-    Child,
-    Markup,
-    badge,
-    card,
-    code,
-    command,
-    count,
-    duration,
-    empty,
-    facts,
-    heading,
-    join,
-    lasted,
-    link,
-    moment,
-    more,
-    short,
-    table,
-    tag,
-)
 from headgate.server.web.page import Act, Page, Section, Visit
 
 if TYPE_CHECKING:
-    from headgate.builds.ledger import Watch
-    from headgate.builds.report import BuildOutcome
+    from headgate.builds.report import BuildOutcome, Watch
+    from headgate.server.builds import ServerBuilds
 
 
 # The end of what a job printed, where this machine still has it.
@@ -86,8 +66,8 @@ def builds_page(visit: Visit) -> Page:
         title="Builds",
         place=markup.BUILDS,
         sections=(
-            Section(key="head", body=heading("Builds", _running(found))),
-            Section(key="list", body=join([body, more(following)])),
+            Section(key="head", body=markup.heading("Builds", _running(found))),
+            Section(key="list", body=markup.join([body, markup.more(following)])),
         ),
         refresh_seconds=_LIST_WATCH_SECONDS,
     )
@@ -95,31 +75,35 @@ def builds_page(visit: Visit) -> Page:
 
 def _running(found: list[BuildRecord]) -> Markup | None:
     running = sum(build.state == "running" for build in found)
-    return tag("p", badge(f"{running} running", "busy"), role="status") if running else None
+    return (
+        markup.tag("p", markup.badge(f"{running} running", "busy"), role="status")
+        if running
+        else None
+    )
 
 
 def _list(visit: Visit, found: list[BuildRecord]) -> Markup:
     rows = [
         (
-            link(short(build.id), markup.build_at(build.id), title=build.id),
-            badge(build.state),
+            markup.link(markup.short(build.id), markup.build_at(build.id), title=build.id),
+            markup.badge(build.state),
             targets(build),
-            tag("span", build.branch, class_="chip"),
-            moment(build.started_at, visit.now),
-            lasted(build.started_at, build.ended_at or visit.now),
+            markup.tag("span", build.branch, class_="chip"),
+            markup.moment(build.started_at, visit.now),
+            markup.lasted(build.started_at, build.ended_at or visit.now),
             build.actor,
         )
         for build in found
     ]
     headings = ("Build", "State", "Targets", "Branch", "Started", "Took", "By")
-    return table(headings, rows, label="Builds")
+    return markup.table(headings, rows, label="Builds")
 
 
-def targets(build: BuildRecord) -> Child:
+def targets(build: BuildRecord) -> markup.Child:
     """What was asked for; of many only the first few."""
     names = list(build.body["targets"])
-    shown = [link(name, markup.dataset_at(name, branch=build.branch)) for name in names]
-    parts: list[Child] = []
+    shown = [markup.link(name, markup.dataset_at(name, branch=build.branch)) for name in names]
+    parts: list[markup.Child] = []
     for at, one in enumerate(shown[:_TARGETS]):
         parts += [", ", one] if at else [one]
     rest = len(names) - _TARGETS
@@ -127,7 +111,9 @@ def targets(build: BuildRecord) -> Child:
 
 
 def _nothing() -> Markup:
-    return empty("Nothing was built yet.", command("headgate build sales.daily --upstream"))
+    return markup.empty(
+        "Nothing was built yet.", markup.command("headgate build sales.daily --upstream")
+    )
 
 
 _WATCH_SECONDS = 1.0
@@ -144,13 +130,13 @@ def build_page(visit: Visit, *, can_retry: bool = False) -> Page:
     job = next((job for job in build.jobs if job.ordinal == chosen), None)
     running = build.state == "running"
     return Page(
-        title=f"Build {short(build.id)}",
+        title=f"Build {markup.short(build.id)}",
         place=markup.BUILDS,
         sections=(
             Section(key="head", body=_head(visit, build, can_retry=can_retry)),
-            Section(key="facts", body=facts(_facts(visit, build))),
+            Section(key="facts", body=markup.facts(_facts(visit, build))),
             Section(key="jobs", body=_jobs(build)),
-            Section(key="job", body=_job(visit, build, job) if job else join(None)),
+            Section(key="job", body=_job(visit, build, job) if job else markup.join(None)),
         ),
         refresh_seconds=_WATCH_SECONDS if running else None,
     )
@@ -173,12 +159,12 @@ def acting(again: Again | None) -> Act:
 
 
 def _head(visit: Visit, build: BuildRecord, *, can_retry: bool) -> Markup:
-    title = ["Build ", tag("span", short(build.id), title=build.id)]
-    buttons = tag("div", _buttons(visit, build, can_retry=can_retry), class_="buttons")
-    return heading(title, badge(build.state), buttons)
+    title = ["Build ", markup.tag("span", markup.short(build.id), title=build.id)]
+    buttons = markup.tag("div", _buttons(visit, build, can_retry=can_retry), class_="buttons")
+    return markup.heading(title, markup.badge(build.state), buttons)
 
 
-def _buttons(visit: Visit, build: BuildRecord, *, can_retry: bool) -> Child:
+def _buttons(visit: Visit, build: BuildRecord, *, can_retry: bool) -> markup.Child:
     if not visit.may_write(build.branch):
         return None
     if build.state == "running":
@@ -190,26 +176,28 @@ def _buttons(visit: Visit, build: BuildRecord, *, can_retry: bool) -> Child:
 
 
 def _button(text: str, act: str, tone: str, ask: str | None = None) -> Markup:
-    return tag("button", text, type="button", class_=f"button {tone}", data_act=act, data_ask=ask)
+    return markup.tag(
+        "button", text, type="button", class_=f"button {tone}", data_act=act, data_ask=ask
+    )
 
 
-def _facts(visit: Visit, build: BuildRecord) -> list[tuple[str, Child]]:
+def _facts(visit: Visit, build: BuildRecord) -> list[tuple[str, markup.Child]]:
     chain = " > ".join([build.branch, *build.body["fallback"]])
     return [
         ("Targets", targets(build)),
-        ("Chain", code(chain)),
-        ("Started", [moment(build.started_at, visit.now), f" by {build.actor}"]),
-        ("Took", lasted(build.started_at, build.ended_at or visit.now)),
+        ("Chain", markup.code(chain)),
+        ("Started", [markup.moment(build.started_at, visit.now), f" by {build.actor}"]),
+        ("Took", markup.lasted(build.started_at, build.ended_at or visit.now)),
     ]
 
 
 def _jobs(build: BuildRecord) -> Markup:
     if not build.jobs:
-        return empty("This build had no jobs.")
+        return markup.empty("This build had no jobs.")
     rows = [
         (
-            link(", ".join(job.body["outputs"]), markup.build_at(build.id, job=job.ordinal)),
-            badge(job.state),
+            markup.link(", ".join(job.body["outputs"]), markup.build_at(build.id, job=job.ordinal)),
+            markup.badge(job.state),
             job.reason,
             progress(job),
             f"{job.attempts}" if job.attempts else "",
@@ -221,36 +209,42 @@ def _jobs(build: BuildRecord) -> Markup:
     has_failed = any(job.body.get("error") for job in build.jobs)
     last = "Error" if has_failed else ""
     headings = ("Outputs", "State", "Why", "Progress", "Attempts", "Took", last)
-    return card("Jobs", table(headings, rows, label="Jobs", numbers=(4,)))
+    return markup.card("Jobs", markup.table(headings, rows, label="Jobs", numbers=(4,)))
 
 
-def progress(job: JobRecord) -> Child:
+def progress(job: JobRecord) -> markup.Child:
     """Stages and tasks while Spark works, rows once they are written."""
     told = job.body.get("progress") or {}
     bar: Markup | None = None
     words: list[str] = []
     if stages := told.get("stages"):
         done, every = stages["tasks_done"], stages["tasks"]
-        bar = tag("progress", value=done, max=max(every, 1), aria_label="Tasks")
+        bar = markup.tag("progress", value=done, max=max(every, 1), aria_label="Tasks")
         words.append(f"stage {stages['done']}/{stages['all']}, {done}/{every} tasks")
     if rows := told.get("rows"):
-        words.append(count(rows, "row"))
+        words.append(markup.count(rows, "row"))
     if jobs := job.body.get("spark_jobs"):
-        words.append(count(jobs, "Spark job"))
-    return tag("span", bar, tag("span", ", ".join(words)), class_="chips") if words else ""
+        words.append(markup.count(jobs, "Spark job"))
+    return (
+        markup.tag("span", bar, markup.tag("span", ", ".join(words)), class_="chips")
+        if words
+        else ""
+    )
 
 
 def _took(job: JobRecord) -> str:
     seconds = (job.body.get("progress") or {}).get("seconds")
-    return duration(seconds) if seconds is not None else ""
+    return markup.duration(seconds) if seconds is not None else ""
 
 
-def _error_line(job: JobRecord) -> Child:
+def _error_line(job: JobRecord) -> markup.Child:
     error = job.body.get("error")
     if not error:
         return ""
     where = f"{error['file']}:{error['line']} " if error.get("file") else ""
-    return tag("span", code(where) if where else None, error.get("message", ""), class_="error")
+    return markup.tag(
+        "span", markup.code(where) if where else None, error.get("message", ""), class_="error"
+    )
 
 
 def _job(visit: Visit, build: BuildRecord, job: JobRecord) -> Markup:
@@ -258,17 +252,17 @@ def _job(visit: Visit, build: BuildRecord, job: JobRecord) -> Markup:
     attempts = visit.store.database.read(lambda c: list_attempts(c, key))
     log = read_log_tail(visit.store.settings.root, build.id, job.body.get("log"))
     checks = job.body.get("checks")
-    return join(
+    return markup.join(
         [
             _error(job.body.get("error")),
-            card(
+            markup.card(
                 ", ".join(job.body["outputs"]),
                 _inputs(job),
                 _attempts(visit, attempts),
-                beside=badge(job.state),
+                beside=markup.badge(job.state),
             ),
-            card("Checks", check_table(list(checks))) if checks else None,
-            card("Log", tag("pre", log, class_="log")) if log else None,
+            markup.card("Checks", check_table(list(checks))) if checks else None,
+            markup.card("Log", markup.tag("pre", log, class_="log")) if log else None,
         ]
     )
 
@@ -276,44 +270,53 @@ def _job(visit: Visit, build: BuildRecord, job: JobRecord) -> Markup:
 def _inputs(job: JobRecord) -> Markup:
     rows = [
         (
-            link(given["dataset"], markup.dataset_at(given["dataset"], branch=given["branch"])),
+            markup.link(
+                given["dataset"], markup.dataset_at(given["dataset"], branch=given["branch"])
+            ),
             given["branch"],
-            code(short(given["transaction"])) if given["transaction"] else "made by this build",
+            markup.code(markup.short(given["transaction"]))
+            if given["transaction"]
+            else "made by this build",
         )
         for given in job.body["inputs"]
     ]
     if not rows:
-        return tag("p", "It reads nothing.", class_="hint")
-    return table(("Input", "From branch", "Transaction"), rows, label="Inputs")
+        return markup.tag("p", "It reads nothing.", class_="hint")
+    return markup.table(("Input", "From branch", "Transaction"), rows, label="Inputs")
 
 
 def _attempts(visit: Visit, attempts: list[Attempt]) -> Markup | None:
     if not attempts:
         return None
     rows = [
-        (f"{a.ref.epoch}", badge(a.state.value), moment(a.started_at, visit.now), a.actor)
+        (
+            f"{a.ref.epoch}",
+            markup.badge(a.state.value),
+            markup.moment(a.started_at, visit.now),
+            a.actor,
+        )
         for a in attempts
     ]
-    drawn = table(("Epoch", "State", "Started", "By"), rows, label="Attempts", numbers=(0,))
-    return join([tag("h3", "Attempts"), drawn])
+    drawn = markup.table(("Epoch", "State", "Started", "By"), rows, label="Attempts", numbers=(0,))
+    return markup.join([markup.tag("h3", "Attempts"), drawn])
 
 
 def _trace(text: str | None) -> Markup | None:
     """The whole of it for those who ask: most look for the line and the message."""
     if not text:
         return None
-    return tag("details", tag("summary", "Traceback"), command(text.strip()))
+    return markup.tag("details", markup.tag("summary", "Traceback"), markup.command(text.strip()))
 
 
 def _error(error: Mapping[str, Any] | None) -> Markup | None:
     if not error:
         return None
     where = f"{error['file']}:{error['line']}" if error.get("file") else None
-    return card(
+    return markup.card(
         ["Error", f" in {where}" if where else ""],
-        tag("p", error.get("message", "It failed."), class_="error", role="alert"),
+        markup.tag("p", error.get("message", "It failed."), class_="error", role="alert"),
         _trace(error.get("traceback")),
-        beside=badge(error["error"], "bad") if error.get("error") else None,
+        beside=markup.badge(error["error"], "bad") if error.get("error") else None,
         class_="failed",
     )
 

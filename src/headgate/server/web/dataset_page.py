@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from markupsafe import Markup
+
 from headgate.catalog.records import find_transaction
 from headgate.errors import DatasetNotFound, MissingExtra, NeedsSpark
-from headgate.files.publication import root_of
+from headgate.files.edits import root_of
 from headgate.files.tree import Entry
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind
@@ -23,30 +25,6 @@ from headgate.server.web.dataset_parts import (
     logic,
     logic_card,
 )
-from headgate.server.web.markup import (
-    Child,
-    Markup,
-    badge,
-    card,
-    cell,
-    choice,
-    code,
-    command,
-    count,
-    empty,
-    facts,
-    form,
-    heading,
-    hidden,
-    join,
-    link,
-    mark,
-    moment,
-    size,
-    table,
-    tabs,
-    tag,
-)
 from headgate.server.web.page import Page, Section, Visit
 from headgate.tables.inspect import (
     Column,
@@ -54,9 +32,9 @@ from headgate.tables.inspect import (
     find_row_count,
     partitioning_of,
     read_rows,
-    type_text,
 )
-from headgate.tables.rows import Row
+from headgate.tables.metadata import Row
+from headgate.tables.schemas import type_text
 from headgate.tables.versions import StoredVersion
 
 # What a dataset holds: a table's columns and first rows, or a directory of its files.
@@ -73,9 +51,9 @@ def content(visit: Visit, shown: Shown) -> Markup:
     if shown.dataset.kind is DatasetKind.FILES:
         return _files(visit, shown)
     if shown.view.version is None:
-        return empty("The table was dropped on this branch.", "Its history still has it.")
+        return markup.empty("The table was dropped on this branch.", "Its history still has it.")
     version = visit.store.tables.read(shown.view.version.location)
-    return join([_rows(visit, version), _schema(version)])
+    return markup.join([_rows(visit, version), _schema(version)])
 
 
 def _nothing(visit: Visit, shown: Shown) -> Markup:
@@ -86,42 +64,48 @@ def _nothing(visit: Visit, shown: Shown) -> Markup:
         example = f"headgate files put {name} --branch {branch} local.csv data/local.csv"
     else:
         example = f'headgate sql -b {branch} "create table {name} (id bigint)"'
-    return empty("Nothing is committed here yet.", command(example))
+    return markup.empty("Nothing is committed here yet.", markup.command(example))
 
 
 def _schema(version: StoredVersion) -> Markup:
     columns = columns_of(version.metadata)
     rows = [
-        (code(c.name), type_text(c.type), badge("required", "quiet") if c.required else "")
+        (
+            markup.code(c.name),
+            type_text(c.type),
+            markup.badge("required", "quiet") if c.required else "",
+        )
         for c in columns
     ]
-    drawn = table(("Column", "Type", ""), rows, label="Columns")
-    pairs: list[tuple[str, Child]] = []
+    drawn = markup.table(("Column", "Type", ""), rows, label="Columns")
+    pairs: list[tuple[str, markup.Child]] = []
     if parts := partitioning_of(version.metadata):
         pairs.append(("Partitioned by", ", ".join(parts)))
     pairs += sorted((version.metadata.get("properties") or {}).items())
-    return card(
+    return markup.card(
         "Schema",
         drawn,
-        facts(pairs) if pairs else None,
-        beside=tag("span", count(len(columns), "column"), class_="beside"),
+        markup.facts(pairs) if pairs else None,
+        beside=markup.tag("span", markup.count(len(columns), "column"), class_="beside"),
     )
 
 
 def _rows(visit: Visit, version: StoredVersion) -> Markup:
     options = visit.store.settings.environ
     total = find_row_count(version, options=options)
-    told = "only Spark can count them" if total is None else count(total, "row")
-    beside = tag("span", told, class_="beside")
+    told = "only Spark can count them" if total is None else markup.count(total, "row")
+    beside = markup.tag("span", told, class_="beside")
     try:
         rows = read_rows(version, limit=_PREVIEW_ROWS, options=options)
     except (MissingExtra, NeedsSpark) as reason:
-        return card("Rows", empty("They cannot be shown here.", str(reason)), beside=beside)
+        return markup.card(
+            "Rows", markup.empty("They cannot be shown here.", str(reason)), beside=beside
+        )
     if not rows:
-        return card("Rows", empty("The table has no rows."), beside=beside)
+        return markup.card("Rows", markup.empty("The table has no rows."), beside=beside)
     note = f"the first {len(rows)} of " if total is None or total > len(rows) else ""
-    beside = tag("span", f"{note}{told}", class_="beside")
-    return card("Rows", rows_table(columns_of(version.metadata), rows), beside=beside)
+    beside = markup.tag("span", f"{note}{told}", class_="beside")
+    return markup.card("Rows", rows_table(columns_of(version.metadata), rows), beside=beside)
 
 
 def rows_table(columns: Iterable[Column], rows: Iterable[Row]) -> Markup:
@@ -129,8 +113,8 @@ def rows_table(columns: Iterable[Column], rows: Iterable[Row]) -> Markup:
     known = list(columns)
     numeric = {"int", "long", "float", "double"}
     at = [i for i, c in enumerate(known) if c.type in numeric or str(c.type).startswith("decimal")]
-    drawn = ([cell(row.get(column.name)) for column in known] for row in rows)
-    return table([column.name for column in known], drawn, label="Rows", numbers=at)
+    drawn = ([markup.cell(row.get(column.name)) for column in known] for row in rows)
+    return markup.table([column.name for column in known], drawn, label="Rows", numbers=at)
 
 
 @dataclass(kw_only=True)
@@ -168,46 +152,52 @@ def _files(visit: Visit, shown: Shown) -> Markup:
     walked = visit.store.trees.walk(root, path)
     here = list_directory(itertools.islice(walked, _ENTRIES + 1), prefix, _ENTRIES)
     rows = [*_directories(shown, prefix, here.below), *_entries(here.files, prefix)]
-    beside = tag("span", f"{count(whole.entries, 'file')}, {size(whole.bytes)}", class_="beside")
+    beside = markup.tag(
+        "span",
+        f"{markup.count(whole.entries, 'file')}, {markup.size(whole.bytes)}",
+        class_="beside",
+    )
     if not rows:
-        return card("Files", _crumbs(shown, path), empty("Nothing is here."), beside=beside)
+        return markup.card(
+            "Files", _crumbs(shown, path), markup.empty("Nothing is here."), beside=beside
+        )
     note = f"Only the first {_ENTRIES:,} entries are shown." if here.cut else None
-    drawn = table(("Name", "Size", "Digest"), rows, label="Files", numbers=(1,))
-    return card(
+    drawn = markup.table(("Name", "Size", "Digest"), rows, label="Files", numbers=(1,))
+    return markup.card(
         "Files",
         _crumbs(shown, path),
         drawn,
-        tag("p", note) if note else None,
+        markup.tag("p", note) if note else None,
         beside=beside,
     )
 
 
 def _directories(
     shown: Shown, prefix: str, below: Mapping[str, tuple[int, int]]
-) -> list[tuple[Child, ...]]:
+) -> list[tuple[markup.Child, ...]]:
     return [
         (
-            link(f"{name}/", shown.at(path=f"{prefix}{name}")),
-            size(total),
-            count(files, "file"),
+            markup.link(f"{name}/", shown.at(path=f"{prefix}{name}")),
+            markup.size(total),
+            markup.count(files, "file"),
         )
         for name, (files, total) in sorted(below.items())
     ]
 
 
-def _entries(files: Iterable[Entry], prefix: str) -> list[tuple[Child, ...]]:
+def _entries(files: Iterable[Entry], prefix: str) -> list[tuple[markup.Child, ...]]:
     return [
-        (entry.path.removeprefix(prefix), size(entry.size), code(entry.digest[:12]))
+        (entry.path.removeprefix(prefix), markup.size(entry.size), markup.code(entry.digest[:12]))
         for entry in files
     ]
 
 
 def _crumbs(shown: Shown, path: str) -> Markup:
-    steps = [link(str(shown.dataset.name.name), shown.at())]
+    steps = [markup.link(str(shown.dataset.name.name), shown.at())]
     parts = [part for part in path.split("/") if part]
     for at, part in enumerate(parts, start=1):
-        steps += [tag("span", "/"), link(part, shown.at(path="/".join(parts[:at])))]
-    return tag("nav", steps, class_="crumbs", aria_label="Directory")
+        steps += [markup.tag("span", "/"), markup.link(part, shown.at(path="/".join(parts[:at])))]
+    return markup.tag("nav", steps, class_="crumbs", aria_label="Directory")
 
 
 # A dataset that transforms declare and nothing has made yet: it is in the lineage all the same.
@@ -219,14 +209,18 @@ def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
     found = [spec for spec in load_logic(visit, name, branch) if not spec.removed]
     if not found:
         return None
-    hint = join(["A build makes it:", command(f"headgate build {name} --upstream -b {branch}")])
+    hint = markup.join(
+        ["A build makes it:", markup.command(f"headgate build {name} --upstream -b {branch}")]
+    )
     return Page(
         title=str(name),
         place=markup.DATASETS,
         sections=(
-            Section(key="head", body=heading(str(name), badge("not built yet", "warn"))),
-            Section(key="build", body=empty("Nothing was ever published here.", hint)),
-            Section(key="logic", body=join([logic_card(visit, spec) for spec in found])),
+            Section(
+                key="head", body=markup.heading(str(name), markup.badge("not built yet", "warn"))
+            ),
+            Section(key="build", body=markup.empty("Nothing was ever published here.", hint)),
+            Section(key="logic", body=markup.join([logic_card(visit, spec) for spec in found])),
         ),
     )
 
@@ -257,7 +251,7 @@ def dataset_page(visit: Visit) -> Page:
         place=markup.DATASETS,
         sections=(
             Section(key="head", body=_head(visit, shown, tab)),
-            Section(key="tabs", body=tabs("Sides of this dataset", places)),
+            Section(key="tabs", body=markup.tabs("Sides of this dataset", places)),
             Section(key=title, body=draw(visit, shown)),
         ),
     )
@@ -265,13 +259,16 @@ def dataset_page(visit: Visit) -> Page:
 
 def _head(visit: Visit, shown: Shown, tab: str) -> Markup:
     dataset = shown.dataset
-    title: Child = [mark(blue=shown.blue, primary=visit.primary), str(dataset.name)]
-    return join(
+    title: markup.Child = [markup.mark(blue=shown.blue, primary=visit.primary), str(dataset.name)]
+    return markup.join(
         [
-            heading(
-                title, badge(dataset.kind.value, "kind"), _chooser(shown, tab), _lineage_link(shown)
+            markup.heading(
+                title,
+                markup.badge(dataset.kind.value, "kind"),
+                _chooser(shown, tab),
+                _lineage_link(shown),
             ),
-            facts(_facts(visit, shown)),
+            markup.facts(_facts(visit, shown)),
         ]
     )
 
@@ -282,7 +279,7 @@ def _lineage_link(shown: Shown) -> Markup | None:
     at = markup.with_query(
         markup.LINEAGE, branch=shown.branch.name, dataset=str(shown.dataset.name)
     )
-    return link("Lineage", at, class_="button")
+    return markup.link("Lineage", at, class_="button")
 
 
 def _chooser(shown: Shown, tab: str) -> Markup:
@@ -290,39 +287,43 @@ def _chooser(shown: Shown, tab: str) -> Markup:
     options = [(name, name) for name in names]
     if shown.context not in names:
         options.insert(0, (shown.context, shown.context))
-    return form(
+    return markup.form(
         markup.dataset_at(shown.dataset.name),
-        choice("branch", "Branch", options, shown.context),
-        hidden("tab", tab),
+        markup.choice("branch", "Branch", options, shown.context),
+        markup.hidden("tab", tab),
         label="Choose a branch",
         class_="filters sends",
     )
 
 
-def _facts(visit: Visit, shown: Shown) -> list[tuple[str, Child]]:
-    pairs: list[tuple[str, Child]] = []
+def _facts(visit: Visit, shown: Shown) -> list[tuple[str, markup.Child]]:
+    pairs: list[tuple[str, markup.Child]] = []
     branch, view = shown.branch, shown.view
     if branch is not None:
         above = markup.dataset_at(shown.dataset.name, branch=branch.parent)
-        pairs.append(("Parent", link(branch.parent, above) if branch.parent else "none: a root"))
+        pairs.append(
+            ("Parent", markup.link(branch.parent, above) if branch.parent else "none: a root")
+        )
     if view is None:
         pairs.append(("View", "nothing is committed here yet"))
         return pairs
     pairs += [
-        ("View", [code(view.id), " ", badge(view.type.value, "kind")]),
-        ("Published", [moment(view.closed_at, visit.now), f" by {view.actor}"]),
+        ("View", [markup.code(view.id), " ", markup.badge(view.type.value, "kind")]),
+        ("Published", [markup.moment(view.closed_at, visit.now), f" by {view.actor}"]),
     ]
     if branch is not None and branch.is_open and branch.head is not None:
         pairs.append(("Open now", _open(visit, branch.head)))
     if "build" in view.provenance:
         id = str(view.provenance["build"])
-        pairs.append(("Build", link(id, markup.build_at(id))))
+        pairs.append(("Build", markup.link(id, markup.build_at(id))))
     return pairs
 
 
-def _open(visit: Visit, head: str) -> Child:
+def _open(visit: Visit, head: str) -> markup.Child:
     opened = visit.store.database.read(lambda c: find_transaction(c, head))
     if opened is None:
         return None
-    since = moment(opened.opened_at, visit.now)
-    return tag("span", code(head), " ", badge("OPEN"), f" by {opened.actor}, since ", since)
+    since = markup.moment(opened.opened_at, visit.now)
+    return markup.tag(
+        "span", markup.code(head), " ", markup.badge("OPEN"), f" by {opened.actor}, since ", since
+    )

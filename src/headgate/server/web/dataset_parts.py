@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from markupsafe import Markup
+
 from headgate.catalog.database import Connection
 from headgate.catalog.jobspecs import PublishedJobSpec, load_jobspecs
 from headgate.catalog.log import list_history
@@ -20,35 +22,11 @@ from headgate.model.jobspecs import JobSpec, jobspec_from_json
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Branch, Dataset, Transaction
 from headgate.server.web import markup
-from headgate.server.web.markup import (
-    Child,
-    Markup,
-    badge,
-    card,
-    cell,
-    code,
-    command,
-    count,
-    empty,
-    facts,
-    field,
-    form,
-    hidden,
-    join,
-    link,
-    moment,
-    more,
-    short,
-    size,
-    table,
-    tag,
-)
 from headgate.server.web.page import Visit
 from headgate.store.diff import FilesDifference, Sides, compare_sides, load_sides
-from headgate.tables.diff import Comparing, TableDifference
-from headgate.tables.inspect import type_text
-from headgate.tables.rows import ChangedRow, Row
-from headgate.tables.schema_diff import SchemaChanges
+from headgate.tables.diff import ChangedRow, DiffOptions, SchemaChanges, TableDifference
+from headgate.tables.metadata import Row
+from headgate.tables.schemas import type_text
 
 # A dataset as a context shows it: what all sides of its page start from.
 
@@ -111,21 +89,23 @@ _PAGE_ROWS = 25
 def history(visit: Visit, shown: Shown) -> Markup:
     """Transactions, newest first, each to be compared with the one before it."""
     if shown.branch is None:
-        return empty("A chain or a moment has no history of its own.", "Choose a branch.")
+        return markup.empty("A chain or a moment has no history of its own.", "Choose a branch.")
     found = _load_history(visit, shown)
     if not found:
-        return empty("No transaction yet.", "What is written here is listed, newest first.")
+        return markup.empty("No transaction yet.", "What is written here is listed, newest first.")
     following = found[_PAGE_ROWS - 1].parent if len(found) > _PAGE_ROWS else None
     rows = [_line(visit, shown, transaction) for transaction in found[:_PAGE_ROWS]]
     headings = ("Transaction", "Type", "State", "When", "By", "Why", "Checks", "")
     older = shown.at(tab="history", before=following) if following else None
     aborted = visit.asked("all") == "1"
-    switch = link(
+    switch = markup.link(
         "Leave out aborted ones" if aborted else "Show aborted ones too",
         shown.at(tab="history", all=None if aborted else "1"),
     )
-    drawn = table(headings, rows, label="Transactions")
-    return card("History", drawn, more(older), beside=tag("span", switch, class_="beside"))
+    drawn = markup.table(headings, rows, label="Transactions")
+    return markup.card(
+        "History", drawn, markup.more(older), beside=markup.tag("span", switch, class_="beside")
+    )
 
 
 def _load_history(visit: Visit, shown: Shown) -> list[Transaction]:
@@ -145,40 +125,42 @@ def _load_history(visit: Visit, shown: Shown) -> list[Transaction]:
     return visit.store.database.read(read)
 
 
-def _line(visit: Visit, shown: Shown, t: Transaction) -> tuple[Child, ...]:
+def _line(visit: Visit, shown: Shown, t: Transaction) -> tuple[markup.Child, ...]:
     compare = None
     if t.parent is not None and t.version is not None and not t.condemned:
-        compare = link("Compare", shown.at(tab="compare", from_=t.parent, to=t.id))
+        compare = markup.link("Compare", shown.at(tab="compare", from_=t.parent, to=t.id))
     return (
         code_of(t.id),
-        badge(t.type.value, "kind"),
-        badge(t.state.value),
-        moment(t.closed_at or t.opened_at, visit.now),
+        markup.badge(t.type.value, "kind"),
+        markup.badge(t.state.value),
+        markup.moment(t.closed_at or t.opened_at, visit.now),
         t.actor,
         why(t),
         checks_badge(t.provenance),
-        badge("expired", "quiet") if t.condemned else compare,
+        markup.badge("expired", "quiet") if t.condemned else compare,
     )
 
 
 def code_of(id: TransactionId | str) -> Markup:
-    return tag("code", short(id), title=id)
+    return markup.tag("code", markup.short(id), title=id)
 
 
-def why(t: Transaction) -> Child:
+def why(t: Transaction) -> markup.Child:
     """What led to a transaction, as far as it says so itself."""
     told = t.provenance
-    parts: list[Child] = []
+    parts: list[markup.Child] = []
     if adopted := told.get("adopted_from"):
-        parts.append(["adopted from ", tag("strong", str(adopted.get("branch")))])
+        parts.append(["adopted from ", markup.tag("strong", str(adopted.get("branch")))])
     if "build" in told:
-        parts.append(link(str(told.get("job", "build")), markup.build_at(str(told["build"]))))
+        parts.append(
+            markup.link(str(told.get("job", "build")), markup.build_at(str(told["build"])))
+        )
     if "commit" in told:
         clean = "" if told.get("clean", True) else " (with uncommitted changes)"
-        parts.append(["commit ", code(str(told["commit"])[:10]), clean])
+        parts.append(["commit ", markup.code(str(told["commit"])[:10]), clean])
     if t.unit is not None:
         parts.append("with others, in one unit")
-    separated: list[Child] = []
+    separated: list[markup.Child] = []
     for at, part in enumerate(parts):
         separated += [", ", part] if at else [part]
     return separated or ("dropped here" if t.version is None else "a write of its own")
@@ -190,9 +172,9 @@ def checks_badge(told: Mapping[str, Any]) -> Markup | str:
         return ""
     failed = [result for result in results if not result["passed"]]
     if not failed:
-        return badge(f"{len(results)} passed", "good")
+        return markup.badge(f"{len(results)} passed", "good")
     worst = "bad" if any(result["on_error"] != "WARN" for result in failed) else "warn"
-    return badge(f"{len(failed)} of {len(results)} failed", worst)
+    return markup.badge(f"{len(failed)} of {len(results)} failed", worst)
 
 
 def checks(visit: Visit, shown: Shown) -> Markup:
@@ -200,36 +182,36 @@ def checks(visit: Visit, shown: Shown) -> Markup:
     results = shown.view.provenance.get("checks") if shown.view else None
     if not results:
         hint = "Checks are declared with a transform's inputs and outputs, and run by builds."
-        return empty("Nothing was checked when this version was made.", hint)
-    told = tag("span", count(len(results), "check"), class_="beside")
-    return card("Checks", check_table(results), beside=told)
+        return markup.empty("Nothing was checked when this version was made.", hint)
+    told = markup.tag("span", markup.count(len(results), "check"), class_="beside")
+    return markup.card("Checks", check_table(results), beside=told)
 
 
 def check_table(results: list[Mapping[str, Any]]) -> Markup:
     rows = [
         (
             result["name"],
-            badge("passed") if result["passed"] else badge("failed", _tone(result)),
-            tag("span", result["dataset"], " ", badge(result["stage"], "kind")),
+            markup.badge("passed") if result["passed"] else markup.badge("failed", _tone(result)),
+            markup.tag("span", result["dataset"], " ", markup.badge(result["stage"], "kind")),
             result["expectation"],
-            join([result["reason"], _samples(result)]),
+            markup.join([result["reason"], _samples(result)]),
         )
         for result in results
     ]
-    return table(("Check", "Result", "On", "Expected", "Found"), rows, label="Checks")
+    return markup.table(("Check", "Result", "On", "Expected", "Found"), rows, label="Checks")
 
 
 def _tone(result: Mapping[str, Any]) -> str:
     return "warn" if result["on_error"] == "WARN" else "bad"
 
 
-def _samples(result: Mapping[str, Any]) -> Child:
+def _samples(result: Mapping[str, Any]) -> markup.Child:
     samples = result.get("samples") or ()
     if not samples:
         return None
     columns = list(samples[0])
-    rows = [[cell(sample.get(column)) for column in columns] for sample in samples]
-    return table(columns, rows, label=f"Samples of {result['name']}")
+    rows = [[markup.cell(sample.get(column)) for column in columns] for sample in samples]
+    return markup.table(columns, rows, label=f"Samples of {result['name']}")
 
 
 # What differs between two branches or transactions of a dataset.
@@ -242,31 +224,33 @@ def comparison(visit: Visit, shown: Shown) -> Markup:
     before = visit.asked("from", (shown.branch.parent if shown.branch else None) or "")
     after = visit.asked("to", shown.context)
     key = visit.asked("key")
-    chooser = form(
+    chooser = markup.form(
         shown.at(),
-        hidden("branch", shown.context),
-        hidden("tab", "compare"),
-        field("from", "From", before, hint="a branch or a transaction"),
-        field("to", "To", after, hint="a branch or a transaction"),
-        field("key", "Key", key, hint="the table's own"),
+        markup.hidden("branch", shown.context),
+        markup.hidden("tab", "compare"),
+        markup.field("from", "From", before, hint="a branch or a transaction"),
+        markup.field("to", "To", after, hint="a branch or a transaction"),
+        markup.field("key", "Key", key, hint="the table's own"),
         label="What to compare",
         button="Compare",
     )
     if not before:
         hint = "Name a branch, a transaction, a chain a>b or a moment master@12 on each side."
-        return card("Compare", chooser, empty("Choose what to compare with.", hint))
+        return markup.card("Compare", chooser, markup.empty("Choose what to compare with.", hint))
     sides = load_sides(visit.store, shown.dataset.name, before, after)
     columns = tuple(name.strip() for name in key.split(",") if name.strip())
-    return join([card("Compare", chooser, _moved(sides)), difference(visit, sides, columns)])
+    return markup.join(
+        [markup.card("Compare", chooser, _moved(sides)), difference(visit, sides, columns)]
+    )
 
 
 def difference(visit: Visit, sides: Sides, key: Sequence[str] = ()) -> Markup:
     """Schema, counts and samples of what differs between two sides."""
-    how = Comparing(options=visit.store.settings.environ, key=key, samples=_SAMPLES)
+    how = DiffOptions(options=visit.store.settings.environ, key=key, samples=_SAMPLES)
     try:
         found = compare_sides(visit.store, sides, how)
     except (MissingExtra, NeedsSpark) as reason:
-        return empty("These rows cannot be compared here.", str(reason))
+        return markup.empty("These rows cannot be compared here.", str(reason))
     return difference_body(found)
 
 
@@ -275,18 +259,20 @@ def difference_body(found: TableDifference | FilesDifference) -> Markup:
     if isinstance(found, FilesDifference):
         return _files(found)
     if found.is_identical:
-        return empty("Both sides show the same.")
-    return join([_schema(found.schema), _rows(found)])
+        return markup.empty("Both sides show the same.")
+    return markup.join([_schema(found.schema), _rows(found)])
 
 
 def _moved(sides: Sides) -> Markup:
-    return tag("p", _side(sides.before), " → ", _side(sides.after), class_="moved")
+    return markup.tag("p", _side(sides.before), " → ", _side(sides.after), class_="moved")
 
 
-def _side(transaction: Transaction | None) -> Child:
+def _side(transaction: Transaction | None) -> markup.Child:
     if transaction is None:
         return "nothing"
-    return tag("span", code_of(transaction.id), f" on {transaction.branch}, by {transaction.actor}")
+    return markup.tag(
+        "span", code_of(transaction.id), f" on {transaction.branch}, by {transaction.actor}"
+    )
 
 
 def schema_lines(changes: SchemaChanges) -> list[tuple[str, str, str]]:
@@ -309,23 +295,25 @@ def _schema(changes: SchemaChanges) -> Markup | None:
     lines = schema_lines(changes)
     if not lines:
         return None
-    rows = [(sign_of(sign), tag("code", column), told) for sign, column, told in lines]
-    return card("Schema", table(("", "Column", "Change"), rows, label="Schema changes"))
+    rows = [(sign_of(sign), markup.tag("code", column), told) for sign, column, told in lines]
+    return markup.card(
+        "Schema", markup.table(("", "Column", "Change"), rows, label="Schema changes")
+    )
 
 
 def sign_of(sign: str) -> Markup:
     tone, word = {"+": ("good", "added"), "-": ("bad", "removed"), "~": ("warn", "changed")}[sign]
-    return tag("span", sign, class_=f"sign {tone}", title=word, aria_label=word, role="img")
+    return markup.tag("span", sign, class_=f"sign {tone}", title=word, aria_label=word, role="img")
 
 
 def counts_line(found: TableDifference | FilesDifference) -> Markup:
     """How much was added, removed and changed, in few words."""
     added, removed, changed = _numbers(found)
     if added is None:
-        return badge("rows not compared", "quiet")
+        return markup.badge("rows not compared", "quiet")
     parts = [("+", added, "good"), ("−", removed, "bad"), ("~", changed, "warn")]
-    shown = [badge(f"{sign}{number:,}", tone) for sign, number, tone in parts if number]
-    return tag("span", shown or badge("same rows", "quiet"), class_="chips")
+    shown = [markup.badge(f"{sign}{number:,}", tone) for sign, number, tone in parts if number]
+    return markup.tag("span", shown or markup.badge("same rows", "quiet"), class_="chips")
 
 
 def _numbers(
@@ -342,14 +330,14 @@ def _rows(found: TableDifference) -> Markup:
     rows = found.rows
     before = "?" if found.before_count is None else f"{found.before_count:,}"
     after = "?" if found.after_count is None else f"{found.after_count:,}"
-    beside = tag("span", f"{before} → {after} rows  ", counts_line(found), class_="beside")
+    beside = markup.tag("span", f"{before} → {after} rows  ", counts_line(found), class_="beside")
     if rows is None:
-        return card("Rows", empty("Only metadata was compared."), beside=beside)
+        return markup.card("Rows", markup.empty("Only metadata was compared."), beside=beside)
     key = f"Rows are told apart by {', '.join(found.key)}." if found.key else None
     note = key or "The table has no key, so a changed row is one removed and one added."
-    return card(
+    return markup.card(
         "Rows",
-        tag("p", note, class_="hint"),
+        markup.tag("p", note, class_="hint"),
         _sample("+", "Added", rows.added_rows),
         _sample("-", "Removed", rows.removed_rows),
         _changed(rows.changed_rows),
@@ -361,8 +349,10 @@ def _sample(sign: str, title: str, rows: Sequence[Row]) -> Markup | None:
     if not rows:
         return None
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [[sign_of(sign), *(cell(row.get(name)) for name in columns)] for row in rows]
-    return join([tag("h3", title), table(["", *columns], lines, label=f"{title} rows")])
+    lines = [[sign_of(sign), *(markup.cell(row.get(name)) for name in columns)] for row in rows]
+    return markup.join(
+        [markup.tag("h3", title), markup.table(["", *columns], lines, label=f"{title} rows")]
+    )
 
 
 def _changed(rows: Sequence[ChangedRow]) -> Markup | None:
@@ -370,48 +360,51 @@ def _changed(rows: Sequence[ChangedRow]) -> Markup | None:
         return None
     keys = list(rows[0].key)
     lines = [
-        [sign_of("~"), *(cell(row.key.get(name)) for name in keys), _columns(row)] for row in rows
+        [sign_of("~"), *(markup.cell(row.key.get(name)) for name in keys), _columns(row)]
+        for row in rows
     ]
-    drawn = table(["", *keys, "Changes"], lines, label="Changed rows")
-    return join([tag("h3", "Changed"), drawn])
+    drawn = markup.table(["", *keys, "Changes"], lines, label="Changed rows")
+    return markup.join([markup.tag("h3", "Changed"), drawn])
 
 
 def _columns(row: ChangedRow) -> Markup:
     changes = [
-        tag(
+        markup.tag(
             "span",
-            tag("b", name),
+            markup.tag("b", name),
             " ",
-            tag("del", cell(row.before.get(name))),
+            markup.tag("del", markup.cell(row.before.get(name))),
             " ",
-            tag("ins", cell(row.after.get(name))),
+            markup.tag("ins", markup.cell(row.after.get(name))),
             class_="change",
         )
         for name in dict.fromkeys((*row.before, *row.after))
     ]
-    return join(changes)
+    return markup.join(changes)
 
 
 def _files(found: FilesDifference) -> Markup:
     if not any(found.counts.values()):
-        return empty("Both sides show the same.")
+        return markup.empty("Both sides show the same.")
     signs = {ChangeKind.ADDED: "+", ChangeKind.REMOVED: "-", ChangeKind.CHANGED: "~"}
     lines = [
         (sign_of(signs[kind]), change.path, _sizes(change))
         for kind, changes in found.samples.items()
         for change in changes
     ]
-    beside = tag(
+    beside = markup.tag(
         "span",
         f"{found.before_count:,} → {found.after_count:,} files  ",
         counts_line(found),
         class_="beside",
     )
-    return card("Files", table(("", "Path", "Size"), lines, label="Files"), beside=beside)
+    return markup.card(
+        "Files", markup.table(("", "Path", "Size"), lines, label="Files"), beside=beside
+    )
 
 
 def _sizes(change: Change) -> str:
-    sides = [size(entry.size) if entry else None for entry in (change.before, change.after)]
+    sides = [markup.size(entry.size) if entry else None for entry in (change.before, change.after)]
     return " → ".join(side for side in sides if side)
 
 
@@ -419,11 +412,14 @@ def logic(visit: Visit, shown: Shown) -> Markup:
     """The JobSpec on each branch name that has one, this branch's first."""
     found = load_logic(visit, shown.dataset.name, shown.context)
     if not found:
-        hint = join(
-            ["Publish transforms from their repository:", command("headgate jobspecs publish")]
+        hint = markup.join(
+            [
+                "Publish transforms from their repository:",
+                markup.command("headgate jobspecs publish"),
+            ]
         )
-        return empty("No transform makes this dataset.", hint)
-    return join([logic_card(visit, published) for published in found])
+        return markup.empty("No transform makes this dataset.", hint)
+    return markup.join([logic_card(visit, published) for published in found])
 
 
 def load_logic(visit: Visit, name: DatasetName, branch: str) -> list[PublishedJobSpec]:
@@ -433,27 +429,35 @@ def load_logic(visit: Visit, name: DatasetName, branch: str) -> list[PublishedJo
 
 def logic_card(visit: Visit, published: PublishedJobSpec) -> Markup:
     """What one branch name declares of a dataset: how it is made, or that it no longer is."""
-    beside = tag(
-        "span", moment(published.published_at, visit.now), f" by {published.actor}", class_="beside"
+    beside = markup.tag(
+        "span",
+        markup.moment(published.published_at, visit.now),
+        f" by {published.actor}",
+        class_="beside",
     )
     title = ["JobSpec on ", published.branch]
     if published.removed:
         told = "Removed here: builds on this branch no longer fall back to another branch's."
-        return card(title, tag("p", told), beside=beside)
+        return markup.card(title, markup.tag("p", told), beside=beside)
     spec = jobspec_from_json(published.body["jobspec"])
-    return card(title, facts(jobspec_facts(spec, clean=published.clean)), beside=beside)
+    return markup.card(
+        title, markup.facts(jobspec_facts(spec, clean=published.clean)), beside=beside
+    )
 
 
-def jobspec_facts(spec: JobSpec, *, clean: bool) -> list[tuple[str, Child]]:
+def jobspec_facts(spec: JobSpec, *, clean: bool) -> list[tuple[str, markup.Child]]:
     """What people look for in a JobSpec."""
     declared = spec.declaration
-    commit: Child = [code(spec.source.commit[:12]), None if clean else badge("dirty", "warn")]
-    pairs: list[tuple[str, Child]] = [
-        ("Transform", code(spec.title)),
-        ("Defined in", code(f"{declared.file}:{declared.line}")),
+    commit: markup.Child = [
+        markup.code(spec.source.commit[:12]),
+        None if clean else markup.badge("dirty", "warn"),
+    ]
+    pairs: list[tuple[str, markup.Child]] = [
+        ("Transform", markup.code(spec.title)),
+        ("Defined in", markup.code(f"{declared.file}:{declared.line}")),
         ("Repository", spec.source.repository),
         ("Commit", commit),
-        ("Logic", code(spec.logic_hash[:12])),
+        ("Logic", markup.code(spec.logic_hash[:12])),
         ("Inputs", _names(str(given.dataset) for given in spec.inputs)),
         ("Outputs", _names(str(output.dataset) for output in spec.outputs)),
     ]
@@ -466,6 +470,6 @@ def jobspec_facts(spec: JobSpec, *, clean: bool) -> list[tuple[str, Child]]:
     return pairs
 
 
-def _names(names: Iterable[str]) -> Child:
-    shown = [link(str(name), markup.dataset_at(str(name)), class_="chip") for name in names]
-    return tag("span", shown, class_="chips") if shown else "none"
+def _names(names: Iterable[str]) -> markup.Child:
+    shown = [markup.link(str(name), markup.dataset_at(str(name)), class_="chip") for name in names]
+    return markup.tag("span", shown, class_="chips") if shown else "none"

@@ -5,29 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from markupsafe import Markup
+
 from headgate.model.graph import Edge, Graph, Mark, Node
 from headgate.model.graph_render import Layout, Sizes, lay_out
-from headgate.model.names import listed, parse_dataset_name
+from headgate.model.names import parse_dataset_name, split_names
 from headgate.model.nouns import DatasetKind, JobState
 from headgate.server.web import markup
-from headgate.server.web.markup import (
-    Attribute,
-    Child,
-    Markup,
-    badge,
-    command,
-    count,
-    empty,
-    field,
-    form,
-    heading,
-    hidden,
-    join,
-    link,
-    table,
-    tabs,
-    tag,
-)
 from headgate.server.web.page import Page, Section, Visit, plan_everything
 
 # A graph of datasets as an SVG whose boxes are links; colours come from the theme; pure.
@@ -79,10 +63,10 @@ def drawing(graph: Graph, highlighted: str = "") -> Markup:
     width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
     edges = [_edge(graph, at, points) for at, points in enumerate(layout.paths)]
     boxes = [
-        tag("a", _shapes(node, at, layout, widths[at]), **_link(graph, at, highlighted))
+        markup.tag("a", _shapes(node, at, layout, widths[at]), **_link(graph, at, highlighted))
         for at, node in enumerate(graph.nodes)
     ]
-    return tag(
+    return markup.tag(
         "svg",
         _ARROW,
         edges,
@@ -108,7 +92,7 @@ def _edge(graph: Graph, at: int, points: Sequence[tuple[float, float]]) -> Marku
     )
 
 
-def _link(graph: Graph, at: int, highlighted: str) -> dict[str, Attribute]:
+def _link(graph: Graph, at: int, highlighted: str) -> dict[str, markup.Attribute]:
     node = graph.nodes[at]
     chosen = " chosen" if str(node.dataset) == highlighted else ""
     return {
@@ -121,7 +105,7 @@ def _link(graph: Graph, at: int, highlighted: str) -> dict[str, Attribute]:
     }
 
 
-def _shapes(node: Node, at: int, layout: Layout, width: float) -> Child:
+def _shapes(node: Node, at: int, layout: Layout, width: float) -> markup.Child:
     x, top = layout.x[at] + _MARGIN, layout.y[at] + _MARGIN - _SIZES.box_height / 2
     radius = 8 if node.kind is DatasetKind.TABLE else 22
     rect = (
@@ -138,7 +122,7 @@ def _shapes(node: Node, at: int, layout: Layout, width: float) -> Child:
         (_STATES[node.state][1], "state", 54, 23, _SMALL),
     )
     texts = [
-        tag(
+        markup.tag(
             "text",
             _cut(text, width, letter),
             class_=class_,
@@ -187,7 +171,9 @@ def legend() -> Markup:
         "adopted": "adopted: it exists elsewhere, a build would take it over",
         "source": "source: only read",
     }
-    return join([tag("span", tag("i", class_=f"swatch {k}"), told[k]) for k in kinds])
+    return markup.join(
+        [markup.tag("span", markup.tag("i", class_=f"swatch {k}"), told[k]) for k in kinds]
+    )
 
 
 # A browser still moves about in so many: some 50 ms for a turn of the wheel.
@@ -205,7 +191,7 @@ def lineage_page(visit: Visit) -> Page:
     """The graph of all that a chain has transforms for, or of what one dataset hangs on."""
     branch = visit.asked("branch", visit.primary)
     configured = visit.store.settings.builds.fallback_of(branch)
-    fallback = listed(visit.asked("fallback")) or configured
+    fallback = split_names(visit.asked("fallback")) or configured
     dataset = visit.asked("dataset")
     graph = load_graph(visit, branch, fallback)
     if graph is not None and dataset:
@@ -214,7 +200,7 @@ def lineage_page(visit: Visit) -> Page:
         title="Lineage",
         place=markup.LINEAGE,
         sections=(
-            Section(key="head", body=heading("Lineage", _counts(graph))),
+            Section(key="head", body=markup.heading("Lineage", _counts(graph))),
             Section(key="choose", body=_chooser(visit, branch, fallback, dataset)),
             Section(key="graph", body=_body(visit, graph, dataset)),
         ),
@@ -264,38 +250,45 @@ def _counts(graph: Graph | None) -> Markup | None:
     if graph is None:
         return None
     counts = Counter(state_of(node) for node in graph.nodes)
-    shown = [badge(f"{number} {state}", _TONES.get(state)) for state, number in counts.items()]
-    told = tag("span", count(len(graph.nodes), "dataset"), class_="beside")
-    return tag("span", told, shown, class_="chips", role="status")
+    shown = [
+        markup.badge(f"{number} {state}", _TONES.get(state)) for state, number in counts.items()
+    ]
+    told = markup.tag("span", markup.count(len(graph.nodes), "dataset"), class_="beside")
+    return markup.tag("span", told, shown, class_="chips", role="status")
 
 
 def _chooser(visit: Visit, branch: str, fallback: tuple[str, ...], dataset: str) -> Markup:
-    return form(
+    return markup.form(
         markup.LINEAGE,
-        field("branch", "Branch", branch),
-        field("fallback", "Fallbacks", ", ".join(fallback), hint="none"),
-        field("dataset", "Around dataset", dataset, hint="all"),
-        hidden("view", visit.asked("view")),
+        markup.field("branch", "Branch", branch),
+        markup.field("fallback", "Fallbacks", ", ".join(fallback), hint="none"),
+        markup.field("dataset", "Around dataset", dataset, hint="all"),
+        markup.hidden("view", visit.asked("view")),
         label="Choose what to draw",
     )
 
 
 def _body(visit: Visit, graph: Graph | None, dataset: str) -> Markup:
     if graph is not None and not graph.nodes:
-        whole = link("See the whole lineage", _at(visit, dataset=None))
-        return empty(f"{dataset} is neither read nor made by a transform on this chain.", whole)
-    if graph is None:
-        hint = join(
-            ["Publish transforms from their repository:", command("headgate jobspecs publish")]
+        whole = markup.link("See the whole lineage", _at(visit, dataset=None))
+        return markup.empty(
+            f"{dataset} is neither read nor made by a transform on this chain.", whole
         )
-        return empty("No transform is published on this chain.", hint)
+    if graph is None:
+        hint = markup.join(
+            [
+                "Publish transforms from their repository:",
+                markup.command("headgate jobspecs publish"),
+            ]
+        )
+        return markup.empty("No transform is published on this chain.", hint)
     as_list = visit.asked("view") == "list"
     ways = [
         ("Graph", _at(visit, view=None), not as_list),
         ("List", _at(visit, view="list"), as_list),
     ]
     drawn = _list(graph) if as_list else stage(graph, dataset)
-    return join([tabs("Ways to look at it", ways), drawn])
+    return markup.join([markup.tabs("Ways to look at it", ways), drawn])
 
 
 def _at(visit: Visit, **changed: str | None) -> str:
@@ -305,26 +298,28 @@ def _at(visit: Visit, **changed: str | None) -> str:
 def stage(graph: Graph, dataset: str) -> Markup:
     """The drawing with its tools, or a word that it would be too large to be of use."""
     if len(graph.nodes) > _MOST_DRAWN:
-        told = f"{count(len(graph.nodes), 'dataset')} are too many for one picture."
-        return empty(told, "Name a dataset to see what it hangs on, or look at the list.")
-    shown = tag(
+        told = f"{markup.count(len(graph.nodes), 'dataset')} are too many for one picture."
+        return markup.empty(told, "Name a dataset to see what it hangs on, or look at the list.")
+    shown = markup.tag(
         "div",
-        tag("div", drawing(graph, dataset), class_="sheet"),
-        tag("p", class_="told", hidden=True, aria_hidden="true"),
+        markup.tag("div", drawing(graph, dataset), class_="sheet"),
+        markup.tag("p", class_="told", hidden=True, aria_hidden="true"),
         _tools(),
         class_="stage",
         data_stage=True,
         tabindex="0",
         role="group",
-        aria_label=f"Lineage on {graph.title}: {count(len(graph.nodes), 'dataset')}",
+        aria_label=f"Lineage on {graph.title}: {markup.count(len(graph.nodes), 'dataset')}",
         aria_describedby="ways",
     )
-    ways = tag("p", _WAYS, tag("span", _KEYS, class_="keys"), id="ways", class_="hint")
-    return join([shown, tag("p", legend(), class_="legend key"), ways])
+    ways = markup.tag(
+        "p", _WAYS, markup.tag("span", _KEYS, class_="keys"), id="ways", class_="hint"
+    )
+    return markup.join([shown, markup.tag("p", legend(), class_="legend key"), ways])
 
 
 def _tools() -> Markup:
-    find = tag(
+    find = markup.tag(
         "input",
         type="search",
         placeholder="Find: name, branch, state",
@@ -334,7 +329,7 @@ def _tools() -> Markup:
         data_find=True,
     )
     buttons = [
-        tag(
+        markup.tag(
             "button",
             sign,
             type="button",
@@ -345,27 +340,27 @@ def _tools() -> Markup:
         )
         for sign, how, told in _ZOOMS
     ]
-    return tag("div", tag("output"), find, buttons, class_="tools")
+    return markup.tag("div", markup.tag("output"), find, buttons, class_="tools")
 
 
 def _list(graph: Graph) -> Markup:
     sources = graph.sources_of()
-    rows: list[tuple[Child, ...]] = []
+    rows: list[tuple[markup.Child, ...]] = []
     for at, node in enumerate(graph.nodes):
         state = state_of(node)
         reads = [
-            link(str(source.dataset), address_of(graph, source), class_="chip")
+            markup.link(str(source.dataset), address_of(graph, source), class_="chip")
             for source in (graph.nodes[s] for s in sources[at])
         ]
         rows.append(
             (
-                link(str(node.dataset), address_of(graph, node)),
+                markup.link(str(node.dataset), address_of(graph, node)),
                 node.place,
-                badge(state, _TONES.get(state)),
+                markup.badge(state, _TONES.get(state)),
                 node.reason.value if node.reason else "",
-                tag("span", reads, class_="chips"),
+                markup.tag("span", reads, class_="chips"),
                 node.job or "",
             )
         )
     headings = ("Dataset", "On branch", "State", "Why", "Made of", "By")
-    return table(headings, rows, label="Datasets in dependency order")
+    return markup.table(headings, rows, label="Datasets in dependency order")

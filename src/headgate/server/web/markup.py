@@ -1,11 +1,15 @@
-"""HTML that cannot be injected into: text is escaped unless it was made here."""
+"""HTML for the pages: elements whose text and attributes are escaped, and the parts pages share.
+
+Text is safe only as `Markup`. Everything else is escaped where it enters an element.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
+
+from markupsafe import Markup, escape
 
 from headgate.model.ids import Instant, instant_text
 from headgate.model.names import DatasetName
@@ -13,18 +17,12 @@ from headgate.model.names import DatasetName
 _VOID = {"br", "hr", "img", "input", "link", "meta"}
 
 
-class Markup(str):
-    """HTML that is safe to send."""
-
-    __slots__ = ()
-
-
 Child: TypeAlias = "Markup | str | int | Iterable[Child] | None"
 Attribute: TypeAlias = str | int | float | bool | None
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
-    """An element; `class_` is `class`, `aria_label` is `aria-label`, None and False say nothing."""
+    """Return an element; `class_` is `class`, `aria_label` is `aria-label`, None is left out."""
     opening = f"<{name}{''.join(_attribute(key, attributes[key]) for key in attributes)}>"
     if name in _VOID:
         return Markup(opening)
@@ -32,24 +30,23 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
 
 
 def join(children: Child) -> Markup:
-    """Children one after the other; whatever is not markup yet is escaped."""
+    """Return children one after the other; everything but `Markup` is escaped."""
     if children is None:
-        return Markup("")
-    if isinstance(children, Markup):
-        return children
+        return Markup()
     if isinstance(children, str | int):
-        return Markup(escape(str(children)))
-    return Markup("".join(join(child) for child in children))
+        return escape(children)
+    return Markup().join(map(join, children))
 
 
 def _attribute(key: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
     name = key.rstrip("_").replace("_", "-")
+    # As plain text, since `Markup` may have quotes that are safe only outside a tag.
     return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
 
 
-# Where each page is: the only place that writes a path.
+# --- paths of pages -------------------------------------------------------------------------
 
 DATASETS = "/"
 BRANCHES = "/branches"
@@ -63,7 +60,7 @@ ASSETS = "/assets"
 
 
 def with_query(path: str, /, **query: str | int | None) -> str:
-    """A path with those of the parameters that say something."""
+    """Return a path with the parameters that have a value."""
     given = {key.rstrip("_"): value for key, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -81,16 +78,16 @@ def branch_at(name: str) -> str:
 
 
 def local_path(text: str | None) -> str:
-    """A path on this server that somebody was on the way to; anything else is the first page."""
+    """Return a path to go to after signing in; anything but a path here is the first page."""
     if text is None or not text.startswith("/") or text.startswith("//") or "\\" in text:
         return DATASETS
     return text if text.isprintable() else DATASETS
 
 
-# The small parts that every page is put together from; pure.
+# --- parts of pages -------------------------------------------------------------------------
 
 _STEPS = ((60, 1, "s"), (3600, 60, "min"), (86_400, 3600, "h"), (86_400 * 60, 86_400, "d"))
-# What a state is drawn as; each has its colour in the theme.
+# The tone of each state; the theme has a colour for each tone.
 TONES = {
     "succeeded": "good",
     "COMMITTED": "good",
@@ -110,7 +107,7 @@ TONES = {
 
 
 def heading(text: Child, *beside: Child) -> Markup:
-    """The page's title: where the skip link leads, and what screen readers hear first."""
+    """Return the page's title, the target of the skip link."""
     title = tag("h1", text, id="content", tabindex="-1")
     return tag("div", title, beside, class_="heading")
 
@@ -120,10 +117,10 @@ def badge(text: str, tone: str | None = None, title: str | None = None) -> Marku
 
 
 def mark(*, blue: bool, primary: str) -> Markup:
-    """Whether the primary branch has a JobSpec that makes the dataset."""
-    told = f"made by a JobSpec on {primary}" if blue else f"no JobSpec on {primary} makes it"
+    """Return the mark of a dataset: blue if the primary branch has a JobSpec that makes it."""
+    text = f"made by a JobSpec on {primary}" if blue else f"no JobSpec on {primary} makes it"
     return tag(
-        "span", class_=f"mark {'blue' if blue else 'gray'}", role="img", aria_label=told, title=told
+        "span", class_=f"mark {'blue' if blue else 'gray'}", role="img", aria_label=text, title=text
     )
 
 
@@ -142,7 +139,7 @@ def table(
     label: str,
     numbers: Sequence[int] = (),
 ) -> Markup:
-    """A table that scrolls by itself where the screen is narrow; `numbers` are columns of them."""
+    """Return a table that scrolls on narrow screens; `numbers` are the columns of numbers."""
 
     def kind(at: int) -> str | None:
         return "number" if at in numbers else None
@@ -154,7 +151,7 @@ def table(
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Markup:
-    """Names with what they are, one below the other."""
+    """Return names with their values, one below the other."""
     return tag("dl", [(tag("dt", name), tag("dd", value)) for name, value in pairs], class_="facts")
 
 
@@ -164,22 +161,22 @@ def card(title: Child, *body: Child, beside: Child = None, class_: str = "") -> 
 
 
 def empty(text: Child, hint: Child = None) -> Markup:
-    """Says that there is nothing, and what to do about it."""
+    """Return the note of an empty page or card, with a hint what to do."""
     return tag(
         "div", tag("p", text), tag("p", hint, class_="hint") if hint else None, class_="empty"
     )
 
 
 def command(text: str) -> Markup:
-    """Something to type in a shell."""
+    """Return a command for a shell."""
     return tag("pre", tag("code", text), class_="command")
 
 
 def tabs(label: str, entries: Iterable[tuple[str, str, bool]]) -> Markup:
-    """Links of which one is where you are: text, address, whether it is this one."""
+    """Return links of text, address, and whether it is the current page."""
     drawn = [
-        link(text, href, **({"aria_current": "page"} if here else {}))
-        for text, href, here in entries
+        link(text, href, **({"aria_current": "page"} if is_current else {}))
+        for text, href, is_current in entries
     ]
     return tag("nav", drawn, class_="tabs", aria_label=label)
 
@@ -191,7 +188,7 @@ def more(href: str | None, text: str = "Show older") -> Markup | None:
 def form(
     action: str, *fields: Child, label: str, button: str = "Show", class_: str = "filters"
 ) -> Markup:
-    """Fields whose values end up in the address, so that what is seen can be sent to others."""
+    """Return a form that puts its values into the address, so that the page can be shared."""
     send = tag("button", button, type="submit", class_="button")
     return tag(
         "form",
@@ -213,7 +210,7 @@ def field(name: str, label: str, value: str = "", *, hint: str = "", wide: bool 
 
 
 def choice(name: str, label: str, options: Iterable[tuple[str, str]], chosen: str) -> Markup:
-    """One of several; choosing sends the form."""
+    """Return a selection; a change submits the form."""
     drawn = [tag("option", text, value=v, selected=v == chosen) for v, text in options]
     return tag("label", tag("span", label), tag("select", drawn, name=name, data_sends=True))
 
@@ -223,7 +220,7 @@ def hidden(name: str, value: str) -> Markup | None:
 
 
 def moment(instant: Instant | None, now: Instant) -> Markup:
-    """How long ago, with the moment itself for those who point at it."""
+    """Return the age of an instant, with the exact time as its title."""
     if instant is None:
         return tag("span", "–", class_="faint")
     text = instant_text(instant)
@@ -240,20 +237,20 @@ def ago(instant: Instant, now: Instant) -> str:
     return instant_text(instant)[:10]
 
 
-def lasted(begun: Instant, ended: Instant) -> str:
-    """How long it was from one moment to another."""
-    return duration(max(ended - begun, 0) / 1_000_000)
+def lasted(started: Instant, ended: Instant) -> str:
+    """Return the time between two instants."""
+    return duration(max(ended - started, 0) / 1_000_000)
 
 
 def duration(seconds: float) -> str:
-    """`850 ms`, `12.3 s`, `4 min 5 s`."""
+    """Return seconds as `850 ms`, `12.3 s` or `4 min 5 s`."""
     if seconds < 1:
         return f"{int(seconds * 1000)} ms"
     return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
 
 
 def count(number: int, one: str) -> str:
-    """`1 row`, `2,345 rows`, `3 branches`."""
+    """Return a number with its noun, as `1 row`, `2,345 rows` or `3 branches`."""
     many = f"{one}es" if one.endswith(("ch", "s")) else f"{one}s"
     return f"{number:,} {one if number == 1 else many}"
 
@@ -267,7 +264,7 @@ def size(number: int) -> str:
 
 
 def prose(message: str) -> Markup:
-    """An error's sentences for a page: what stands in backticks is something to type."""
+    """Return an error message for a page; text in backticks is shown as code."""
     parts = (message[:1].upper() + message[1:]).split("`")
     if len(parts) % 2 == 0:
         return join("`".join(parts))
@@ -275,12 +272,12 @@ def prose(message: str) -> Markup:
 
 
 def short(id: str) -> str:
-    """The end of an id: its beginning is a clock, and looks alike on one day."""
+    """Return the end of an id: it begins with a timestamp, which is similar within a day."""
     return f"…{id[-8:]}" if len(id) > 12 else id
 
 
 def cell(value: Any, limit: int = 200) -> Markup:
-    """A value of a row; nothing is told apart from an empty text."""
+    """Return a value of a row; null is distinct from an empty text."""
     if value is None:
         return tag("span", "null", class_="faint")
     text = str(value)

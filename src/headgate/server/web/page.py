@@ -6,7 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,10 +19,12 @@ from headgate.model.access import Grant, Right, require
 from headgate.model.freshness import Decided
 from headgate.model.ids import Instant
 from headgate.server.web import markup
-from headgate.server.web.markup import Child, Markup, badge, heading, link, prose, tag
-from headgate.store.embedded import Store
+from headgate.server.web.markup import Child, badge, heading, link, prose, tag
 
 # A visit to a page, and what a page is: computed from the store, drawn by whoever hosts it.
+
+if TYPE_CHECKING:
+    from headgate.store.embedded import Store
 
 
 @dataclass(frozen=True, kw_only=True)

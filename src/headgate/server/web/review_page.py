@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from headgate.catalog.database import Connection
 from headgate.catalog.jobspecs import PublishedJobSpec, load_jobspecs
 from headgate.catalog.overview import list_branch_names, load_branch_name
@@ -22,28 +24,9 @@ from headgate.server.web.dataset_parts import (
     sign_of,
     why,
 )
-from headgate.server.web.markup import (
-    Child,
-    Markup,
-    badge,
-    card,
-    code,
-    command,
-    count,
-    empty,
-    facts,
-    field,
-    form,
-    heading,
-    join,
-    link,
-    more,
-    table,
-    tag,
-)
 from headgate.server.web.page import Page, Section, Visit, freshness_counts
 from headgate.store.diff import FilesDifference, Sides, compare_sides, list_differing
-from headgate.tables.diff import Comparing, TableDifference
+from headgate.tables.diff import DiffOptions, TableDifference
 from headgate.tables.inspect import recorded_row_count
 
 # What a branch would bring to its base: logic, data, checks, freshness; read, never written.
@@ -171,7 +154,7 @@ def review(visit: Visit, sides: Sequence[Sides]) -> list[Reviewed]:
 
 def _compare(visit: Visit, sides: Sides) -> TableDifference | FilesDifference:
     small = _is_small(visit, sides)
-    how = Comparing(
+    how = DiffOptions(
         options=visit.store.settings.environ, samples=_SAMPLES if small else 0, reads_files=small
     )
     return compare_sides(visit.store, sides, how)
@@ -205,16 +188,21 @@ def review_page(visit: Visit) -> Page:
             markup.REVIEW, branch=branch, base=base, from_=first + _PAGE_DATASETS
         )
     logic = logic_lines(visit, branch, base)
-    title: list[Child] = ["Review ", tag("span", branch), " → ", tag("span", base)]
+    title: list[markup.Child] = [
+        "Review ",
+        markup.tag("span", branch),
+        " → ",
+        markup.tag("span", base),
+    ]
     return Page(
         title=f"Review {branch}",
         place=markup.REVIEW,
         sections=(
-            Section(key="head", body=heading(title, _chooser(branch, base))),
+            Section(key="head", body=markup.heading(title, _chooser(branch, base))),
             Section(key="summary", body=_summary(visit, branch, base, changed, logic)),
             Section(key="logic", body=_logic(logic, branch)),
             Section(key="data", body=_data(shown, branch, base)),
-            Section(key="more", body=join(more(following, "More datasets"))),
+            Section(key="more", body=markup.join(markup.more(following, "More datasets"))),
             Section(key="merge", body=_merge(branch, base)),
         ),
     )
@@ -225,33 +213,35 @@ def _choose(visit: Visit) -> Page:
     own = [line for line in lines if line.parent is not None]
     rows = [
         (
-            link(line.name, markup.with_query(markup.REVIEW, branch=line.name)),
+            markup.link(line.name, markup.with_query(markup.REVIEW, branch=line.name)),
             line.parent,
-            badge(f"{line.ahead} differ", "warn") if line.ahead else badge("same content", "quiet"),
+            markup.badge(f"{line.ahead} differ", "warn")
+            if line.ahead
+            else markup.badge("same content", "quiet"),
         )
         for line in own
     ]
     hint = "Make a branch of a dataset, or build on one, and it can be reviewed here."
     body = (
-        table(("Branch", "Against", "Data"), rows, label="Branches to review")
+        markup.table(("Branch", "Against", "Data"), rows, label="Branches to review")
         if rows
-        else empty("No branch was made off another yet.", hint)
+        else markup.empty("No branch was made off another yet.", hint)
     )
     return Page(
         title="Review",
         place=markup.REVIEW,
         sections=(
-            Section(key="head", body=heading("Review", _chooser("", ""))),
+            Section(key="head", body=markup.heading("Review", _chooser("", ""))),
             Section(key="list", body=body),
         ),
     )
 
 
 def _chooser(branch: str, base: str) -> Markup:
-    return form(
+    return markup.form(
         markup.REVIEW,
-        field("branch", "Branch", branch),
-        field("base", "Against", base, hint="its parent"),
+        markup.field("branch", "Branch", branch),
+        markup.field("base", "Against", base, hint="its parent"),
         label="What to review",
         button="Review",
     )
@@ -266,10 +256,16 @@ def _summary(
         freshness = freshness_counts(visit, branch)
     except HeadgateError as error:
         freshness = str(error)
-    return facts(
+    return markup.facts(
         [
-            ("Data", count(len(changed), "dataset") + " differ" + ("s" * (len(changed) == 1))),
-            ("Logic", count(len(logic), "transform") + " differ" + ("s" * (len(logic) == 1))),
+            (
+                "Data",
+                markup.count(len(changed), "dataset") + " differ" + ("s" * (len(changed) == 1)),
+            ),
+            (
+                "Logic",
+                markup.count(len(logic), "transform") + " differ" + ("s" * (len(logic) == 1)),
+            ),
             ("Checks", checks_badge({"checks": results}) or "none was made"),
             ("Freshness", freshness),
         ]
@@ -278,45 +274,49 @@ def _summary(
 
 def _logic(lines: Sequence[LogicLine], branch: str) -> Markup:
     if not lines:
-        return card("Logic", empty("No transform differs."))
+        return markup.card("Logic", markup.empty("No transform differs."))
     rows = [
         (
             sign_of(_SIGNS[line.change]),
-            link(line.dataset, markup.dataset_at(line.dataset, branch=branch, tab="logic")),
-            code(line.title),
+            markup.link(line.dataset, markup.dataset_at(line.dataset, branch=branch, tab="logic")),
+            markup.code(line.title),
             _hashes(line),
         )
         for line in lines
     ]
-    return card("Logic", table(("", "Makes", "Transform", "Logic"), rows, label="Logic changes"))
+    return markup.card(
+        "Logic", markup.table(("", "Makes", "Transform", "Logic"), rows, label="Logic changes")
+    )
 
 
-def _hashes(line: LogicLine) -> Child:
-    before = code(line.before[:10]) if line.before else "none"
-    after = code(line.after[:10]) if line.after else "removed"
+def _hashes(line: LogicLine) -> markup.Child:
+    before = markup.code(line.before[:10]) if line.before else "none"
+    after = markup.code(line.after[:10]) if line.after else "removed"
     return [before, " → ", after]
 
 
 def _data(shown: Sequence[Reviewed], branch: str, base: str) -> Markup:
     if not shown:
-        return card("Data", empty(f"Both show the same: {branch} changes no content."))
-    return join([_dataset(one, branch, base) for one in shown])
+        return markup.card(
+            "Data", markup.empty(f"Both show the same: {branch} changes no content.")
+        )
+    return markup.join([_dataset(one, branch, base) for one in shown])
 
 
 def _dataset(one: Reviewed, branch: str, base: str) -> Markup:
     sides, name = one.sides, one.sides.dataset.name
     compare = markup.dataset_at(name, branch=branch, tab="compare", from_=base, to=branch)
-    made = tag("p", why(sides.after), f", by {sides.after.actor}") if sides.after else None
-    gone = tag("p", "It is not shown on the branch.") if sides.after is None else None
+    made = markup.tag("p", why(sides.after), f", by {sides.after.actor}") if sides.after else None
+    gone = markup.tag("p", "It is not shown on the branch.") if sides.after is None else None
     failed = [result for result in one.checks if not result["passed"]]
-    return card(
-        link(str(name), markup.dataset_at(name, branch=branch)),
+    return markup.card(
+        markup.link(str(name), markup.dataset_at(name, branch=branch)),
         made,
         gone,
         difference_body(one.found),
-        card("Checks that failed", check_table(failed)) if failed else None,
-        tag("p", link("Compare in full", compare)),
-        beside=tag("span", _schema_badge(one), counts_line(one.found), class_="chips"),
+        markup.card("Checks that failed", check_table(failed)) if failed else None,
+        markup.tag("p", markup.link("Compare in full", compare)),
+        beside=markup.tag("span", _schema_badge(one), counts_line(one.found), class_="chips"),
     )
 
 
@@ -324,16 +324,16 @@ def _schema_badge(one: Reviewed) -> Markup | None:
     if isinstance(one.found, FilesDifference):
         return None
     changes = len(schema_lines(one.found.schema))
-    return badge(count(changes, "schema change"), "warn") if changes else None
+    return markup.badge(markup.count(changes, "schema change"), "warn") if changes else None
 
 
 def _merge(branch: str, base: str) -> Markup:
-    return card(
+    return markup.card(
         "When it is good",
-        tag(
+        markup.tag(
             "p",
             "Logic is merged in Git; a build on the base then takes over what was computed here, "
             "without computing it again. Data that no transform makes is merged by key:",
         ),
-        command(f"headgate merge {branch} --into {base} --dry-run"),
+        markup.command(f"headgate merge {branch} --into {base} --dry-run"),
     )

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -18,7 +19,7 @@ from headgate.catalog.tokens import find_good, load_grant
 from headgate.errors import HeadgateError, TokenRefused
 from headgate.model.access import Grant
 from headgate.server.web import markup
-from headgate.server.web.markup import Markup, command, tag
+from headgate.server.web.markup import command, tag
 from headgate.server.web.page import HEADERS, document
 from headgate.store.embedded import Store
 

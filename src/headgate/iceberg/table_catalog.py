@@ -1,0 +1,738 @@
+"""Tables as Iceberg clients see them: names resolved in a context, and writes through the one door.
+
+On a branch a write is a publication. In a unit or a job it is staged into a working version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate import errors
+from headgate.catalog import datasets as catalog
+from headgate.catalog import records
+from headgate.catalog.attempts import find_scope
+from headgate.catalog.database import Connection, Database, now
+from headgate.catalog.operations import claim_operation, do_once, find_by_key, record_outcome
+from headgate.catalog.publish import publish_prepared
+from headgate.catalog.resolve import (
+    JobScope,
+    find_all_shown,
+    find_on_chain,
+    find_shown,
+    load_opened,
+)
+from headgate.catalog.transactions import renew_transactions, stage_in
+from headgate.catalog.units import open_in_unit, renew_unit, renew_unit_in
+from headgate.model.changes import Change, OperationKey, PublishRequest, Receipt, add_on_branch
+from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
+from headgate.model.ids import (
+    ContentId,
+    DatasetId,
+    TransactionId,
+    mint_content,
+    mint_dataset,
+    mint_operation,
+    mint_version,
+)
+from headgate.model.names import DatasetName
+from headgate.model.nouns import (
+    AttemptRef,
+    Branch,
+    Dataset,
+    DatasetKind,
+    PublicationKind,
+    Transaction,
+    TransactionState,
+    TransactionType,
+    Version,
+)
+from headgate.tables.creation import read_external_metadata, register_metadata
+from headgate.tables.metadata import Metadata
+from headgate.tables.versions import TableVersions
+
+Namespace = tuple[str, ...]
+
+# The operations on namespaces are recorded under this branch name, which no branch can have.
+_EVERYWHERE = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """The client: the actor that history records, and the attempt that the fence compares."""
+
+    actor: str
+    attempt: AttemptRef | None = None
+    # True for an admin.
+    may_write_protected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedTable:
+    """A name, resolved in a context: the version that the context shows for it."""
+
+    name: DatasetName
+    dataset_id: DatasetId
+    transaction: TransactionId
+    location: str
+    content_id: ContentId
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableChange:
+    """One table's step to a new version, which is stored but not yet visible."""
+
+    name: DatasetName
+    dataset_id: DatasetId
+    # The version that the context showed when the change was prepared; None for a new table.
+    base: ServedTable | None
+    location: str
+    content_id: ContentId
+    type: TransactionType
+    # False for a registered table: cleanup never deletes its earlier files.
+    owned: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idempotency:
+    """A client's key for one request, with a digest of the request."""
+
+    key: str
+    request_hash: str
+
+
+class TableCatalog:
+    """The catalog as the endpoint uses it; every method may block.
+
+    A write is atomic and has happened once it returns. One that may or may not have happened
+    raises `OutcomeUnknown`. A write whose idempotency key is on record changes nothing and returns
+    what it returned then.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def resolve(self, context: Context, name: DatasetName) -> ServedTable | None:
+        """Return the version that a name means in a context, or None."""
+        found = self._database.read(lambda c: _resolve(c, context, name))
+        if isinstance(context, UnitContext):
+            _renew_if_due(self._database, context)
+        return found
+
+    def find_dataset_id(self, name: DatasetName) -> DatasetId | None:
+        """Return the table dataset of that name on any branch, or None if there never was one."""
+        dataset = self._database.read(lambda c: _find_table_dataset(c, name))
+        return dataset.id if dataset else None
+
+    def list_tables(self, context: Context, namespace: Namespace) -> Sequence[str]:
+        """Return the names of the tables that a context shows, expired ones among them."""
+        return self._database.read(lambda c: _list_tables(c, context, namespace))
+
+    def commit(
+        self,
+        principal: Principal,
+        context: Context,
+        changes: Sequence[TableChange],
+        idempotency: Idempotency | None,
+    ) -> Sequence[ServedTable]:
+        """Make all changes visible in the context together, or none; return the new versions.
+
+        A base that the context no longer shows raises `ViewConflict`.
+        """
+        key = operation_key(principal, context, idempotency)
+        match context:
+            case BranchContext():
+                receipt = _publish_once(
+                    self._database, principal, key, lambda c: _steps(c, principal, context, changes)
+                )
+                made = [id for id in receipt.transactions.values() if id is not None]
+                if len(changes) == 1 and len(made) == 1 and not receipt.replayed:
+                    # One table on one branch: the receipt has everything, which saves a query.
+                    return [_published(changes[0], TransactionId(made[0]))]
+            case UnitContext() | JobContext():
+                receipt = _write_once(
+                    self._database, key, lambda c: _stage(c, principal, context, changes)
+                )
+            case MomentContext():
+                raise errors.ContextReadOnly(context=str(context))
+        return self._database.read(lambda c: _made(c, receipt, changes))
+
+    def drop(
+        self,
+        principal: Principal,
+        context: Context,
+        table: ServedTable,
+        idempotency: Idempotency | None,
+    ) -> None:
+        """Put a tombstone on the context's branch."""
+        branch = _branch_only(context, "DROP TABLE")
+        key = operation_key(principal, context, idempotency)
+        _publish_once(self._database, principal, key, lambda c: _tombstone(c, branch, table))
+
+    def rename(
+        self,
+        principal: Principal,
+        context: Context,
+        table: ServedTable,
+        to: DatasetName,
+        idempotency: Idempotency | None,
+    ) -> None:
+        """Publish a tombstone and a new dataset with the same version, together."""
+        branch = _branch_only(context, "RENAME TABLE")
+
+        def steps(connection: Connection) -> list[Change]:
+            target = _find_or_create(connection, principal, to)
+            return _tombstone(connection, branch, table) + _add(
+                connection,
+                branch,
+                target,
+                type=TransactionType.SNAPSHOT,
+                version=_version(table),
+                base=None,
+            )
+
+        key = operation_key(principal, context, idempotency)
+        _publish_once(self._database, principal, key, steps)
+
+    def recall(
+        self, principal: Principal, context: Context, idempotency: Idempotency
+    ) -> Sequence[ServedTable] | None:
+        """Return the tables that a write with this key made, or None where none is on record.
+
+        Another request under the key raises `IdempotencyKeyReused`.
+        """
+
+        def read(connection: Connection) -> Sequence[ServedTable] | None:
+            for place in (context, None):
+                key = operation_key(principal, place, idempotency)
+                receipt = find_by_key(connection, key) if key else None
+                if receipt is not None:
+                    found = _transactions_in(connection, receipt)
+                    return [_served(one) for one in found if one.version is not None]
+            return None
+
+        return self._database.read(read)
+
+    def list_namespaces(self) -> Sequence[Namespace]:
+        """Return all namespaces; they are the same in every context."""
+        return self._database.read(catalog.list_namespaces)
+
+    def find_namespace(self, namespace: Namespace) -> Mapping[str, str] | None:
+        """Return a namespace's properties, or None."""
+        return self._database.read(lambda c: catalog.find_namespace(c, namespace))
+
+    def create_namespace(
+        self,
+        principal: Principal,
+        namespace: Namespace,
+        properties: Mapping[str, str],
+        idempotency: Idempotency | None,
+    ) -> None:
+        """Create a namespace, or raise `NamespaceExists`."""
+        self._change_namespaces(
+            principal,
+            idempotency,
+            lambda c: catalog.create_namespace_in(c, namespace, properties),
+        )
+
+    def update_namespace(
+        self,
+        principal: Principal,
+        namespace: Namespace,
+        removals: Sequence[str],
+        updates: Mapping[str, str],
+        idempotency: Idempotency | None,
+    ) -> frozenset[str]:
+        """Remove and set properties, and return the removed; or raise `NamespaceNotFound`."""
+        return self._change_namespaces(
+            principal,
+            idempotency,
+            lambda c: catalog.update_namespace_in(c, namespace, removals=removals, updates=updates),
+        )
+
+    def drop_namespace(
+        self, principal: Principal, namespace: Namespace, idempotency: Idempotency | None
+    ) -> None:
+        """Remove a namespace without datasets, or raise `NamespaceNotEmpty`."""
+        self._change_namespaces(
+            principal, idempotency, lambda c: catalog.drop_namespace_in(c, namespace)
+        )
+
+    def _change_namespaces(
+        self,
+        principal: Principal,
+        idempotency: Idempotency | None,
+        change: Callable[[Connection], Iterable[str] | None],
+    ) -> frozenset[str]:
+        """Return the removed properties; the key's record keeps them for a repeated request."""
+        key = operation_key(principal, None, idempotency)
+        receipt = _write_once(self._database, key, lambda c: dict.fromkeys(change(c) or ()))
+        return frozenset(receipt.transactions)
+
+
+def operation_key(
+    principal: Principal, context: Context | None, idempotency: Idempotency | None
+) -> OperationKey | None:
+    """Return the key that a request is recorded under; for one on namespaces without a context."""
+    if idempotency is None:
+        return None
+    place = context.branch if isinstance(context, BranchContext) else str(context or _EVERYWHERE)
+    return OperationKey(
+        principal=principal.actor,
+        kind="iceberg",
+        branch=place,
+        key=idempotency.key,
+        request_hash=idempotency.request_hash,
+    )
+
+
+# Reads
+
+
+def _resolve(connection: Connection, context: Context, name: DatasetName) -> ServedTable | None:
+    scope = None
+    if isinstance(context, JobContext):
+        scope = _load_scope(connection, context)
+        if not _is_declared(scope, name) and not _is_metadata_table(scope, name):
+            raise errors.JobReadDenied(job=context.id, dataset=str(name))
+    dataset = records.find_dataset(connection, name)
+    if dataset is None or dataset.kind is not DatasetKind.TABLE:
+        return None
+    shown = find_shown(connection, context, dataset, scope=scope)
+    return _served(shown) if shown is not None and shown.version is not None else None
+
+
+def _list_tables(connection: Connection, context: Context, namespace: Namespace) -> Sequence[str]:
+    scope = _load_scope(connection, context) if isinstance(context, JobContext) else None
+    tables = [
+        dataset
+        for dataset in records.list_datasets(connection, namespace)
+        if dataset.kind is DatasetKind.TABLE
+        and (scope is None or _is_declared(scope, dataset.name))
+    ]
+    shown = find_all_shown(connection, context, tables, scope=scope)
+    return [d.name.name for d in tables if d.id in shown and shown[d.id].version is not None]
+
+
+def _served(transaction: Transaction) -> ServedTable:
+    assert transaction.version is not None, f"{transaction.id} is a tombstone"
+    return ServedTable(
+        name=transaction.dataset,
+        dataset_id=transaction.dataset_id,
+        transaction=transaction.id,
+        location=transaction.version.location,
+        content_id=transaction.version.content_id,
+    )
+
+
+def _load_scope(connection: Connection, context: JobContext) -> JobScope:
+    key, _, epoch = context.id.rpartition(":")
+    scope = find_scope(connection, key, int(epoch)) if epoch.isdigit() else None
+    if scope is None:
+        raise errors.NotFound(f"there is no job {context.id!r}.", job=context.id)
+    return scope
+
+
+def _is_declared(scope: JobScope, name: DatasetName) -> bool:
+    return str(name) in scope["inputs"] or str(name) in scope["outputs"]
+
+
+def _is_metadata_table(scope: JobScope, name: DatasetName) -> bool:
+    """Whether it is `db.t.files` of a declared `db.t`: clients look for a table of that name."""
+    *above, last = name.namespace
+    return bool(above) and _is_declared(scope, DatasetName(namespace=tuple(above), name=last))
+
+
+def _renew_if_due(database: Database, context: UnitContext) -> None:
+    """Renew the lease of an OPEN unit in the second half of it: a read is a use, not a write."""
+
+    def read(connection: Connection) -> tuple[records.Unit | Transaction, bool]:
+        opened = load_opened(connection, context)
+        left_us = (opened.lease_until or 0) - now(connection)
+        is_due = left_us < (opened.lease_seconds or 0) * 500_000
+        return opened, is_due and opened.state is TransactionState.OPEN
+
+    opened, is_due = database.read(read)
+    if is_due and isinstance(opened, records.Unit):
+        renew_unit(database, opened.id)
+    elif is_due and isinstance(opened, Transaction):
+        renew_transactions(database, [opened.id])
+
+
+# The dataset of a table's name
+
+
+def _find_table_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
+    found = records.find_dataset(connection, name)
+    return _check_is_table(found) if found is not None else None
+
+
+def _find_or_create(
+    connection: Connection,
+    principal: Principal,
+    name: DatasetName,
+    *,
+    id: DatasetId | None = None,
+    owned: bool = True,
+) -> Dataset:
+    found = _find_table_dataset(connection, name)
+    if found is not None:
+        return found
+    try:
+        return catalog.create_dataset_in(
+            connection,
+            name,
+            kind=DatasetKind.TABLE,
+            branch=None,
+            actor=principal.actor,
+            owned=owned,
+            id=id,
+        )
+    except errors.DatasetExists:
+        # Another client created it after the first look.
+        return _find_or_create(connection, principal, name)
+
+
+def _dataset_of(connection: Connection, principal: Principal, change: TableChange) -> Dataset:
+    """Return the dataset of a change's name, which must be the one whose directory it names."""
+    known = records.find_dataset_by_id(connection, change.dataset_id)
+    if known is not None and known.name != change.name:
+        raise errors.ImpossibleTableChange(
+            change=f"table {change.name}",
+            reason=f"its location is that of {known.name}; leave LOCATION out",
+        )
+    if known is not None:
+        return _check_is_table(known)
+    found = _find_or_create(
+        connection, principal, change.name, id=change.dataset_id, owned=change.owned
+    )
+    if found.id != change.dataset_id:
+        # A write on another branch created the dataset after this change was prepared.
+        raise errors.RequirementFailed(
+            requirement="dataset", expected=change.dataset_id, actual=found.id
+        )
+    return found
+
+
+def _check_is_table(dataset: Dataset) -> Dataset:
+    if dataset.kind is not DatasetKind.TABLE:
+        raise errors.Invalid(
+            f"dataset {dataset.name} is a tree of files, not a table. Give the table another name.",
+            dataset=str(dataset.name),
+        )
+    return dataset
+
+
+# Writes on a branch: one publication
+
+
+def _publish_once(
+    database: Database,
+    principal: Principal,
+    key: OperationKey | None,
+    steps: Callable[[Connection], Sequence[Change]],
+) -> Receipt:
+    """Publish once for each key; the steps are decided in the publication's SQL transaction."""
+
+    def publish() -> Receipt:
+        return publish_prepared(
+            database,
+            lambda connection: PublishRequest(
+                actor=principal.actor,
+                kind=PublicationKind.COMMIT,
+                changes=tuple(steps(connection)),
+                operation=key,
+                may_write_protected=principal.may_write_protected,
+            ),
+        )
+
+    def publish_again() -> Receipt:
+        try:
+            return publish()
+        except errors.BranchExists:
+            # Another client created the branch between the read and the lock.
+            return publish()
+
+    return do_once(database, key, publish_again)
+
+
+def _steps(
+    connection: Connection,
+    principal: Principal,
+    context: BranchContext,
+    changes: Sequence[TableChange],
+) -> list[Change]:
+    steps: list[Change] = []
+    for change in changes:
+        steps += _add(
+            connection,
+            context,
+            _dataset_of(connection, principal, change),
+            type=change.type,
+            version=_version(change),
+            base=change.base,
+        )
+    return steps
+
+
+def _add(
+    connection: Connection,
+    context: BranchContext,
+    dataset: Dataset,
+    *,
+    type: TransactionType,
+    version: Version | None,
+    base: ServedTable | None,
+) -> list[Change]:
+    """Return a transaction on the context's branch, which is created off the first with a view."""
+    # One read: the door must expect the same state that is compared with the base.
+    on = find_on_chain(connection, context.chain, dataset.id)
+    _check_base(connection, context, dataset, on.source, base)
+    return add_on_branch(
+        context.branch,
+        dataset.id,
+        branch=on.own,
+        source=on.source,
+        type=type,
+        version=version,
+    )
+
+
+def _check_base(
+    connection: Connection,
+    context: BranchContext,
+    dataset: Dataset,
+    source: Branch | None,
+    base: ServedTable | None,
+) -> None:
+    """Raise unless the context still shows what the change started from."""
+    if base is not None and source is not None and source.view == base.transaction:
+        # A committed transaction never changes its version.
+        return
+    view = records.find_transaction(connection, source.view) if source and source.view else None
+    shown = view.version.location if view and view.version else None
+    if shown == (base.location if base else None):
+        return
+    mismatch = errors.Mismatch(
+        dataset=str(dataset.name),
+        branch=source.name if source else context.branch,
+        field="view",
+        expected=base.transaction if base else None,
+        actual=source.view if source else None,
+    )
+    raise errors.ViewConflict([mismatch])
+
+
+def _tombstone(connection: Connection, context: BranchContext, table: ServedTable) -> list[Change]:
+    return _add(
+        connection,
+        context,
+        records.load_dataset(connection, table.name),
+        type=TransactionType.DELETE,
+        version=None,
+        base=table,
+    )
+
+
+def _version(shown: TableChange | ServedTable) -> Version:
+    return Version(id=mint_version(), location=shown.location, content_id=shown.content_id)
+
+
+def _branch_only(context: Context, what: str) -> BranchContext:
+    if isinstance(context, BranchContext):
+        return context
+    if isinstance(context, MomentContext):
+        raise errors.ContextReadOnly(context=str(context))
+    raise errors.Denied(
+        f"{what} is not possible inside {context}: it is a publication of its own. "
+        "Do it on a branch context.",
+        context=str(context),
+    )
+
+
+def _published(change: TableChange, transaction: TransactionId) -> ServedTable:
+    return ServedTable(
+        name=change.name,
+        dataset_id=change.dataset_id,
+        transaction=transaction,
+        location=change.location,
+        content_id=change.content_id,
+    )
+
+
+def _made(
+    connection: Connection, receipt: Receipt, changes: Sequence[TableChange]
+) -> list[ServedTable]:
+    """Return the tables as these changes left them, whatever was written to them since."""
+    by_name = {one.dataset: one for one in _transactions_in(connection, receipt)}
+    made = [by_name[change.name] for change in changes]
+    if any(transaction.version is None for transaction in made):
+        # A newer attempt began the staged transaction again.
+        raise errors.OutcomeUnknown(operation=receipt.operation)
+    return [_served(transaction) for transaction in made]
+
+
+def _transactions_in(connection: Connection, receipt: Receipt) -> list[Transaction]:
+    ids = [TransactionId(id) for id in receipt.transactions.values() if id is not None]
+    return list(records.load_transactions(connection, ids).values())
+
+
+# Writes in a unit or a job: staged into working versions
+
+
+def _write_once(
+    database: Database,
+    key: OperationKey | None,
+    work: Callable[[Connection], Mapping[str, str | None]],
+) -> Receipt:
+    """Do work that is not a publication once for each key; it returns the moved transactions."""
+    id = mint_operation()
+
+    def unit(connection: Connection) -> Receipt:
+        if key is not None and (recorded := claim_operation(connection, id, key)) is not None:
+            return recorded
+        moved = dict(work(connection))
+        at = now(connection)
+        if key is not None:
+            record_outcome(connection, id, None, at, moved)
+        return Receipt(operation=id, publication=None, at=at, transactions=moved)
+
+    try:
+        return database.write(unit)
+    except errors.CommitInterrupted as error:
+        raise errors.OutcomeUnknown(operation=id) from error
+
+
+def _stage(
+    connection: Connection,
+    principal: Principal,
+    context: UnitContext | JobContext,
+    changes: Sequence[TableChange],
+) -> dict[str, str | None]:
+    """Move the working versions, all or none; return their transactions by branch id."""
+    if principal.attempt is not None:
+        # First, so that a superseded attempt gets that error whatever else is wrong.
+        records.lock_attempt(connection, principal.attempt)
+    staged: dict[str, str | None] = {}
+    for change in changes:
+        transaction = (
+            _job_output(connection, context, change.name)
+            if isinstance(context, JobContext)
+            else _unit_transaction(connection, principal, context, change)
+        )
+        _check_staged_base(transaction, change)
+        stage_in(
+            connection,
+            transaction.id,
+            _version(change),
+            expected=transaction.version.id if transaction.version else None,
+            attempt=principal.attempt,
+        )
+        staged[transaction.branch_id] = transaction.id
+    return staged
+
+
+def _job_output(connection: Connection, context: JobContext, name: DatasetName) -> Transaction:
+    outputs = _load_scope(connection, context)["outputs"]
+    if str(name) not in outputs:
+        raise errors.JobWriteDenied(job=context.id, dataset=str(name), outputs=sorted(outputs))
+    return records.load_transaction(connection, outputs[str(name)])
+
+
+def _unit_transaction(
+    connection: Connection, principal: Principal, context: UnitContext, change: TableChange
+) -> Transaction:
+    """Return the unit's transaction on the dataset, opened at its first write."""
+    opened = load_opened(connection, context)
+    if opened.state is not TransactionState.OPEN:
+        raise errors.TransactionNotOpen(transaction=context.id, state=opened.state)
+    if isinstance(opened, Transaction):
+        if opened.dataset != change.name:
+            raise errors.JobWriteDenied(
+                job=str(context), dataset=str(change.name), outputs=[str(opened.dataset)]
+            )
+        return opened
+    mine = open_in_unit(connection, opened, _dataset_of(connection, principal, change))
+    renew_unit_in(connection, opened.id)
+    return mine
+
+
+def _check_staged_base(transaction: Transaction, change: TableChange) -> None:
+    if transaction.state is not TransactionState.OPEN:
+        raise errors.TransactionNotOpen(transaction=transaction.id, state=transaction.state)
+    expected = change.base.location if change.base else None
+    actual = transaction.version.location if transaction.version else None
+    if actual != expected:
+        mismatch = errors.Mismatch(
+            dataset=str(change.name),
+            branch=transaction.branch,
+            field="working version",
+            expected=expected,
+            actual=actual,
+        )
+        raise errors.ViewConflict([mismatch])
+
+
+def register(
+    catalog: TableCatalog,
+    versions: TableVersions,
+    read_outside: Callable[[str], bytes],
+    *,
+    principal: Principal,
+    context: Context,
+    name: DatasetName,
+    metadata_location: str,
+    now_ms: int,
+    idempotency: Idempotency | None,
+) -> ServedTable:
+    """Show a table of another catalog under a name of this one; its files stay as they are.
+
+    What is added to it, metadata included, is written below the warehouse.
+    """
+    if catalog.resolve(context, name):
+        raise errors.TableExists(table=str(name), context=str(context))
+    found = read_external_metadata(read_outside, metadata_location)
+    dataset = catalog.find_dataset_id(name) or mint_dataset()
+    location = versions.table_location(dataset)
+    return publish_new_table(
+        catalog,
+        versions,
+        register_metadata(found, outside=metadata_location, location=location, now_ms=now_ms),
+        principal=principal,
+        context=context,
+        name=name,
+        dataset=dataset,
+        owned=False,
+        idempotency=idempotency,
+    )
+
+
+def publish_new_table(
+    catalog: TableCatalog,
+    versions: TableVersions,
+    metadata: Metadata,
+    *,
+    principal: Principal,
+    context: Context,
+    name: DatasetName,
+    dataset: DatasetId,
+    owned: bool = True,
+    idempotency: Idempotency | None,
+) -> ServedTable:
+    change = TableChange(
+        name=name,
+        dataset_id=dataset,
+        base=None,
+        location=versions.write(dataset, metadata).location,
+        content_id=mint_content(),
+        type=TransactionType.SNAPSHOT,
+        owned=owned,
+    )
+    try:
+        (table,) = catalog.commit(principal, context, [change], idempotency)
+    except errors.ViewConflict as error:
+        if catalog.resolve(context, name) is None:
+            raise
+        # Another client created the table first.
+        raise errors.TableExists(table=str(name), context=str(context)) from error
+    return table

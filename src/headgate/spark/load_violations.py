@@ -1,0 +1,393 @@
+"""The constraints of tables after a load by Spark: a quick check, then the violations one by one.
+
+The quick check reads what the load staged. It may suspect rows that are right, but never accepts
+rows that are wrong. If it suspects any, previews of the tables are computed, and every violation is
+found in them with the position of its row, as a load by Arrow reports it. That costs more than the
+load itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+
+from headgate.model.constraints import Constraints, ViolationKind
+from headgate.spark.load import (
+    FILE,
+    POSITION,
+    ROW,
+    SparkLoad,
+    complete_rows,
+    differs_sql,
+    file_columns,
+    newest_by_key,
+    read_rows,
+    rows_before,
+    union,
+)
+from headgate.spark.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField
+
+# --- the quick check ------------------------------------------------------------------------
+
+# Lets Spark use the layout of a table by its key: equal keys are stored together, and need no
+# shuffle.
+_USE_LAYOUT = (
+    "spark.sql.sources.v2.bucketing.enabled",
+    "spark.sql.iceberg.planning.preserve-data-grouping",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadCheck:
+    """One table after a load: the loaded rows, its constraints, and the tables around it."""
+
+    table: str
+    rows: Sequence[DataFrame]
+    constraints: Constraints
+    merged: bool = False
+    # A merge inserts no row whose key exists, so keys that were unique still are.
+    keys_hold: bool = False
+    # If they are not known to have been unique: check all keys instead of the loaded ones.
+    looks_at_all_keys: bool = False
+    # The datasets that it refers to: SQL name and key; one that does not exist is left out.
+    referred: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # The tables that refer to it: SQL name and column. Given only if the load removes rows.
+    referring: tuple[tuple[str, str], ...] = ()
+
+
+def may_violate(session: SparkSession, check: LoadCheck) -> bool:
+    """Return whether rows may violate a constraint other than the key."""
+    return any(bool(found.limit(1).collect()) for found in _suspects(session, check))
+
+
+def may_repeat_keys(session: SparkSession, check: LoadCheck) -> bool:
+    """Return whether a key is repeated, of the loaded keys or of all."""
+    rows = () if check.looks_at_all_keys else check.rows
+    counted = _counted(session, check.table, rows, check.constraints.key)
+    return bool(counted.where("count > 1").limit(1).collect())
+
+
+def _suspects(session: SparkSession, check: LoadCheck) -> Iterator[DataFrame]:
+    """Yield frames that are empty if no constraint is violated."""
+    constraints = check.constraints
+    for column, allowed in constraints.enums.items():
+        for values in _values_after(session, check, column):
+            yield values.where(~sf.col("value").isin(list(allowed)))
+    for columns in constraints.unique:
+        yield _counted(session, check.table, check.rows, columns).where("count > 1")
+    for limit in constraints.cardinality:
+        yield _counted(session, check.table, check.rows, (limit.per,)).where(
+            sf.col("count") > limit.max
+        )
+    for reference in constraints.references:
+        key = check.referred.get(reference.dataset)
+        for values in _values_after(session, check, reference.column):
+            yield _possible_orphans(session, values, key)
+    for table, column in check.referring:
+        values = session.table(table).select(sf.col(quote(column)).alias("value"))
+        yield _possible_orphans(session, values, (check.table, constraints.key[0]))
+
+
+def _counted(
+    session: SparkSession, table: str, rows: Sequence[DataFrame], columns: tuple[str, ...]
+) -> DataFrame:
+    """Count the loaded values in the table; count all values if not every file has the columns."""
+    for option in _USE_LAYOUT:
+        session.conf.set(option, "true")
+    held = session.table(table).dropna(subset=list(columns))
+    if rows and all(set(columns) <= set(frame.columns) for frame in rows):
+        names = [quote(column) for column in columns]
+        held = held.join(union(frame.select(*names) for frame in rows), list(columns), "left_semi")
+    return held.groupBy(*(quote(c) for c in columns)).count()
+
+
+def _values_after(session: SparkSession, check: LoadCheck, column: str) -> Iterator[DataFrame]:
+    """Yield the values of the loaded rows in a column, whether or not their file has it."""
+    for frame in check.rows:
+        value = sf.col(quote(column)).alias("value")
+        if column in frame.columns:
+            yield frame.select(value)
+        elif check.merged:
+            # An existing row keeps its values in the other columns, and these are checked too.
+            keys = frame.select(*(quote(c) for c in check.constraints.key))
+            held = session.table(check.table).join(keys, list(check.constraints.key), "left_semi")
+            yield held.select(value)
+        elif (default := check.constraints.defaults.get(column)) is not None:
+            kind = session.table(check.table).schema[column].dataType
+            yield session.range(1).select(sf.lit(default).cast(kind).alias("value"))
+
+
+def _possible_orphans(
+    session: SparkSession, values: DataFrame, key: tuple[str, str] | None
+) -> DataFrame:
+    known = values.dropna()
+    if key is None:
+        return known
+    keys = session.table(key[0]).select(sf.col(quote(key[1])).alias("key"))
+    return known.join(keys, known["value"] == keys["key"], "left_anti")
+
+
+# --- previews: tables after a load, computed and not written ---------------------------------
+
+# The row before the merge; NULL for a new one.
+_BEFORE = "__before"
+_HELD, _CAME = "__held", "__came"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """One table after a load: the rows of the files with their positions, and all its rows."""
+
+    files: Sequence[DataFrame]
+    # New and changed rows, with all columns and their positions.
+    added: DataFrame
+    rows: DataFrame
+    replaced: bool = False
+
+
+def preview_append(session: SparkSession, load: SparkLoad) -> Preview:
+    """Compute an append, in a session that shows the table before the load."""
+    files = read_rows(session, load, positions=True)
+    held = session.table(load.table)
+    added = complete_rows(session, load, files, positions=True)
+    return Preview(files=files, added=added, rows=held.union(added.select(*_columns(held))))
+
+
+def preview_overwrite(session: SparkSession, load: SparkLoad) -> Preview:
+    """Compute an overwrite, in a session that shows the table before the load."""
+    files = read_rows(session, load, positions=True)
+    added = complete_rows(session, load, files, positions=True)
+    rows = added.select(*_columns(session.table(load.table)))
+    return Preview(files=files, added=added, rows=rows, replaced=True)
+
+
+def preview_merge(session: SparkSession, load: SparkLoad) -> Preview:
+    """Compute a merge, in a session that shows the table before the load."""
+    files = read_rows(session, load, positions=True)
+    held = session.table(load.table)
+    before = held.select(
+        *_columns(held),
+        *(sf.lit(None).cast("bigint").alias(column) for column in POSITION),
+        sf.struct(*_columns(held)).alias(_BEFORE),
+    )
+    merged = reduce(
+        lambda rows, frame: _merged(load, held.schema.fields, rows, frame), files, before
+    )
+    return Preview(
+        files=files,
+        added=merged.where(_is_added(held)).select(*_columns(held), *POSITION),
+        rows=merged.select(*_columns(held)),
+    )
+
+
+def _columns(held: DataFrame) -> list[Column]:
+    return [sf.col(quote(column)) for column in held.columns]
+
+
+def _merged(
+    load: SparkLoad, fields: Sequence[StructField], rows: DataFrame, frame: DataFrame
+) -> DataFrame:
+    """Merge one more frame: its values replace those of known keys, its other rows are added."""
+    given = file_columns(frame)
+    one = rows.withColumn(_HELD, sf.lit(True)).alias("t")
+    other = newest_by_key(load, frame).withColumn(_CAME, sf.lit(True)).alias("s")
+    same = [_of("t", column) == _of("s", column) for column in load.key]
+    came, was_held = _of("s", _CAME).isNotNull(), _of("t", _HELD).isNotNull()
+    columns = []
+    for column in fields:
+        default = sf.lit(load.defaults.get(column.name)).cast(column.dataType)
+        value = (
+            sf.when(came, _of("s", column.name)).otherwise(_of("t", column.name))
+            if column.name in given
+            else sf.when(was_held, _of("t", column.name)).otherwise(default)
+        )
+        columns.append(value.alias(column.name))
+    positions = [
+        sf.when(came, _of("s", c)).otherwise(_of("t", c)).cast("bigint").alias(c) for c in POSITION
+    ]
+    return one.join(other, same, "full_outer").select(
+        *columns, *positions, _of("t", _BEFORE).alias(_BEFORE)
+    )
+
+
+def _of(side: str, column: str) -> Column:
+    return sf.col(f"{side}.{quote(column)}")
+
+
+def _is_added(held: DataFrame) -> Column:
+    """Return whether a row of a file is new, or changed an existing row."""
+    differs = [
+        differs_sql(field.dataType, quote(field.name), f"{_BEFORE}.{quote(field.name)}")
+        for field in held.schema.fields
+    ]
+    came = " AND ".join(f"{column} IS NOT NULL" for column in POSITION)
+    return sf.expr(f"{came} AND ({_BEFORE} IS NULL OR {' OR '.join(differs)})")
+
+
+# --- violations, kind by kind and in the order of the validator for Arrow --------------------
+
+_LIMIT = 100
+_COUNT = "__count"
+_AT = "__at"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedTable:
+    """One loaded table: its preview, its constraints, and the tables around it."""
+
+    dataset: str
+    preview: Preview
+    constraints: Constraints
+    required: Sequence[str]
+    # The datasets that it refers to: all their rows, and the name of their key.
+    referred: Mapping[str, tuple[DataFrame, str]] = field(default_factory=dict)
+    # The tables that refer to it: dataset, all its rows, column.
+    referring: Sequence[tuple[str, DataFrame, str]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundViolation:
+    """A violation with values of Spark's types, and the position of a row that causes it."""
+
+    dataset: str
+    kind: ViolationKind
+    columns: tuple[str, ...]
+    values: tuple[Any, ...]
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    # The number of the file among those given, and how many rows of it come before.
+    position: tuple[int, int] | None = None
+
+
+def find_violations(table: LoadedTable) -> Iterator[FoundViolation]:
+    """Yield every violation after the load, up to a limit of each kind."""
+    constraints = table.constraints
+    yield from _missing(table)
+    yield from _outside_enums(table)
+    if constraints.key:
+        yield from _repeated(table, constraints.key, ViolationKind.KEY)
+    for columns in constraints.unique:
+        yield from _repeated(table, columns, ViolationKind.UNIQUE)
+    yield from _over_cardinality(table)
+    yield from _orphans(table)
+    yield from _orphaned(table)
+
+
+def _missing(table: LoadedTable) -> Iterator[FoundViolation]:
+    added = table.preview.added
+    key = table.constraints.key or (table.preview.rows.columns[0],)
+    for column in table.required:
+        # The key identifies the row, unless it is the key that is missing.
+        named = () if column in key else key
+        bad = added.where(sf.col(quote(column)).isNull()).orderBy(*POSITION).limit(_LIMIT)
+        position = sf.struct(*POSITION).alias(_AT)
+        for *values, at in _collect(bad.select(*map(quote, named), position)):
+            columns = (column, *named)
+            yield _found(table, ViolationKind.REQUIRED, columns, (None, *values), at)
+
+
+def _outside_enums(table: LoadedTable) -> Iterator[FoundViolation]:
+    for column, allowed in table.constraints.enums.items():
+        bad = table.preview.added.where(~sf.col(quote(column)).isin(list(allowed)))
+        for value, at in _first(bad, column):
+            facts = {"allowed": list(allowed)}
+            yield _found(table, ViolationKind.ENUM, (column,), (value,), at, **facts)
+
+
+def _repeated(
+    table: LoadedTable, columns: tuple[str, ...], kind: ViolationKind
+) -> Iterator[FoundViolation]:
+    for *values, count, at in _in_too_many_rows(table, columns, at_most=1):
+        yield _found(table, kind, columns, tuple(values), at, count=count)
+
+
+def _over_cardinality(table: LoadedTable) -> Iterator[FoundViolation]:
+    for limit in table.constraints.cardinality:
+        for value, count, at in _in_too_many_rows(table, (limit.per,), at_most=limit.max):
+            facts = {"count": count, "max": limit.max}
+            yield _found(table, ViolationKind.CARDINALITY, (limit.per,), (value,), at, **facts)
+
+
+def _in_too_many_rows(
+    table: LoadedTable, columns: tuple[str, ...], *, at_most: int
+) -> Iterator[list[Any]]:
+    """Yield values of added rows that too many rows have, each with the last added row."""
+    names = [quote(column) for column in columns]
+    came = (
+        table.preview.added.dropna(subset=list(columns))
+        .groupBy(*names)
+        .agg(sf.max(sf.struct(*POSITION)).alias(_AT))
+    )
+    counted = table.preview.rows.groupBy(*names).agg(sf.count("*").alias(_COUNT))
+    found = counted.where(sf.col(_COUNT) > at_most).join(came, list(columns))
+    return _collect(found.orderBy(*names).limit(_LIMIT).select(*names, _COUNT, _AT))
+
+
+def _orphans(table: LoadedTable) -> Iterator[FoundViolation]:
+    """Yield added rows that refer to a missing row."""
+    for reference in table.constraints.references:
+        bad = table.preview.added.where(sf.col(quote(reference.column)).isNotNull())
+        if reference.dataset in table.referred:
+            rows, key = table.referred[reference.dataset]
+            held = rows.select(sf.col(quote(key)).alias("__key"))
+            bad = bad.join(held, sf.col(quote(reference.column)) == sf.col("__key"), "left_anti")
+        for value, at in _first(bad, reference.column):
+            facts = {"refers_to": reference.dataset}
+            columns = (reference.column,)
+            yield _found(table, ViolationKind.REFERENCE, columns, (value,), at, **facts)
+
+
+def _orphaned(table: LoadedTable) -> Iterator[FoundViolation]:
+    """Yield rows of other tables that refer to a removed row; only an overwrite removes rows."""
+    if len(table.constraints.key) != 1 or not table.preview.replaced:
+        return
+    kept = table.preview.rows.select(sf.col(quote(table.constraints.key[0])).alias("__key"))
+    for dataset, rows, column in table.referring:
+        values = rows.select(sf.col(quote(column)).alias("__value")).dropna().distinct()
+        lost = values.join(kept, sf.col("__value") == sf.col("__key"), "left_anti")
+        for (value,) in _collect(lost.orderBy("__value").limit(_LIMIT)):
+            yield FoundViolation(
+                dataset=dataset,
+                kind=ViolationKind.REFERENCE,
+                columns=(column,),
+                values=(value,),
+                detail={"refers_to": table.dataset},
+            )
+
+
+def _first(bad: DataFrame, column: str) -> Iterator[list[Any]]:
+    """Yield each value of a column, with the first row that has it."""
+    position = sf.min(sf.struct(*POSITION)).alias(_AT)
+    return _collect(bad.groupBy(quote(column)).agg(position).orderBy(quote(column)).limit(_LIMIT))
+
+
+def _collect(frame: DataFrame) -> Iterator[list[Any]]:
+    """Yield rows as lists of Python values; a position comes last."""
+    for row in frame.toArrow().to_pylist():
+        yield list(row.values())
+
+
+def _found(
+    table: LoadedTable,
+    kind: ViolationKind,
+    columns: tuple[str, ...],
+    values: tuple[Any, ...],
+    at: Mapping[str, int],
+    **detail: Any,
+) -> FoundViolation:
+    file = int(at[FILE])
+    return FoundViolation(
+        dataset=table.dataset,
+        kind=kind,
+        columns=columns,
+        values=values,
+        detail=detail,
+        position=(file, rows_before(table.preview.files, file, int(at[ROW]))),
+    )

@@ -1,0 +1,88 @@
+"""Table metadata and rows as JSON: their types, and checked reads of values from clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from headgate.errors import ImpossibleTableChange, MalformedRequest
+
+Json: TypeAlias = dict[str, Any]
+# Table metadata as the Iceberg specification writes it, unknown fields included.
+Metadata: TypeAlias = dict[str, Any]
+# Values by column name, as JSON has them.
+Row: TypeAlias = dict[str, Any]
+
+# The ref that a table's readers follow.
+MAIN = "main"
+
+
+def impossible(change: str, reason: str) -> ImpossibleTableChange:
+    """Return the error for a change that no version of the table could take."""
+    return ImpossibleTableChange(change=change, reason=reason)
+
+
+def read_int(source: Mapping[str, Any], key: str) -> int:
+    """Return the integer at a key; a boolean, a float or a missing key is malformed."""
+    value = _present(source, key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MalformedRequest(what=f"field {key!r}", reason="it must be an integer")
+    if not -(2**63) <= value < 2**63:
+        raise MalformedRequest(what=f"field {key!r}", reason="it does not fit in 64 bits")
+    return value
+
+
+def read_str(source: Mapping[str, Any], key: str) -> str:
+    """Return the string at a key."""
+    value = _present(source, key)
+    if not isinstance(value, str):
+        raise MalformedRequest(what=f"field {key!r}", reason="it must be a string")
+    return value
+
+
+def read_object(source: Mapping[str, Any], key: str) -> Json:
+    """Return the JSON object at a key."""
+    return as_object(_present(source, key), what=f"field {key!r}")
+
+
+def read_objects(source: Mapping[str, Any], key: str) -> list[Json]:
+    """Return the array of JSON objects at a key."""
+    return [as_object(item, what=f"an item of {key!r}") for item in _read_list(source, key)]
+
+
+def read_ints(source: Mapping[str, Any], key: str) -> list[int]:
+    """Return the array of integers at a key."""
+    return [read_int({key: item}, key) for item in _read_list(source, key)]
+
+
+def read_strings(source: Mapping[str, Any], key: str) -> list[str]:
+    """Return the array of strings at a key."""
+    return [read_str({key: item}, key) for item in _read_list(source, key)]
+
+
+def read_properties(source: Mapping[str, Any], key: str) -> dict[str, str]:
+    """Return the object of strings at a key; a missing or null one is empty."""
+    if source.get(key) is None:
+        return {}
+    found = read_object(source, key)
+    return {name: read_str(found, name) for name in found}
+
+
+def as_object(value: Any, *, what: str) -> Json:
+    """Return the value, if it is a JSON object."""
+    if not isinstance(value, dict):
+        raise MalformedRequest(what=what, reason="it must be an object")
+    return value
+
+
+def _read_list(source: Mapping[str, Any], key: str) -> list[Any]:
+    value = _present(source, key)
+    if not isinstance(value, list):
+        raise MalformedRequest(what=f"field {key!r}", reason="it must be an array")
+    return value
+
+
+def _present(source: Mapping[str, Any], key: str) -> Any:
+    if source.get(key) is None:
+        raise MalformedRequest(what=f"field {key!r}", reason="it is missing")
+    return source[key]

@@ -1,0 +1,1 @@
+delete from graph.knows where id = 2;
