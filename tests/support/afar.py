@@ -1,4 +1,4 @@
-"""A project whose store is behind a server, and a client that builds there with a Spark here."""
+"""A project whose store is behind a server, and a client that builds with its own Spark."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.support.projects import Project, new_project, spark_settings
 
 @dataclass(frozen=True, kw_only=True)
 class Afar:
-    """The store's side, and the client's."""
+    """The project with its store, the API of its server, and the client."""
 
     project: Project
     api: Api
     client: RemoteStore
 
     def build(self, targets: str, **options: Any) -> BuildOutcome:
-        """Builds from the client's side, on master unless told otherwise."""
+        """Build from the client, on master by default."""
         given = {"branch": "master", "upstream": True, **options}
         return self.client.build(targets.split(), **given)
 
 
 @contextmanager
 def afar(root: Path, front: Front, jvm: SharedJvm, *, silent_seconds: float = 60) -> Iterator[Afar]:
-    """The store's own Spark is never started: jobs are done in the client's."""
+    """Serve a project; the client's Spark executes the jobs, and the store's own never starts."""
     project = new_project(f"sqlite:///{root / 'catalog.db'}", root, None)
     with project.store as store:
         api = Api(store, front)
@@ -51,7 +51,7 @@ def afar(root: Path, front: Front, jvm: SharedJvm, *, silent_seconds: float = 60
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Returns once it is so; only what hangs takes longer than a busy machine."""
+    """Wait until the condition holds; the limit is far above the time of a busy machine."""
     deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

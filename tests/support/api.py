@@ -1,4 +1,4 @@
-"""A served store for tests to talk to over HTTP, and the people who may."""
+"""A served store for tests over HTTP, and clients with different rights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Api:
 
     @cached_property
     def writer(self) -> ApiClient:
-        """May write `walt/*` only."""
+        """Client that may write `walt/*` only."""
         return self.client("walt", Role.WRITER, "walt/*")
 
     def client(self, actor: str, role: Role, *branches: str) -> ApiClient:
@@ -50,9 +50,9 @@ class Api:
         return str(made["token"])
 
     def bearing(self, token: str | None) -> ApiClient:
-        """A client that shows this token, or none."""
+        """Return a client with this token, or without one."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        # Nothing here speaks TLS; reading the machine's certificates is slower than most tests.
+        # No connection uses TLS; reading the machine's certificates is slower than most tests.
         base = f"{self.url}/api/v1"
         # A busy machine must not fail a test by its speed alone.
         http = httpx.Client(base_url=base, headers=headers, verify=False, timeout=60)
@@ -66,7 +66,7 @@ class Api:
 
 
 class ApiClient:
-    """Says exactly what a test wants said."""
+    """HTTP client that sends requests exactly as a test writes them."""
 
     def __init__(self, http: httpx.Client) -> None:
         self.http = http
@@ -75,13 +75,13 @@ class ApiClient:
         return self.http.request(method, path, **more)
 
     def ok(self, method: str, path: str, **more: Any) -> Any:
-        """The document of a call that must succeed."""
+        """Return the document of a call that must succeed."""
         reply = self.call(method, path, **more)
         assert reply.is_success, (reply.status_code, reply.text)
         return reply.json()
 
     def error(self, status: int, method: str, path: str, **more: Any) -> str:
-        """The code of the error that a call must end in."""
+        """Return the error code of a call that must fail."""
         reply = self.call(method, path, **more)
         assert reply.status_code == status, (reply.status_code, reply.text)
         assert reply.json()["error"]
@@ -94,11 +94,11 @@ class ApiClient:
         return self.ok("POST", path, json=body)
 
     def make_files(self, dataset: str = "raw.scans", branch: str = "master") -> None:
-        """An empty files dataset."""
+        """Create an empty files dataset."""
         self.post("/datasets", dataset=dataset, kind="files", branch=branch)
 
     def put(self, path: str, content: bytes = b"hello", *, branch: str = "master") -> Any:
-        """Publishes one file."""
+        """Publish one file."""
         where = f"/files/raw.scans/{path}"
         return self.ok("PUT", where, params={"branch": branch}, content=content)
 
@@ -107,7 +107,7 @@ class ApiClient:
 def served_to_the_command_line(
     directory: Path, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """From here on `headgate` is the client of a server of the store in this directory."""
+    """Make `headgate` the client of a server of the store in this directory."""
     with Store(load_settings(directory)) as store:
         served = Api(store, front)
         monkeypatch.setenv("HEADGATE_URL", served.url)

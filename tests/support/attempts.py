@@ -1,4 +1,4 @@
-"""A job's attempt by hand: dispatched, its outputs opened, and a token for its own context."""
+"""A job's attempt without a build: dispatched, with OPEN outputs and a token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEASE_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class JobOnMaster:
-    """One attempt of a job whose outputs lie on master."""
+    """One attempt of a job whose outputs are on master."""
 
     store: Store
     ref: AttemptRef
@@ -32,7 +32,7 @@ class JobOnMaster:
         return f"job:{job_id(self.ref.key, self.ref.epoch)}"
 
     def commit(self) -> Receipt:
-        """Publishes its outputs."""
+        """Publish the outputs."""
         options = CommitOptions(actor="builder", attempt=self.ref)
         ids = list(self.outputs.values())
         return commit_transactions(self.store.database, self.store.contents, ids, options)
@@ -41,7 +41,7 @@ class JobOnMaster:
 def dispatch_job(
     store: Store, key: str, *, inputs: tuple[str, ...] = (), outputs: tuple[str, ...]
 ) -> JobOnMaster:
-    """A new attempt of a key: it reads what master shows now and writes these, which it opens."""
+    """Dispatch a new attempt of a key that reads the views of master, and open its outputs."""
     attempt = dispatch_attempt(
         store.database, key, actor="builder", lease_seconds=_LEASE_SECONDS
     ).ref

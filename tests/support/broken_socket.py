@@ -1,7 +1,7 @@
-"""A socket that breaks while psycopg waits on it: the moment at which it says the least.
+"""A socket that breaks while psycopg waits on it.
 
-The kernel may report an error on a socket a moment before it reports its end; psycopg then raises
-and leaves the connection open in the midst of its command. Which wait it meets is chosen here.
+The kernel may report an error on a socket just before it reports its end; psycopg then raises and
+leaves the connection open in the middle of a command. Tests choose the wait that fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from psycopg import OperationalError, waiting
 
 
 class Waits:
-    """Counts the waits for an answer of the server; breaks one of them."""
+    """Counts the waits for an answer of the server, and breaks one of them."""
 
     def __init__(self, breaking: int) -> None:
         self.left = breaking
@@ -41,7 +41,7 @@ _WAIT = waiting.wait
 
 @contextmanager
 def breaking_at(wait: int) -> Iterator[Waits]:
-    """The socket of whoever waits breaks once, after so many waits, when a command was sent."""
+    """Break the socket once, after this many waits, when a command was sent."""
     waits = Waits(wait)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(waiting, "wait", waits.wait)

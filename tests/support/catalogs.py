@@ -1,4 +1,4 @@
-"""Catalogs for tests: made once, and then copied."""
+"""Catalogs for tests: created once, then copied."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headgate.catalog.migrate import ensure_schema
 
 
 def make_catalog(url: str) -> None:
-    """Gives an empty database the catalog's tables."""
+    """Create the tables of the catalog in an empty database."""
     database = Database(url)
     ensure_schema(database, create=True)
     database.close()

@@ -1,4 +1,4 @@
-"""Orders with the usual flaws, and what may and may not be expected of them."""
+"""Orders with the usual flaws, and expectations that pass and fail on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
 
-# One without customer, one of nothing, two of one number.
+# One order has no values but its id, one has no tags, and two have the same id.
 SIX_ORDERS = """
 select id, customer, cast(amount as decimal(10, 2)) as amount, tags, day,
        to_timestamp(at) as at, cast(at as timestamp_ntz) as wall,

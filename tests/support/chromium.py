@@ -1,4 +1,4 @@
-"""A real browser: where Chromium is on this machine, and a window that notices what goes wrong."""
+"""Chromium for tests: its location on this machine, and windows that record errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def running_chromium() -> Iterator[Browser]:
 
 @dataclass(kw_only=True)
 class Window:
-    """A browser window on one site; what it complains of, and whom else it asked, is kept."""
+    """A browser window on one site; records its errors, and its requests to other hosts."""
 
     page: Page
     url: str
@@ -50,7 +50,7 @@ class Window:
     outside: list[str] = field(default_factory=list)
 
     def go(self, path: str) -> Page:
-        """Opens a page of the site and waits until it is drawn."""
+        """Open a page of the site, and wait until it is drawn."""
         self.page.goto(self.url + path)
         self.page.wait_for_selector("h1")
         return self.page
@@ -69,7 +69,7 @@ def opened_window(
     scheme: str = "light",
     touch: bool = False,
 ) -> Iterator[Window]:
-    """A window of its own: no cookie of another's, and nothing outside of the site is reached."""
+    """Open a window with its own cookies that reaches nothing outside of the site."""
     context: BrowserContext = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if scheme == "dark" else "light",

@@ -1,4 +1,4 @@
-"""The command line in this process, which spares its start-up: words in; code and output out."""
+"""The command line in this process, without the time of a start: words in; code and output out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VARIABLES = (
 )
 
 
-# For what a client cannot do: act in another name than the token's, or be no admin.
+# For tests that need another actor than the token's, or an actor who is not an admin.
 EMBEDDED_ONLY = pytest.mark.parametrize("cli", ["embedded"], indirect=True)
 
 
@@ -32,7 +32,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Cli:
-    """`headgate` as a person types it, in a directory of its own."""
+    """`headgate` as a user types it, in a directory of its own."""
 
     directory: Path
     capsys: pytest.CaptureFixture[str]
@@ -44,13 +44,13 @@ class Cli:
         return Said(code=code, out=captured.out, err=captured.err)
 
     def ok(self, *words: str) -> Said:
-        """As a call, of what must succeed."""
+        """Run a command that must succeed."""
         said = self(*words)
         assert said.code == 0, said
         return said
 
     def json(self, *words: str, code: int = 0) -> Any:
-        """With --json: stdout is exactly one document, on one line."""
+        """Run with --json: stdout is exactly one document, on one line."""
         end = words.index("--") if "--" in words else len(words)
         said = self(*words[:end], "--json", *words[end:])
         assert said.code == code, said
@@ -58,7 +58,7 @@ class Cli:
         return json.loads(said.out)
 
     def error(self, *words: str, code: int) -> str:
-        """The code word of the error that this ends in, told alike to people and programs."""
+        """Return the code of the error, which must be equal for people and programs."""
         document = self.json(*words, code=code)
         plain = self(*words)
         assert plain.code == code and plain.out == ""
@@ -66,7 +66,7 @@ class Cli:
         return str(document["code"])
 
     def file(self, name: str, text: str = "hello") -> Path:
-        """A local file to put."""
+        """Write a local file to put."""
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -76,7 +76,7 @@ class Cli:
 def new_cli(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Cli:
-    """In an empty directory, as the actor ana."""
+    """A command line in an empty directory, with the actor ana."""
     monkeypatch.chdir(directory)
     monkeypatch.setenv("HEADGATE_ACTOR", "ana")
     for name in _VARIABLES:
@@ -87,7 +87,7 @@ def new_cli(
 def new_store_cli(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Cli:
-    """In a new store with the empty files dataset raw.scans."""
+    """A command line in a new store with the empty files dataset raw.scans."""
     cli = new_cli(directory, monkeypatch, capsys)
     cli.ok("init")
     cli.ok("dataset", "create", "raw.scans", "--kind", "files")
@@ -95,7 +95,7 @@ def new_store_cli(
 
 
 def put(cli: Cli, path: str, text: str = "hello", *, branch: str = "master") -> str:
-    """Publishes one file; the transaction that the branch then shows."""
+    """Publish one file, and return the new view of the branch."""
     local = cli.file("local", text)
     words = ("files", "put", "raw.scans", "-b", branch, str(local), path)
     return str(cli.json(*words)["moves"][0]["to"])

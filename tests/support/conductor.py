@@ -1,4 +1,4 @@
-"""Workflows on a real Conductor, and workers in processes of their own."""
+"""Workflows on a real Conductor server, and workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _START = (
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A workflow of one task, whose module is on a stage of its own."""
+    """A workflow of one task, whose module is in a directory of its own."""
 
     url: str
     stage: Stage
@@ -60,10 +60,10 @@ class Flow:
         return found
 
     def wait(self, workflow: str) -> dict[str, Any]:
-        """The workflow, once it has ended.
+        """Return the workflow when it has ended.
 
-        The server is asked to look at it now and then. It decides as ever, by its own timeouts;
-        on SQLite it would look of itself only every minute or two at what it has looked at once.
+        The test requests an evaluation of the workflow from time to time. The server still decides
+        by its own timeouts; on SQLite it evaluates a workflow again only after a minute or two.
         """
         ends_at = time.monotonic() + _PATIENCE_SECONDS
         while (found := self.load(workflow))["status"] == "RUNNING":
@@ -76,7 +76,7 @@ class Flow:
     def worker(
         self, *, slots: int = 1, drain: float | None = None, command: Sequence[str] = ()
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """`headgate task start` as a process that leads its own group; killed with all of it."""
+        """Run `headgate task start` as leader of a process group; kill the group at the end."""
         order = {
             "target": self.stage.module,
             "slots": slots,
@@ -105,7 +105,7 @@ class Flow:
 
 
 def start() -> int:
-    """The worker's process: as shipped, with the attempt's process that the test names."""
+    """The worker process as shipped, with the test's own entry for attempts."""
     order = orjson.loads(sys.argv[1])
     if sys.argv[2:]:
         work(order, command=tuple(sys.argv[2:]))
@@ -117,7 +117,7 @@ def start() -> int:
 def new_flow(
     url: str, catalog_url: str, directory: Path, *, response: int = 600, **more: Any
 ) -> Flow:
-    """A task of a name of its own, registered, in a workflow that hands its input on."""
+    """Register a task with a unique name, in a workflow that passes its input on."""
     from headgate.conductor import ConductorClient
     from headgate.tasks.definitions import load_task, make_taskdef, parse_target
 
@@ -150,6 +150,9 @@ def new_flow(
 
 
 def signal_group(process: subprocess.Popen[bytes], number: signal.Signals, *pids: int) -> None:
-    """To attempts, which lead groups of their own, and to their worker: it may end them at once."""
+    """Signal the attempts, which lead groups of their own, and their worker.
+
+    The attempts come first: the worker may end them as soon as it gets the signal.
+    """
     for pid in (*pids, process.pid):
         os.kill(pid, number)

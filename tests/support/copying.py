@@ -15,7 +15,7 @@ from tests.support.stores import load
 
 @dataclass(frozen=True)
 class Copied:
-    """One attempt: the job's first output, whether it was incremental, and the paths it read."""
+    """One attempt: the job's first output, its extent, and the paths that it read."""
 
     output: str
     incremental: bool
@@ -28,7 +28,7 @@ class CopyJobs:
 
     store: Store
     copied: list[Copied] = field(default_factory=list)
-    # By output: how many attempts fail after they have written half of what they should.
+    # By output: number of attempts that fail after half of their writes.
     failing: dict[str, int] = field(default_factory=dict)
 
     def expect(self, count: int) -> None:

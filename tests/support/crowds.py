@@ -1,4 +1,4 @@
-"""Many processes at one moment: how they tell a test what became of them."""
+"""Results of many concurrent processes, reported through files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def say(file: Path, text: str) -> None:
-    """Writes a word that others see whole or not at all."""
+    """Write a word atomically."""
     file.with_suffix(".part").write_text(text)
     file.with_suffix(".part").rename(file)
 
 
 def outcomes(flags: Path, count: int) -> Counter[str]:
-    """Once so many have ended: how many won, how many were refused."""
+    """Wait for this many processes; return how many won and how many were rejected."""
     deadline = time.monotonic() + 180
     while True:
         said = [f.suffix for f in flags.iterdir() if f.suffix in (".won", ".refused")]

@@ -1,4 +1,4 @@
-"""Requests at the one door itself, without the verbs that usually prepare them."""
+"""Requests to the door itself, without the verbs that usually prepare them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.support.stores import load
 
 
 def knock(store: Store, *changes: Change, **more: Any) -> Receipt:
-    """Publishes these changes; `more` are fields of the request."""
+    """Publish these changes; `more` are fields of the request."""
     fields: dict[str, Any] = {"actor": "ana", "kind": PublicationKind.COMMIT, **more}
     return publish(store.database, PublishRequest(changes=changes, **fields))
 
 
 def commit_of(transaction: Transaction) -> CommitTransaction:
-    """Commits the working version that the transaction had when it was looked at."""
+    """Commit the working version that the transaction had when it was read."""
     return CommitTransaction(transaction=transaction.id, version=transaction.version)
 
 
 def addition(branch: BranchHandle, path: str, text: str = "x", **more: Any) -> AddTransaction:
-    """Adds a file to what the branch shows now; `more` overrides what the change says."""
+    """Add a file to the view of a branch; `more` overrides fields of the change."""
     store, here = branch.store, branch.load()
     before = root_of(load(store, here.view).version) if here.view else EMPTY
     edited = store.trees.edit(before, put=[store_bytes(store, path, text.encode())])
@@ -50,6 +50,6 @@ def addition(branch: BranchHandle, path: str, text: str = "x", **more: Any) -> A
 
 
 def seen(branch: BranchHandle) -> ReadView:
-    """That the branch was looked at, and what it showed."""
+    """Return a member of the read set: the branch and its view."""
     here = branch.load()
     return ReadView(branch=here.id, view=here.view)

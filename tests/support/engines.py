@@ -1,4 +1,4 @@
-"""One store, two branches, and a load engine for each: what both come to has to be the same."""
+"""One store with a branch for each load engine; the results of both must be equal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Engines:
     root: Path
 
     def session(self, context: str) -> Any:
-        """A session of the shared Spark on a context of this store."""
+        """Return a session of the shared Spark on a context of this store."""
         token = self.endpoint.issue("ana")
         return bind(self.local.session, uri=self.endpoint.url, context=context, token=token)
 
@@ -42,14 +42,14 @@ class Engines:
         return rows.load(branch, given, mode=mode, engine=engine, **how)
 
     def both(self, given: Mapping[str, Any], mode: str) -> list[Any]:
-        """What each engine came to: counts, or all that its refusal says; then the rows."""
+        """Return each engine's result: counts or the whole error, then the rows."""
         return [
             (self.said(branch, given, mode), {name: self.rows(name, branch) for name in given})
             for branch in (ARROW, SPARK)
         ]
 
     def same(self, given: Mapping[str, Any], mode: str) -> Any:
-        """What both engines say; that they say the same, and hold the same rows, is checked."""
+        """Return the result of both engines; assert that results and rows are equal."""
         by_arrow, by_spark = self.both(given, mode)
         assert by_spark == by_arrow
         return by_arrow[0]
@@ -67,11 +67,11 @@ class Engines:
         return rows_of(self.store, name, branch)
 
     def on_both(self, name: str) -> None:
-        """Shows a table of `master` on the other branch too."""
+        """Publish a table of `master` on the other branch too."""
         self.store.dataset(name).branch(SPARK).create(parent=ARROW)
 
     def file(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-        """A file of CSV or JSON lines, as its name says."""
+        """Write a file of CSV or JSON lines, by the suffix of its name."""
         path = self.root / name
         lines = [json.dumps(row) for row in rows]
         if name.endswith(".csv"):
@@ -84,7 +84,7 @@ class Engines:
 
 @pytest.fixture
 def engines(made_sqlite_url: str, tmp_path: Path, local_spark: LocalSpark) -> Iterator[Engines]:
-    """The graph with two people, on a branch for each engine."""
+    """Create the graph with two people, on a branch for each engine."""
     with graph_store(made_sqlite_url, tmp_path, "a", "b") as store:
         endpoint = EmbeddedEndpoint(store.database, store.tables)
         made = Engines(store, endpoint, local_spark, tmp_path)

@@ -1,6 +1,7 @@
-"""Expectations evaluated in plain Python, row by row, to compare Spark's answers with.
+"""Expectations evaluated in plain Python, row by row, to compare Spark's results with.
 
-It follows the words of `headgate.transforms.expectations` and shares no code with the evaluator.
+Written from the documentation of `headgate.transforms.expectations`; shares no code with the
+evaluator.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _COMBINATORS = {Op.ALL, Op.ANY, Op.NEGATE}
 
 
 def passes_in_python(expectation: Expectation, rows: Sequence[Row]) -> bool:
-    """Whether data of these rows passes the expectation."""
+    """Return True if data of these rows passes the expectation."""
     return _whole(expectation, rows) is not False
 
 
 def random_expectation(source: random.Random, depth: int = 3) -> Expectation:
-    """A tree over the columns `a` and `b` (numbers), `s` (text) and `k` (a few keys)."""
+    """Return a tree over the columns `a` and `b` (numbers), `s` (text) and `k` (a few keys)."""
     kind = source.choice(["all", "any", "negate"]) if depth and source.random() < 0.6 else "leaf"
     match kind:
         case "leaf":
@@ -82,7 +83,7 @@ def _whole(expectation: Expectation, rows: Sequence[Row]) -> Truth:
 
 
 def _level(expectation: Expectation) -> Any:
-    """ "rows", the columns of groups, None for what is always alike, or "whole"."""
+    """Return `rows`, the columns of groups, None for a constant, or `whole`."""
     if expectation.op in _COMBINATORS:
         levels = {_level(part) for part in expectation.parts} - {None}
         return (levels.pop() if levels else None) if len(levels) < 2 else "whole"
@@ -95,7 +96,7 @@ def _level(expectation: Expectation) -> Any:
 
 
 def _single(expectation: Expectation, rows: Sequence[Row]) -> Truth:
-    """Of one row, one group of rows, or all of them."""
+    """Evaluate on one row, one group of rows, or all of them."""
     match expectation.op:
         case op if op in _COMBINATORS:
             return _combined(op, [_single(part, rows) for part in expectation.parts])

@@ -1,4 +1,4 @@
-"""Records which tests failed, so that CI can run them once more.
+"""Record of the failed tests, so that CI can run them once more.
 
 With `HEADGATE_FAILURES` set to a path, the reporting process writes a JSON document there: the
 session's exit status, and for each failed test the last line of its error.
@@ -16,7 +16,7 @@ _XDIST_GROUP = re.compile(r"@[a-z_]+$")
 
 
 class FailureRecord:
-    """A pytest plugin for the process that reports."""
+    """Pytest plugin for the process that reports."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""A client's jobs without Spark: orders done by files, whose bytes come and go over HTTP."""
+"""A client's jobs without Spark: orders executed on files, whose bytes go over HTTP."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _FILE = "made"
 
 @dataclass(kw_only=True)
 class FileWork:
-    """What a test wants of the jobs of its client; by first output."""
+    """Behaviour of the jobs of a client, by first output."""
 
     failing: dict[str, int] = field(default_factory=dict)
     endless: frozenset[str] = frozenset()
-    # Found by the checks of every job.
+    # Results of the checks of every job.
     checks: tuple[dict[str, Any], ...] = ()
-    # The engine cannot be started.
+    # True: the engine fails to start.
     broken: bool = False
     ran: list[str] = field(default_factory=list)
     orders: list[JobOrder] = field(default_factory=list)
     expected: list[int] = field(default_factory=list)
-    # Somebody does an endless job now.
+    # Set while an endless job is executing.
     busy: threading.Event = field(default_factory=threading.Event)
 
 
 class _FileResources(JobResources):
-    """The server's bytes, and no engine."""
+    """Workplace with the server's bytes, and no engine."""
 
     work: FileWork
 
@@ -56,7 +56,7 @@ class _FileRunner:
 
     def run(self, order: JobOrder, progress: Progress) -> JobResult:
         first = next(iter(order.outputs.values())).dataset
-        # Decided before anybody can know that it runs, and decide otherwise for the next one.
+        # Decided before a test can see that the job runs, and change the decision for the next one.
         is_endless = first in self._work.endless
         self._work.ran.append(first)
         self._work.orders.append(order)
@@ -100,7 +100,7 @@ class _FileRunner:
 
 
 def do_by_files(monkeypatch: pytest.MonkeyPatch) -> FileWork:
-    """From here on clients of this process do their jobs so."""
+    """Make clients of this process execute their jobs this way."""
     work = FileWork()
     with_engine = builds.client_means
 

@@ -1,4 +1,4 @@
-"""A page of the docs followed to the letter: its `sh` blocks as one script."""
+"""Executes a page of the docs: its `sh` blocks as one script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHO = ("GIT_AUTHOR", "GIT_COMMITTER")
 
 
 def follow(page: Path, directory: Path, *, bin: Path, below: str = "") -> str:
-    """Runs a page's commands, or those `below` a heading, up to the first that fails."""
+    """Run a page's commands, or those `below` a heading, up to the first that fails."""
     text = page.read_text()
     blocks = re.findall(r"```sh\n(.*?)```", text[text.index(below) :], re.DOTALL)
     assert blocks, f"{page} has no commands"
@@ -31,7 +31,7 @@ def follow(page: Path, directory: Path, *, bin: Path, below: str = "") -> str:
 
 
 def _environ(bin: Path) -> dict[str, str]:
-    """This checkout's `headgate` and its tools on the path, and somebody who commits."""
+    """Return an environment with this checkout's `headgate` and tools, and a Git author."""
     bin.mkdir()
     command = bin / "headgate"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m headgate "$@"\n')

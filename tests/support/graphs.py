@@ -1,4 +1,4 @@
-"""Graphs of plans for tests, made by the real rules from a few words."""
+"""Graphs of plans for tests, made by the real rules from a short notation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def view(dataset: str, branch: str, made_from: Fingerprint | None = None) -> Vie
 
 
 def made_from(spec: JobSpec) -> Fingerprint:
-    """The fingerprint of a job that read these datasets as `view` has them."""
+    """Return the fingerprint of a job that read these datasets at `view`."""
     contents = {given.name: ContentId(f"c-{given.dataset}") for given in spec.inputs}
     return fingerprint(spec, parameters={}, environment="", inputs=contents)
 
@@ -42,7 +42,7 @@ def graph_of(
     blue: str = "",
     kinds: Mapping[DatasetName, DatasetKind] | None = None,
 ) -> Graph:
-    """The graph of a plan on `feature > master`, where all specs are published on `feature`."""
+    """Return the graph of a plan on `feature > master`, with all specs published on `feature`."""
     jobs = compile_graph(
         [name(t) for t in targets.split()], CHAIN, published(feature=list(specs)), upstream=True
     )
@@ -72,7 +72,7 @@ def graph_of(
 
 
 def _pins(jobs: Sequence[Job], view: View) -> list[Pin]:
-    """How the inputs that name their own branch or transaction are pinned to this view."""
+    """Return the pins of inputs that name their own branch or transaction."""
     return [
         Pin(dataset=view.dataset, branch=given.branch, transaction=given.transaction)
         for job in jobs
@@ -82,7 +82,7 @@ def _pins(jobs: Sequence[Job], view: View) -> list[Pin]:
 
 
 def chain_of(count: int) -> list[JobSpec]:
-    """Specs of so many datasets, each read by up to three later ones."""
+    """Return specs of this many datasets, each read by up to three later ones."""
     made = [spec("g.d0")]
     for number in range(1, count):
         above = {number - 1, number // 2, number // 3}

@@ -1,7 +1,7 @@
-"""Tests of one `xdist_group` on one worker: with pytest 9.2, xdist 3.8 spreads them unseen.
+"""Keeps the tests of one `xdist_group` on one worker: xdist 3.8 spreads them with pytest 9.2.
 
-It tells its scheduler the group by the end of a test's id, and writes that where this pytest no
-longer looks (pytest-xdist's issue 1386). An xdist that does it right finds nothing to do here.
+xdist passes the group to its scheduler at the end of a test's id, in an attribute that this pytest
+no longer reads (pytest-xdist issue 1386). With a corrected xdist this module does nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Which xdist sets in its workers.
+    # Set by xdist in its workers.
     if not getattr(config.option, "loadgroup", False):
         return
     for item in items:

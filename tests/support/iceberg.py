@@ -1,4 +1,4 @@
-"""A store's endpoint for tests to talk to, request by request."""
+"""A store's Iceberg REST endpoint for tests, request by request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLES = "namespaces/db/tables"
 
 
 class Front:
-    """One loopback server for all tests of a process; each puts its own application behind it."""
+    """One loopback server for all tests of a process; each test sets its own application."""
 
     def __init__(self) -> None:
         self.app: ASGIApp | None = None
@@ -42,7 +42,7 @@ class Front:
 
 
 class Served:
-    """A store behind its endpoint: the parts that the product wires, and clients to talk to it."""
+    """A store behind its endpoint: the parts that the product wires, and clients."""
 
     def __init__(self, store: Store, front: Front) -> None:
         self.store = store
@@ -60,22 +60,22 @@ class Served:
         front.app = self.app
 
     def client(self, context: str = "master", *, token: str | None = None) -> RestClient:
-        """A client of a context; of ana's, unless it shows another token."""
+        """Return a client of a context, with ana's token by default."""
         return RestClient(self.url, context, token=token or self.token)
 
     @property
     def publications(self) -> int:
-        """How many there are so far."""
+        """Return the number of publications."""
         newest = self.store.database.read(lambda c: list_publications(c, limit=1))
         return newest[0].number if newest else 0
 
     def history(self, name: str = "db.t", branch: str = "master") -> list[Transaction]:
-        """What was done to a table on a branch, oldest first."""
+        """Return the history of a table on a branch, oldest first."""
         return self.store.dataset(name).branch(branch).history()[::-1]
 
     @cached_property
     def reader(self) -> str:
-        """The token of somebody who may only read."""
+        """Return the token of an actor who may only read."""
         token, _ = create_token(
             self.store.database,
             actor="rea",
@@ -87,18 +87,18 @@ class Served:
         return token
 
     def _authorize(self, token: str | None, context: Context, action: Action) -> Principal:
-        """As embedded; with the reader's token as a server would."""
+        """Authenticate as an embedded store; a reader's token as a server would."""
         is_reader = token is not None and token == self.__dict__.get("reader")
         decide = ServedTokens(self.store.database) if is_reader else self.tokens
         return decide(token, context, action)
 
 
 class RestClient:
-    """A client that says exactly what a test wants said."""
+    """HTTP client that sends requests exactly as a test writes them."""
 
     def __init__(self, url: str, context: str, *, token: str) -> None:
         headers = {"authorization": f"Bearer {token}"}
-        # Nothing here speaks TLS; reading the machine's certificates is slower than most tests.
+        # No connection uses TLS; reading the machine's certificates is slower than most tests.
         self.http = httpx.Client(base_url=url, headers=headers, verify=False, timeout=60)
         self._context = context
         self._locations: dict[str, str] = {}
@@ -113,9 +113,9 @@ class RestClient:
         self.http.close()
 
     def call(self, method: str, path: str, json: Any = None, **more: Any) -> httpx.Response:
-        """One request below `/v1/{prefix}/`; the path goes out as it is written.
+        """Send one request below `/v1/{prefix}/`; the path is sent as it is written.
 
-        Files that a builder named without knowing the table are named below its location.
+        The placeholder `LOCATION` in the body is replaced by the location of the table.
         """
         url = f"/v1/{self.prefix}/{path}"
         return self.http.request(method, url, json=self._placed(path, json), **more)
@@ -133,7 +133,7 @@ class RestClient:
         staged = [u["location"] for u in body["updates"] if u["action"] == "set-location"]
         if staged or path in self._locations:
             return str(staged[0]) if staged else self._locations[path]
-        # Asked as another client: what this one was served is part of what tests are about.
+        # With a prefix of its own, as another client: the responses to this one are under test.
         config = self.http.get("/v1/config", params={"warehouse": self._context}).json()
         prefix = config.get("overrides", {}).get("prefix", "")
         found = self.http.get(f"/v1/{prefix}/{path}")
@@ -144,25 +144,25 @@ class RestClient:
 
 
 def create(client: RestClient, name: str = "t", **more: Any) -> Any:
-    """A table of two columns, made."""
+    """Create a table of two columns."""
     response = client.call("POST", TABLES, {"name": name, "schema": two_columns(), **more})
     assert response.status_code == 200, response.text
     return response.json()
 
 
 def send(client: RestClient, *updates: Any, name: str = "t", **more: Any) -> httpx.Response:
-    """One commit."""
+    """Commit once."""
     body = {"requirements": more.pop("requirements", []), "updates": list(updates)}
     return client.call("POST", f"{TABLES}/{name}", body, **more)
 
 
 def load(client: RestClient, name: str = "t", query: str = "?snapshots=all") -> Any:
-    """A table as a statement loads it; without the query, as a refresh does."""
+    """Load a table as a statement does; without the query, as a refresh does."""
     return client.call("GET", f"{TABLES}/{name}{query}").json()
 
 
 def snapshot_of(client: RestClient, name: str = "t") -> int | None:
-    """Which snapshot a context shows of a table."""
+    """Return the snapshot that a context shows of a table."""
     response = client.call("GET", f"{TABLES}/{name}")
     assert response.status_code == 200, response.text
     found: int | None = response.json()["metadata"].get("current-snapshot-id")
@@ -170,12 +170,12 @@ def snapshot_of(client: RestClient, name: str = "t") -> int | None:
 
 
 def at(snapshot_id: int | None) -> dict[str, Any]:
-    """The requirement that main is at a snapshot."""
+    """Return the requirement that main is at a snapshot."""
     return {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": snapshot_id}
 
 
 def table_change(name: str, *updates: Any, requirements: Any = ()) -> dict[str, Any]:
-    """One table's part of a commit over several."""
+    """Return the part of one table in a commit over several."""
     return {
         "identifier": {"namespace": ["db"], "name": name},
         "requirements": list(requirements),
@@ -188,25 +188,25 @@ def _named(change: Any) -> str:
 
 
 def rename(source: str, target: str) -> dict[str, Any]:
-    """The body that renames a table."""
+    """Return the body that renames a table."""
     old, new = ({"namespace": ["db"], "name": name} for name in (source, target))
     return {"source": old, "destination": new}
 
 
 def error(response: httpx.Response) -> tuple[int, str]:
-    """Status and exception name of an error body."""
+    """Return the status and the exception name of an error body."""
     body = response.json()["error"]
     assert body["code"] == response.status_code
     return response.status_code, body["type"]
 
 
 def refusal(response: httpx.Response) -> tuple[int, str]:
-    """Status and Headgate's own code of an error body."""
+    """Return the status and Headgate's own code of an error body."""
     return response.status_code, response.json()["error"]["headgate"]["code"]
 
 
 def creation(staged: Any) -> list[dict[str, Any]]:
-    """The updates with which a client commits a table that it staged."""
+    """Return the updates with which a client commits a table that it staged."""
     metadata = staged["metadata"]
     return [
         {"action": "assign-uuid", "uuid": metadata["table-uuid"]},

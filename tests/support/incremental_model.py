@@ -1,4 +1,4 @@
-"""What incremental builds must do, as a fold in memory: written from the design, not the code."""
+"""Model of incremental builds in memory, written from the design and not from the code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Tree = dict[str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """One transaction of the input: what it was meant to be, and what there was after it."""
+    """One transaction of the input: its type, and the content after it."""
 
     type: str
     tree: tuple[tuple[str, str], ...]
@@ -21,7 +21,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One build of the output: at which step it read, and with which meaning."""
+    """One build of the output: the step that it read, and its logic."""
 
     read: Step
     version: int
@@ -29,14 +29,14 @@ class Result:
 
 @dataclass(kw_only=True)
 class IncrementalModel:
-    """One input on master, one output on master and on feature, which falls back to it."""
+    """One input on master; one output on master and on feature, which falls back to it."""
 
     history: list[Step] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=lambda: {"master": 1})
     results: dict[str, Result] = field(default_factory=dict)
 
     def build(self, branch: str) -> str:
-        """`fresh`, `incremental` or `full`."""
+        """Return `fresh`, `incremental` or `full`."""
         version = self.versions.get(branch, self.versions["master"])
         base = self.results.get(branch) or self.results.get("master")
         now = self.history[-1]
@@ -47,12 +47,12 @@ class IncrementalModel:
         return extent
 
     def shown(self, branch: str) -> Tree:
-        """An output holds what its input held when it was built, however much was read."""
+        """Return the content of an output: that of its input at the build, for any extent."""
         result = self.results[branch]
         return {path: f"{text}v{result.version}" for path, text in result.read.tree}
 
     def _only_added(self, base: Result, version: int) -> bool:
-        # By identity: two steps that hold the same are still two steps.
+        # By identity: two steps with equal content are still two steps.
         places = [at for at, step in enumerate(self.history) if step is base.read]
         if base.version != version or not places:
             return False

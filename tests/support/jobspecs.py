@@ -23,7 +23,7 @@ def name(text: str) -> DatasetName:
 
 
 def spec(outputs: str, *inputs: str, logic: str = "logic", **declared: Any) -> JobSpec:
-    """A JobSpec: outputs with commas; an input may be pinned, `s.a#branch` or `s.a@txn`."""
+    """Return a JobSpec: outputs with commas; an input may be pinned, `s.a#branch` or `s.a@txn`."""
     return JobSpec(
         declaration=Declaration(
             module="pipeline",
@@ -46,7 +46,7 @@ def spec(outputs: str, *inputs: str, logic: str = "logic", **declared: Any) -> J
 def published(
     **branches: list[JobSpec | tuple[str, Removed]],
 ) -> dict[DatasetName, dict[str, JobSpec | Removed]]:
-    """What is published on each branch, as the planner wants it: by dataset."""
+    """Return the specs published on each branch, by dataset, as the planner takes them."""
     found: dict[DatasetName, dict[str, JobSpec | Removed]] = {}
     for branch, entries in branches.items():
         for entry in entries:

@@ -1,7 +1,7 @@
-"""A double of a lakeFS server over HTTP, answering with the SDK's own models.
+"""Test double of a lakeFS server over HTTP, with responses in the SDK's own models.
 
-Not lakeFS: it is what its published client and API reference say, enough to try our side of the
-protocol where no server can be had. The same cases run on a real server where one is named.
+It is not lakeFS: it follows the published client and API reference, enough to test our side of the
+protocol where no server is available. The same cases run on a real server where one is configured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from starlette.routing import Route
 from headgate.iceberg.app import LoopbackEndpoint
 
 _Objects = dict[str, tuple[str, bytes]]
-# The file that a held request leaves.
+# File that a held request creates.
 HELD = "held"
 
 
@@ -47,11 +47,11 @@ class _Branch:
 
 
 class LakeFSDouble:
-    """Repositories in memory; notes what it is asked, so that a test can say what that costs.
+    """Repositories in memory; records the requests, so that tests can count them.
 
-    With a directory to look into it holds a request where a file there says so: `merge.before`
-    its effect, which it then never has, or `merge.after` it and before the answer. It refuses one
-    while there is `merge.refuse`, and answers 500 after the effect where it finds `merge.lost`.
+    With a `hold` directory, files in it control requests. `merge.before` holds a merge before its
+    effect, which then never happens; `merge.after` holds it between the effect and the response.
+    `merge.refuse` rejects it, and `merge.lost` answers 500 after the effect.
     """
 
     def __init__(self, hold: Path | None = None) -> None:
@@ -127,7 +127,7 @@ class LakeFSDouble:
         return self._hold is not None and (self._hold / what).exists()
 
     async def _held(self, where: str) -> bool:
-        """Whether the request was to wait here; then until the file is gone."""
+        """Wait while the file for this point exists; return True if the request was held."""
         if self._hold is None or not self._is_told(where):
             return False
         (self._hold / HELD).touch()
@@ -328,7 +328,7 @@ def _error(status: int, message: str) -> Response:
 
 
 def serve_double(directory: Path) -> None:
-    """A double in a process of its own, until it is killed; its URL is in a file there."""
+    """Serve a double in a process of its own, until it is killed; write its URL into a file."""
     with LakeFSDouble(hold=directory).serving() as url:
         (directory / "url.new").write_text(url)
         (directory / "url.new").rename(directory / "url")

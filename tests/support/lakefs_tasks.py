@@ -36,7 +36,7 @@ KEYS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A store, and the lakeFS branch that its attempts publish to; can be sent to a process."""
+    """A store and the lakeFS branch that its attempts publish to; can be sent to a process."""
 
     settings: Settings
     directory: Path
@@ -55,20 +55,20 @@ class Place:
         return self.harness(store).files(self.given)
 
     def commit(self, store: Store, **files: str) -> str:
-        """Another writer's commit on top of the head."""
+        """Make another writer's commit on top of the head."""
         return self.harness(store).commit(self.given, files)
 
     def maker(self, store: Store, commit: str) -> AttemptRef | None:
         return store.database.read(lambda c: find_maker(c, REPOSITORY, commit))
 
     def attempt(self, store: Store, files: Mapping[str, str]) -> tuple[Attempt, Outcome]:
-        """One more attempt of the task."""
+        """Dispatch one more attempt of the task."""
         attempt = Attempt(store=store, root=self.directory / "tasks")
         data = {"workspace": self.given.to_json(), "params": {}}
         return attempt, attempt.run(defined(writes(**files)), data)
 
     def work(self, store: Store, files: Mapping[str, str]) -> Attempt:
-        """One more attempt of the task, which must complete."""
+        """Execute one more attempt of the task, which must complete."""
         attempt, done = self.attempt(store, files)
         assert done.status is Status.COMPLETED, done.traceback
         return attempt
@@ -76,7 +76,7 @@ class Place:
 
 @contextmanager
 def lakefs_place(catalog_url: str, root: Path) -> Iterator[Place]:
-    """A store with a dataset of its own, and a lakeFS double in a process of its own."""
+    """Create a store with a dataset, and a lakeFS double in a process of its own."""
     with running(serve_double, root):
         wait_for((root / "url").exists)
         settings = replace(
@@ -93,7 +93,7 @@ def lakefs_place(catalog_url: str, root: Path) -> Iterator[Place]:
         yield Place(settings=settings, directory=root, given=given)
 
 
-# Entries of processes.
+# --- entry points of processes ---
 
 
 def publish(place: Place, files: Mapping[str, str]) -> None:
@@ -102,14 +102,14 @@ def publish(place: Place, files: Mapping[str, str]) -> None:
 
 
 def publish_until(place: Place, point: Failpoint) -> None:
-    """An attempt that dies at a failpoint."""
+    """Execute an attempt that dies at a failpoint."""
     with place.open() as store:
         die_at(point)
         place.work(store, NEW)
 
 
 def publish_slowly(place: Place, flags: Path, *points: Failpoint) -> None:
-    """An attempt that pauses at failpoints, and writes down how it ended."""
+    """Execute an attempt that pauses at failpoints, and write its result to a file."""
     with place.open() as store:
         pause_at(*points, flags=flags)
         _, done = place.attempt(store, NEW)
@@ -117,21 +117,21 @@ def publish_slowly(place: Place, flags: Path, *points: Failpoint) -> None:
 
 
 def recover_until(place: Place, point: Failpoint) -> None:
-    """A recovery that dies at a failpoint."""
+    """Execute a recovery that dies at a failpoint."""
     with place.open() as store:
         die_at(point)
         store.recover()
 
 
 def recover_slowly(place: Place, flags: Path, point: Failpoint) -> None:
-    """A recovery that pauses at a failpoint."""
+    """Execute a recovery that pauses at a failpoint."""
     with place.open() as store:
         pause_at(point, flags=flags)
         store.recover()
 
 
 def recover_together(place: Place, flags: Path, name: str) -> None:
-    """One of three recoveries that begin at the same time."""
+    """Execute one of three recoveries that begin at the same time."""
     with place.open() as store:
         (flags / f"ready-{name}").touch()
         while len(list(flags.glob("ready-*"))) < 3:

@@ -1,4 +1,4 @@
-"""Five hundred datasets behind a real server: what the lineage page is looked at with."""
+"""Five hundred datasets behind a real server, for the lineage page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.shell import headgate_json
 from tests.support.site import Site, serving
 from tests.support.stores import files_branch, put
 
-# How many of each layer; the last are made of those before them, and so on.
+# Number of datasets in each layer; each layer reads the layers before it.
 _LAYERS = {"raw": 90, "clean": 140, "joined": 150, "mart": 80, "report": 40}
 _WORDS = ("orders", "sessions", "invoices", "campaigns_and_their_daily_results", "stock")
 _TEAMS = ("sales", "web", "finance", "logistics")
@@ -25,7 +25,7 @@ DATASETS = sum(_LAYERS.values())
 
 
 def layered_pipeline() -> tuple[list[str], list[JobSpec]]:
-    """Sources, and the transforms that make all else of them; the same at every call."""
+    """Return sources and the transforms that derive all other datasets; equal at every call."""
     chance = Random(7)
     layers = {
         layer: [
@@ -34,7 +34,7 @@ def layered_pipeline() -> tuple[list[str], list[JobSpec]]:
         for layer, many in _LAYERS.items()
     }
     names = list(layers.values())
-    # Each of a layer is read at least once where the next one is large enough.
+    # Each dataset of a layer is read at least once where the next layer is large enough.
     specs = [
         files_spec(name, *_some_of(above, at, chance))
         for above, below in itertools.pairwise(names)
@@ -49,7 +49,7 @@ def _some_of(above: list[str], at: int, chance: Random) -> dict[str, None]:
 
 
 def make_large_store(root: Path) -> None:
-    """Sources with content, everything declared on master, some of it built: all without Spark."""
+    """Create sources with content, declare all datasets on master and build some, without Spark."""
     sources, specs = layered_pipeline()
     with open_store(root) as store:
         for name in sources:

@@ -1,6 +1,6 @@
 """Measures the layout of the package: sizes, names and the depth of its imports.
 
-Pure functions over parsed modules, so that each rule can be shown to find a planted breach.
+Pure functions over parsed modules, so that tests can show that each rule finds a planted breach.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Rule = Callable[[Iterable[Module]], list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The figures that the house test prints and keeps."""
+    """Figures that the house test prints and keeps."""
 
     modules: int
     lines: int
@@ -74,7 +74,7 @@ class Layout:
 
 
 def measure(modules: Iterable[Module]) -> Layout:
-    """The figures of these modules; empty `__init__` files do not count."""
+    """Return the figures of these modules; empty `__init__` files do not count."""
     counted = [module for module in modules if module.text.strip()]
     sizes = sorted((_line_count(module), module.path) for module in counted)
     lengths = [lines for lines, _ in sizes]
@@ -93,7 +93,7 @@ def measure(modules: Iterable[Module]) -> Layout:
 
 
 def import_share(modules: Iterable[Module]) -> float:
-    """Lines of import statements as a share of all lines that are code."""
+    """Return the lines of import statements as a share of all lines of code."""
     code = imports = 0
     for module in modules:
         code += len(_code_lines(module))
@@ -102,7 +102,7 @@ def import_share(modules: Iterable[Module]) -> float:
 
 
 def gerund_stems(modules: Iterable[Module]) -> list[str]:
-    """Modules named with a bare -ing word."""
+    """Return modules named with a bare -ing word."""
     return [
         module.path
         for module in modules
@@ -111,7 +111,7 @@ def gerund_stems(modules: Iterable[Module]) -> list[str]:
 
 
 def repeated_stems(modules: Iterable[Module]) -> list[str]:
-    """Names of modules that stand for two things, unless listed as one noun in two rooms."""
+    """Return names of modules with two meanings, unless listed as one noun in two rooms."""
     places: defaultdict[str, list[str]] = defaultdict(list)
     for module in modules:
         if (stem := _stem(module.path)) not in {"__init__", "__main__"}:
@@ -124,7 +124,7 @@ def repeated_stems(modules: Iterable[Module]) -> list[str]:
 
 
 def slivers(modules: Iterable[Module]) -> list[str]:
-    """Short modules with a single importer, in their own room: they belong inside it."""
+    """Return short modules with a single importer in their own room, where they belong."""
     modules = list(modules)
     lengths = {_name(module.path): _line_count(module) for module in modules}
     importers: Counter[str] = Counter()
@@ -144,7 +144,7 @@ def slivers(modules: Iterable[Module]) -> list[str]:
 
 
 def import_graph(modules: Iterable[Module], *, every: bool = False) -> dict[str, set[str]]:
-    """Which module imports which when it is loaded; `every` counts imports in functions too."""
+    """Return the imports of each module at load; `every` adds imports in functions."""
     modules = list(modules)
     names = {_name(module.path) for module in modules}
     return {
@@ -159,7 +159,7 @@ def import_graph(modules: Iterable[Module], *, every: bool = False) -> dict[str,
 
 
 def longest_chain(graph: Mapping[str, set[str]]) -> tuple[str, ...]:
-    """The longest path through the imports."""
+    """Return the longest path through the imports."""
 
     @cache
     def below(name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A state machine that does each thing twice: for real, and in an independent model."""
+"""A state machine that executes each step twice: on a store, and in an independent model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 
 
 class DoubledMachine(RuleBasedStateMachine):
-    """The same refusal on both sides, or the same result; a namespace of its own per example."""
+    """Compares results and errors of both sides; each example has a namespace of its own."""
 
     store: ClassVar[Store]
 
@@ -39,7 +39,7 @@ class DoubledMachine(RuleBasedStateMachine):
         self.first = self.store.database.read(_counter)
 
     def both(self, imagined: Callable[[], T], real: Callable[[], object]) -> tuple[T, Any] | None:
-        """What both returned; None where both refused, with the same error."""
+        """Return the result of both; None where both raised the same error."""
         try:
             expected = imagined()
         except Refused as refusal:
@@ -60,7 +60,7 @@ class DoubledMachine(RuleBasedStateMachine):
 
     def txn(self, data: st.DataObject, dataset: str | None = None) -> Txn | None:
         mine = [t for t in self.model.txns if dataset is None or t.dataset == dataset]
-        # Mostly recent ones: those are the ones that something can still happen to.
+        # Mostly recent ones: older ones are rarely affected by further steps.
         return data.draw(st.sampled_from(mine[-8:]), label="txn") if mine else None
 
     def open_txn(self, data: st.DataObject) -> Txn | None:
@@ -123,7 +123,7 @@ class DoubledMachine(RuleBasedStateMachine):
             select(p.c.number, p.c.kind, d.c.name, m.c.branch_name, m.c.from_id, m.c.to_id)
             .join(m, m.c.publication == p.c.number)
             .join(d, d.c.id == m.c.dataset_id)
-            # Recovery settles what stories before this one left in the store, too.
+            # Recovery also settles what earlier examples left in the store.
             .where(p.c.number > self.first, d.c.namespace == self.space)
             .order_by(p.c.number)
         ).all()

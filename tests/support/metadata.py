@@ -24,7 +24,7 @@ def two_columns() -> dict[str, Any]:
 
 
 def table(*updates: dict[str, Any], version: int = 2, **request: Any) -> dict[str, Any]:
-    """A table of two columns, `id` and `day`, after some updates."""
+    """Return a table of two columns, `id` and `day`, after some updates."""
     properties = {"format-version": str(version), **request.pop("properties", {})}
     body = {"schema": two_columns(), "properties": properties, **request}
     created = create_metadata(body, location=LOCATION, now_ms=NOW)
@@ -34,14 +34,14 @@ def table(*updates: dict[str, Any], version: int = 2, **request: Any) -> dict[st
 def change(
     metadata: dict[str, Any], *updates: dict[str, Any], now: int = NOW + 1
 ) -> dict[str, Any]:
-    """The metadata after one commit."""
+    """Return the metadata after one commit."""
     return apply_updates(metadata, updates, now_ms=now, base_location=f"{LOCATION}/v.json")
 
 
 def snapshot(
     id_: int, *, parent: int | None = None, op: str = "append", **more: Any
 ) -> dict[str, Any]:
-    """A snapshot as clients send it; its sequence number is its id unless given."""
+    """Return a snapshot as clients send it; its sequence number is its id by default."""
     sent: dict[str, Any] = {
         "snapshot-id": id_,
         "sequence-number": id_,
@@ -69,5 +69,5 @@ def point(id_: int, ref: str = "main", kind: str = "branch", **more: Any) -> dic
 
 
 def commit(id_: int, **more: Any) -> list[dict[str, Any]]:
-    """The updates of an ordinary write: a snapshot, and main moved to it."""
+    """Return the updates of an ordinary write: a snapshot, and main moved to it."""
     return [add(id_, **more), point(id_)]

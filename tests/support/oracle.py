@@ -1,6 +1,6 @@
-"""What must hold in every store at every moment, whoever was killed: read from the raw rows.
+"""Invariants of every store at every time, after any kill, checked on the raw rows.
 
-Written from the design, not from the code: it uses none of the catalog's rules.
+Written from the design and not from the code: it uses none of the catalog's rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rows = Mapping[str, RowMapping]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The rows that the rules look at, by id."""
+    """Rows that the invariants read, by id."""
 
     branches: Rows
     transactions: Rows
@@ -35,7 +35,7 @@ class Facts:
 
 
 def assert_store_sound(store: Store) -> None:
-    """The whole oracle: the rows are right, recovery is done, and every branch can be written."""
+    """Check all invariants: the rows are right, recovery is done, every branch can be written."""
     assert_rows_sound(store)
     store.recover()
     assert_rows_sound(store)
@@ -47,7 +47,7 @@ def assert_store_sound(store: Store) -> None:
 
 
 def assert_rows_sound(store: Store) -> None:
-    """The part of the oracle that only looks; it holds before recovery too."""
+    """Check the invariants that only need reads; they hold before recovery too."""
     facts = store.database.read(_gather)
     for branch in facts.branches.values():
         _check_branch(facts, branch)
@@ -59,7 +59,7 @@ def assert_rows_sound(store: Store) -> None:
 
 
 def assert_writable(store: Store) -> None:
-    """A follow-up write works on every branch whose head is not OPEN."""
+    """Check that a write succeeds on every branch whose head is not OPEN."""
     facts = store.database.read(_gather)
     by_id = {dataset.id: dataset for dataset in _files_datasets(store)}
     for branch in facts.branches.values():
@@ -83,7 +83,7 @@ def assert_writable(store: Store) -> None:
 
 
 def jump_depth(depth: int) -> int | None:
-    """Where the skip pointer of a transaction at this depth leads: greedy skew-binary digits."""
+    """Return the depth that the skip pointer at this depth leads to: greedy skew-binary digits."""
     if depth == 0:
         return None
     rest, part = depth, 0
@@ -110,7 +110,7 @@ def _gather(connection: Connection) -> Facts:
 
 
 def _check_branch(facts: Facts, branch: RowMapping) -> None:
-    """Head and view belong together, and below them the history is linear and COMMITTED."""
+    """Check that head and view fit together, over a linear and COMMITTED history."""
     head, view = branch["head_id"], branch["view_id"]
     if head != view:
         newest = facts.transactions[head]
@@ -164,7 +164,7 @@ def _check_transaction(facts: Facts, transaction: RowMapping) -> None:
 
 
 def _check_log(facts: Facts) -> None:
-    """The moves of all publications, replayed, are what the branches show today."""
+    """Check that the replayed moves of all publications lead to the views of today."""
     numbers = [p["number"] for p in facts.publications]
     assert numbers == list(range(1, facts.counter["number"] + 1))
     times = [p["at"] for p in facts.publications]
@@ -188,7 +188,7 @@ def _check_log(facts: Facts) -> None:
 
 
 def _check_content(store: Store, facts: Facts) -> None:
-    """Every file of every view can be read, and is what its digest says."""
+    """Check that every file of every view can be read and has its digest."""
     for dataset in _files_datasets(store):
         mine = [b for b in facts.branches.values() if b["dataset_id"] == dataset.id]
         for branch in mine:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that look at pages: one server, one browser, a window for each test."""
+"""Fixtures of the tests of pages: one server, one browser, a window for each test."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.chromium import (
 from tests.support.site import Site, serving_site
 
 
-# Of a module, not of the session: while Playwright drives a browser the thread has a running event
-# loop, and no test that comes after could start one of its own.
+# Scoped to a module and not to the session: while Playwright drives a browser the thread has a
+# running event loop, and no later test could start one of its own.
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     if find_chromium() is None:
@@ -32,14 +32,14 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The one site that all tests of a module look at."""
+    """The site that all tests of a module use."""
     with serving_site(tmp_path_factory.mktemp("site")) as served:
         yield served
 
 
 @pytest.fixture
 def window(chromium: Browser, site: Site) -> Iterator[Window]:
-    """A window of somebody who is signed in; it must not complain, nor ask anybody else."""
+    """A window of a signed-in user; it must report no errors and send no requests elsewhere."""
     with opened_window(chromium, site.url) as opened:
         sign_in(opened, site.token)
         yield opened
@@ -55,12 +55,12 @@ def sign_in(window: Window, token: str) -> None:
 
 
 def visit(store: Store, subject: str = "", *, role: Role = Role.ADMIN, **query: str) -> Visit:
-    """As if somebody had asked for a page, without a server or a browser."""
+    """Return a request for a page, without a server or a browser."""
     asked = {name.rstrip("_"): value for name, value in query.items()}
     grant = Grant(actor="ana", role=role)
     return Visit(store=store, grant=grant, subject=subject, query=asked)
 
 
 def text_of(page: Page) -> str:
-    """All that a page would show, as HTML."""
+    """Render a page, and return its HTML."""
     return "".join(section.body for section in page.sections)

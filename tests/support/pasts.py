@@ -14,7 +14,7 @@ from tests.support.jobspecs import name
 
 @dataclass(kw_only=True)
 class MemoryPast:
-    """Inputs as lists of transactions, `a1 a2 …`, and what each output was last built from."""
+    """Inputs as lists of transactions, `a1 a2 …`, and the last build of each output."""
 
     inputs: dict[str, list[Change]] = field(default_factory=dict)
     bases: dict[DatasetName, Base] = field(default_factory=dict)
@@ -34,14 +34,14 @@ class MemoryPast:
 
 
 class Kept(dict[Question, Answer]):
-    """Every look at content finds that nothing was overwritten since snapshot 33."""
+    """Content in which nothing was overwritten since snapshot 33."""
 
     def get(self, key: Question, default: Any = None) -> Any:
         return super().get(key, Answer(since_snapshot=33))
 
 
 def history(dataset: str, types: str) -> list[Change]:
-    """One transaction for each letter: S, A, U, D; small where the content stays the same."""
+    """Return a transaction for each letter: S, A, U, D; small where the content stays the same."""
     words = {"S": "SNAPSHOT", "A": "APPEND", "U": "UPDATE", "D": "DELETE"}
     return [
         Change(
@@ -55,7 +55,7 @@ def history(dataset: str, types: str) -> list[Change]:
 
 
 def built(content: str, *, version: int = 1, **read: str) -> Base:
-    """An output that a build left so, having read these transactions, by dataset `s_a`."""
+    """Return an output of a build that read these transactions, by dataset `s_a`."""
     return Base(
         transaction=TransactionId("t-last"),
         number=1,

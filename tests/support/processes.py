@@ -1,4 +1,4 @@
-"""Real processes for tests: cheap to start, killed for real, watched by files."""
+"""Real processes for tests: cheap to start, killed by signals, observed through files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headgate.catalog.database import Database
 from headgate.model.failpoints import Failpoint
 from headgate.testing.failpoints import go_file, reached_file
 
-# Only what hangs takes so long, on a machine however busy.
+# Longer than any step that makes progress, also on a busy machine.
 _PATIENCE_SECONDS = 180.0
 # Forked from a server that has imported the heavy modules once and holds no connection.
 _context = multiprocessing.get_context("forkserver")
@@ -32,7 +32,7 @@ _context.set_forkserver_preload(_WARM)
 
 @cache
 def _warm_up() -> None:
-    """Starts the server with the search path of this process, which pytest has extended."""
+    """Start the server with the search path of this process, which pytest has extended."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     try:
@@ -45,16 +45,16 @@ def _warm_up() -> None:
 
 
 def start(target: Callable[..., None], *arguments: object) -> BaseProcess:
-    """Starts a process that calls the function, which must be importable by name."""
+    """Start a process that calls the function, which must be importable by name."""
     _warm_up()
-    # A daemon: it ends with the test session, whatever became of the test.
+    # A daemon: it ends with the test session, also after a failed test.
     process = _context.Process(target=target, args=arguments, daemon=True)
     process.start()
     return process
 
 
 def finish(process: BaseProcess) -> int:
-    """Waits for the process and gives its exit code; minus the signal where it was killed."""
+    """Wait for the process, and return its exit code; minus the signal if it was killed."""
     process.join(_PATIENCE_SECONDS)
     if process.exitcode is None:
         process.kill()
@@ -68,13 +68,13 @@ def run(target: Callable[..., None], *arguments: object) -> int:
 
 
 def assert_killed(target: Callable[..., None], *arguments: object) -> None:
-    """The process died by SIGKILL, and of nothing else."""
+    """Assert that the process died by SIGKILL."""
     assert run(target, *arguments) == -signal.SIGKILL
 
 
 @contextmanager
 def running(target: Callable[..., None], *arguments: object) -> Iterator[BaseProcess]:
-    """A process for the length of the block; killed at its end if it still lives."""
+    """Run a process for the length of the block; kill it at the end if it still runs."""
     process = start(target, *arguments)
     try:
         yield process
@@ -85,7 +85,7 @@ def running(target: Callable[..., None], *arguments: object) -> Iterator[BasePro
 
 
 def wait_until_at(point: Failpoint, flags: Path) -> None:
-    """Returns when a process pauses at the failpoint."""
+    """Wait until a process pauses at the failpoint."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not reached_file(flags, point).exists():
         if time.monotonic() > deadline:
@@ -94,14 +94,14 @@ def wait_until_at(point: Failpoint, flags: Path) -> None:
 
 
 def let_go(point: Failpoint, flags: Path) -> None:
-    """Whoever pauses at the failpoint goes on."""
+    """Let the process that pauses at the failpoint continue."""
     go_file(flags, point).touch()
 
 
 def stop_between_writes(pid: int, database: Database) -> None:
-    """Lets a process stand still, at a moment when it is not writing to an embedded catalog.
+    """Pause a process while it does not write to an embedded catalog.
 
-    In the midst of a write it would keep SQLite locked for everybody, until it goes on.
+    In the middle of a write it would keep SQLite locked for all other processes.
     """
 
     def stop(_: Connection) -> None:
@@ -113,7 +113,7 @@ def stop_between_writes(pid: int, database: Database) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs: one that only waits to be buried does not."""
+    """Return True if the process runs; a zombie does not."""
     return _state_of(pid) not in {"Z", "X"}
 
 

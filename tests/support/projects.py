@@ -1,4 +1,4 @@
-"""One JVM for all the builds of a test session; what they build is apart by their stores."""
+"""One JVM for all builds of a test session; their stores keep the builds apart."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.support.stores import new_settings
 
 @pytest.fixture(scope="session")
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedJvm]:
-    """A JVM with Spark; start-up is paid for once."""
+    """A JVM with Spark, started once per session."""
     place = tmp_path_factory.mktemp("jvm")
     with SharedJvm.start(launch_request(_machine(place), place / "jvm.log")) as shared:
         yield shared
 
 
 def spark_settings(catalog_url: str, root: Path) -> Settings:
-    """Settings of an empty store whose builds run on this machine's Spark."""
+    """Return the settings of an empty store whose builds run on this machine's Spark."""
     root.mkdir(parents=True, exist_ok=True)
     made, machine = new_settings(catalog_url, root), _machine(root)
     return Settings(
@@ -66,19 +66,19 @@ class Project:
     store: Store
 
     def publish(self, message: str = "change", **files: str) -> None:
-        """Writes modules, commits them and publishes what they declare on the Git branch."""
+        """Write modules, commit them and publish what they declare on the Git branch."""
         self.work.write(**files)
         self.work.commit(message)
         self.store.publish_jobspecs(self.work.root)
 
     def merge(self, source: str, *, into: str = "master") -> None:
-        """Merges in Git and publishes what the target branch then declares."""
+        """Merge in Git, and publish what the target branch then declares."""
         self.work.git("checkout", "--quiet", into)
         self.work.git("merge", "--quiet", "--no-ff", "--no-edit", source)
         self.store.publish_jobspecs(self.work.root)
 
     def build(self, targets: str, **options: Any) -> BuildOutcome:
-        """Builds on master, with all that the targets are made of, unless told otherwise."""
+        """Build on master, with everything upstream of the targets, by default."""
         return self.store.build(
             targets.split(), **{"branch": "master", "upstream": True, **options}
         )
@@ -91,7 +91,7 @@ def new_project(catalog_url: str, root: Path, jvm: SharedJvm | None) -> Project:
 
 
 class JoinedJvm(SharedJvm):
-    """A JVM that another process started; to stop it here is only to disconnect from it."""
+    """A JVM that another process started; `stop` only disconnects from it."""
 
     def __init__(self, address: GatewayAddress) -> None:
         gateway = open_gateway(address)
@@ -108,12 +108,12 @@ class JoinedJvm(SharedJvm):
 
 
 def open_there(settings: Settings, address: GatewayAddress) -> Store:
-    """The same store in another process, whose builds use the session's JVM."""
+    """Open the same store in another process, with builds on the session's JVM."""
     return Store(settings, jvm=JoinedJvm(address))
 
 
 def spark_sql(store: Store, jvm: SharedJvm, context: str, text: str) -> list[Any]:
-    """Rows of Spark SQL on a context, as lists, asked by a process of its own in that JVM."""
+    """Return rows of Spark SQL on a context, as lists, from a process of its own in that JVM."""
     with TemporaryDirectory() as directory:
         answer = Path(directory) / "answer.json"
         endpoint = EmbeddedEndpoint(store.database, store.tables, store.settings.environ)
@@ -128,7 +128,7 @@ def spark_sql(store: Store, jvm: SharedJvm, context: str, text: str) -> list[Any
 
 
 def _ask(address: GatewayAddress, conf: Mapping[str, str], text: str, answer: Path) -> None:
-    """The entry of that process."""
+    """Entry point of that process."""
     from headgate.spark.job_session import join
 
     session = configure(join(address), conf)

@@ -1,4 +1,4 @@
-"""A TCP proxy before a server that can cut a connection at the request that matters."""
+"""A TCP proxy in front of a server that can cut a connection at a chosen request."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _LATE_SECONDS = 0.7
 
 
 class Cut(enum.Enum):
-    """What happens to the next such request that a client sends."""
+    """Fate of the next matching request of a client."""
 
     NEVER = enum.auto()
-    # The server never hears of it.
+    # The server never receives it.
     BEFORE = enum.auto()
-    # The server does it and answers; the answer never arrives.
+    # The server executes it and answers; the answer never arrives.
     AFTER = enum.auto()
     # The server answers; only the first part of the answer arrives.
     MIDWAY = enum.auto()
-    # The client is cut off at once; the server hears of it a while later, and does it.
+    # The client is cut off at once; the server receives the request later, and executes it.
     LATE = enum.auto()
 
 
 class Proxy:
-    """Passes bytes between clients and one server, until it is told to cut or to refuse."""
+    """Passes bytes between clients and one server, until it is set to cut or to refuse."""
 
     def __init__(self, port: int, matters: Callable[[bytes], bool]) -> None:
         self.cut = Cut.NEVER
         self._matters = matters
-        # Nobody gets through any more: the network is gone.
+        # No connection passes any more: the network is down.
         self.refusing = False
         self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ class Proxy:
                     (server if source is client else client).sendall(data)
 
     def _cut_off(self, client: socket.socket, server: socket.socket, data: bytes) -> None:
-        """The last that passes before both connections are closed."""
+        """Pass the last bytes before both connections are closed."""
         cut, self.cut = self.cut, Cut.NEVER
         if cut is Cut.LATE:
             client.close()
@@ -101,7 +101,7 @@ class Proxy:
 
 
 def _await_answer(client: socket.socket, server: socket.socket) -> bytes:
-    """Passes on the rest of the request, until the server begins to answer."""
+    """Pass on the rest of the request, until the server begins to answer."""
     while True:
         ready = select.select([client, server], [], [])[0]
         if server in ready:
@@ -110,7 +110,7 @@ def _await_answer(client: socket.socket, server: socket.socket) -> bytes:
 
 
 def _is_commit(data: bytes) -> bool:
-    """What a client of PostgreSQL says at the end of its transaction."""
+    """Return True for the message with which a PostgreSQL client ends its transaction."""
     return b"COMMIT" in data
 
 

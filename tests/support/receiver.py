@@ -1,4 +1,4 @@
-"""An HTTP server that keeps what it is sent, as a receiver of events does."""
+"""An HTTP server that records what it receives, as a receiver of events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 @dataclass(kw_only=True)
 class Receiver:
     url: str = ""
-    # What it answers.
+    # Status of its responses.
     status: int = 201
     paths: list[str] = field(default_factory=list)
     authorizations: list[str | None] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Receiver:
 
 @contextmanager
 def receiving(status: int = 201) -> Iterator[Receiver]:
-    """A receiver on a free port of loopback."""
+    """Run a receiver on a free loopback port."""
     receiver = Receiver(status=status)
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ def receiving(status: int = 201) -> Iterator[Receiver]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Silent."""
+            """Write no log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     receiver.url = f"http://127.0.0.1:{server.server_port}"

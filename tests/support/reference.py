@@ -1,7 +1,7 @@
-"""An independent, in-memory Headgate: the design's rules on plain objects, nothing of its code.
+"""An independent Headgate in memory: the design's rules on plain objects, without its code.
 
-Each operation either happens or raises `Refused` with the name of the error that is due. Ids are
-the real ones, given by the caller once the real operation has happened.
+Each operation either takes effect or raises `Refused` with the name of the expected error. Ids are
+the real ones, supplied by the caller after the real operation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Txn:
     owner: tuple[str, int] | None = None
     unit: Unit | None = None
     expired: bool = False
-    # A SNAPSHOT starts without a tree: only then does committing it stage one first.
+    # A SNAPSHOT starts without a tree: only then does a commit stage one first.
     staged: bool = False
 
     def __repr__(self) -> str:
@@ -48,7 +48,7 @@ class Branch:
     head: Txn | None
     view: Txn | None
     taken_off: list[Txn] = field(default_factory=list)
-    # The unit that made it, as a root, to write on it.
+    # Unit that created the branch, as a root, to write on it.
     made_for: Unit | None = None
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Unit:
 
 @dataclass(eq=False, repr=False)
 class Seen:
-    """That somebody looked at a branch, and what it showed."""
+    """A member of a read set: a branch and its view."""
 
     branch: Branch
     view: Txn | None
@@ -173,7 +173,7 @@ class Reference:
     def stage(
         self, txn: Txn, path: str, text: str | None, *, by: tuple[str, int] | None = None
     ) -> None:
-        """Writes a file into the working tree; None removes it."""
+        """Write a file into the working tree; None removes it."""
         _refuse_if(txn.state != "OPEN", "TransactionNotOpen")
         _refuse_if(text is None and path not in txn.files, "FileNotInView")
         self._fence(by)
@@ -192,7 +192,7 @@ class Reference:
             _refuse_if(txn.owner != by, "AttemptSuperseded")
             txn.staged, txn.expired = True, False
         _refuse_if(_violates(txn), "TransactionTypeViolated")
-        # What belongs to no attempt, anybody commits.
+        # Any actor may commit what belongs to no attempt.
         _refuse_if(txn.owner not in (None, by), "AttemptSuperseded")
         self._publish("commit", self._close([txn]))
 
@@ -202,7 +202,7 @@ class Reference:
         self._end(txn)
 
     def recover(self) -> list[Txn]:
-        """Every lease that ran out did so long ago."""
+        """Abort OPEN transactions with an expired lease; in tests it expired long ago."""
         gone = [t for t in self.txns if t.state == "OPEN" and t.expired]
         for txn in gone:
             if txn.state == "OPEN":
@@ -210,12 +210,12 @@ class Reference:
         self._drop_roots_of([unit for unit in self.units if unit.state == "ABORTED"])
         return gone
 
-    # --- writes of their own ----------------------------------------------------------------------
+    # --- single writes --------------------------------------------------------------------------
 
     def add(
         self, seen: Seen, type: str, files: Files, *, kind: str = "commit", reads: list[Seen]
     ) -> Txn:
-        """Opens and commits in one step, if everything still shows what was seen."""
+        """Open and commit in one step, if every view is still as it was read."""
         branch = seen.branch
         if self._exists(branch):
             self._make_free(branch)
@@ -273,7 +273,7 @@ class Reference:
                     self._end(txn)
         return newest
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     def find(self, dataset: str, name: str) -> Branch:
         _refuse_if(name not in self.branches[dataset], "BranchNotFound")
@@ -300,7 +300,7 @@ class Reference:
             self._end(branch.head)
 
     def _end(self, txn: Txn) -> None:
-        """Aborts it, and with one of a unit all of that unit."""
+        """Abort a transaction, and with it all others of its unit."""
         txn.state = "ABORTED"
         for branch in self._with_head(txn):
             branch.head = txn.parent
@@ -329,7 +329,7 @@ class Reference:
                 other.parent = gone.parent
 
     def _drop_roots_of(self, units: list[Unit]) -> None:
-        """What an aborted unit made and nobody wrote on is gone with it."""
+        """Delete the branches that an aborted unit created and no writer used."""
         empty = [b for b in self.all_branches() if b.made_for in units and b.head is None]
         for branch in empty:
             self._take_out(branch)
@@ -348,7 +348,7 @@ class Reference:
 
 
 def natural_type(before: Files, after: Files) -> str:
-    """The type that a change has when nobody named one."""
+    """Return the default type of a change."""
     added = after.keys() - before.keys()
     removed = before.keys() - after.keys()
     changed = {p for p in before.keys() & after.keys() if before[p] != after[p]}

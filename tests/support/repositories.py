@@ -1,4 +1,4 @@
-"""Real Git repositories, made on the spot."""
+"""Real Git repositories, created by tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Work:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def write(self, **files: str) -> None:
-        """Writes files; in a keyword `__` stands for `/` and every file is Python."""
+        """Write files; in a keyword `__` stands for `/` and every file is Python."""
         for name, text in files.items():
             self.write_file(name.replace("__", "/") + ".py", text)
 

@@ -1,4 +1,4 @@
-"""One request for every operation of the HTTP API, and a world of its own for each to act in."""
+"""One request for every operation of the HTTP API, each with objects of its own to act on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.api import ApiClient
 
 CONTENT = b"some bytes"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-# Of no attempt.
+# Token of no attempt.
 SECRET = "s" * 43
 SCHEMA = '[dataset."{table}"]\ncolumns = {{id = "string"}}\nkey = ["id"]\n'
 
@@ -20,7 +20,7 @@ Request = tuple[str, str, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What an admin made on a branch, for others to try their hands on."""
+    """Objects that an admin created on a branch, for the requests of other actors."""
 
     # Namespace of its datasets, so that many worlds fit into one store.
     name: str
@@ -34,7 +34,7 @@ class World:
 
 
 def make_world(ana: ApiClient, name: str, branch: str) -> World:
-    """Files that were published twice, and a transaction and a unit that are open."""
+    """Create files that were published twice, an OPEN transaction and an OPEN unit."""
     scans, busy = f"{name}.scans", f"{name}.busy"
     for dataset in (scans, busy):
         ana.make_files(dataset, branch)
@@ -48,7 +48,7 @@ def make_world(ana: ApiClient, name: str, branch: str) -> World:
 
 
 def make_table(ana: ApiClient, world: World) -> None:
-    """A keyed table with a row, and a child branch that changed it."""
+    """Create a keyed table with a row, and a child branch that changed it."""
     text = SCHEMA.format(table=world.rows)
     ana.post("/schema/apply", branch=world.branch, text=text)
     for id in ("a", "z"):
@@ -59,7 +59,7 @@ def make_table(ana: ApiClient, world: World) -> None:
 
 
 def branch_requests(world: World) -> dict[str, Request]:
-    """One request for each operation that writes a branch."""
+    """Return one request for each operation that writes a branch."""
     branch, where = world.branch, {"params": {"branch": world.branch}}
     both = {"dataset": world.scans, "branch": branch}
     files = f"/files/{world.scans}"
@@ -183,6 +183,9 @@ def _put(ana: ApiClient, dataset: str, branch: str, content: bytes) -> str:
 
 
 def _jobspecs(branch: str) -> dict[str, Any]:
-    """A publication of nothing, whose code is not there: whoever hears that was let through."""
+    """Return an empty publication whose bundle does not exist.
+
+    The error about the bundle shows that the request was authorized.
+    """
     source = {"repository": "r", "commit": "abcdef0", "branch": branch, "clean": True}
     return {"source": source, "bundle": "0" * 64, "jobspecs": []}

@@ -36,19 +36,19 @@ _ALL = 1_000_000
 
 
 def apply_text(store: Store, text: str, *, branch: str = "master") -> AppliedSchema:
-    """Applies a schema given as text."""
+    """Apply a schema given as text."""
     path = store.settings.root / "schema.toml"
     path.write_text(text)
     return store.rows.apply_schema(path, branch=branch)
 
 
 def made_settings(catalog_url: str, root: Path, *, actor: str = "ana") -> Settings:
-    """Settings of a store whose catalog has its tables already."""
+    """Return the settings of a store whose catalog already has its tables."""
     return Settings(root=root, catalog=catalog_url, warehouse=str(root / "warehouse"), actor=actor)
 
 
 def graph_store(catalog_url: str, root: Path, *people: str) -> Store:
-    """A store with the graph's tables on master, and these people."""
+    """Create a store with the graph's tables on master, and these people."""
     store = Store(made_settings(catalog_url, root))
     apply_text(store, GRAPH)
     if people:
@@ -57,7 +57,7 @@ def graph_store(catalog_url: str, root: Path, *people: str) -> Store:
 
 
 def table_store(catalog_url: str, root: Path, name: str, columns: Mapping[str, str]) -> Store:
-    """A store with one empty table on master: a key `id`, and columns by their types."""
+    """Create a store with one empty table on master: a key `id`, and columns by their types."""
     store = Store(made_settings(catalog_url, root))
     typed = ", ".join(f'{column} = "{kind}"' for column, kind in columns.items())
     apply_text(store, f'[dataset."{name}"]\ncolumns = {{id = "long", {typed}}}\nkey = ["id"]')
@@ -70,7 +70,7 @@ def insert_people(*ids: str) -> str:
 
 
 def rows_of(store: Store, name: str, branch: str = "master") -> list[dict[str, Any]]:
-    """All rows that a branch shows of a table, in a fixed order."""
+    """Return all rows that a branch shows of a table, in a fixed order."""
     view = store.dataset(name).branch(branch).load().view
     shown = store.database.read(lambda c: find_transaction(c, view)) if view else None
     if shown is None or shown.version is None:
@@ -84,5 +84,5 @@ def ids_of(store: Store, name: str, branch: str = "master") -> list[Any]:
 
 
 def publications(store: Store) -> list[Publication]:
-    """All of them, newest first."""
+    """Return all publications, newest first."""
     return store.database.read(lambda c: list_publications(c, limit=10_000))

@@ -1,4 +1,4 @@
-"""The graph of tests in plain Python: what a script of statements must come to."""
+"""The graph of the tests in plain Python: the expected result of a script of statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Graph:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """One statement of a script, and what it does to a graph."""
+    """One statement of a script, and its effect on a graph."""
 
     kind: str
     person: str = "a"
@@ -90,7 +90,7 @@ class Script:
         return graph
 
     def met(self, graph: Graph) -> object:
-        """The committed rows that it takes away, by table; none for a table it leaves as it is."""
+        """Return the committed rows that it removes, by table; none for an unchanged table."""
         after = self.apply(graph)
         pairs = {"people": (graph.people, after.people), "edges": (graph.edges, after.edges)}
         return {
@@ -101,7 +101,7 @@ class Script:
 
 
 def is_allowed(graph: Graph) -> bool:
-    """What the schema of the tests demands."""
+    """Return True if the graph satisfies the schema of the tests."""
     ids = [id for id, _ in graph.people]
     numbers = [number for number, _, _ in graph.edges]
     pairs = [(src, dst) for _, src, dst in graph.edges]

@@ -20,7 +20,7 @@ _TRIES = 3
 
 
 class S3Failed(Exception):
-    """A server that did not start; the message ends with what it printed."""
+    """The server did not start; the message ends with its output."""
 
 
 class S3Server:
@@ -32,7 +32,7 @@ class S3Server:
 
     @property
     def options(self) -> Mapping[str, str]:
-        """What a client needs to reach it, by the names of the standard variables."""
+        """Variables that a client needs to reach the server, by their standard names."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": "tests",
@@ -41,7 +41,7 @@ class S3Server:
         }
 
     def create_bucket(self) -> str:
-        """Makes a new, empty bucket and returns its name."""
+        """Create an empty bucket, and return its name."""
         name = f"bucket-{uuid.uuid4().hex[:12]}"
         # Unsigned on purpose: the server checks no signature, and no client library is needed.
         httpx.put(f"{self.endpoint}/{name}", trust_env=False, timeout=60).raise_for_status()
@@ -58,7 +58,7 @@ class S3Server:
 
 @contextmanager
 def running_s3(home: Path) -> Iterator[S3Server]:
-    """A server for as long as the block runs; what it prints goes to a file in `home`."""
+    """Run a server for the length of the block; its output goes to a file in `home`."""
     server = _start_on_some_port(home / "s3.log")
     try:
         yield server
@@ -68,7 +68,7 @@ def running_s3(home: Path) -> Iterator[S3Server]:
 
 def _start_on_some_port(log: Path) -> S3Server:
     for _ in range(_TRIES):
-        # Somebody may take the port before the server does, hence more than one try.
+        # Another process may take the port before the server does, hence more than one try.
         port = _free_port()
         command = [sys.executable, str(_PROGRAM), str(port)]
         with log.open("ab") as output:

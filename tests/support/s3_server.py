@@ -1,7 +1,7 @@
-"""The S3 server of the tests: moto's, with conditional writes in one step, as those of S3 are.
+"""The S3 server of the tests: moto, with atomic conditional writes, as in S3.
 
-moto looks whether the key is there and stores the object without a lock between the two, so that
-of several creators two may be told that they were first.
+moto checks that the key is absent and stores the object without a lock between the two, so that two
+of several concurrent creators may succeed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OneConditionalWriteAtATime:
         if not writes or not any(condition in environ for condition in _CONDITIONS):
             return self._app(environ, start_response)
         if environ.get("CONTENT_LENGTH"):
-            # Before its turn: a sender that pauses keeps nobody else waiting.
+            # Read before the lock is taken: a sender that pauses blocks no other request.
             body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
             environ["wsgi.input"] = io.BytesIO(body)
         with self._lock:

@@ -1,4 +1,4 @@
-"""A crowd of clients of one server: what each was told, how long it took, and whether it holds."""
+"""Concurrent clients of one server: their answers, their latency, and whether both hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.model.nouns import PublicationKind
 from headgate.store.embedded import Store
 
 DATASETS = ("crowd.a", "crowd.b", "crowd.c", "crowd.d")
-# Of what a client does over and over: as many reads as writes.
+# Operations that a client repeats: as many reads as writes.
 _KINDS = ("publish", "read file", "upload", "read log", "publish", "read history")
 _PATIENCE_SECONDS = 90.0
 _PAUSE_SECONDS = 0.05
@@ -27,7 +27,7 @@ _BUSY = 503
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """A publication that a client was told of, under the key that it had chosen."""
+    """A publication that the server confirmed to a client, under its idempotency key."""
 
     key: str
     dataset: str
@@ -38,7 +38,7 @@ class Told:
 
 @dataclass(kw_only=True)
 class Heard:
-    """What all clients were told, and how long answers took that came at the first asking."""
+    """All confirmed publications, and the latency of answers to first requests."""
 
     told: list[Told] = field(default_factory=list)
     took_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Heard:
 
 
 class Client:
-    """Asks one thing after another; what was lost is asked again, under the same key."""
+    """Sends one request after another; repeats a lost one under the same key."""
 
     def __init__(self, url: str, token: str, number: int, heard: Heard) -> None:
         self._address = urlsplit(url).netloc
@@ -72,13 +72,13 @@ class Client:
         self._connection.close()
 
     def _publish(self, turn: int) -> None:
-        """One file by one request."""
+        """Publish one file by one request."""
         data, path, key = self._new(turn)
         where = f"/files/{self._dataset}/{path}?branch=master"
         self._keep(key, path, data, self._ask("publish", "PUT", where, data, key))
 
     def _upload(self, turn: int) -> None:
-        """A larger content first, then the edit that names it."""
+        """Upload a larger content first, then publish the edit that names it."""
         data, path, key = self._new(turn, size=64 * 1024)
         digest = hashlib.sha256(data).hexdigest()
         self._ask("upload", "PUT", f"/contents/{digest}", data)
@@ -96,7 +96,7 @@ class Client:
         elif self._latest is not None:
             where = f"/files/{self._dataset}/{self._latest.path}?branch=master"
             found = self._ask(kind, "GET", where)
-            # Whoever was told that it is published sees it.
+            # A client reads its own confirmed writes.
             assert hashlib.sha256(found).hexdigest() == self._latest.digest
 
     def _new(self, turn: int, *, size: int = 64) -> tuple[bytes, str, str]:
@@ -130,7 +130,7 @@ class Client:
     def _send(
         self, method: str, where: str, body: bytes | None, headers: Mapping[str, str]
     ) -> bytes | None:
-        """The answer, or None where the line was lost or the server is busy."""
+        """Return the answer; None where the connection was lost or the server is busy."""
         try:
             self._connection.request(method, f"/api/v1{where}", body, dict(headers))
             reply = self._connection.getresponse()
@@ -151,7 +151,7 @@ class Client:
 
 
 def prepare(store: Store) -> str:
-    """The datasets that the crowd works on; an admin's token."""
+    """Create the datasets of the crowd, and return an admin's token."""
     for name in DATASETS:
         store.dataset(name).create(kind="files", branch="master")
     return str(store.create_token(actor="crowd", role=Role.ADMIN)["token"])
@@ -165,7 +165,7 @@ def run_crowd(
     goes_on: Callable[[int], bool],
     meanwhile: Callable[[Heard], None],
 ) -> Heard:
-    """Lets so many clients work, does something to their server meanwhile, and waits for all."""
+    """Run this many clients, disturb their server meanwhile, and wait for all of them."""
     heard = Heard()
     with ThreadPoolExecutor(clients + 1) as pool:
         working = [
@@ -179,7 +179,7 @@ def run_crowd(
 
 
 def check(store: Store, heard: Heard) -> None:
-    """Nothing that was told is missing, nothing was done twice, nothing else was done."""
+    """Assert that the store has all confirmed publications, each once, and no others."""
     told = {one.key: one for one in heard.told}
     assert len(told) == len(heard.told), "two answers for one key"
     commits: list[Any] = [

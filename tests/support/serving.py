@@ -17,7 +17,7 @@ import httpx
 
 from tests.support.spark_servers import free_port
 
-# A machine that does much else may be slow; nothing waits as long that goes well.
+# A busy machine may be slow; only a failure takes this long.
 _START_SECONDS = 150
 
 
@@ -44,7 +44,7 @@ def serving(root: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
 
 
 class ServerProcess:
-    """A server that may be killed and started again at the same address; its log is in a file."""
+    """A server that can be killed and restarted at the same address; its log is in a file."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -74,7 +74,7 @@ class ServerProcess:
             raise
 
     def end(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
-        """Ends it, and gives its exit code."""
+        """Stop the server, and return its exit code."""
         assert self._process is not None
         self._process.send_signal(with_signal)
         return self._process.wait(timeout=60)
@@ -88,7 +88,7 @@ class ServerProcess:
 
 
 def wait_until_healthy(url: str) -> None:
-    """Returns as soon as the server there answers."""
+    """Wait until the server answers."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Tasks at a client of a server: the store of a workshop, and somebody who reaches it by HTTP."""
+"""Tasks at a client of a server, over HTTP to the store of a workshop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.tasks import Workshop
 
 @contextmanager
 def client_of(workshop: Workshop, front: Front) -> Iterator[RemoteStore]:
-    """A client of a server of the workshop's store, with a cache of its own."""
+    """Return a client of a server of the workshop's store, with a cache of its own."""
     with workshop.open() as store:
         api = Api(store, front)
         with connected(workshop, api.url, api.token("ana", Role.ADMIN)) as client:

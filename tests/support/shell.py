@@ -1,4 +1,4 @@
-"""The command line as a person's shell runs it: a process of its own."""
+"""The command line in a process of its own, as from a shell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SOURCES = str(Path(__file__).parents[2] / "src")
 
 
 def run_headgate(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs `headgate …` and returns what came of it, whatever that is."""
+    """Run `headgate …`, and return the completed process, also after a failure."""
     return subprocess.run(
         [sys.executable, "-m", "headgate", *words],
         cwd=cwd,
@@ -25,7 +25,7 @@ def run_headgate(*words: str, cwd: Path, **variables: str) -> subprocess.Complet
 
 
 def headgate_json(*words: str, cwd: Path) -> Any:
-    """Runs `headgate … --json`, which must succeed, and reads its one document."""
+    """Run `headgate … --json`, which must succeed, and return its one document."""
     done = run_headgate(*words, "--json", cwd=cwd)
     assert done.returncode == 0, f"headgate {' '.join(words)}: {done.stdout}{done.stderr}"
     return json.loads(done.stdout)

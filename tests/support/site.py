@@ -1,4 +1,4 @@
-"""A small shop behind a real server: what the pages are looked at with."""
+"""A small shop behind a real server, for the tests of pages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ORDERS = [{"id": i, "customer": f"c{i % 7}", "amount": i * 1.5} for i in range(4
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A served store: where it is, how to come in, and the repository of its transforms."""
+    """A served store: its address, its token, and the repository of its transforms."""
 
     url: str
     token: str
@@ -65,12 +65,12 @@ class Site:
     work: Work
 
     def open(self) -> Store:
-        """The store itself, as somebody in a shell beside the server has it."""
+        """Open the store itself, as from a shell beside the server."""
         return open_store(self.root)
 
 
 def make_shop(root: Path) -> Work:
-    """Tables and files on master, a branch that differs, transforms published on both."""
+    """Create tables and files on master, a branch that differs, and transforms on both."""
     work = new_repository(root)
     work.write(pipeline__clean=CLEAN, pipeline__daily=DAILY, pipeline____init__="")
     work.write_file(".gitignore", ".headgate/\nheadgate.toml\n")
@@ -95,7 +95,7 @@ def make_shop(root: Path) -> Work:
 
 @contextmanager
 def serving_site(root: Path) -> Iterator[Site]:
-    """The shop behind `headgate serve`, a process of its own, stopped as an operator would."""
+    """Serve the shop by `headgate serve` in a process, stopped as an operator would."""
     work = make_shop(root)
     with serving(root) as (url, token, _):
         assert token is not None
@@ -104,7 +104,7 @@ def serving_site(root: Path) -> Iterator[Site]:
 
 @contextmanager
 def serving(root: Path) -> Iterator[tuple[str, str | None, subprocess.Popen[str]]]:
-    """A server on a store: where it is, the token it printed, its process."""
+    """Serve a store; yield its URL, the token that it printed, and its process."""
     port = _free_port()
     log = (root / "serve.log").open("w")
     process = subprocess.Popen(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-# No lakeFS server can be had from the package registries: the one part a machine may lack.
+# Package registries have no lakeFS server: the one part that a machine may lack.
 NO_LAKEFS = "lakeFS: no server; HEADGATE_LAKEFS_ENDPOINT names none"
 
 
 class SkipsAreErrors:
-    """A pytest plugin for the process that reports: lists what was skipped, and fails."""
+    """Pytest plugin for the process that reports: lists skipped tests, and fails."""
 
     def __init__(self) -> None:
         self._refused: list[str] = []

@@ -1,4 +1,4 @@
-"""Sockets that are not ours to close: they are no fault of the test in which they end."""
+"""Filters warnings about sockets that PySpark and Py4J leave to the garbage collector."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The folder, or the file, directly under the package that the module is in."""
+        """Room of the module: the folder or file directly under the package."""
         return self.path.partition("/")[0].removesuffix(".py")
 
 
@@ -32,7 +32,7 @@ def parse(path: str, text: str) -> Module:
 
 @cache
 def modules() -> tuple[Module, ...]:
-    """Every module of the package."""
+    """Return every module of the package."""
     return tuple(
         parse(file.relative_to(PACKAGE).as_posix(), file.read_text())
         for file in sorted(PACKAGE.rglob("*.py"))
@@ -40,6 +40,6 @@ def modules() -> tuple[Module, ...]:
 
 
 def python_files() -> Iterator[Path]:
-    """Every Python file that we wrote: package, tests, tools, benchmarks, examples."""
+    """Return every Python file of the project: package, tests, tools, benchmarks, examples."""
     for folder in ("src", "tests", "tools", "bench", "examples"):
         yield from sorted((ROOT / folder).rglob("*.py"))

@@ -18,7 +18,7 @@ _CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser(
 
 
 class SharedSpark:
-    """A local Spark that is started when first asked for, and again after it was stopped."""
+    """A local Spark that starts at the first use, and again after a stop."""
 
     def __init__(self) -> None:
         self._running: LocalSpark | None = None
@@ -31,7 +31,7 @@ class SharedSpark:
         return self._running
 
     def stop(self) -> None:
-        """Ends it if it runs: PySpark has one context in a process, which others may want."""
+        """Stop it if it runs: PySpark has one context per process, which other tests may need."""
         if self._running is not None:
             self._running.stop()
             self._running = None
@@ -42,14 +42,14 @@ class SharedSpark:
 
 
 def _let_sockets_go() -> None:
-    """Now, rather than in the midst of some later test, which would be blamed for them."""
+    """Collect garbage now; otherwise a later test would be blamed for the open sockets."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
 
 def _launch(directory: Path) -> Launch:
-    # The wheel's Java: what a machine without one of its own gets.
+    # The wheel's Java, as on a machine without its own.
     java_home = find_java_home({}, directory, places=())
     jars = ensure_jars(_CACHE, java_home=java_home, environ=os.environ)
     return Launch(
@@ -66,13 +66,13 @@ def bind(spark: Any, *, uri: str, context: str, token: str | None = None) -> Any
 
 
 class BorrowedSpark:
-    """The process's Spark in the hands of a store, which may end its use but not the JVM."""
+    """Spark of the process for a store, which may end its use but not the JVM."""
 
     def __init__(self, local: LocalSpark) -> None:
         self.session = local.session
 
     def stop(self) -> None:
-        """Leaves it running for the next test."""
+        """Keep it running for the next test."""
 
 
 SHARED_SPARK = SharedSpark()

@@ -1,4 +1,4 @@
-"""Where the same Spark statements are tried: in this process, on a cluster, on a Connect server."""
+"""Spark in this process, on a cluster and on a Connect server, for the same statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.spark.session import LocalSpark, bind_catalog, start
 from tests.support.spark import SHARED_SPARK
 from tests.support.spark_servers import EXECUTOR_CONF, launch, running_cluster, running_connect
 
-# Set by PySpark as soon as a process uses Connect; what else runs in it must not see that.
+# PySpark sets it when a process uses Connect; other tests of the process must not see it.
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -33,11 +33,11 @@ class InThisProcess:
         return bind_catalog(SHARED_SPARK.get().session, conf)
 
     def close(self) -> None:
-        """Leaves it running for the next test."""
+        """Keep it running for the next test."""
 
 
 class OnCluster:
-    """A driver in this process, its executors on a standalone cluster."""
+    """A driver in this process, with executors on a standalone cluster."""
 
     def __init__(self, master: str, directory: Path) -> None:
         SHARED_SPARK.stop()
@@ -72,14 +72,14 @@ class OnConnect:
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a standalone cluster with two workers."""
+    """URL of a standalone cluster with two workers."""
     with running_cluster(tmp_path_factory.mktemp("cluster")) as master:
         yield master
 
 
 @pytest.fixture(scope="session")
 def spark_connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a Spark Connect server."""
+    """URL of a Spark Connect server."""
     with running_connect(tmp_path_factory.mktemp("connect")) as url:
         yield url
 

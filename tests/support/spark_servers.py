@@ -1,4 +1,4 @@
-"""A real standalone cluster and a real Spark Connect server, on loopback, for as long as needed."""
+"""A real standalone cluster and a real Spark Connect server, on loopback, for a block."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser(
 _SOURCES = str(Path(__file__).parents[2] / "src")
 _WORKERS = 2
 _PATIENCE_SECONDS = 300
-# What one executor may have; the machine is small, and so is the data.
+# Resources of one executor; the machine is small, and so is the data.
 EXECUTOR_CONF = {"spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
 
 
 def free_port() -> int:
-    """A port that nobody has, and that the system gives to nobody who asks for any."""
+    """Return a free port outside of the range of ephemeral ports."""
     while True:
         port = random.randrange(20_000, 32_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def launch(directory: Path, conf: Mapping[str, str]) -> Launch:
-    """How these servers are started: the machine's Java, this Python, loopback only."""
+    """Return the environment of these servers: the machine's Java, this Python, loopback only."""
     java_home = find_java_home(os.environ, _CACHE)
     jars = ensure_jars(_CACHE, java_home=java_home, environ=os.environ)
     return Launch(
@@ -46,7 +46,7 @@ def launch(directory: Path, conf: Mapping[str, str]) -> Launch:
 
 @contextmanager
 def running_cluster(directory: Path) -> Iterator[str]:
-    """The URL of a master with two workers."""
+    """Run a master with two workers, and yield its URL."""
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"
     where = ["--host", "127.0.0.1"]
@@ -65,7 +65,7 @@ def running_cluster(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def running_connect(directory: Path) -> Iterator[str]:
-    """The URL of a Connect server with Iceberg on board, in local mode itself."""
+    """Run a Connect server with Iceberg in local mode, and yield its URL."""
     port = free_port()
     conf = {
         "spark.master": "local[2]",
@@ -95,7 +95,7 @@ def _running(log: Path, words: list[str], port: int) -> Iterator[None]:
 
 @contextmanager
 def _process(log: Path, command: list[str], port: int) -> Iterator[None]:
-    """One server, from when it listens until the end of the block."""
+    """Run one server from when it listens until the end of the block."""
     request = launch(log.parent, {"spark.master": "local"})
     with log.open("wb") as out:
         process = subprocess.Popen(

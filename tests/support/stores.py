@@ -1,4 +1,4 @@
-"""Stores for tests: real ones, fresh, on either database, with bytes on local disk."""
+"""Stores for tests: real and new, on either database, with content on local disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATASET = "raw.scans"
 
 
 def new_settings(catalog_url: str, root: Path, *, actor: str = "ana") -> Settings:
-    """Settings of an empty store that exists from now on."""
+    """Create an empty store, and return its settings."""
     settings = Settings(
         root=root, catalog=catalog_url, warehouse=str(root / "warehouse"), actor=actor
     )
@@ -39,12 +39,12 @@ def new_store(catalog_url: str, root: Path, *, actor: str = "ana") -> Store:
 
 
 def files_branch(store: Store, name: str = DATASET, branch: str = "master") -> BranchHandle:
-    """A files dataset with an empty root branch."""
+    """Create a files dataset with an empty root branch."""
     return store.dataset(name).create(kind="files", branch=branch).branch(branch)
 
 
 def put(branch: BranchHandle, **files: str) -> TransactionId:
-    """Publishes small files, by name, in a transaction of their own; the branch's new view."""
+    """Publish small files, by name, in a transaction of their own; return the new view."""
     publish_files(branch, **files)
     view = branch.load().view
     assert view is not None
@@ -65,12 +65,12 @@ def publish_files(branch: BranchHandle, **files: str) -> Receipt:
 
 
 def content(branch: BranchHandle, *, at: str | None = None) -> dict[str, str]:
-    """What a branch shows, or showed at a transaction: path and text."""
+    """Return path and text of the files on a branch, or at a transaction."""
     return {e.path: branch.read(e.path, at=at).decode() for e in branch.files(at=at)}
 
 
 def load(store: StoreParts, id: str) -> Transaction:
-    """A transaction as the catalog has it now."""
+    """Read a transaction from the catalog."""
     return store.database.read(lambda c: load_transaction(c, id))
 
 
@@ -87,7 +87,7 @@ def branch_id(branch: BranchHandle) -> BranchId:
 
 
 def expire_leases(store: Store) -> None:
-    """As if every lease in the store had run out long ago."""
+    """Expire every lease in the store, long ago."""
 
     def work(connection: Connection) -> None:
         for table in (transactions, intents, attempts, units):
@@ -97,7 +97,7 @@ def expire_leases(store: Store) -> None:
 
 
 def expire_just_now(store: Store, transaction: str) -> None:
-    """As if this transaction's lease had run out a moment ago."""
+    """Expire the lease of this transaction, just now."""
     set_lease(store, transaction, seconds_left=-0.001)
 
 
@@ -113,7 +113,7 @@ def set_lease(store: Store, transaction: str, *, seconds_left: float) -> None:
 
 
 def hold_for_years(store: Store, id: str) -> None:
-    """As if whoever opened this transaction or unit used it again and again."""
+    """Extend the lease of this transaction or unit, as if it was used for years."""
     years = 100 * 365 * 24 * 3600
 
     def work(connection: Connection) -> None:
@@ -126,7 +126,7 @@ def hold_for_years(store: Store, id: str) -> None:
 
 
 def everything(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table, to be compared before and after."""
+    """Return every row of every table, to compare before and after."""
 
     def read(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
         return {

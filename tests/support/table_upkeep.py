@@ -1,4 +1,4 @@
-"""Tables for tests of cleanup: written by PyIceberg, and looked through by it again."""
+"""Tables for tests of cleanup: written by PyIceberg, and read back by it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE = "shop.orders"
 
 
 class TableClient:
-    """PyIceberg on the contexts of a store, through one endpoint; it can be started anew."""
+    """PyIceberg on the contexts of a store, through one endpoint that can be restarted."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class TableClient:
         return self.catalog(context).load_table(name)
 
     def create(self, *values: int, name: str = TABLE, context: str = "master") -> str:
-        """A table of one column with these rows; the branch's view."""
+        """Create a table of one column with these rows, and return the view of the branch."""
         catalog = self.catalog(context)
         catalog.create_namespace_if_not_exists(name.partition(".")[0])
         catalog.create_table(name, rows(1).schema)
@@ -78,7 +78,7 @@ class TableClient:
         return str(self._store.dataset(name).branch(branch).load().view)
 
     def forget(self) -> None:
-        """Ends the endpoint; the next use starts another, which remembers nothing."""
+        """Stop the endpoint; the next use starts another, with empty caches."""
         self._catalogs.clear()
         if self._endpoint is not None:
             self._endpoint.stop()
@@ -90,7 +90,7 @@ def rows(*values: int) -> pa.Table:
 
 
 def shown_at(store: Store, transaction: str) -> list[int]:
-    """The rows that a transaction shows, in order; `VersionExpired` where cleanup took it."""
+    """Return the rows that a transaction shows, in order; `VersionExpired` once it is condemned."""
     found = load(store, transaction)
     if found.condemned:
         raise VersionExpired(what=transaction)
@@ -100,7 +100,7 @@ def shown_at(store: Store, transaction: str) -> list[int]:
 
 
 def open_version(store: Store, location: str) -> StaticTable:
-    """A version as the store serves it, opened by PyIceberg alone."""
+    """Open a version as the store serves it, by PyIceberg alone."""
     metadata = TableMetadataUtil.parse_obj(store.tables.read(location).metadata)
     return StaticTable(
         identifier=("version", location),
@@ -117,14 +117,14 @@ def read_values(table: Any, snapshot_id: int | None = None) -> list[int]:
 
 
 def check_travel(store: Store, location: str) -> None:
-    """Every snapshot that a version lists can be read to its last row."""
+    """Assert that every snapshot that a version lists can be read to its last row."""
     table = open_version(store, location)
     for snapshot in table.snapshots():
         read_values(table, snapshot.snapshot_id)
 
 
 def keys_of(store: Store, locations: Iterable[str]) -> set[str]:
-    """All files that these versions need, found by PyIceberg alone; as keys of the warehouse."""
+    """Return all files that these versions need, by PyIceberg alone, as keys of the warehouse."""
     found: set[str] = set()
     for location in locations:
         table = open_version(store, location)
@@ -141,25 +141,25 @@ def keys_of(store: Store, locations: Iterable[str]) -> set[str]:
 
 
 def leave_files(store: Store, *keys: str) -> None:
-    """Files that a writer left behind, under the table's own directory."""
+    """Create files that a writer left behind, under the table's own directory."""
     for key in keys:
         path = Path(store.settings.warehouse) / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"left behind")
 
 
-# --- entries of processes ---------------------------------------------------------------------
+# --- entry points of processes ----------------------------------------------------------------
 
 
 def condemn_again_and_again(settings: Settings, stop: Path) -> None:
-    """Cleanups of one day far ahead: to them whatever is stored is old, and nothing is due yet."""
+    """Clean up on one day far ahead, where all content is old and nothing is due for the sweep."""
     with Store(settings, recover_first=False) as store:
         while not stop.exists():
             tidy_later(store, 40)
 
 
 def append_again_and_again(settings: Settings, branch: str, rounds: int) -> None:
-    """A writer of one row after the other, on a branch of its own."""
+    """Write one row after the other, on a branch of its own."""
     with Store(settings, recover_first=False) as store, TableClient(store) as client:
         for number in range(rounds):
             client.append(number, context=branch)

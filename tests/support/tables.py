@@ -16,7 +16,7 @@ from headgate.tables.scan import file_properties
 
 @contextmanager
 def iceberg_client(store: Store, context: str) -> Iterator[RestCatalog]:
-    """A PyIceberg catalog that is one context of the store."""
+    """Open a PyIceberg catalog on one context of the store."""
     endpoint = EmbeddedEndpoint(store.database, store.tables, store.settings.environ)
     try:
         yield RestCatalog(
@@ -31,7 +31,7 @@ def iceberg_client(store: Store, context: str) -> Iterator[RestCatalog]:
 
 
 def create_tables(store: Store, branch: str, **rows: list[dict[str, Any]]) -> None:
-    """Makes tables `shop.<name>` on a branch, each with its rows."""
+    """Create tables `shop.<name>` on a branch, each with its rows."""
     with iceberg_client(store, branch) as client:
         client.create_namespace_if_not_exists("shop")
         for name, content in rows.items():
@@ -40,7 +40,7 @@ def create_tables(store: Store, branch: str, **rows: list[dict[str, Any]]) -> No
 
 
 def read_table(store: Store, context: str, name: str) -> list[dict[str, Any]]:
-    """All rows that a context shows of a table."""
+    """Return all rows that a context shows of a table."""
     with iceberg_client(store, context) as client:
         found: list[dict[str, Any]] = client.load_table(name).scan().to_arrow().to_pylist()
         return found

@@ -68,14 +68,14 @@ def render(workspace: Path, params: Params, metrics: MetricRecorder) -> Result:
 
 
 def write_module(directory: Path, source: str, **words: str) -> str:
-    """Puts a module's source below the directory; its name, which no other test has used."""
+    """Write a module's source below the directory; return its unique name."""
     name = f"task_module_{next(_COUNT)}"
     text = textwrap.dedent(source)
     (directory / f"{name}.py").write_text(text.format(**words) if words else text)
     return name
 
 
-# Does for its nth attempt what the nth step says, and waits where it is told to.
+# The nth attempt executes the nth step, and waits where the step requires it.
 STEPS = """
 import os
 import time

@@ -1,4 +1,4 @@
-"""An attempt's process with a failpoint armed: what a test starts in the place of the usual one."""
+"""An attempt's process with a failpoint armed, in place of the usual entry point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _START = (
 
 
 def armed_command(what: str, point: Failpoint, flags: Path) -> tuple[str, ...]:
-    """Only the first process that comes to the place is killed, or paused, there."""
+    """Kill or pause only the first process that reaches the failpoint."""
     code = _START.format(paths=[str(ROOT), str(ROOT / "src")])
     return (sys.executable, "-c", code, what, point.value, str(flags))
 
@@ -35,7 +35,7 @@ def start() -> int:
             os.kill(os.getpid(), signal.SIGKILL)
             signal.pause()
         elif what == "stop":
-            # As a machine that stood still: nothing of the process goes on, until SIGCONT.
+            # SIGSTOP pauses every thread, as on a machine that hangs, until SIGCONT.
             (flags / "pid.part").write_text(str(os.getpid()))
             (flags / "pid.part").rename(flags / "pid")
             os.kill(os.getpid(), signal.SIGSTOP)

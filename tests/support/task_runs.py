@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A workshop with one published input and a module whose attempts do what steps say."""
+    """A workshop with one published input and a module whose attempts execute steps."""
 
     workshop: Workshop
     module: str
@@ -51,7 +51,7 @@ class Stage:
         retries: int = 1,
         command: Sequence[str] = PROCESS,
     ) -> LocalResult:
-        """Does the task, in processes that this one supervises."""
+        """Execute the task, in processes that this one supervises."""
         with self.workshop.open() as store:
             place = replace(self.workshop.doing(store).task_host, command=command)
             definition = load_task(parse_target(self.module), self.directory)

@@ -42,7 +42,7 @@ def nothing(workspace: Path) -> None:
 
 
 def defined(body: Body = nothing, **more: Any) -> TaskDefinition:
-    """A task around a function of the workspace."""
+    """Return a task around a function of the workspace."""
     spec = more.pop("workspace", None) or WorkspaceSpec()
     controls = more.pop("controls", None) or TaskControls()
 
@@ -56,7 +56,7 @@ def defined(body: Body = nothing, **more: Any) -> TaskDefinition:
 
 
 def writes(**files: str) -> Body:
-    """A body that writes these files, by name."""
+    """Return a body that writes these files, by name."""
 
     def body(workspace: Path) -> None:
         for name, text in files.items():
@@ -70,14 +70,14 @@ class Workshop:
     """A store on disk with one workspace, and a root for attempts."""
 
     directory: Path
-    # Of the store's server, where that is who does the attempts.
+    # Client of the store's server, where attempts go through one.
     client: Store | None = None
 
     def open(self) -> Store:
         return Store(load_settings(self.directory, environ={}), recover_first=False)
 
     def doing(self, store: Store) -> Store:
-        """Where attempts are done: on the store itself, or as the client of its server."""
+        """The store that attempts use: itself, or the client of its server."""
         return self.client or store
 
     @property
@@ -89,7 +89,7 @@ class Workshop:
 
 
 def new_workshop(catalog_url: str, directory: Path, *, made: bool = True) -> Workshop:
-    """A store whose settings a process of its own can read, with the empty workspace `SONG`."""
+    """Create a store that other processes can open, with the empty workspace `SONG`."""
     if not made:
         make_catalog(catalog_url)
     text = f'[store]\ncatalog = "{catalog_url}"\nwarehouse = "warehouse"\n'
@@ -101,7 +101,7 @@ def new_workshop(catalog_url: str, directory: Path, *, made: bool = True) -> Wor
 
 
 def put_files(store: Store, *, dataset: str = SONG, **files: str) -> str:
-    """Publishes files by hand; the branch's new transaction. Two underscores are a slash."""
+    """Publish files, and return the new transaction. Two underscores are a slash."""
     named = {name.replace("__", "/"): text for name, text in files.items()}
     return put(store.dataset(dataset).branch("master"), **named)
 
@@ -116,7 +116,7 @@ def ref_of(ref: str) -> WorkspaceRef:
 
 
 def shown(store: Store, dataset: str = SONG) -> dict[str, str]:
-    """What the target branch shows."""
+    """Return the files on the target branch."""
     master = store.dataset(dataset).branch("master")
     if master.load().view is None:
         return {}
@@ -129,7 +129,7 @@ def view_of(store: Store) -> str | None:
 
 @dataclass(kw_only=True)
 class Attempt:
-    """One attempt in this process, dispatched when it is made."""
+    """One attempt in this process, dispatched when it is created."""
 
     store: Store
     root: Path
@@ -169,7 +169,7 @@ class Attempt:
 
     @property
     def steps(self) -> list[str]:
-        """The steps that were begun, in order."""
+        """Return the steps that were begun, in order."""
         assert self.said is not None
         return [line["step"] for line in self.said if line["event"] == "step"]
 

@@ -1,4 +1,4 @@
-"""One build out of two branches' code: both import `lib.rules`, which differs."""
+"""One build from two branches' code: both import `lib.rules`, which differs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _C = _TRANSFORM.format(name="c", given=", b=Input('shop.b')", argument=", b", ro
 
 
 def publish_two_bundles(project: Project) -> None:
-    """B and C on master by a rate of 3; B again on feature, by a rate of 2, and C not at all."""
+    """Build B and C on master by a rate of 3; B on feature by a rate of 2, and C not at all."""
     project.publish(b=_B, c=_C, lib__rules=_RULES.format(rate=3), lib____init__="")
     project.work.git("checkout", "--quiet", "-b", "feature")
     (project.work.root / "c.py").unlink()
@@ -50,7 +50,7 @@ def publish_two_bundles(project: Project) -> None:
 
 
 def assert_each_used_its_own(project: Project) -> None:
-    """Builds C on feature: B by feature's rate, C by master's, in every kind of function."""
+    """Build C on feature: B by feature's rate, C by master's, in every kind of function."""
     outcome = project.build("shop.c", branch="feature", fallback=["master"])
     made = {job.title: (job.state.value, job.to_json()["jobspec_branch"]) for job in outcome.jobs}
     assert made == {

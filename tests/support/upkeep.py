@@ -1,4 +1,4 @@
-"""A store that ages at will, and its cleanup."""
+"""A store whose content can be aged, and its cleanup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _INSTANTS = ("_at", "_until")
 
 
 def let_days_pass(store: Store, days: float) -> None:
-    """As if all that the store holds were older by so many days: rows and objects alike."""
+    """Age all rows and objects of the store by this many days."""
 
     def work(connection: Connection) -> None:
         for table in metadata.sorted_tables:
@@ -58,13 +58,13 @@ def let_days_pass(store: Store, days: float) -> None:
             if path.name.endswith(".metadata.json"):
                 path.write_bytes(_aged(path.read_bytes(), days))
             os.utime(path, (before, before))
-    # What it has in memory is of another time.
+    # The caches hold the times from before.
     for part in ("tables", "contents", "rows"):
         store.__dict__.pop(part, None)
 
 
 def _aged(content: bytes, days: float) -> bytes:
-    """Table metadata whose snapshots are older by so many days."""
+    """Return table metadata whose snapshots are older by this many days."""
     metadata = orjson.loads(content)
     for name in ("snapshots", "snapshot-log"):
         for item in metadata.get(name) or []:
@@ -73,28 +73,28 @@ def _aged(content: bytes, days: float) -> bytes:
 
 
 def tidy(store: Store, *, dry_run: bool = False, older_than_days: float = 7) -> CleanupReport:
-    """One cleanup, by the real clocks."""
+    """Clean up once, by the real clocks."""
     return clean_up(
         store.database, store.objects, policy(older_than_days), actor="ana", dry_run=dry_run
     )
 
 
 def tidy_later(store: Store, days: float) -> CleanupReport:
-    """One cleanup, by clocks that are so many days ahead."""
+    """Clean up once, by clocks that are this many days ahead."""
     later = Instant(read_database_clock(store.database).database + round(days * _DAY_US))
     clocks = Clocks(database=later, store=later)
     return clean_up(store.database, store.objects, policy(), actor="ana", clocks=clocks)
 
 
 def tidy_twice(store: Store) -> CleanupReport:
-    """Condemns, waits for a day and a bit, and sweeps; what the second one did."""
+    """Condemn, wait for more than a day, and sweep; return the report of the second cleanup."""
     tidy(store)
     let_days_pass(store, 1.1)
     return tidy(store)
 
 
 def assert_untouched(store: Store) -> None:
-    """Cleanup has nothing to do: neither at first sight, nor when it comes to act."""
+    """Assert that cleanup has nothing to do, in a dry run and for real."""
     assert tidy(store, dry_run=True).items == []
     assert tidy_twice(store).items == []
 
@@ -107,7 +107,7 @@ def policy(older_than_days: float = 7) -> RetentionPolicy:
 
 
 def leave_orphans(store: Store, number: int) -> None:
-    """Objects that nobody published, as a crowd of writers leaves them that were all killed."""
+    """Create unpublished objects, as many killed writers would leave them."""
     for each in range(number):
         orphan = f"orphan {each}".encode()
         path = Path(store.settings.warehouse) / key_of(digest_of(orphan))
@@ -128,7 +128,7 @@ def condemned_locations(store: Store) -> set[str]:
 
 
 def is_expired(branch: BranchHandle, at: str) -> bool:
-    """Whether a read at a transaction answers `expired`."""
+    """Return True if a read at a transaction raises `expired`."""
     try:
         branch.files(at=at)
     except VersionExpired:
@@ -140,18 +140,18 @@ def why_kept(cleaned: CleanupReport) -> dict[tuple[str, str], int]:
     return {(kept.what, kept.why): kept.count for kept in cleaned.kept}
 
 
-# --- entries of processes ---------------------------------------------------------------------
+# --- entry points of processes ----------------------------------------------------------------
 
 
 def tidy_and_die(settings: Settings, point: str, nth: int) -> None:
-    """A cleanup that is killed at a failpoint."""
+    """Execute a cleanup that is killed at a failpoint."""
     with Store(settings) as store:
         die_at(Failpoint(point), nth=nth)
         tidy(store)
 
 
 def tidy_again_and_again(settings: Settings, stop: Path, fast: float) -> None:
-    """Cleanups one after the other, each of them two days later than the one before."""
+    """Clean up repeatedly, each time two days later than the time before."""
     with Store(settings, recover_first=False) as store:
         for number in count():
             if stop.exists():
@@ -160,7 +160,7 @@ def tidy_again_and_again(settings: Settings, stop: Path, fast: float) -> None:
 
 
 def write_again_and_again(settings: Settings, name: str, rounds: int) -> None:
-    """A writer of few contents over and over, on a branch of its own, in both ways there are."""
+    """Write a few contents repeatedly, on a branch of its own, by both kinds of writes."""
     with Store(settings, recover_first=False) as store:
         branch = store.dataset(DATASET).branch(name)
         local = Path(settings.root) / f"{name}.txt"
@@ -178,7 +178,7 @@ def _stage(branch: BranchHandle, text: str) -> None:
 
 
 def _insist(act: Callable[[], object]) -> None:
-    """Does it again as long as cleanup, which is a day or two away in life, comes in between."""
+    """Repeat while cleanup intervenes; in production it is a day or two away."""
     for _ in range(50):
         try:
             act()
@@ -189,7 +189,7 @@ def _insist(act: Callable[[], object]) -> None:
 
 
 class Interrupted(LocalStore):
-    """A store in which something happens just before its objects are listed, once."""
+    """A store that calls a function once, just before its objects are listed."""
 
     def __init__(self, root: Path, action: Callable[[], object]) -> None:
         super().__init__(root)

@@ -1,4 +1,7 @@
-"""Task keys and attempts: the catalog mints the epoch; only the newest may act."""
+"""Task keys and attempts: dispatch, leases, tokens, and the end of an attempt.
+
+The catalog mints the epoch of each attempt; only the newest epoch of a key may stage or publish.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from headgate.model.nouns import Attempt, AttemptRef, AttemptState, TransactionS
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The newest attempt of a key, which the next one is going to supersede."""
+    """The newest attempt of a key, which the next dispatch supersedes."""
 
     attempt: Attempt
-    # That it was going to write, where this is known.
+    # The branch that it was dispatched to write, if its scope names one.
     branch: str | None
-    # Of a build, which alone dispatches its jobs.
+    # True for a job of a build: only the build dispatches its jobs.
     is_job: bool
 
 
@@ -42,10 +45,10 @@ def dispatch_attempt(
     parent: AttemptRef | None = None,
     carry_transactions: bool = False,
 ) -> Attempt:
-    """A new epoch of the key; every older attempt of it is superseded from this moment.
+    """Dispatch a new epoch of the key and supersede every older attempt of it.
 
-    The older one's OPEN transactions are aborted, or carried: then they belong to the new epoch
-    and start again from their base.
+    OPEN transactions of the older attempt are aborted. With `carry_transactions` they belong to
+    the new epoch instead and start again from their base.
     """
     return database.write(
         lambda connection: dispatch_in(
@@ -108,9 +111,10 @@ def dispatch_once(
     scope: Mapping[str, Any],
     check_holder: Callable[[Holder], None],
 ) -> Attempt:
-    """The attempt that this token stands for, dispatched now unless that was done before.
+    """Return the attempt with this token; dispatch it if no earlier request did.
 
-    `check_holder` is asked first whether the key may be taken from whoever has it.
+    Before a dispatch, `check_holder` is called with the newest attempt of the key. It raises if
+    that attempt must not be superseded.
     """
 
     def work(connection: Connection) -> Attempt:
@@ -129,7 +133,7 @@ def dispatch_once(
 
 
 def _lock_key(connection: Connection, key: str) -> None:
-    """One request at a time from here on, also of a key that nobody has used before."""
+    """Serialize requests for a key; inserting its row first extends this to new keys."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     connection.execute(dialect.insert(task_keys).values(key=key, epoch=0).on_conflict_do_nothing())
     connection.execute(select(task_keys.c.epoch).where(task_keys.c.key == key).with_for_update())
@@ -148,7 +152,7 @@ def _find_holder(connection: Connection, key: str) -> Holder | None:
 
 
 def _supersede(connection: Connection, key: str, at: Instant) -> list[str]:
-    """Ends older attempts of the key and those below them; the keys whose work must be settled."""
+    """End older attempts of the key and their jobs; return the keys whose work must be settled."""
     below = connection.execute(
         select(attempts.c.key)
         .where(attempts.c.parent_key == key, attempts.c.state == AttemptState.RUNNING)
@@ -204,12 +208,12 @@ def _settle_older(
                 lease_until=at + transactions.c.lease_seconds * 1_000_000,
             )
         )
-    # What the older attempt was going to re-use is nothing to the one that starts again.
+    # Objects that the older attempt planned to reuse do not concern an attempt that starts again.
     connection.execute(delete(working_objects).where(working_objects.c.transaction_id.in_(older)))
 
 
 def heartbeat(database: Database, ref: AttemptRef) -> None:
-    """Renews the lease of an attempt and of its OPEN transactions; a superseded one learns it."""
+    """Renew the lease of an attempt and of its OPEN transactions; raise if it is superseded."""
 
     def work(connection: Connection) -> None:
         moment = now(connection)
@@ -240,7 +244,7 @@ def heartbeat(database: Database, ref: AttemptRef) -> None:
 
 
 def end_attempt(database: Database, ref: AttemptRef, state: AttemptState) -> None:
-    """Closes an attempt; one that was superseded meanwhile stays so."""
+    """End an attempt; one that was superseded meanwhile stays superseded."""
     database.write(lambda connection: end_attempt_in(connection, ref, state))
 
 
@@ -259,7 +263,7 @@ def end_attempt_in(connection: Connection, ref: AttemptRef, state: AttemptState)
 def find_attempt_by_token(
     connection: Connection, token: str
 ) -> tuple[Attempt, Mapping[str, Any]] | None:
-    """The attempt that a bearer token stands for, with its scope; any state."""
+    """Return the attempt with this bearer token, in any state, and its scope."""
     row = (
         connection.execute(select(attempts).where(attempts.c.token_digest == token_digest(token)))
         .mappings()
@@ -269,7 +273,7 @@ def find_attempt_by_token(
 
 
 def check_newest(connection: Connection, ref: AttemptRef) -> None:
-    """Refuses an attempt that was superseded or has ended, or whose build was; without a lock."""
+    """Raise if an attempt, or its build, was superseded or has ended. Takes no lock."""
     row = connection.execute(
         select(attempts.c.state, attempts.c.parent_key, attempts.c.parent_epoch).where(
             attempts.c.key == ref.key, attempts.c.epoch == ref.epoch
@@ -282,7 +286,7 @@ def check_newest(connection: Connection, ref: AttemptRef) -> None:
 
 
 def find_scope(connection: Connection, key: str, epoch: int) -> Mapping[str, Any] | None:
-    """What an attempt may read and write, as it was dispatched."""
+    """Return the scope of an attempt: what it may read and write."""
     text = connection.execute(
         select(attempts.c.scope).where(attempts.c.key == key, attempts.c.epoch == epoch)
     ).scalar_one_or_none()
@@ -292,7 +296,7 @@ def find_scope(connection: Connection, key: str, epoch: int) -> Mapping[str, Any
 def equip_attempt(
     database: Database, ref: AttemptRef, *, token: str, scope: Mapping[str, Any]
 ) -> None:
-    """Gives an attempt its token, and says what it may read and write."""
+    """Set the token of an attempt and its scope: what it may read and write."""
     database.write(
         lambda connection: connection.execute(
             update(attempts)
@@ -303,12 +307,12 @@ def equip_attempt(
 
 
 def token_digest(token: str) -> str:
-    """Tokens are never stored, only what recognises them."""
+    """Return the digest of a token; the catalog stores digests, never tokens."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def load_attempt(connection: Connection, ref: AttemptRef) -> Attempt:
-    """An attempt that is known to have been dispatched."""
+    """Return an attempt that the caller knows to exist."""
     row = (
         connection.execute(
             select(attempts).where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
@@ -343,18 +347,19 @@ def _to_attempt(row: RowMapping) -> Attempt:
 
 
 def list_attempts(connection: Connection, key: str) -> list[Attempt]:
-    """Every attempt of a task key, the newest first."""
+    """Return every attempt of a task key, newest first."""
     query = select(attempts).where(attempts.c.key == key).order_by(attempts.c.epoch.desc())
     return [_to_attempt(row) for row in connection.execute(query).mappings()]
 
 
-# How an attempt ends before or without a publication of its own: handed over, or given up.
+# Attempts that end before or without a publication of their own
 
 
 def hand_over(database: Database, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
-    """A job's transactions become its build's and its attempt ends, so its zombie stages no more.
+    """Transfer the transactions of a job to its build and end the attempt of the job.
 
-    Nothing becomes visible: the build commits them, or aborts them, with its own attempt.
+    The ended attempt is fenced, so a process of the job that is still alive can stage no more.
+    Nothing becomes visible: the build commits or aborts the transactions with its own attempt.
     """
     database.write(lambda connection: _hand_over(connection, ref, ids))
     reach(Failpoint.BUILD_HANDED_OVER)
@@ -363,7 +368,7 @@ def hand_over(database: Database, ref: AttemptRef, ids: Sequence[TransactionId])
 def give_up(
     database: Database, ref: AttemptRef, state: AttemptState, *, actor: str, kind: str = "aborted"
 ) -> bool:
-    """Ends an attempt and those below it, and aborts all they hold OPEN; False if it was over."""
+    """End an attempt and its jobs and abort their OPEN transactions; False if it had ended."""
     return database.write(lambda c: give_up_in(c, ref, state, actor=actor, kind=kind))
 
 
@@ -375,7 +380,7 @@ def give_up_in(
     actor: str,
     kind: str = "aborted",
 ) -> bool:
-    # Whoever publishes for this attempt, or for one below it, holds this row.
+    # A writer that publishes for this attempt, or for one of its jobs, holds a lock on this row.
     connection.execute(
         select(task_keys.c.epoch).where(task_keys.c.key == ref.key).with_for_update()
     )
@@ -387,7 +392,7 @@ def give_up_in(
         _end(connection, one, state, moment)
     held = [id for one in ending for id in _open_ids(connection, one)]
     records.lock_branches(connection, records.branches_with_head(connection, held))
-    # Somebody may have taken over, or aborted, what an expired lease no longer kept.
+    # Another writer may have taken over or aborted transactions whose lease had expired.
     still = records.lock_transactions(connection, held).values()
     mine = [t.id for t in still if t.state is TransactionState.OPEN]
     abort_in(connection, mine, actor=actor, kind=kind)
@@ -395,7 +400,7 @@ def give_up_in(
 
 
 def find_attempt_state(connection: Connection, ref: AttemptRef) -> AttemptState | None:
-    """What has become of an attempt."""
+    """Return the state of an attempt; None if it does not exist."""
     found = connection.execute(
         select(attempts.c.state).where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
     ).scalar_one_or_none()

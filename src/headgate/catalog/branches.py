@@ -1,4 +1,7 @@
-"""Verbs on branches: each reads, decides, and goes through the door."""
+"""Verbs on branches: create, delete, reset, reparent, protect.
+
+Each verb that changes a view or the set of branches reads, decides and publishes through the door.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from headgate.model.nouns import (
     TransactionState,
 )
 
-# How often a child is placed again where its parent moved meanwhile.
+# Tries to create a child branch while its parent moves.
 _TRIES = 20
 
 
@@ -55,7 +58,10 @@ def create_branch(
     may_write_protected: bool = False,
     operation: OperationKey | None = None,
 ) -> Branch:
-    """A root without a parent; else a child where the parent is, or was at a transaction."""
+    """Create a root branch, or a child of `parent`.
+
+    A child starts at the head and view of its parent, or at transaction `at` of its history.
+    """
     check_branch_name(name)
 
     def request(connection: Connection) -> PublishRequest:
@@ -73,7 +79,7 @@ def create_branch(
             publish_prepared(database, request)
             break
         except errors.ViewConflict:
-            # The parent moved between reading and locking: the child starts where it is now.
+            # The parent moved between read and lock: the child starts at the new position.
             if losses == _TRIES - 1:
                 raise
             time.sleep(wait_seconds(losses))
@@ -115,7 +121,7 @@ def delete_branches(
     may_write_protected: bool = False,
     operation: OperationKey | None = None,
 ) -> Receipt:
-    """Removes the pointers, all at once; children move under the grandparent."""
+    """Delete the branches, all at once; their children move under the grandparent."""
     return publish(
         database,
         PublishRequest(
@@ -141,12 +147,12 @@ def reset_branch(
     may_write_protected: bool = False,
     operation: OperationKey | None = None,
 ) -> Receipt:
-    """Moves a branch to a transaction of its history, or back to one a reset took off it."""
+    """Move a branch to a transaction of its history, or to one that a reset removed from it."""
 
     def decide(connection: Connection) -> MoveBranch:
         branch = records.load_branch(connection, dataset, name)
         target = _committed(connection, to)
-        # The history first: it answers in a few looks, the log only by reading all of it.
+        # The history first: it takes a few lookups, while the log has to be read completely.
         if not records.is_below(connection, target, branch.view) and not _was_taken_off(
             connection, branch, target
         ):
@@ -172,7 +178,7 @@ def reset_branch(
 
 
 def _was_taken_off(connection: Connection, branch: Branch, target: Transaction) -> bool:
-    """Whether a logged reset took the transaction off this branch."""
+    """Return whether a logged reset removed the transaction from this branch."""
     reset = publications.c.kind == PublicationKind.RESET
     query = (
         select(moves.c.from_id)
@@ -198,10 +204,10 @@ def _committed(connection: Connection, id: str) -> Transaction:
 def reparent_branch(
     database: Database, dataset: Dataset, name: str, *, under: str | None, actor: str
 ) -> Branch:
-    """Mends the ancestry record; no transaction moves, no view changes."""
+    """Correct the recorded parent of a branch; no transaction moves, no view changes."""
 
     def work(connection: Connection) -> Branch:
-        # Two at once, each right by itself, could close a circle: a dataset's go one by one.
+        # Two at once, each valid alone, could form a cycle: this lock serializes a dataset's.
         connection.execute(
             select(datasets.c.id).where(datasets.c.id == dataset.id).with_for_update(key_share=True)
         )
@@ -245,7 +251,10 @@ def reparent_branch(
 
 
 def protect_branch(database: Database, name: str, *, actor: str, protected: bool = True) -> None:
-    """From now on this branch name accepts only builds of clean commits and admins."""
+    """Protect a branch name, or remove its protection.
+
+    A protected name accepts writes only from builds of clean commits and from admins.
+    """
     check_branch_name(name)
 
     def work(connection: Connection) -> None:
@@ -265,14 +274,17 @@ def list_protected(connection: Connection) -> list[str]:
     return sorted(connection.execute(select(protected_branches.c.name)).scalars())
 
 
-# How often to look again while others begin to use branches that seemed unused.
+# Tries to drop branches while other writers begin to use some of them.
 _DROP_TRIES = 3
 
 
 def drop_unused_branches(
     database: Database, candidates: Iterable[BranchId], *, actor: str
 ) -> list[Branch]:
-    """Deletes those made for work that nobody committed: they would only hide others."""
+    """Delete and return the candidates that were made for work of which nothing was committed.
+
+    They would only hide other branches.
+    """
     wanted = list(candidates)
     for _ in range(_DROP_TRIES):
         unused = database.read(partial(_unused, ids=wanted))
@@ -282,7 +294,7 @@ def drop_unused_branches(
             delete_branches(database, unused, actor=actor, may_write_protected=True)
             return unused
         except errors.Conflict:
-            # Somebody began to use one of them: look again.
+            # Another writer began to use one of them: read again.
             continue
     return []
 

@@ -1,4 +1,4 @@
-"""Builds and their jobs, as they are recorded while they happen."""
+"""Records of builds and their jobs, candidates for adoption, and the end of builds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.model.ids import BranchId, BuildId, Epoch, Instant, TransactionId
 from headgate.model.nouns import AttemptRef, AttemptState, Transaction, TransactionState
 
 RUNNING = "running"
-# Of equal results the newest is as good as any: there is no need to look at all of them.
+# Results with the same build key are equal, so only the newest are read.
 _CANDIDATES = 200
 
 
@@ -54,7 +54,7 @@ def record_build_in(
     body: Mapping[str, Any],
     planned: Sequence[JobRecord],
 ) -> None:
-    """Notes a build with its jobs, in the unit of work that opens it."""
+    """Record a build with its jobs, in the database transaction that opens it."""
     connection.execute(
         insert(builds).values(
             id=id,
@@ -72,7 +72,7 @@ def record_build_in(
 
 
 def record_jobs(database: Database, build: BuildId, found: Sequence[JobRecord]) -> None:
-    """How jobs of a build are doing now."""
+    """Update the recorded state of jobs of a build."""
 
     def work(connection: Connection) -> None:
         for job in found:
@@ -88,7 +88,7 @@ def record_jobs(database: Database, build: BuildId, found: Sequence[JobRecord]) 
 
 
 def end_build_in(connection: Connection, build: BuildId, state: str) -> bool:
-    """Closes a build that runs; one that was closed meanwhile, as canceled, stays so."""
+    """Close a running build; return False if it was closed before, for example as canceled."""
     changed = connection.execute(
         update(builds)
         .where(builds.c.id == build, builds.c.state == RUNNING)
@@ -109,7 +109,7 @@ def load_build(connection: Connection, id: str) -> BuildRecord:
 def list_builds(
     connection: Connection, *, limit: int = 50, after: str | None = None
 ) -> list[BuildRecord]:
-    """Newest first; those that began before another one, where that is given."""
+    """Return builds, newest first; with `after`, only builds that come after it in this order."""
     query = select(builds).order_by(builds.c.started_at.desc(), builds.c.id.desc()).limit(limit)
     if after is not None:
         last = load_build(connection, after)
@@ -120,7 +120,7 @@ def list_builds(
 
 
 def find_adoptable_by_key(connection: Connection, build_key: str) -> list[Transaction]:
-    """Eligible transactions that carry a build key, newest first."""
+    """Return adoptable transactions with this build key, newest first."""
     query = (
         select(transactions.c.id)
         .where(
@@ -170,7 +170,7 @@ def _to_build(row: RowMapping, found: tuple[JobRecord, ...]) -> BuildRecord:
     )
 
 
-# What builds and units that ended left: closed in the books, their unused branches dropped.
+# Ending builds and dropping their unused branches
 
 _ENDED: dict[AttemptState | None, str] = {
     AttemptState.SUCCEEDED: "succeeded",
@@ -182,7 +182,10 @@ _UNFINISHED = ("waiting", "running")
 
 
 def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
-    """Ends a build from outside: its work is aborted now, its process learns it and stops."""
+    """Cancel a build and abort its OPEN transactions.
+
+    The process of the build stops when the catalog next rejects its attempt.
+    """
 
     def work(connection: Connection) -> BuildId:
         found = load_build(connection, id)
@@ -197,7 +200,7 @@ def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
 
 
 def close_build(database: Database, id: BuildId, attempt: AttemptRef, state: str) -> None:
-    """What a build does last itself: its attempt and its record end together."""
+    """End the attempt and the record of a build together, as its own last step."""
 
     def work(connection: Connection) -> None:
         succeeded = state == "succeeded"
@@ -210,7 +213,7 @@ def close_build(database: Database, id: BuildId, attempt: AttemptRef, state: str
 
 
 def settle_builds(database: Database, *, actor: str, key: str | None = None) -> list[BuildId]:
-    """Closes builds that nobody runs any more: superseded ones, and those abandoned for long."""
+    """Close builds that no process runs any more, superseded or abandoned; return their ids."""
     dead = database.read(partial(_dead, key=key))
     for id in dead:
         database.write(partial(_give_up_dead, id=id, actor=actor))
@@ -219,7 +222,10 @@ def settle_builds(database: Database, *, actor: str, key: str | None = None) -> 
 
 
 def _finish(database: Database, id: BuildId, *, actor: str) -> None:
-    """The record is closed last: whoever dies before that leaves it to recovery."""
+    """Drop the unused branches of a build, then close its record.
+
+    The record is closed last: after a crash before that, recovery finds the build and finishes it.
+    """
     drop_unused_branches(database, database.read(partial(_made_for, build=id)), actor=actor)
     database.write(partial(_close, id=id))
 
@@ -227,7 +233,7 @@ def _finish(database: Database, id: BuildId, *, actor: str) -> None:
 def _dead(
     connection: Connection, *, key: str | None = None, id: BuildId | None = None
 ) -> list[BuildId]:
-    """Builds on record as running whose attempt is not, or has not been heard of for long."""
+    """Return builds recorded as running whose attempt has ended or is abandoned."""
     expired = attempts.c.lease_until + records.abandonment(attempts.c.lease_seconds) < now(
         connection
     )
@@ -249,14 +255,14 @@ def _dead(
 
 
 def _give_up_dead(connection: Connection, id: BuildId, actor: str) -> None:
-    # Its process may have come back to life since it was looked at.
+    # Its process may have renewed the lease since the first read.
     if _dead(connection, id=id):
         ref = _attempt_of(connection, id)
         give_up_in(connection, ref, AttemptState.FAILED, actor=actor, kind="abandoned")
 
 
 def _close(connection: Connection, id: BuildId) -> None:
-    """The record of a build says what became of its attempt."""
+    """Close the record of a build with the state of its attempt; abort its unfinished jobs."""
     state = find_attempt_state(connection, _attempt_of(connection, id))
     if state not in _ENDED or not end_build_in(connection, id, _ENDED[state]):
         return

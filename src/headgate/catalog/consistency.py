@@ -1,4 +1,7 @@
-"""Whether histories are sound: places, skip pointers, states and times of transactions."""
+"""Consistency checks of the catalog: its file, log, leases, branches, versions and histories.
+
+Each check examines one subject and yields a finding for each defect. No check changes anything.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,12 @@ from headgate.model.ancestry import Step, next_step_pointers
 from headgate.model.ids import Instant, TransactionId
 from headgate.model.nouns import AttemptState, DatasetKind, TransactionState
 
-# Whether the catalog is sound: its file, its log, and what was left unfinished in it.
-#
-# Each check looks at one thing and yields what is wrong with it; nothing is changed.
-
 RESTORE = "Restore the catalog from a backup; nothing here mends it."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong: what, where, and what to do about it."""
+    """One defect: its description, its place and its remedy."""
 
     what: str
     where: str
@@ -51,7 +50,7 @@ class Finding:
 
 
 def check_sqlite(connection: Connection, *, deep: bool) -> Iterator[Finding]:
-    """The pages of the file, and the references between its rows; `deep`: the indexes too."""
+    """Check the pages of the file and its foreign keys; `deep` checks the indexes too."""
     pragma = "integrity_check" if deep else "quick_check"
     for said in connection.execute(text(f"PRAGMA {pragma}(100)")).scalars():
         if said != "ok":
@@ -68,7 +67,7 @@ def check_sqlite(connection: Connection, *, deep: bool) -> Iterator[Finding]:
 
 
 def check_counter(connection: Connection) -> Iterator[Finding]:
-    """The counter stands at the newest publication, and no number is missing before it."""
+    """Check that the counter is at the newest publication and that no number is missing."""
     counter = connection.execute(select(log_counter)).one_or_none()
     if counter is None:
         yield _in_log("the log has no counter, so nothing can be published")
@@ -90,7 +89,7 @@ def check_counter(connection: Connection) -> Iterator[Finding]:
 
 
 def check_views_follow_log(connection: Connection) -> Iterator[Finding]:
-    """What each branch shows is what its newest move says."""
+    """Check that the view of each branch is the target of its newest move."""
 
     def newest(column: Any) -> Any:
         return (
@@ -126,7 +125,7 @@ def check_views_follow_log(connection: Connection) -> Iterator[Finding]:
 
 
 def check_log_replays(connection: Connection) -> Iterator[Finding]:
-    """Every move begins where the branch's last one ended; times rise with numbers."""
+    """Check that each move starts where the last one of its branch ended, and that times rise."""
     over: dict[str, Any] = {
         "partition_by": moves.c.branch_id,
         "order_by": (moves.c.publication, moves.c.ordinal),
@@ -160,7 +159,10 @@ def check_log_replays(connection: Connection) -> Iterator[Finding]:
 
 
 def _orphans(connection: Connection) -> Iterator[Finding]:
-    """Joins rather than `NOT IN`, which PostgreSQL does in the square of the rows there are."""
+    """Yield publications without moves, moves without publications, and branches lost from the log.
+
+    The queries use joins, because PostgreSQL evaluates `NOT IN` in quadratic time.
+    """
     of = moves.c.publication == publications.c.number
     idle = select(publications.c.number).outerjoin(moves, of).where(moves.c.publication.is_(None))
     for number in connection.execute(idle).scalars():
@@ -184,11 +186,11 @@ def _in_log(what: str) -> Finding:
     return Finding(what=what, where="the log", remedy=RESTORE)
 
 
-# --- unfinished -----------------------------------------------------------------------------
+# --- unfinished work ------------------------------------------------------------------------
 
 
 def check_leases(connection: Connection) -> Iterator[Finding]:
-    """Transactions and units that somebody left OPEN."""
+    """Check for OPEN transactions and units whose lease has expired."""
     moment = now(connection)
     held = (
         select(
@@ -223,7 +225,7 @@ def check_leases(connection: Connection) -> Iterator[Finding]:
 
 
 def count_silent_attempts(connection: Connection) -> int:
-    """Attempts that never said how they ended; a newer one of their key takes over."""
+    """Count running attempts with an expired lease; a newer attempt of their key takes over."""
     query = select(func.count()).where(
         attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until < now(connection)
     )
@@ -231,7 +233,7 @@ def count_silent_attempts(connection: Connection) -> int:
 
 
 def check_intents(connection: Connection) -> Iterator[Finding]:
-    """Publications to lakeFS that the catalog has not recorded."""
+    """Check for publications to lakeFS that the catalog has not recorded."""
     moment = now(connection)
     for intent in list_intents(connection):
         where = f"operation {intent.operation} of {intent.actor}"
@@ -260,7 +262,7 @@ def _ago(moment: Instant, then: int) -> str:
     return f"{seconds} s"
 
 
-# Whether branches, tags and versions are sound, one by one; and what they show.
+# --- branches, tags and versions ------------------------------------------------------------
 
 _heads = transactions.alias("heads")
 _views = transactions.alias("views")
@@ -269,7 +271,7 @@ _parents = branches.alias("parents")
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A version that somebody may read at any moment, and one place where."""
+    """A version that a client may read at any time, and one place where it is visible."""
 
     where: str
     kind: DatasetKind
@@ -278,7 +280,7 @@ class Shown:
 
 
 def check_branches(connection: Connection) -> Iterator[Finding]:
-    """Head, view and parent of each branch exist and belong together."""
+    """Check that head, view and parent of each branch exist and belong together."""
     query = (
         select(
             branches,
@@ -329,7 +331,7 @@ def _wrong_pointers(row: RowMapping) -> Iterator[str]:
 
 
 def _wrong_states(row: RowMapping) -> Iterator[str]:
-    """The view is COMMITTED; the head is the view, or OPEN and a child of the view."""
+    """Check that the view is COMMITTED, and the head is the view or an OPEN child of the view."""
     head, view = row["head_id"], row["view_id"]
     if row["view_state"] not in {None, TransactionState.COMMITTED}:
         yield f"its view {view} is {row['view_state']}, not COMMITTED"
@@ -362,7 +364,7 @@ def _cycles(parents: dict[str, str | None], names: dict[str, str]) -> Iterator[F
 
 
 def check_open(connection: Connection) -> Iterator[Finding]:
-    """Every OPEN transaction is the head of some branch, and a branch has one at most."""
+    """Check that each OPEN transaction is the head of a branch, and a branch has at most one."""
     lost = (
         select(transactions.c.id, transactions.c.branch_name)
         .outerjoin(branches, branches.c.head_id == transactions.c.id)
@@ -374,7 +376,7 @@ def check_open(connection: Connection) -> Iterator[Finding]:
             where=f"branch {name}",
             remedy=f"headgate txn abort {id}",
         )
-    # Counted here: a database that groups them reads all the transactions there are.
+    # Counted in Python: a database that groups them reads all transactions.
     held = select(transactions.c.branch_id, transactions.c.branch_name).where(
         transactions.c.state == TransactionState.OPEN
     )
@@ -389,7 +391,7 @@ def check_open(connection: Connection) -> Iterator[Finding]:
 
 
 def check_tags(connection: Connection) -> Iterator[Finding]:
-    """Each tag pins a COMMITTED transaction of its dataset."""
+    """Check that each tag pins a COMMITTED transaction of its dataset."""
     query = (
         select(
             tags.c.name.label("tag"),
@@ -415,7 +417,10 @@ def check_tags(connection: Connection) -> Iterator[Finding]:
 
 
 def check_versions(connection: Connection, *, deep: bool) -> Iterator[Finding]:
-    """The version of what branches show, or of every transaction, is on record and alive."""
+    """Check that versions of heads, views and tags are recorded and not condemned.
+
+    With `deep`, check that the version of every transaction is recorded.
+    """
     needed = union(
         select(branches.c.view_id), select(branches.c.head_id), select(tags.c.transaction_id)
     ).subquery()
@@ -445,7 +450,7 @@ def check_versions(connection: Connection, *, deep: bool) -> Iterator[Finding]:
 
 
 def list_shown(connection: Connection) -> list[Shown]:
-    """Every version that branches show, OPEN transactions hold or tags pin, each once."""
+    """Return every version that branches show, OPEN transactions hold or tags pin, each once."""
     places = union_all(
         select(branches.c.view_id.label("id"), branches.c.name.label("name")),
         select(branches.c.head_id, branches.c.name),
@@ -484,13 +489,15 @@ def list_shown(connection: Connection) -> list[Shown]:
     return list(found.values())
 
 
-# What is looked at where not all is: so many branches, and so many steps of each.
+# --- histories ------------------------------------------------------------------------------
+
+# Limits of the partial check: branches, and steps of each branch.
 _BRANCHES = 200
 _STEPS = 25
 
 
 class Place(NamedTuple):
-    """A transaction as far as its place in a history goes."""
+    """The place of a transaction in a history, with its state and times."""
 
     id: TransactionId
     dataset: str
@@ -519,7 +526,7 @@ _PLACES = select(
 
 
 def check_all_histories(connection: Connection) -> Iterator[Finding]:
-    """Every transaction there is, one dataset at a time."""
+    """Check every transaction, one dataset at a time."""
     query = _PLACES.order_by(transactions.c.dataset_id).execution_options(yield_per=PAGE_ROWS)
     rows = (Place._make(row) for row in connection.execute(query))
     for _, group in groupby(rows, key=itemgetter(1)):
@@ -529,7 +536,7 @@ def check_all_histories(connection: Connection) -> Iterator[Finding]:
 
 
 def check_some_histories(connection: Connection) -> Iterator[Finding]:
-    """The newest steps of the newest branches."""
+    """Check the newest steps of the newest branches."""
     heads = select(branches.c.head_id).where(branches.c.head_id.is_not(None))
     newest = heads.order_by(branches.c.created_at.desc()).limit(_BRANCHES)
     look_up = _Looking(connection)
@@ -539,7 +546,7 @@ def check_some_histories(connection: Connection) -> Iterator[Finding]:
         look_up.fetch_around(layer)
         for id in sorted(layer):
             place = look_up(id)
-            # A head that does not exist is told of with its branch.
+            # `check_branches` reports a head that does not exist.
             if place is not None:
                 yield from _wrongs(place, look_up)
         checked |= layer
@@ -548,7 +555,7 @@ def check_some_histories(connection: Connection) -> Iterator[Finding]:
 
 
 class _Looking:
-    """Finds places one by one, and remembers; fetches many at once where it is told which."""
+    """Cached lookup of places, one at a time; `fetch_around` loads many at once."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -560,7 +567,7 @@ class _Looking:
         return self._known[id]
 
     def fetch_around(self, ids: set[TransactionId]) -> None:
-        """These, their parents, and what the parents' skip pointers lead to, twice over."""
+        """Fetch these, their parents, and two levels of skip pointers from the parents."""
         self._fetch(ids)
         layer = {place.parent for id in ids if (place := self._known[id]) and place.parent}
         for _ in range(3):

@@ -1,7 +1,7 @@
-"""Connections, units of work, and what the two databases say when something is wrong.
+"""Connections, units of work, and the translation of errors of both databases.
 
-Work is a function of a connection, so that it can be done again after a deadlock; it must have
-no effect but its SQL.
+A unit of work is a function of a connection, so that it can run again after a deadlock; it must
+have no effect other than its SQL.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ from headgate import errors
 from headgate.model.ids import Instant
 from headgate.model.names import invalid_text
 
-# Writers of one process at one SQLite catalog: served in the order in which they came.
-#
-# SQLite lets its writers poll: who has waited longest looks least often, and in a crowd one may
-# wait for seconds while others are served again and again.
+# Writers of one process to one SQLite catalog, in order of arrival. SQLite's writers poll: the one
+# that has waited longest polls least often, and under contention it may wait for seconds while
+# others are served repeatedly.
 
 
 class Line:
-    """It makes waiting fair and short, and decides nothing: the database does."""
+    """A queue that makes waiting fair and short; only the database's lock excludes writers."""
 
     def __init__(self) -> None:
         self._waiting: deque[threading.Event] = deque()
@@ -50,7 +49,7 @@ class Line:
 
     @contextmanager
     def turn(self, *, patience_seconds: float) -> Iterator[None]:
-        """Waits for those who came before; after a while, goes on all the same."""
+        """Wait for earlier writers, at most `patience_seconds`; then continue anyway."""
         mine = threading.Event()
         try:
             with self._guard:
@@ -69,7 +68,7 @@ class Line:
             self._waiting[0].set()
 
 
-# Where a SQLite catalog may live: not on a network file system, whose locks do not hold.
+# Location of a SQLite catalog: not on a network file system, where its locks do not hold.
 
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p"}
 _NETWORK_FUSE = {"fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone"}
@@ -77,7 +76,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def check_catalog_path(database: str | None, mounts: Path = MOUNTS) -> None:
-    """Refuses a path on a network file system, naming it."""
+    """Raise if the catalog is in memory or on a network file system."""
     if not database or database == ":memory:":
         raise errors.CatalogBroken(
             where="sqlite",
@@ -94,7 +93,7 @@ def check_catalog_path(database: str | None, mounts: Path = MOUNTS) -> None:
 
 
 def _kind_of(path: Path, mounts: Path) -> str | None:
-    """The file system type of the deepest mount point above the path; None where not told."""
+    """Return the file system type of the deepest mount point above the path; None if unknown."""
     if not mounts.exists():
         return None
     resolved = path.resolve()
@@ -114,7 +113,7 @@ _TRIES = 8
 _KEPT_CONNECTIONS = 4
 _MOST_CONNECTIONS = 32
 _NOW = {
-    # SQLite's clock is the machine's, to the millisecond; 'now' is one value per statement.
+    # SQLite uses the machine's clock, in milliseconds; 'now' has one value per statement.
     "sqlite": text(
         "SELECT CAST(strftime('%s','now') AS INTEGER) * 1000000"
         " + CAST(substr(strftime('%f','now'), 4, 3) AS INTEGER) * 1000"
@@ -124,7 +123,7 @@ _NOW = {
 
 
 class Database:
-    """One catalog database: hands out units of work, each a single SQL transaction."""
+    """One catalog database; it runs units of work, each in a single SQL transaction."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -143,7 +142,7 @@ class Database:
         if self.dialect == "postgresql":
             self.url = self.url.set(drivername="postgresql+psycopg")
         self.where = self.url.render_as_string(hide_password=True)
-        # Told of every unit of work: whether it wrote, how many seconds, what it was refused for.
+        # Called after every unit of work with `writing`, its duration in seconds, and its error.
         self.observe: Callable[[bool, float, errors.HeadgateError | None], None] | None = None
         self._engine: Engine | None = None
         self._line = Line()
@@ -151,15 +150,15 @@ class Database:
 
     @property
     def path(self) -> str | None:
-        """The file of a SQLite catalog."""
+        """The file of a SQLite catalog; None for PostgreSQL."""
         return self.url.database if self.dialect == "sqlite" else None
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Runs work on one consistent picture of the catalog."""
+        """Run work on one consistent state of the catalog."""
         return self._run(work, writing=False)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Runs work in one SQL transaction: all of it happens, or nothing."""
+        """Run work in one SQL transaction: all of it is committed, or nothing."""
         return self._run(work, writing=True)
 
     def close(self) -> None:
@@ -169,7 +168,7 @@ class Database:
 
     @contextmanager
     def raw(self) -> Iterator[Connection]:
-        """A connection without a transaction, for migrations and checks."""
+        """Open a connection without a transaction, for migrations and checks."""
         with self._translated(), self._connected().connect() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -230,7 +229,7 @@ class Database:
         return self._line.turn(patience_seconds=_BUSY_TIMEOUT_MS / 1000)
 
     def _connected(self) -> Engine:
-        # A connection must never cross a fork, nor a place in the line: the child has its own.
+        # Neither a connection nor a place in the line may cross a fork: the child has its own.
         if self._engine is not None and self._pid != os.getpid():
             self._engine.dispose(close=False)
             self._engine = None
@@ -271,7 +270,7 @@ class Database:
         except errors.HeadgateError:
             raise
         except IntegrityError as error:
-            # Two units inserted the same key at once: the later one looks again.
+            # Two units of work inserted the same key at once: the later one runs again.
             raise _Again from error
         except OverflowError as error:
             raise _too_large() from error
@@ -309,7 +308,7 @@ def _too_large() -> errors.Invalid:
 
 
 class _Again(Exception):
-    """The unit lost a race that doing it again resolves."""
+    """Raised if the unit of work lost a race that running it again resolves."""
 
 
 _REMEDIES = {
@@ -326,7 +325,7 @@ _REMEDIES = {
 
 
 def now(connection: Connection) -> Instant:
-    """The database's clock: the only one that leases and publications know."""
+    """Return the time of the database's clock, the only one for leases and publications."""
     return Instant(int(connection.execute(_NOW[connection.dialect.name]).scalar_one()))
 
 
@@ -340,7 +339,7 @@ def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A writer takes the lock at once: a reader that upgrades later could only fail.
+    # A writer takes the lock at once: a read transaction that upgrades later could only fail.
     immediate = connection.info.get("immediate", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
@@ -358,12 +357,12 @@ def _lost(error: DBAPIError) -> bool:
 
 
 def _session_ended(error: DBAPIError) -> bool:
-    """The server gave up on a session that did nothing while it held its locks."""
+    """Return whether the server ended a session that was idle while it held locks."""
     return getattr(error.orig, "sqlstate", None) == "25P03"
 
 
 def _reason(error: DBAPIError) -> str:
-    """What the database said, in one line."""
+    """Return the first line of the database's error message."""
     return str(error.orig).strip().splitlines()[0] if error.orig else str(error)
 
 
@@ -381,6 +380,6 @@ _LONGEST_SECONDS = 0.5
 
 
 def wait_seconds(losses: int) -> float:
-    """A random wait, longer after each loss: those who lost together do not meet again."""
+    """Return a random wait, longer after each loss, so that writers do not collide again."""
     longest: float = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2**losses)
     return random.uniform(0.2, 1) * longest

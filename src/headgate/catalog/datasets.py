@@ -1,4 +1,4 @@
-"""Verbs on datasets, namespaces and tags."""
+"""Datasets, namespaces and tags: creating, reading, changing and removing them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def create_dataset(
     owned: bool = True,
     operation: OperationKey | None = None,
 ) -> Dataset:
-    """Makes the namespace, the dataset and, where named, an empty root branch: one unit."""
+    """Create the namespace, the dataset and, if one is named, an empty root branch, atomically."""
     if branch is not None:
         check_branch_name(branch)
     return database.write(
@@ -87,9 +87,10 @@ def create_dataset_in(
 
 
 def ensure_namespace(connection: Connection, parts: tuple[str, ...]) -> bool:
-    """Makes a namespace and those above it, where they are missing; nobody drops them meanwhile.
+    """Create a namespace and its ancestors where they are missing.
 
-    Says whether it was this very call that made it.
+    Existing ones are locked, so that they are not dropped before this database transaction ends.
+    Return True if this call created the namespace itself.
     """
     made = False
     for depth in range(1, len(parts) + 1):
@@ -106,7 +107,7 @@ def ensure_namespace(connection: Connection, parts: tuple[str, ...]) -> bool:
 def create_namespace_in(
     connection: Connection, parts: tuple[str, ...], properties: Mapping[str, str]
 ) -> None:
-    """Makes a namespace with its properties, and those above it without any."""
+    """Create a namespace with properties, and its missing ancestors without properties."""
     if not ensure_namespace(connection, parts):
         raise errors.NamespaceExists(namespace=".".join(parts))
     _set_properties(connection, parts, properties)
@@ -115,7 +116,7 @@ def create_namespace_in(
 def find_namespace(
     connection: Connection, parts: tuple[str, ...], *, lock: bool = False
 ) -> dict[str, str] | None:
-    """The properties of a namespace; None where it does not exist."""
+    """Return the properties of a namespace; None if it does not exist."""
     query = select(namespaces.c.properties).where(namespaces.c.name == records.namespace_key(parts))
     text = connection.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     return dict(records.load(text)) if text is not None else None
@@ -128,7 +129,7 @@ def update_namespace_in(
     removals: Sequence[str],
     updates: Mapping[str, str],
 ) -> set[str]:
-    """Removes and sets properties, and says which were there to remove."""
+    """Remove and set properties; return the names of those that were removed."""
     known = find_namespace(connection, parts, lock=True)
     if known is None:
         raise errors.NamespaceNotFound(namespace=".".join(parts))
@@ -153,9 +154,9 @@ def list_namespaces(connection: Connection) -> list[tuple[str, ...]]:
 
 
 def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
-    """Removes a namespace that holds no dataset and no other namespace."""
+    """Drop a namespace; raise if it contains a dataset or another namespace."""
     shown = ".".join(parts)
-    # Locked before looking: whoever makes a dataset in it waits, and then makes it anew.
+    # Locked before the check: a writer that creates a dataset in it waits, and then recreates it.
     if find_namespace(connection, parts, lock=True) is None:
         raise errors.NamespaceNotFound(namespace=shown)
     below = [n for n in list_namespaces(connection) if n[: len(parts)] == parts and n != parts]
@@ -168,7 +169,7 @@ def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
 
 
 def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, actor: str) -> Tag:
-    """Pins a COMMITTED transaction of the dataset under a name; cleanup keeps it."""
+    """Pin a COMMITTED transaction of the dataset under a name; cleanup keeps it."""
     check_branch_name(name, what="tag")
 
     def work(connection: Connection) -> Tag:

@@ -1,7 +1,8 @@
-"""What the door sees under its locks, and what each change would do to it.
+"""State that the door reads under its locks, and the effects of each change on it.
 
-One small function per change: it checks what the change expects and notes the effects. Nothing
-here writes; `publish` writes all effects at once, or none when anything did not match.
+Each kind of change has one function, which checks the expectations of the change and records its
+effects in memory. Nothing here writes to the database: `publish` writes all effects at once, or
+none if an expectation does not match.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from headgate.model.nouns import Transaction, TransactionState, TransactionType,
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One line of the publication: what happened to a branch, and its view before and after."""
+    """One move of a publication: the change of a branch, and its view before and after."""
 
     branch: BranchState
     from_view: TransactionId | None
@@ -67,7 +68,7 @@ class Closed:
 
 @dataclass(kw_only=True)
 class Picture:
-    """The locked rows, and the effects noted so far."""
+    """The locked rows, and the effects recorded so far."""
 
     request: PublishRequest
     now: Instant
@@ -75,7 +76,7 @@ class Picture:
     transactions: dict[TransactionId, Transaction]
     dataset_names: dict[DatasetId, DatasetName]
     steps: Steps
-    # Units whose transactions are all being committed.
+    # Units of which this publication commits every OPEN transaction.
     units: list[UnitId] = field(default_factory=list)
     mismatches: list[errors.Mismatch] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
@@ -84,7 +85,7 @@ class Picture:
     aborted: list[TransactionId] = field(default_factory=list)
     created: list[CreateBranch] = field(default_factory=list)
     deleted: list[BranchState] = field(default_factory=list)
-    # (branch, view before, view after): what a reset or a replacement took off its branch.
+    # (branch, view before, view after) of each reset or replacement.
     taken_off: list[tuple[BranchId, TransactionId, TransactionId | None]] = field(
         default_factory=list
     )
@@ -107,7 +108,7 @@ class Picture:
 
 
 def look_at(picture: Picture, change: Change) -> None:
-    """Checks one change against the picture and notes what it does."""
+    """Check one change against the locked rows and record its effects."""
     rule: Callable[[Picture, Change], None] = _RULES[type(change)]  # type: ignore[assignment]
     rule(picture, change)
 
@@ -233,7 +234,7 @@ def _delete(picture: Picture, change: DeleteBranch) -> None:
     is_open = branch.head is not None and branch.head != branch.view
     shared = any(b.head == branch.head for b in picture.branches.values())
     if is_open and not shared and branch.head is not None:
-        # Nobody can ever commit it: its last branch is gone.
+        # Its last branch is deleted, so the transaction can never be committed.
         picture.aborted.append(branch.head)
 
 
@@ -252,7 +253,10 @@ def _expected(
     head: TransactionId | None,
     view: TransactionId | None,
 ) -> BranchState | None:
-    """The branch, if it exists by identity, is where it was expected, and is not OPEN."""
+    """Return the branch if it exists by id and has the expected head and view.
+
+    Record a mismatch and return None if not; raise if the branch has an OPEN transaction.
+    """
     branch = picture.branches.get(id)
     if branch is None:
         _missing(picture, id, expected=view)
@@ -269,7 +273,10 @@ def _expected(
 
 
 def _check_holder(picture: Picture, id: BranchId) -> None:
-    """Who adds a transaction opens one: where a holder's lease is over, it may be taken over."""
+    """Raise HolderExpired if the branch has an OPEN transaction whose lease has expired.
+
+    Adding a transaction opens one, so the writer may take over an expired holder.
+    """
     branch = picture.branches.get(id)
     if branch is None or branch.head is None or branch.head == branch.view:
         return
@@ -280,7 +287,10 @@ def _check_holder(picture: Picture, id: BranchId) -> None:
 
 
 def _past(picture: Picture, dataset: DatasetId, id: TransactionId) -> Transaction:
-    """A COMMITTED transaction of the dataset: all that a branch may show or build upon."""
+    """Return a COMMITTED transaction of the dataset, or raise.
+
+    Only such a transaction may be the view of a branch or the parent of a new transaction.
+    """
     found = picture.transactions.get(id)
     if found is None or found.dataset_id != dataset:
         raise errors.TransactionNotFound(transaction=id)
@@ -292,7 +302,7 @@ def _past(picture: Picture, dataset: DatasetId, id: TransactionId) -> Transactio
 def already_open(
     transaction: Transaction | None, branch: BranchState, now: Instant
 ) -> errors.OpenTransactionAlreadyExists:
-    """The refusal that names who holds the branch and for how long."""
+    """Return the error that names the holder of the branch and the rest of its lease."""
     until = (transaction.lease_until if transaction else None) or now
     return errors.OpenTransactionAlreadyExists(
         dataset=str(branch.dataset),

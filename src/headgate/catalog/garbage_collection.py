@@ -1,7 +1,8 @@
-"""Sweeping in SQL: which condemned objects may be deleted now, and by whom.
+"""Garbage collection in the catalog: condemning and sparing content, and claiming it for a sweep.
 
-The mark of an object outlives its bytes: a writer that saw them before, and publishes later, is
-refused by the door instead of showing a file that is not there.
+The door, `--at`, `reset` and adoption reject condemned content. The mark of an object outlives its
+bytes: the door then rejects a writer that saw the bytes before and publishes later, which would
+otherwise publish a file that does not exist.
 """
 
 from __future__ import annotations
@@ -39,17 +40,15 @@ from headgate.errors import CatalogUnavailable
 from headgate.model.ids import Instant, VersionId
 from headgate.model.nouns import DatasetKind, TransactionState
 
-# Condemning in SQL: what the door, `--at`, `reset` and adoption refuse from now on.
-
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VersionMark:
-    """What a mark found out about all versions."""
+    """Result of marking all versions."""
 
     condemn: tuple[VersionId, ...]
-    # Condemned, and needed again.
+    # Condemned, but needed again.
     spare: tuple[VersionId, ...]
     kept: Mapping[Reason, int]
     too_young: int
@@ -57,17 +56,17 @@ class VersionMark:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectMark:
-    """What the catalog knows about stored objects at one moment."""
+    """References of the catalog to stored objects, and its condemned objects, at one time."""
 
     # The trees of all versions that are not condemned.
     roots: frozenset[str]
     # The metadata files of all versions of tables that are not condemned.
     tables: frozenset[str]
-    # Locations that OPEN transactions have put to use.
+    # Locations that OPEN transactions use.
     working: frozenset[str]
     # Digests of bundles that a JobSpec names.
     bundles: frozenset[str]
-    # Location and moment of each condemned object, also of those swept since.
+    # Location and time of condemnation of each condemned object, including those swept since.
     condemned: Mapping[str, Instant]
 
 
@@ -75,7 +74,7 @@ class ObjectMark:
 
 
 def mark_versions(connection: Connection, keeping: Keeping, older_than: Instant) -> VersionMark:
-    """Sorts all versions: to condemn are those that nothing keeps and that are old enough."""
+    """Sort all versions; the ones to condemn are old enough, and no rule keeps them."""
     query = select(versions.c.id, versions.c.created_at, versions.c.condemned_at).execution_options(
         yield_per=PAGE_ROWS
     )
@@ -100,7 +99,7 @@ def mark_versions(connection: Connection, keeping: Keeping, older_than: Instant)
 def condemn_versions(
     database: Database, ids: Collection[VersionId], keeping: Keeping, at: Instant
 ) -> list[VersionId]:
-    """Condemns those that are still not needed; in short units, so that nobody waits for long."""
+    """Condemn the versions that are still not needed, in batches, so that writers wait briefly."""
     condemned: list[VersionId] = []
     for part in in_chunks(ids):
         condemned += database.write(partial(_condemn_versions, part=part, keeping=keeping, at=at))
@@ -122,7 +121,7 @@ def _condemn_versions(
 
 
 def spare_versions(database: Database, ids: Collection[VersionId]) -> None:
-    """Takes the mark off versions whose content is still there."""
+    """Remove the mark from versions whose content still exists."""
     for part in in_chunks(ids):
         _do(database, update(versions).where(versions.c.id.in_(part)).values(condemned_at=None))
 
@@ -130,7 +129,7 @@ def spare_versions(database: Database, ids: Collection[VersionId]) -> None:
 def locations_of(
     connection: Connection, ids: Collection[VersionId]
 ) -> dict[VersionId, tuple[DatasetKind, str]]:
-    """Of each version its kind, and the root of its content."""
+    """Return the kind of each version and the root of its content."""
     found: dict[VersionId, tuple[DatasetKind, str]] = {}
     for part in in_chunks(ids):
         query = (
@@ -148,7 +147,7 @@ def locations_of(
 def describe_versions(
     connection: Connection, ids: Collection[VersionId]
 ) -> Iterator[tuple[str, str]]:
-    """Of each version where it is from, and why nothing needs it."""
+    """Yield the origin of each version and the reason why it is not needed."""
     for part in in_chunks(ids):
         query = (
             select(
@@ -183,7 +182,7 @@ _UNSEEN = "no branch has shown it within the time to retain, and nothing else ne
 
 
 def mark_objects(connection: Connection, without: Collection[VersionId] = ()) -> ObjectMark:
-    """What must not be swept; versions that are about to be condemned are left out."""
+    """Return what must not be swept, leaving out the versions that are about to be condemned."""
     alive = (
         select(versions.c.id, versions.c.location, datasets.c.kind)
         .join(datasets, datasets.c.id == versions.c.dataset_id)
@@ -206,7 +205,7 @@ def mark_objects(connection: Connection, without: Collection[VersionId] = ()) ->
 
 
 def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
-    """The metadata files of the table versions that were published or staged since a moment."""
+    """Return the metadata files of table versions that were published or staged since a time."""
     query = (
         select(versions.c.location)
         .join(datasets, datasets.c.id == versions.c.dataset_id)
@@ -220,13 +219,16 @@ def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
 
 
 def bundles_named(connection: Connection) -> frozenset[str]:
-    """The digests of all bundles that a JobSpec, of any age, names."""
+    """Return the digests of all bundles that a JobSpec of any age names."""
     texts = connection.execute(select(jobspecs.c.body)).scalars()
     return frozenset(word for word in words_of(texts) if _DIGEST.match(word))
 
 
 def condemn_objects(database: Database, sizes: Mapping[str, int], at: Instant) -> list[str]:
-    """From now on the door refuses these locations, but for those that came into use."""
+    """Condemn locations, so that the door rejects them; return those condemned.
+
+    Locations that came into use meanwhile are left out.
+    """
     condemned: list[str] = []
     for part in in_chunks(sizes):
         condemned += database.write(partial(_condemn_objects, part=part, sizes=sizes, at=at))
@@ -236,7 +238,8 @@ def condemn_objects(database: Database, sizes: Mapping[str, int], at: Instant) -
 def _condemn_objects(
     connection: Connection, part: Sequence[str], sizes: Mapping[str, int], at: Instant
 ) -> list[str]:
-    # Whatever is being published or staged is over by then, or comes to see these rows.
+    # A concurrent publication or staging either ends before these locks are granted, or sees the
+    # rows inserted here.
     lock_counter(connection)
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE working_objects IN SHARE MODE"))
@@ -251,7 +254,7 @@ def _condemn_objects(
 
 
 def spare_objects(database: Database, locations: Collection[str]) -> None:
-    """Takes the mark off these objects: their bytes are there, and somebody needs them."""
+    """Remove the mark from objects whose bytes still exist and are needed again."""
     for part in in_chunks(locations):
         _do(
             database,
@@ -260,7 +263,7 @@ def spare_objects(database: Database, locations: Collection[str]) -> None:
 
 
 def find_condemned(connection: Connection, locations: Iterable[str]) -> set[str]:
-    """Which of these objects are condemned."""
+    """Return those of the objects that are condemned."""
     found: set[str] = set()
     for part in in_chunks(locations):
         query = select(condemned_objects.c.location).where(condemned_objects.c.location.in_(part))
@@ -272,15 +275,17 @@ def _do(database: Database, statement: Executable) -> None:
     database.write(lambda connection: connection.execute(statement))
 
 
-# Any fixed number: it names the sweep among PostgreSQL's advisory locks.
+# --- sweep ----------------------------------------------------------------------------------
+
+# Any fixed number: the key of the PostgreSQL advisory lock for the sweep.
 _POSTGRES_LOCK = 4_817_220_265
 _POLL_SECONDS = 0.01
 
 
 def claim_objects(database: Database, due: Mapping[str, Instant], at: Instant) -> list[str]:
-    """Of the objects due, those still condemned as they were; their marks begin anew.
+    """Return the due objects whose marks are unchanged, and set their marks to `at`.
 
-    To be called, and the bytes deleted, while sweeping alone.
+    Call this, and delete the bytes, inside `sweeping_alone`.
     """
     return database.write(partial(_claim, due=due, at=at))
 
@@ -304,14 +309,17 @@ def _claim(connection: Connection, due: Mapping[str, Instant], at: Instant) -> l
 
 
 def _bundles_needed(connection: Connection, locations: Iterable[str]) -> set[str]:
-    """Bundles pass no door: that no JobSpec names one is seen once more, just before."""
+    """Return bundles that a JobSpec names.
+
+    Bundles do not pass the door, so this is checked again just before the sweep deletes them.
+    """
     bundles = [place for place in locations if place.endswith(".zip")]
     named = bundles_named(connection) if bundles else frozenset()
     return {place for place in bundles if PurePosixPath(place).stem in named}
 
 
 def forget_objects(database: Database, gone: Mapping[str, Instant]) -> None:
-    """Drops the marks of objects that were swept long ago and not condemned since."""
+    """Delete the marks of objects that were swept long ago and not condemned since."""
 
     def work(connection: Connection) -> None:
         for place, since in gone.items():
@@ -328,9 +336,9 @@ def forget_objects(database: Database, gone: Mapping[str, Instant]) -> None:
 
 @contextmanager
 def sweeping_alone(database: Database, *, wait_seconds: float = 30.0) -> Iterator[None]:
-    """Nobody else deletes condemned bytes, or takes them back, within the block.
+    """Hold the sweep lock: no other process deletes or spares condemned bytes within the block.
 
-    The lock ends with its process, however that ends.
+    The lock is released when its process ends, however it ends.
     """
     with _lock(database) as try_lock:
         deadline = time.monotonic() + wait_seconds
@@ -345,7 +353,7 @@ def sweeping_alone(database: Database, *, wait_seconds: float = 30.0) -> Iterato
 
 @contextmanager
 def _lock(database: Database) -> Iterator[Callable[[], bool]]:
-    """A way to try for the lock, which is given back at the end of the block."""
+    """Yield a function that tries to acquire the lock; release the lock after the block."""
     if database.path is not None:
         with _lock_file(database) as file:
             yield partial(_try_file, file)
@@ -360,7 +368,7 @@ def _lock(database: Database) -> Iterator[Callable[[], bool]]:
 
 
 def _lock_file(database: Database) -> IO[str]:
-    """Beside the catalog: SQLite's own file must not be opened by anybody else."""
+    """Open a lock file beside the catalog: only SQLite itself may open its database file."""
     try:
         return Path(f"{database.path}.sweeping").open("a")
     except OSError as error:

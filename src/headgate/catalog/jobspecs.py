@@ -1,4 +1,4 @@
-"""Published JobSpecs: which logic makes a dataset, per branch name."""
+"""Published JobSpecs: the logic that produces each dataset, per branch name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headgate.errors import Conflict
 from headgate.model.ids import Instant, JobSpecId, mint_jobspec
 from headgate.model.names import parse_dataset_name
 
-# Any fixed number: it names the publishing of JobSpecs among PostgreSQL's advisory locks.
+# Any fixed number: the key of the PostgreSQL advisory lock for publishing JobSpecs.
 _POSTGRES_LOCK = 4_817_220_266
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedJobSpec:
-    """A JobSpec as it was published, or the mark that a dataset's JobSpec was removed there."""
+    """A published JobSpec, or the mark that a dataset's JobSpec was removed on the branch name."""
 
     id: JobSpecId
     branch: str
@@ -44,10 +44,10 @@ def publish_jobspecs(
     actor: str,
     specs: Sequence[Mapping[str, Any]],
 ) -> tuple[list[PublishedJobSpec], list[str]]:
-    """Replaces what a repository published on a branch name; what is gone gets a removed mark.
+    """Replace the JobSpecs of a repository on a branch name; mark missing ones as removed.
 
-    Each spec has `outputs`, a list of dataset names. Returns what is now published and the
-    datasets that were marked.
+    Each spec has `outputs`, a list of dataset names. Return the JobSpecs that are now published
+    and the datasets that were marked.
     """
 
     def work(connection: Connection) -> tuple[list[PublishedJobSpec], list[str]]:
@@ -83,7 +83,7 @@ def publish_jobspecs(
 
 
 def _one_at_a_time(connection: Connection) -> None:
-    """Two repositories that publish at once must not both find that a dataset is nobody's."""
+    """Serialize publishing: two repositories must not both find a dataset without an owner."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _POSTGRES_LOCK})
 
@@ -110,7 +110,7 @@ def _write(
 
 
 def _check_owner(connection: Connection, outputs: Iterable[str], repository: str) -> None:
-    """One repository owns a dataset: a second publisher is refused, naming the first."""
+    """Raise if another repository owns an output; record this repository as the owner."""
     for name in sorted(outputs):
         parsed = parse_dataset_name(name)
         here = (
@@ -153,7 +153,7 @@ def _published_here(connection: Connection, branch: str, repository: str) -> set
 def load_jobspecs(
     connection: Connection, *, branch: str | None = None, dataset: str | None = None
 ) -> list[PublishedJobSpec]:
-    """What is published now, marks included."""
+    """Return the JobSpecs published now, removed marks included."""
     current = select(jobspec_outputs.c.jobspec_id)
     if branch is not None:
         current = current.where(jobspec_outputs.c.branch == branch)
@@ -164,7 +164,7 @@ def load_jobspecs(
 
 
 def datasets_with_jobspec(connection: Connection, branch: str) -> set[str]:
-    """Every dataset that a JobSpec published on this branch name makes now; marks do not count."""
+    """Return the datasets that JobSpecs on this branch name produce; removed marks do not count."""
     query = (
         select(jobspec_outputs.c.dataset)
         .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
@@ -175,13 +175,13 @@ def datasets_with_jobspec(connection: Connection, branch: str) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pointer:
-    """Which JobSpec a branch name has for a dataset; one that is a mark has no logic."""
+    """The JobSpec that a branch name has for a dataset; a removed mark has no logic."""
 
     dataset: str
     branch: str
     jobspec: JobSpecId
     removed: bool
-    # What was published, as it is stored: a graph comes to few of all there are.
+    # The stored JSON, parsed on demand: a graph reaches only a few of all pointers.
     text: str
 
     def body(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Pointer:
 
 
 def find_pointers(connection: Connection, chain: Sequence[str]) -> list[Pointer]:
-    """What each branch of a chain has published."""
+    """Return the pointers of every branch name of a chain."""
     query = (
         select(
             jobspec_outputs.c.dataset,

@@ -1,4 +1,4 @@
-"""Reading the past: histories, publications, events, and what a branch showed at a moment."""
+"""Queries over the past: histories, publications, earlier views, events and recoveries."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from headgate.model.nouns import (
     Transaction,
 )
 
-# Most readers stop after a few steps; those who go on are given more at a time.
+# Most readers stop after a few steps; a longer walk reads larger pages.
 _FIRST_PAGE = 16
 _PAGE = 256
 
 
 def _ancestors() -> Select[str]:
-    """A transaction and those before it, newest first, so many steps back."""
+    """Build the query for a transaction and its ancestors, newest first, up to `steps` of them."""
     here = (
         select(transactions.c.id, transactions.c.parent_id, literal(1).label("step"))
         .where(transactions.c.id == bindparam("newest"))
@@ -58,7 +58,7 @@ _ANCESTORS = _ancestors()
 
 
 def walk_history(connection: Connection, branch: Branch) -> Iterator[Transaction]:
-    """The transactions of a branch, newest first: its head, then each one's parent."""
+    """Yield the transactions of a branch, newest first: its head, then each parent in turn."""
     here, page = branch.head, _FIRST_PAGE
     while here is not None:
         walked = connection.execute(_ANCESTORS, {"newest": here, "steps": page}).scalars()
@@ -72,7 +72,7 @@ def walk_history(connection: Connection, branch: Branch) -> Iterator[Transaction
 def list_history(
     connection: Connection, branch: Branch, *, aborted: bool = False, limit: int | None = None
 ) -> list[Transaction]:
-    """The history of a branch; with those that were aborted on it, if asked."""
+    """Return the history of a branch; `aborted` adds the transactions that were aborted on it."""
     chain: list[Transaction] = []
     for transaction in walk_history(connection, branch):
         chain.append(transaction)
@@ -97,7 +97,7 @@ def list_publications(
     limit: int = 50,
     before: int | None = None,
 ) -> list[Publication]:
-    """Publications, newest first; those before a number, where one is given."""
+    """Return publications, newest first; with `before`, only those with a lower number."""
     query = select(publications).order_by(publications.c.number.desc()).limit(limit)
     if before is not None:
         query = query.where(publications.c.number < before)
@@ -106,7 +106,7 @@ def list_publications(
         if before is not None:
             involved = involved.where(moves.c.publication < before)
         if actor is None and kind is None:
-            # From the newest end of an index, so that only what is shown is read.
+            # Read from the newest end of an index, so that the cost depends on `limit` only.
             involved = involved.order_by(moves.c.publication.desc()).limit(limit)
         query = query.where(publications.c.number.in_(involved))
     if actor is not None:
@@ -141,7 +141,7 @@ def load_publication(connection: Connection, number: int) -> Publication | None:
 def view_at(
     connection: Connection, dataset: DatasetId, branch: str, publication: int
 ) -> TransactionId | None:
-    """What a branch of that name showed just after a publication."""
+    """Return the view that the branch of this name had just after a publication."""
     row = connection.execute(
         select(moves.c.to_id)
         .where(
@@ -160,7 +160,7 @@ def newest_publication(connection: Connection) -> PublicationNumber:
 
 
 def publication_at(connection: Connection, moment: Instant) -> PublicationNumber:
-    """The newest publication at or before a moment; 0 where there was none."""
+    """Return the number of the newest publication at or before a time; 0 if there is none."""
     number = connection.execute(
         select(publications.c.number)
         .where(publications.c.at <= moment)
@@ -180,7 +180,7 @@ def list_events(
     limit: int = 50,
     skip: int = 0,
 ) -> list[dict[str, Any]]:
-    """What was recorded and is no publication, newest first."""
+    """Return recorded events, newest first; publications are not events."""
     query = (
         select(events, datasets.c.namespace, datasets.c.name.label("dataset_name"))
         .outerjoin(datasets, datasets.c.id == events.c.dataset_id)
@@ -218,7 +218,7 @@ def list_recoveries(
     limit: int = 50,
     skip: int = 0,
 ) -> list[dict[str, Any]]:
-    """The audit of recovery, newest first; `actor` is the one whose work was settled."""
+    """Return the audit log of recovery, newest first; `actor` is the actor of the settled work."""
     query = (
         select(recoveries)
         .order_by(recoveries.c.at.desc(), recoveries.c.id.desc())

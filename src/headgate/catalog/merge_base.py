@@ -1,4 +1,4 @@
-"""What happened to a dataset between two transactions, and what a build's retyping needs."""
+"""Merge bases, spans of a dataset's history, and changes of the type of OPEN transactions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from headgate.model.ancestry import common_ancestor, is_in_history
 from headgate.model.ids import ContentId, TransactionId
 from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType
 
-# Where two histories of a dataset parted, merges between them included.
-
-# A transaction that merged another branch says here which transaction of it.
+# The provenance of a merge names, under this key, the transaction of the other branch.
 MERGED = "merged"
 _LOOKED_AT = 100
 
@@ -26,7 +24,7 @@ _LOOKED_AT = 100
 def find_merge_base(
     connection: Connection, source: Transaction, target: Transaction
 ) -> Transaction | None:
-    """The newest state that both sides contain: where they forked, or what was merged since."""
+    """Return the newest state that both sides contain: the fork, or what was merged since."""
     steps = records.Steps(connection)
     fork = common_ancestor(steps(source.id), steps(target.id), steps)
     for merge in _merges(connection, source):
@@ -44,7 +42,7 @@ def find_merge_base(
 
 
 def _merges(connection: Connection, of: Transaction) -> list[Transaction]:
-    """Merges on any branch of the dataset, newest first."""
+    """Return merges on any branch of the dataset, newest first."""
     query = (
         select(transactions.c.id)
         .where(
@@ -60,6 +58,8 @@ def _merges(connection: Connection, of: Transaction) -> list[Transaction]:
     return [found[id] for id in ids if MERGED in found[id].provenance]
 
 
+# Spans of a history
+
 _FIELDS = ("id", "parent_id", "depth", "type", "version_id")
 _start = (
     select(*(transactions.c[name] for name in _FIELDS))
@@ -72,7 +72,7 @@ _span = _start.union_all(
     .join_from(_start, _above, _above.c.id == _start.c.parent_id)
     .where(_start.c.depth > bindparam("the_depth"))
 )
-# One further than the first step: its content is what that step changed, or did not.
+# Starts one before the first step: that transaction has the content from before the step.
 _SPAN = (
     select(_span.c.id, _span.c.depth, _span.c.type, versions.c.content_id)
     .outerjoin(versions, versions.c.id == _span.c.version_id)
@@ -82,7 +82,7 @@ _SPAN = (
 
 @dataclass(frozen=True, kw_only=True)
 class SpanStep:
-    """One transaction between two others; the content before it is its parent's."""
+    """One transaction of a span; `before` is the content of its parent."""
 
     transaction: TransactionId
     depth: int
@@ -94,7 +94,10 @@ class SpanStep:
 def find_span(
     connection: Connection, last: TransactionId, head: TransactionId
 ) -> list[SpanStep] | None:
-    """The steps from `last` to `head`, oldest first; None if it is not in the head's history."""
+    """Return the steps after `last` up to `head`, oldest first.
+
+    Return None if `last` is not in the history of `head`.
+    """
     steps = records.Steps(connection)
     depth = steps(last).depth
     steps.prepare_walk(head, depth)
@@ -120,7 +123,7 @@ def retype_transactions(
     *,
     attempt: AttemptRef,
 ) -> None:
-    """Gives an attempt's OPEN transactions another type; they start again from its base."""
+    """Change the type of an attempt's OPEN transactions; each restarts from its base."""
 
     def work(connection: Connection) -> None:
         records.lock_attempt(connection, attempt)

@@ -1,7 +1,7 @@
-"""Numbered migrations: from any older schema to the one this release knows.
+"""Numbered migrations, from any older schema to the schema of this release.
 
-SQLite migrates when it is opened, under an exclusive lock and after a backup; PostgreSQL only by
-`headgate migrate`, because others may be using it.
+A SQLite catalog is migrated when it is opened, under an exclusive lock and after a backup. A
+PostgreSQL catalog is migrated only by `headgate migrate`, because other processes may use it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headgate.catalog.migrations import MIGRATIONS
 from headgate.errors import CatalogBroken, HeadgateError, StoreTooNew, StoreTooOld
 
 NEWEST = len(MIGRATIONS)
-# Any fixed number: it names Headgate's migration lock among PostgreSQL's advisory locks.
+# Any fixed number: it identifies Headgate's migration lock among PostgreSQL's advisory locks.
 _POSTGRES_LOCK = 4_817_220_264
 
 
 def find_version(connection: Connection) -> int:
-    """The schema version of a catalog; 0 for an empty database."""
+    """Return the schema version of a catalog; 0 for an empty database."""
     names = set(inspect(connection).get_table_names())
     if not names:
         return 0
@@ -38,11 +38,14 @@ def find_version(connection: Connection) -> int:
 
 
 def ensure_schema(database: Database, *, create: bool = False) -> None:
-    """Opens only a catalog this release can use: migrates SQLite, refuses everything else."""
+    """Migrate an older SQLite catalog; raise for any other catalog without this release's schema.
+
+    With `create`, an empty database and an older PostgreSQL catalog are migrated too.
+    """
     try:
         _ensure(database, create=create)
     except HeadgateError:
-        # Who is refused has nothing to close: no connection is left behind.
+        # After an error the caller has nothing to close, so no connection may stay open.
         database.close()
         raise
 
@@ -66,7 +69,7 @@ def _ensure(database: Database, *, create: bool) -> None:
 
 
 def migrate(database: Database, *, to: int = NEWEST) -> tuple[int, int]:
-    """Applies what is missing, one migration per SQL transaction; returns (from, to)."""
+    """Apply missing migrations, one per SQL transaction; return the versions (from, to)."""
     with database.raw() as connection:
         before = find_version(connection)
     if before > NEWEST:
@@ -81,7 +84,7 @@ def migrate(database: Database, *, to: int = NEWEST) -> tuple[int, int]:
 def _apply(connection: Connection, number: int) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _POSTGRES_LOCK})
-    # Somebody else may have come first: look again, now that we hold the lock.
+    # Read under the lock: another process may have applied it first.
     if find_version(connection) >= number:
         return
     for statement in MIGRATIONS[number - 1]:
@@ -94,7 +97,7 @@ def _apply(connection: Connection, number: int) -> None:
 
 
 def _back_up(path: Path, version: int) -> Path:
-    """A consistent copy beside the catalog, made by SQLite itself."""
+    """Write a consistent copy beside the catalog, by SQLite's own backup; return its path."""
     target = path.with_name(f"{path.name}.before-v{version + 1}")
     source = sqlite3.connect(path)
     try:

@@ -1,12 +1,11 @@
-"""The migrations of the catalog's schema, oldest first; each is a tuple of SQL statements.
+"""Migrations of the catalog's schema, oldest first; each is a tuple of SQL statements.
 
-A landed migration never changes. `tests/contract/test_catalog_schema.py` compares what they add up
-to with the tables in `schema.py`.
+A merged migration never changes. `tests/contract/test_catalog_schema.py` compares the result of
+all migrations with the tables in `schema.py`.
 """
 
 from __future__ import annotations
 
-# The first schema of the catalog.
 _FIRST_SCHEMA = (
     """
 CREATE TABLE attempts (
@@ -384,7 +383,7 @@ CREATE INDEX transactions_open ON transactions (lease_until) WHERE state = 'OPEN
     "INSERT INTO log_counter (id, number, last_at) VALUES (1, 0, 0)",
 )
 
-# Bearer tokens for those who reach a store through a server.
+# Bearer tokens for the clients of a server.
 _TOKENS = (
     """
 CREATE TABLE tokens (
@@ -403,14 +402,14 @@ CREATE TABLE tokens (
     """,
 )
 
-# Indexes by which the log is read from its newest end, whatever it is filtered by.
+# Indexes for reading the log from its newest end, under any filter.
 _LOG_FILTERS = (
     "CREATE INDEX publications_by_kind ON publications (kind, number)",
     "CREATE INDEX moves_by_dataset ON moves (dataset_id, publication)",
     "CREATE INDEX moves_by_name ON moves (branch_name, publication)",
 )
 
-# Tickets: how writers who keep losing a branch wait for it in order.
+# Tickets: the write queue of a branch, for writers that keep losing races.
 _TICKETS = (
     """
 CREATE TABLE tickets (
@@ -424,7 +423,7 @@ CREATE TABLE tickets (
     "CREATE INDEX tickets_by_branch ON tickets (branch_id, taken_at)",
 )
 
-# Who published what outside the catalog: the ledger of workspaces that other systems keep.
+# Ledger of the publications of workspaces that other systems store.
 _WORKSPACE_PUBLICATIONS = (
     """
 CREATE TABLE workspace_publications (
@@ -441,7 +440,7 @@ CREATE TABLE workspace_publications (
     """,
 )
 
-# Branches are made for units too: what an ended one left unused is found quickly.
+# Branches are made for units too: the index finds those that an ended unit left unused.
 _BRANCHES_MADE_FOR_WORK = (
     "ALTER TABLE branches RENAME COLUMN build_id TO made_for",
     """

@@ -1,4 +1,8 @@
-"""Operations: what makes a repeated request give the first answer again."""
+"""Operations: receipts by idempotency key.
+
+A repeated request returns the receipt of the first one. Work in progress is recorded for status
+queries only.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ from headgate.model.ids import Instant, OperationId, PublicationNumber
 T = TypeVar("T")
 
 _KEPT_US = 30 * 24 * 3600 * 1_000_000
-# Who works on a key gives a sign of life four times as often.
+# The process that works on a key renews it four times as often.
 _SILENT_US = 60 * 1_000_000
-# Built once: making a statement costs more than running it.
+# Built once: constructing a statement costs more than running it.
 _BY_KEY = select(operations).where(
     operations.c.principal == bindparam("the_principal"),
     operations.c.kind == bindparam("the_kind"),
@@ -47,10 +51,10 @@ _OUTCOME = (
 
 
 def do_once(database: Database, key: OperationKey | None, act: Callable[[], T]) -> T | Receipt:
-    """Acts, or gives the receipt of the same request, whatever the branches look like by now.
+    """Run `act`, or return the recorded receipt of the same request.
 
-    The door looks at the key too, but only after the request was prepared; a repeated one often
-    cannot be prepared any more: the branch exists already, or is gone.
+    The door checks the key too, but only after the request was prepared. A repeated request often
+    cannot be prepared again: the branch exists already, or is gone.
     """
     if key is None:
         return act()
@@ -60,7 +64,7 @@ def do_once(database: Database, key: OperationKey | None, act: Callable[[], T]) 
     try:
         return act()
     except HeadgateError:
-        # The same request may have come first while this one was being prepared.
+        # The same request may have been published while this one was being prepared.
         recorded = database.read(lambda connection: find_by_key(connection, key))
         if recorded is None:
             raise
@@ -70,7 +74,7 @@ def do_once(database: Database, key: OperationKey | None, act: Callable[[], T]) 
 def claim_operation(
     connection: Connection, operation: OperationId, key: OperationKey
 ) -> Receipt | None:
-    """Takes the key for this operation, or gives the receipt of the one that had it first.
+    """Claim the key for this operation, or return the receipt of the operation that has it.
 
     A second request with the same key waits here for the first one to end.
     """
@@ -84,12 +88,12 @@ def claim_operation(
 
 
 def find_by_key(connection: Connection, key: OperationKey) -> Receipt | None:
-    """The receipt recorded under a key; a different request under it is refused."""
+    """Return the receipt recorded under a key; raise if it belongs to a different request."""
     return _recorded(_find_row(connection, key), key)
 
 
 def begin_operation(connection: Connection, operation: OperationId, key: OperationKey) -> None:
-    """Notes that work on a key is under way, for those who ask; it reserves nothing."""
+    """Record that work on a key is in progress, for status queries; this reserves nothing."""
     if _find_row(connection, key) is not None:
         renew_operation(connection, key)
     else:
@@ -97,13 +101,13 @@ def begin_operation(connection: Connection, operation: OperationId, key: Operati
 
 
 def renew_operation(connection: Connection, key: OperationKey) -> None:
-    """A sign of life of who works on a key: without one, nobody is taken to work on it."""
+    """Renew the record of work on a key; without renewal it no longer counts as in progress."""
     renewed = update(operations).where(*_unfinished(key)).values(at=now(connection))
     connection.execute(renewed)
 
 
 def forget_operation(connection: Connection, key: OperationKey) -> None:
-    """Work on a key ended without an outcome: nobody who asks need wait for one."""
+    """Delete the record of work that ended without an outcome, so that no client waits for one."""
     connection.execute(delete(operations).where(*_unfinished(key)))
 
 
@@ -128,13 +132,13 @@ def record_outcome(
 def find_operations(
     connection: Connection, key: str, *, branch: str | None = None, kind: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every operation known under a key: `{"operation", "state", "publication", …}`."""
+    """Return every operation recorded under a key: `{"operation", "state", "publication", …}`."""
     silent_since = now(connection) - _SILENT_US
 
     def state(row: RowMapping) -> str:
         if row["state"] == "done":
             return "committed"
-        # Whoever began it is gone, or was stopped; should it wake up, the door still decides.
+        # Its process has ended or is suspended; if it resumes, the door still decides.
         return "in_progress" if row["at"] >= silent_since else "not_committed"
 
     query = select(operations).where(operations.c.key == key).order_by(operations.c.at)
@@ -155,7 +159,7 @@ def find_operations(
 
 
 def find_receipt(connection: Connection, operation: OperationId) -> Receipt | None:
-    """The receipt of an operation that was published, by its id."""
+    """Return the receipt of a published operation by its id; None if it was not published."""
     row = (
         connection.execute(select(publications).where(publications.c.operation_id == operation))
         .mappings()
@@ -175,7 +179,7 @@ def find_receipt(connection: Connection, operation: OperationId) -> Receipt | No
 
 
 def forget_old_operations(connection: Connection) -> int:
-    """Operations are kept for 30 days."""
+    """Delete operations older than 30 days; return their number."""
     result = connection.execute(
         delete(operations).where(operations.c.at < now(connection) - _KEPT_US)
     )

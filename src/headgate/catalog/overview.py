@@ -1,4 +1,4 @@
-"""How much there is of everything that an operator watches, in one reading of the catalog."""
+"""Summaries for lists, pages and monitoring: datasets, branch names and counts."""
 
 from __future__ import annotations
 
@@ -41,17 +41,15 @@ from headgate.model.ids import DatasetId, Instant, PublicationNumber, Transactio
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Dataset, TransactionState
 
-# What people leaf through: datasets and publications a page at a time.
-#
-# The cost of each follows what is shown: pages go on where the last one ended.
+# Pages of datasets. The cost of a page depends on its size: it starts where the last one ended.
 
-# Of more branches than these only their number is told.
+# A dataset with more branches than this is listed with their count only.
 _NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastMove:
-    """The newest publication that concerned something."""
+    """The newest publication that moved a branch of a dataset."""
 
     publication: PublicationNumber
     at: Instant
@@ -61,11 +59,11 @@ class LastMove:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetLine:
-    """A dataset as a list shows it; `blue` where the primary branch has a JobSpec for it."""
+    """A dataset in a list; `blue` if the primary branch has a JobSpec that produces it."""
 
     dataset: Dataset
     branch_count: int
-    # Empty where they are too many to be named.
+    # Empty if there are too many to list.
     branches: tuple[str, ...]
     last: LastMove | None
     blue: bool
@@ -84,7 +82,7 @@ def list_dataset_lines(
     after: DatasetName | None = None,
     limit: int = 50,
 ) -> list[DatasetLine]:
-    """Datasets whose name contains the text, by name, from behind `after` on."""
+    """Return datasets whose name contains `search`, in order of name, starting after `after`."""
     query = DATASETS.where(*_matches_dataset(search)).order_by(
         datasets.c.namespace, datasets.c.name
     )
@@ -110,7 +108,7 @@ def list_dataset_lines(
 
 
 def last_moves(connection: Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, LastMove]:
-    """The newest publication that moved a branch of each dataset."""
+    """Return the newest publication that moved a branch of each dataset."""
     newest = (
         select(moves.c.dataset_id, func.max(moves.c.publication).label("number"))
         .where(moves.c.dataset_id.in_(ids))
@@ -132,7 +130,7 @@ def last_moves(connection: Connection, ids: Sequence[DatasetId]) -> dict[Dataset
 
 
 def made_on(connection: Connection, branch: str, names: Sequence[DatasetName]) -> set[DatasetName]:
-    """Those of the datasets that a JobSpec published on this branch name makes."""
+    """Return those of the datasets that a JobSpec published on this branch name produces."""
     texts = {str(name): name for name in names}
     query = (
         select(jobspec_outputs.c.dataset)
@@ -180,7 +178,7 @@ def _branch_names(connection: Connection, ids: Sequence[DatasetId]) -> dict[Data
     return found
 
 
-# Branches by name, over all datasets: how each stands to the branch that it was made off.
+# Branch names over all datasets, compared with their parent branches
 
 _parents = branches.alias("parent_branches")
 _ours = transactions.alias("our_views")
@@ -191,7 +189,7 @@ _their_versions = versions.alias("their_versions")
 _DIFFERS: ColumnElement[bool] = func.coalesce(_our_versions.c.content_id, "") != func.coalesce(
     _their_versions.c.content_id, ""
 )
-# The parent was published on after this branch was, and shows something else: it has moved on.
+# The content differs and the view of the parent was published after the view of this branch.
 _BEHIND: ColumnElement[bool] = and_(
     _DIFFERS, func.coalesce(_theirs.c.publication, 0) > func.coalesce(_ours.c.publication, 0)
 )
@@ -199,15 +197,16 @@ _BEHIND: ColumnElement[bool] = and_(
 
 @dataclass(frozen=True, kw_only=True)
 class BranchNameLine:
-    """A branch name: on how many datasets, off which parent, and how it stands to that."""
+    """A branch name over all datasets: its datasets, its parent and its differences from that."""
 
     name: str
-    # The name that most of its branches have as their parent; None: most are roots.
+    # The most frequent parent of its branches; None if most have no parent (root branches).
     parent: str | None
-    # Other names that some of its branches have as their parent.
+    # Other parents that some of its branches have.
     other_parents: tuple[str, ...]
     dataset_count: int
-    # Datasets on which it shows other content than its parent, and on which that moved on since.
+    # Datasets on which its content differs from its parent's; `behind` counts those of them on
+    # which the parent was published later.
     ahead: int
     behind: int
     open: int
@@ -217,7 +216,7 @@ class BranchNameLine:
 
 @dataclass(frozen=True, kw_only=True)
 class DifferingDataset:
-    """A dataset on which a branch shows other content than its parent."""
+    """A dataset on which the content of a branch differs from that of its parent."""
 
     dataset: DatasetName
     kind: str
@@ -237,7 +236,7 @@ def count_branch_names(connection: Connection, search: str = "") -> int:
 def list_branch_names(
     connection: Connection, *, search: str = "", after: str | None = None, limit: int = 100
 ) -> list[BranchNameLine]:
-    """Names in their order, from behind `after` on, each with what all its branches add up to."""
+    """Return branch names in order, starting after `after`, each summed over its branches."""
     wanted = select(branches.c.name).where(*_matches_branch_name(search)).group_by(branches.c.name)
     if after is not None:
         wanted = wanted.where(branches.c.name > after)
@@ -252,7 +251,7 @@ def load_branch_name(connection: Connection, name: str) -> BranchNameLine | None
 def list_differing_datasets(
     connection: Connection, name: str, *, after: DatasetName | None = None, limit: int = 50
 ) -> list[DifferingDataset]:
-    """Datasets on which a branch of this name shows other content than its parent."""
+    """Return datasets on which the content of the branch differs from that of its parent."""
     query = (
         _compared(
             select(
@@ -292,7 +291,7 @@ def list_differing_datasets(
 
 
 def _compared(query: Select[Any]) -> Select[Any]:
-    """From branches, with their parents and what both show."""
+    """Join branches with their parents, and both with their views and versions."""
     return (
         query.select_from(branches)
         .outerjoin(_parents, _parents.c.id == branches.c.parent_id)
@@ -380,7 +379,7 @@ class CatalogFigures:
 
 
 def read_figures(connection: Connection) -> CatalogFigures:
-    """Counts by index or of small tables: reading them is no burden, however often it is done."""
+    """Return counts from indexes and small tables; frequent reads cost little."""
     is_open = transactions.c.state == TransactionState.OPEN
     return CatalogFigures(
         publications=int(connection.execute(select(log_counter.c.number)).scalar() or 0),

@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL catalog: how patient they are, and when they are over."""
+"""Connections to a PostgreSQL catalog: pool, timeouts and detection of broken sockets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from psycopg import Connection, OperationalError
 from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, Engine, create_engine, event
 
-# A paused process, or one whose machine is gone, must not hold its locks for ever: the server
-# ends its session, which undoes an unfinished unit of work, and the others go on.
+# A paused process, or one whose machine is lost, must not hold its locks forever: the server ends
+# its session, which rolls back an unfinished unit of work and lets other processes continue.
 _SETTINGS = {
     "connect_timeout": 10,
     "prepare_threshold": 2,
@@ -22,11 +22,11 @@ _IDLE_TIMEOUT_MS = 60_000
 
 
 class SureConnection(Connection[Any]):
-    """One that is closed as soon as nobody will answer on it.
+    """A connection that closes itself as soon as the server can no longer answer on it.
 
-    When the socket breaks at a bad moment, psycopg raises and still calls the connection open, in
-    the midst of a command. Whoever tidies up after the error, or asks whether it still lives,
-    would then fail over that, and the first error would be lost.
+    If the socket breaks during a command, psycopg raises but still reports the connection as open,
+    with the command active. A rollback or a liveness check after the error would then fail in turn
+    and hide the first error.
     """
 
     def wait(self, *arguments: Any, **named: Any) -> Any:
@@ -39,7 +39,7 @@ class SureConnection(Connection[Any]):
 
 
 def postgres_engine(url: URL, *, lock_timeout_ms: int, kept: int, most: int) -> Engine:
-    """Keeps some connections, and opens more while they are needed."""
+    """Create an engine that keeps `kept` connections and opens up to `most` while needed."""
     options = (
         f"-c lock_timeout={lock_timeout_ms} "
         f"-c idle_in_transaction_session_timeout={_IDLE_TIMEOUT_MS}"
@@ -51,7 +51,7 @@ def postgres_engine(url: URL, *, lock_timeout_ms: int, kept: int, most: int) -> 
         max_overflow=most - kept,
         pool_pre_ping=True,
         isolation_level="READ COMMITTED",
-        # What the URL says itself is what its author wants.
+        # Settings in the URL are deliberate and take precedence.
         connect_args={name: value for name, value in settings.items() if name not in url.query},
     )
     event.listen(engine, "do_connect", _connect)

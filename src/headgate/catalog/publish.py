@@ -1,7 +1,8 @@
-"""The one door: every change of what any branch shows is one call of `publish`.
+"""The door: `publish` is the only function that changes a view or the set of branches.
 
-One SQL transaction, in this order: the operation may be on record already; locks; the attempt
-fence; the expected heads and views; nothing condemned; then all effects and the publication.
+Each publication is one SQL transaction, in this order: return the receipt of an operation that is
+already recorded; check the attempt fence and lock the rows; check the expected heads and views,
+and that nothing is condemned; write all effects and the publication.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ from headgate.model.ids import (
 from headgate.model.names import DatasetName
 from headgate.model.nouns import TransactionState
 
-# The rows that a publication leaves: its transactions, its number, its moves.
+# Rows of a publication: transactions, number, moves.
 
-# Built once: making a statement costs more than running it.
+# Built once: constructing a statement costs more than executing it.
 _CLOSE = (
     update(transactions)
     .where(transactions.c.id == bindparam("the_id"))
@@ -187,7 +188,7 @@ def write_publication(
     )
 
 
-# What a reset or a replacement takes off its branch, in one statement however much it is.
+# Transactions removed by a reset or a replacement, in one statement however many there are.
 
 _columns = (transactions.c.id, transactions.c.parent_id, transactions.c.depth)
 _below = transactions.alias("below")
@@ -219,15 +220,16 @@ def take_off(
     after: TransactionId | None,
     steps: records.Steps,
 ) -> None:
-    """What a reset or replacement took off its branch is never adopted again."""
+    """Mark transactions that a reset or replacement removed from the branch as not adoptable."""
     kept = meeting_depth(steps(before), steps(after), steps) if after else -1
     connection.execute(_TAKE_OFF, {"the_newest": before, "kept": kept, "the_branch": branch})
 
 
 def meeting_depth(one: Step, other: Step, lookup: Lookup) -> int:
-    """How deep the newest transaction lies that two histories share; -1 where they share none.
+    """Return the depth of the newest transaction that two histories share; -1 if there is none.
 
-    Side by side, at equal depth, both skip equally far: over what they do not share.
+    At equal depths skip pointers lead to equal depths. Both sides jump only while their jumps
+    differ, so they skip only transactions that they do not share.
     """
     depth = min(one.depth, other.depth)
     left, right = ancestor_at_depth(one, depth, lookup), ancestor_at_depth(other, depth, lookup)
@@ -243,7 +245,7 @@ def _at(id: TransactionId | None, lookup: Lookup) -> Step | None:
     return lookup(id) if id is not None else None
 
 
-# Built once: making a statement costs more than running it.
+# Built once: constructing a statement costs more than executing it.
 _NAMES = select(datasets.c.id, datasets.c.namespace, datasets.c.name.label("dataset_name")).where(
     datasets.c.id.in_(bindparam("ids", expanding=True))
 )
@@ -273,13 +275,13 @@ _MOVE = (
 
 
 class _BranchesChanged(Exception):
-    """A branch joined or left an OPEN transaction between looking and locking."""
+    """Raised if the branches that share an OPEN transaction changed between read and lock."""
 
 
 def publish(
     database: Database, request: PublishRequest, *, operation: OperationId | None = None
 ) -> Receipt:
-    """Makes all changes visible at once, or raises and changes nothing."""
+    """Make all changes visible at once, or raise and change nothing."""
     return publish_prepared(database, lambda _: request, operation=operation)
 
 
@@ -289,7 +291,7 @@ def publish_prepared(
     *,
     operation: OperationId | None = None,
 ) -> Receipt:
-    """As `publish`, for a request that is read, decided and made in the same unit of work."""
+    """Publish a request that `prepare` builds in the same unit of work as the publication."""
     id = operation or mint_operation()
     receipt = _through(database, prepare, id)
     reach(Failpoint.PUBLISH_COMMITTED)
@@ -312,7 +314,7 @@ def _through(
 
 
 def publish_in(connection: Connection, request: PublishRequest, operation: OperationId) -> Receipt:
-    """The door itself, inside a unit of work that the caller commits."""
+    """Publish inside a unit of work that the caller commits."""
     if request.operation is not None:
         recorded = claim_operation(connection, operation, request.operation)
         if recorded is not None:
@@ -366,7 +368,7 @@ def _lock(connection: Connection, request: PublishRequest) -> Picture:
 
 
 def _shared_transactions(request: PublishRequest) -> set[TransactionId]:
-    """Transactions that several branches may have as their head: all of them are locked."""
+    """Return transactions that several branches may have as head; all these branches are locked."""
     shared: set[TransactionId] = set()
     for change in request.changes:
         if isinstance(change, CommitTransaction):
@@ -387,7 +389,10 @@ def _named_branches(request: PublishRequest) -> set[BranchId]:
 
 
 def _children_of_deleted(connection: Connection, request: PublishRequest) -> set[BranchId]:
-    """Their parent will change: locked in order with all others, so that nobody deadlocks."""
+    """Return the children of deleted branches, whose parent will change.
+
+    They are locked in order together with all other branches, which prevents deadlocks.
+    """
     deleted = [c.branch for c in request.changes if isinstance(c, DeleteBranch)]
     if not deleted:
         return set()
@@ -517,10 +522,13 @@ def _outcome(
 def _look_up(
     database: Database, operation: OperationId, interrupted: errors.CommitInterrupted
 ) -> Receipt:
-    """What became of a COMMIT whose connection broke: done, not done, or unknown."""
+    """Return the receipt of a COMMIT whose connection broke.
+
+    Raise CatalogUnavailable if nothing was committed, OutcomeUnknown if the lookup fails too.
+    """
 
     def ask(connection: Connection) -> Receipt | None:
-        # An unfinished publication still holds the counter, so having it means they are over.
+        # An unfinished publication holds the counter's lock, so with the lock none is in progress.
         records.lock_counter(connection)
         return find_receipt(connection, operation)
 

@@ -1,4 +1,7 @@
-"""Reading datasets, branches and transactions: `find_` returns None, `load_` raises."""
+"""Reads and row locks of datasets, branches, transactions, units and attempts.
+
+`find_` returns None for a missing row, `load_` raises.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ from headgate.model.nouns import (
     Version,
 )
 
-# Long lists of ids, in parts that both databases take as the parameters of one statement.
+# Long lists of ids, in chunks that both databases accept as parameters of one statement.
 
 T = TypeVar("T", bound=str)
 
@@ -55,21 +58,21 @@ _ABANDONED_LEASES = 5
 
 
 def in_chunks(ids: Iterable[T]) -> Iterator[list[T]]:
-    """The ids in ascending order, each once; nothing where there are none."""
+    """Yield the distinct ids in ascending order, in chunks; nothing if there are none."""
     wanted = sorted(set(ids))
     for start in range(0, len(wanted), _SIZE):
         yield wanted[start : start + _SIZE]
 
 
 def abandonment(lease_seconds: ColumnElement[int]) -> ColumnElement[int]:
-    """How long after its end a lease counts as abandoned, in microseconds.
+    """Return the time after its end at which a lease counts as abandoned, in microseconds.
 
-    Five leases: an owner that is merely slow renews before that, so recovery and cleanup may act.
+    Five leases: an owner that is only slow renews before that, so recovery and cleanup may act.
     """
     return lease_seconds * (_ABANDONED_LEASES * 1_000_000)
 
 
-# Rows become nouns here, and only here.
+# Conversion of rows to nouns, which the catalog does only here.
 
 _SEPARATOR = "\x1f"
 _parents = branches.alias("parents")
@@ -84,7 +87,7 @@ def load(text: str) -> Any:
 
 
 def namespace_key(parts: tuple[str, ...]) -> str:
-    """How a namespace is stored: parts joined by the separator that Iceberg's REST uses."""
+    """Return a namespace as stored: parts joined by the separator of Iceberg's REST API."""
     return _SEPARATOR.join(parts)
 
 
@@ -96,7 +99,7 @@ def dataset_name(row: RowMapping | Mapping[str, Any]) -> DatasetName:
     return _dataset_name(row["namespace"], row["dataset_name"])
 
 
-# The same few thousand names come with every branch and every transaction of a plan.
+# Cached: every branch and transaction of a plan has one of the same few thousand names.
 @lru_cache(maxsize=32_768)
 def _dataset_name(namespace: str, name: str) -> DatasetName:
     return DatasetName(namespace=namespace_parts(namespace), name=name)
@@ -115,7 +118,7 @@ def to_dataset(row: RowMapping) -> Dataset:
     )
 
 
-# The parent's name by a left join: a branch is read far more often than it is written.
+# With the parent's name, by a left join: a branch is read far more often than written.
 BRANCHES: Select[Any] = (
     select(
         branches,
@@ -212,7 +215,7 @@ def _version(row: RowMapping) -> Version | None:
     )
 
 
-# Built once: making a statement costs more than running it.
+# Built once: constructing a statement costs more than executing it.
 _DATASET = DATASETS.where(
     datasets.c.namespace == bindparam("the_namespace"), datasets.c.name == bindparam("the_name")
 )
@@ -257,7 +260,7 @@ def list_datasets(
 def find_datasets(
     connection: Connection, names: Iterable[DatasetName]
 ) -> dict[DatasetName, Dataset]:
-    """Those of the names that exist, in few queries."""
+    """Return the datasets that exist under these names, in few queries."""
     wanted = set(names)
     found: dict[DatasetName, Dataset] = {}
     for spaces in in_chunks(namespace_key(name.namespace) for name in wanted):
@@ -269,7 +272,7 @@ def find_datasets(
 
 
 def branches_of(connection: Connection, dataset_ids: Sequence[DatasetId]) -> list[Branch]:
-    """Every branch of many datasets."""
+    """Return every branch of these datasets."""
     found: list[Branch] = []
     for part in in_chunks(dataset_ids):
         query = BRANCHES.where(branches.c.dataset_id.in_(part))
@@ -300,7 +303,7 @@ def list_branches(connection: Connection, dataset: DatasetId | None = None) -> l
 def branches_named(
     connection: Connection, names: Iterable[str], dataset_ids: Sequence[DatasetId]
 ) -> list[Branch]:
-    """The branches with these names, over many datasets at once."""
+    """Return the branches with these names, of many datasets at once."""
     wanted = list(names)
     found: list[Branch] = []
     for part in in_chunks(dataset_ids):
@@ -333,7 +336,7 @@ def load_transactions(
 def check_in_history(
     connection: Connection, branch: Branch, candidate: Transaction, newest: TransactionId | None
 ) -> None:
-    """Raises unless the candidate is `newest` or one of its ancestors."""
+    """Raise unless the candidate is `newest` or one of its ancestors."""
     if not is_below(connection, candidate, newest):
         raise errors.NotInHistory(
             dataset=str(branch.dataset), branch=branch.name, transaction=candidate.id
@@ -341,7 +344,10 @@ def check_in_history(
 
 
 def is_below(connection: Connection, candidate: Transaction, newest: TransactionId | None) -> bool:
-    """Whether the candidate is `newest` or one of its ancestors; a history is of one dataset."""
+    """Return whether the candidate is `newest` or one of its ancestors.
+
+    A history belongs to one dataset, so this also checks the dataset.
+    """
     if newest is None:
         return False
     steps = Steps(connection)
@@ -355,14 +361,14 @@ _STEP = select(
     transactions.c.id, transactions.c.parent_id, transactions.c.depth, transactions.c.jump_id
 )
 _STEPS = _STEP.where(transactions.c.id.in_(bindparam("ids", expanding=True)))
-# A step with the two that its child's own skip pointer is decided by.
+# A step with the two steps that determine the skip pointer of its child.
 _PARENTS = (
     _STEPS.add_columns(_jumps.c.id, _jumps.c.parent_id, _jumps.c.depth, _jumps.c.jump_id)
     .add_columns(_far.c.id, _far.c.parent_id, _far.c.depth, _far.c.jump_id)
     .outerjoin(_jumps, _jumps.c.id == transactions.c.jump_id)
     .outerjoin(_far, _far.c.id == _jumps.c.jump_id)
 )
-# The way down to a depth as the rule of skip pointers goes it, with the jumps it looks at.
+# The path down to a depth by the rule of skip pointers, with the jumps that the rule compares.
 _start = _STEP.where(transactions.c.id == bindparam("the_newest")).cte("walk", recursive=True)
 _next = transactions.alias("next")
 _deep_enough = _jumps.c.depth >= bindparam("the_depth")
@@ -378,7 +384,7 @@ _WALK = select(_walk, _jumps.c.id, _jumps.c.parent_id, _jumps.c.depth, _jumps.c.
 
 
 class Steps:
-    """A lookup of history steps that remembers, and can fetch many at once."""
+    """A cached lookup of history steps, which can fetch many at once."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -392,12 +398,12 @@ class Steps:
         return self._known[id]
 
     def prepare_parents(self, parents: Iterable[TransactionId | None]) -> None:
-        """Fetches what placing children under these parents looks at, in one query."""
+        """Fetch the steps that placing children under these parents needs, in one query."""
         for part in in_chunks(id for id in parents if id is not None):
             self._remember(self._connection.execute(_PARENTS, {"ids": part}))
 
     def prepare_walk(self, newest: TransactionId, depth: int) -> None:
-        """Fetches what the way from a transaction down to a depth looks at, in one query."""
+        """Fetch the steps that a walk from a transaction down to a depth needs, in one query."""
         walk = {"the_newest": newest, "the_depth": depth}
         self._remember(self._connection.execute(_WALK, walk))
 
@@ -406,7 +412,10 @@ class Steps:
             self._remember(self._connection.execute(_STEPS, {"ids": part}))
 
     def _remember(self, rows: Iterable[Row[Any]]) -> None:
-        """Each row has one step or several, four columns for each; an outer join leaves gaps."""
+        """Cache the steps of these rows.
+
+        A row has one or more steps of four columns each; an outer join leaves gaps.
+        """
         for row in rows:
             for at in range(0, len(row), 4):
                 id, parent, depth, jump = row[at : at + 4]
@@ -417,18 +426,17 @@ class Steps:
 def views_on(
     connection: Connection, names: Iterable[DatasetName], branch: str
 ) -> dict[DatasetName, Transaction]:
-    """What a branch shows of many datasets at once; those without a view are left out."""
+    """Return the views of these datasets on a branch; datasets without a view are left out."""
     found = find_datasets(connection, names)
     on = branches_named(connection, [branch], [d.id for d in found.values()])
     views = load_transactions(connection, [b.view for b in on if b.view])
     return {b.dataset: views[b.view] for b in on if b.view}
 
 
-# Row locks, always in this order: attempt, units, branches, transactions, the counter; by id.
-#
-# On SQLite the whole unit already holds the write lock, so locking is only reading.
+# Row locks, always in this order: attempt, units, branches, transactions, counter; each by id.
+# On SQLite the unit of work already holds the write lock, so locking is only reading.
 
-# Built once: making a statement costs more than running it.
+# Built once: constructing a statement costs more than executing it.
 _ATTEMPT = select(attempts.c.state, attempts.c.parent_key, attempts.c.parent_epoch).where(
     attempts.c.key == bindparam("the_key"), attempts.c.epoch == bindparam("the_epoch")
 )
@@ -459,7 +467,7 @@ _COUNTER = (
 
 @dataclass(kw_only=True)
 class BranchState:
-    """A locked branch row, changed in memory as a unit of work goes along."""
+    """A locked branch row, which a unit of work changes in memory."""
 
     id: BranchId
     dataset_id: DatasetId
@@ -477,16 +485,16 @@ class Counter:
 
 
 def lock_attempt(connection: Connection, ref: AttemptRef) -> None:
-    """Locks the task key and refuses an attempt that is not its newest, or has ended.
+    """Lock the task key, and raise if the attempt is not its newest or has ended.
 
-    The attempt of a build's job stands under the build's: that one is locked and checked first.
+    An attempt of a job depends on the attempt of its build, which is locked and checked first.
     """
     attempt = {"the_key": ref.key, "the_epoch": ref.epoch}
     row = connection.execute(_ATTEMPT, attempt).one_or_none()
     if row is not None and row.parent_key is not None:
         lock_attempt(connection, AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch)))
     newest = connection.execute(_TASK_KEY, {"the_key": ref.key}).scalar_one_or_none()
-    # Read again: before the lock was ours somebody may have ended or superseded it.
+    # Read again under the lock: another process may have ended or superseded the attempt.
     state = connection.execute(_ATTEMPT, attempt).scalar_one_or_none()
     if newest != ref.epoch or state != AttemptState.RUNNING:
         raise errors.AttemptSuperseded(
@@ -495,7 +503,7 @@ def lock_attempt(connection: Connection, ref: AttemptRef) -> None:
 
 
 def lock_units(connection: Connection, closing: Iterable[TransactionId]) -> list[UnitId]:
-    """Locks the units of these transactions; each must be OPEN and be closed as a whole."""
+    """Lock the units of these transactions; raise unless each is OPEN and closed as a whole."""
     wanted = set(closing)
     found = connection.execute(
         select(transactions.c.unit_id)
@@ -525,7 +533,7 @@ def lock_open_unit(connection: Connection, id: UnitId) -> None:
 
 
 def lock_branches(connection: Connection, ids: Iterable[BranchId]) -> dict[BranchId, BranchState]:
-    """Locks these branches in the order of their ids; those that are gone are left out."""
+    """Lock these branches in the order of their ids; deleted branches are left out."""
     found: dict[BranchId, BranchState] = {}
     for part in in_chunks(ids):
         for row in connection.execute(_BRANCHES, {"ids": part}).mappings():
@@ -544,7 +552,7 @@ def lock_branches(connection: Connection, ids: Iterable[BranchId]) -> dict[Branc
 def branches_with_head(
     connection: Connection, heads: Iterable[TransactionId]
 ) -> dict[BranchId, TransactionId]:
-    """Which branches have one of these transactions as their head."""
+    """Return the branches that have one of these transactions as their head."""
     found: dict[BranchId, TransactionId] = {}
     for part in in_chunks(heads):
         rows = connection.execute(_BRANCHES_WITH_HEAD, {"ids": part})
@@ -570,7 +578,7 @@ def lock_counter(connection: Connection) -> Counter:
 def open_transactions_of(
     connection: Connection, *, unit: UnitId | None = None, attempt: AttemptRef | None = None
 ) -> list[Transaction]:
-    """The OPEN transactions of a unit, or of an attempt."""
+    """Return the OPEN transactions of a unit or of an attempt."""
     query = select(transactions.c.id).where(transactions.c.state == TransactionState.OPEN)
     if unit is not None:
         query = query.where(transactions.c.unit_id == unit)
@@ -624,7 +632,7 @@ def load_open_unit(connection: Connection, id: str) -> Unit:
 
 
 def list_unit_transactions(connection: Connection, id: UnitId) -> list[Transaction]:
-    """All transactions that a unit opened, whatever became of them."""
+    """Return all transactions that a unit opened, in any state."""
     query = select(transactions.c.id).where(transactions.c.unit_id == id)
     ids = [TransactionId(one) for one in connection.execute(query).scalars()]
     return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)

@@ -1,8 +1,8 @@
-"""Since when the snapshots of tables are remembered: one moment for the whole store.
+"""Retention: the versions that cleanup keeps, and the time since which snapshots are remembered.
 
-Every version lists its table's earlier snapshots. What none of them has shown since this moment is
-listed no longer, whatever version is asked, so that cleanup may take the files. The moment only
-ever moves forward, with the time to retain.
+Every version lists its table's earlier snapshots. A snapshot that no version has shown since that
+time is no longer listed by any version, so that cleanup may delete its files. The time is the same
+for the whole store and only moves forward, with the retention time.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from headgate.catalog.schema import (
 from headgate.model.ids import Instant, TransactionId, VersionId
 from headgate.model.nouns import AttemptState, TransactionState
 
-# What cleanup keeps: every version that a branch, a tag or an owner may still need.
+# Versions that a branch, a tag or a running writer may still need
 
 PAGE_ROWS = 10_000
-# Every string of a JSON document, also of one that was cut off.
+# Every string of a JSON document, even of a truncated one.
 _WORD = re.compile(r'"([^"\\]+)"')
 
 
 class Reason(enum.StrEnum):
-    """Why a version is kept."""
+    """The reason why a version is kept."""
 
     VIEW = "a branch shows it"
     HISTORY = "a branch showed it within the time to retain"
@@ -54,12 +54,12 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """What was to be kept when the log stood at `number`."""
+    """The versions to keep when the log was at `number`."""
 
     number: int
-    # What was closed since then is within the time to retain.
+    # Transactions closed since then are within the retention time.
     horizon: Instant
-    # Those whose histories were followed; others are kept by themselves.
+    # Transactions whose histories were followed; others are kept without their histories.
     histories: frozenset[TransactionId]
     versions: Mapping[VersionId, Reason]
 
@@ -68,10 +68,11 @@ Parents = Mapping[TransactionId, TransactionId | None]
 
 
 def kept_histories(views: Iterable[TransactionId], young: Parents) -> set[TransactionId]:
-    """Each view, and of its history all that was still shown within the time to retain.
+    """Return each view and the part of its history that was shown within the retention time.
 
     `young` has the parents of the transactions closed within that time. The parent of a young
-    one was shown until then, however old it is itself; what lies before it was not.
+    transaction was shown until then, however old it is itself; the ancestors of an old one were
+    not.
     """
     kept: set[TransactionId] = set()
     for view in views:
@@ -83,12 +84,12 @@ def kept_histories(views: Iterable[TransactionId], young: Parents) -> set[Transa
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
-    """All strings in some JSON texts: an id among them is named there, whatever the shape."""
+    """Return all strings in JSON texts; this finds the ids that they name, whatever the shape."""
     return {word for text in texts for word in _WORD.findall(text)}
 
 
 def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant) -> Keeping:
-    """What must be kept at this moment, by all the rules."""
+    """Return the versions that must be kept at this time, by all the rules."""
     horizon = Instant(max(0, moment - retain_seconds * 1_000_000))
     number = connection.execute(select(log_counter.c.number)).scalar_one()
     young, held = _young(connection, horizon)
@@ -117,9 +118,9 @@ def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant
 def needed_since(
     connection: Connection, keeping: Keeping, doubtful: Collection[VersionId]
 ) -> set[VersionId]:
-    """Of these versions, those that came to be needed after `keeping` was found.
+    """Return those of the doubtful versions that came to be needed after `keeping` was found.
 
-    Asked under the log's counter: no publication is under way then.
+    The caller holds the lock on the log counter, so that no publication is in progress.
     """
     moved = select(moves.c.from_id, moves.c.to_id).where(moves.c.publication > keeping.number)
     ends = {TransactionId(id) for pair in connection.execute(moved) for id in pair if id}
@@ -134,10 +135,10 @@ def needed_since(
 
 
 def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
-    """Since when the oldest live attempt, OPEN transaction or OPEN unit has been at work."""
+    """Return the start time of the oldest live attempt, OPEN transaction or OPEN unit."""
     opened = [
         select(func.min(table.c.opened_at)).where(table.c.state == TransactionState.OPEN)
-        # A unit has uploaded files before its first transaction opens.
+        # A unit can have uploaded files before its first transaction opens.
         for table in (transactions, units)
     ]
     started = select(func.min(attempts.c.started_at)).where(_is_live(moment))
@@ -148,7 +149,7 @@ def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
 def _young(
     connection: Connection, horizon: Instant
 ) -> tuple[Parents, dict[TransactionId, VersionId]]:
-    """Parents and versions of what was committed within the time to retain."""
+    """Return parents and versions of transactions committed within the retention time."""
     query = (
         select(transactions.c.id, transactions.c.parent_id, transactions.c.version_id)
         .where(
@@ -167,7 +168,7 @@ def _young(
 
 
 def _left_behind(connection: Connection, horizon: Instant) -> Iterator[TransactionId]:
-    """What a branch that still lives moved away from within that time: reset can go back there."""
+    """Return what existing branches moved away from since `horizon`: reset can go back there."""
     first = select(func.min(publications.c.number)).where(publications.c.at >= horizon)
     query = (
         select(moves.c.from_id)
@@ -189,7 +190,7 @@ def _open_and_bases(connection: Connection) -> set[TransactionId]:
 
 
 def _live_job_texts(connection: Connection, moment: Instant) -> list[str]:
-    """What live attempts, and the jobs of builds that still run, say they read."""
+    """Return the documents that name what live attempts and jobs of live builds read."""
     scopes = select(attempts.c.scope).where(_is_live(moment))
     of_build = and_(
         attempts.c.key == builds.c.attempt_key, attempts.c.epoch == builds.c.attempt_epoch
@@ -204,7 +205,7 @@ def _live_job_texts(connection: Connection, moment: Instant) -> list[str]:
 
 
 def _is_live(moment: Instant) -> ColumnElement[bool]:
-    """Running, and not silent for so long that recovery would give it up."""
+    """Select running attempts that recovery would not give up as abandoned."""
     end = attempts.c.lease_until + abandonment(attempts.c.lease_seconds)
     return and_(attempts.c.state == AttemptState.RUNNING, end >= moment)
 
@@ -232,7 +233,7 @@ def _versions_of(connection: Connection, ids: Iterable[str]) -> dict[Transaction
 def _histories_since(
     connection: Connection, ends: Iterable[TransactionId], keeping: Keeping
 ) -> set[VersionId]:
-    """The versions of these, and of their histories, back to what is old or was followed before."""
+    """Return the versions of `ends` and their histories, back to old or already followed steps."""
     needed: set[VersionId] = set()
     seen: set[TransactionId] = set()
     layer = set(ends) - keeping.histories
@@ -251,22 +252,24 @@ def _histories_since(
     return needed
 
 
+# The time since which snapshots are remembered
+
 _KEY = "snapshots_remembered_since"
-# What is forgotten stays on storage for a day at least, so a reader may be this much behind.
+# Forgotten content stays on storage for at least a day, so a reader may use a value this old.
 _BELIEVED_SECONDS = 60.0
 
 
 def remembered_since(connection: Connection) -> Instant:
-    """The moment; 0 as long as nothing was ever forgotten."""
+    """Return the time since which snapshots are remembered; 0 if none was ever forgotten."""
     found = connection.execute(select(store.c.value).where(store.c.key == _KEY)).scalar()
     return Instant(int(found) if found is not None else 0)
 
 
 def forget_before(database: Database, moment: Instant) -> Instant:
-    """Moves the moment forward, never back; where it is then."""
+    """Move that time forward, never back; return its new value."""
 
     def work(connection: Connection) -> Instant:
-        # Of two cleanups the one that is behind must not win.
+        # Of two concurrent cleanups, the one with the earlier time must not win.
         lock_counter(connection)
         held = remembered_since(connection)
         if not held:
@@ -279,7 +282,7 @@ def forget_before(database: Database, moment: Instant) -> Instant:
 
 
 class Remembered:
-    """The moment, asked for at most once a minute; safe to use from many threads."""
+    """Cached value of `remembered_since`, read at most once a minute; thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

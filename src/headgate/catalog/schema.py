@@ -1,7 +1,7 @@
-"""The tables of the catalog: what the chain of migrations must add up to.
+"""The tables of the catalog; all migrations together must produce this schema.
 
-Portable on purpose: text, big integers, no generated keys, JSON as text. Instants are
-microseconds since 1970 by the database's clock.
+The schema is portable on purpose: text, big integers, no generated keys, JSON as text. Instants
+are microseconds since 1970 by the database's clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ metadata = MetaData()
 
 
 def _index_where(name: str, column: str, rows: str) -> Index:
-    """An index of some rows only, in the words of both databases."""
+    """Return a partial index, for both databases."""
     return Index(name, column, sqlite_where=text(rows), postgresql_where=text(rows))
 
 
@@ -34,7 +34,7 @@ store = Table(
     Column("value", Text, nullable=False),
 )
 
-# One row. Locked last, by every publication: it orders them all.
+# One row. Every publication locks it last, which orders all publications.
 log_counter = Table(
     "log_counter",
     metadata,
@@ -119,7 +119,7 @@ transactions = Table(
     Column("publication", BigInteger),
     Column("inputs_key", Text),
     Column("build_key", Text),
-    # 1 while a build of a clean commit made it and no reset or replacement took it off its branch.
+    # 1 if a build of a clean commit made it and no reset or replacement removed it.
     Column("adoptable", Integer, nullable=False),
     Column("provenance", Text, nullable=False),
     Index("transactions_by_branch", "branch_id", "opened_at"),
@@ -130,7 +130,7 @@ transactions = Table(
     _index_where("transactions_by_build_key", "build_key", "adoptable = 1"),
 )
 
-# Objects that an OPEN transaction re-uses from the store; the door refuses condemned ones.
+# Stored objects that an OPEN transaction reuses; the door rejects condemned ones.
 working_objects = Table(
     "working_objects",
     metadata,
@@ -170,7 +170,7 @@ moves = Table(
     Column("branch_name", Text, nullable=False),
     Column("from_id", Text),
     Column("to_id", Text),
-    # created, moved or deleted: what happened to the branch itself.
+    # Change of the branch itself: created, moved or deleted.
     Column("change", Text, nullable=False),
     Index("moves_by_branch_name", "dataset_id", "branch_name", "publication"),
     Index("moves_by_branch", "branch_id", "publication"),
@@ -209,7 +209,7 @@ units = Table(
     Column("lease_until", BigInteger, nullable=False),
 )
 
-# The newest epoch of a key is the only one that may stage or publish.
+# Newest epoch of each task key: the only one that may stage or publish.
 task_keys = Table(
     "task_keys",
     metadata,
@@ -229,7 +229,7 @@ attempts = Table(
     Column("lease_seconds", BigInteger, nullable=False),
     Column("lease_until", BigInteger, nullable=False),
     Column("token_digest", Text),
-    # The build whose job this is an attempt of: when that is superseded, so is this.
+    # Attempt of the build that the job belongs to: superseding it supersedes this one.
     Column("parent_key", Text),
     Column("parent_epoch", BigInteger),
     Column("scope", Text, nullable=False),
@@ -254,13 +254,13 @@ operations = Table(
     Index("operations_by_time", "at"),
 )
 
-# Publications to lakeFS that have no record yet: see `headgate.catalog.workspaces`.
+# Publications to lakeFS that are not recorded yet: see `headgate.catalog.workspaces`.
 intents = Table(
     "intents",
     metadata,
     Column("id", Text, primary_key=True),
     Column("operation_id", Text, nullable=False),
-    # Always "workspace" and "A". Both columns stay, since removing them takes a migration.
+    # `kind` is always "workspace", `phase` always "A"; removing them takes a migration.
     Column("kind", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("phase", Text, nullable=False),
@@ -281,7 +281,7 @@ intent_branches = Table(
     Index("intent_branches_by_branch", "branch_id"),
 )
 
-# The audit of recovery, one row for each operation or transaction that it settled.
+# Audit of recovery: one row for each operation or transaction that it settled.
 recoveries = Table(
     "recoveries",
     metadata,
@@ -296,7 +296,7 @@ recoveries = Table(
     Index("recoveries_by_operation", "operation_id"),
 )
 
-# What is recorded and is not a publication: opening, aborting, takeover, protection.
+# Recorded changes that are not publications: opening, abort, takeover, protection.
 events = Table(
     "events",
     metadata,
@@ -326,7 +326,7 @@ jobspecs = Table(
     Column("body", Text, nullable=False),
 )
 
-# Which JobSpec makes a dataset, for logic published on a branch name.
+# The JobSpec that produces a dataset, by the branch name under which it is published.
 jobspec_outputs = Table(
     "jobspec_outputs",
     metadata,
@@ -362,7 +362,7 @@ jobs = Table(
     Column("body", Text, nullable=False),
 )
 
-# Shown once when they are made; only what recognises them is stored.
+# A token is shown once, when it is created; only its digest is stored.
 tokens = Table(
     "tokens",
     metadata,

@@ -1,6 +1,7 @@
-"""Tickets of a branch: a leased row each, served in order, so that contention becomes waiting.
+"""Tickets of the write queue of a branch: leased rows, served in order.
 
-A ticket holds nobody off at the door: whoever has none may still pass. It orders those who ask.
+Tickets turn contention into waiting. The door does not require one: a writer without a ticket may
+still publish. Tickets only order the writers that take them.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ tickets = Table(
 )
 
 LEASE_SECONDS = 10
-# For each one ahead; who is far behind need not look often.
+# Per ticket ahead: a writer far back in the queue need not poll often.
 _POLL_SECONDS = 0.02
 _POLL_AT_MOST_SECONDS = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ticket:
-    """A place in the queues of some branches."""
+    """A place in the write queues of one or more branches."""
 
     id: str
     branches: tuple[BranchId, ...]
@@ -54,7 +55,7 @@ class Ticket:
 
 
 def take_ticket(database: Database, branches: Iterable[BranchId]) -> Ticket:
-    """A place behind all who wait for any of these branches."""
+    """Take a place behind all writers that wait for any of these branches."""
     wanted = tuple(sorted(set(branches)))
 
     def work(connection: Connection) -> Ticket:
@@ -79,7 +80,7 @@ def take_ticket(database: Database, branches: Iterable[BranchId]) -> Ticket:
 
 
 def wait_for_turn(database: Database, ticket: Ticket, *, seconds: float) -> bool:
-    """Waits until nobody is ahead, renewing the lease; False when the time is over."""
+    """Wait until no ticket is ahead, renewing the lease; return False on timeout."""
     deadline = time.monotonic() + seconds
     renewed = time.monotonic()
     while ahead := database.read(lambda c: _count_ahead(c, ticket)):
@@ -99,12 +100,12 @@ def renew_ticket(connection: Connection, ticket: Ticket) -> None:
 
 
 def release_ticket(database: Database, ticket: Ticket) -> None:
-    """Lets the next one go on at once."""
+    """Delete the ticket, so that the next writer continues at once."""
     database.write(lambda c: c.execute(delete(tickets).where(tickets.c.id == ticket.id)))
 
 
 def is_waited_for(connection: Connection, branches: Iterable[BranchId]) -> bool:
-    """Whether somebody holds a ticket of one of these branches."""
+    """Return True if a ticket with a live lease exists for one of these branches."""
     wanted = sorted(set(branches))
     if not wanted:
         return False

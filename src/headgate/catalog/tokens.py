@@ -1,4 +1,4 @@
-"""Bearer tokens: made once, shown once, recognised by their digest, expiring and revocable."""
+"""Bearer tokens: shown once, stored as a digest, revocable, with an optional expiry."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headgate.errors import NotFound, TokenRefused
 from headgate.model.access import Grant, Role
 from headgate.model.ids import Instant, mint
 
-# A prefix that a secret scanner can look for.
+# A prefix that secret scanners can search for.
 _PREFIX = "hg_"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecord:
-    """What is known of a token; not the token."""
+    """The stored record of a token, without the token itself."""
 
     id: str
     grant: Grant
@@ -41,7 +41,7 @@ def create_token(
     lifetime_seconds: int | None,
     created_by: str,
 ) -> tuple[str, TokenRecord]:
-    """A new token and its record; the token itself is nowhere to be had again."""
+    """Create a token; return it with its record. The token cannot be read again later."""
     secret = _PREFIX + secrets.token_urlsafe(32)
     id = mint("tok")
 
@@ -67,7 +67,7 @@ def create_token(
 
 
 def find_token(connection: Connection, secret: str) -> TokenRecord | None:
-    """What is known of a token, good or not; None where it is unknown."""
+    """Return the record of a token, valid or not; None if the token is unknown."""
     row = (
         connection.execute(select(tokens).where(tokens.c.digest == token_digest(secret)))
         .mappings()
@@ -77,7 +77,7 @@ def find_token(connection: Connection, secret: str) -> TokenRecord | None:
 
 
 def find_good(connection: Connection, secret: str) -> TokenRecord | None:
-    """As `find_token`, but refused where it is no longer good."""
+    """Return the record of a token, as `find_token` does; raise if it is no longer valid."""
     record = find_token(connection, secret)
     if record is not None:
         check_good(record, now(connection))
@@ -85,7 +85,7 @@ def find_good(connection: Connection, secret: str) -> TokenRecord | None:
 
 
 def load_grant(connection: Connection, id: str) -> Grant:
-    """What the token with this id grants now; refused where it is gone or no longer good."""
+    """Return the grant of the token with this id; raise if it is unknown or no longer valid."""
     row = connection.execute(select(tokens).where(tokens.c.id == id)).mappings().one_or_none()
     if row is None:
         raise TokenRefused(reason="it is not known")
@@ -93,7 +93,7 @@ def load_grant(connection: Connection, id: str) -> Grant:
 
 
 def check_good(record: TokenRecord, moment: Instant) -> Grant:
-    """What a token grants at a moment by the database; refused where it is no longer good."""
+    """Return the grant of a token; raise if it is not valid at this time of the database clock."""
     if record.revoked_at is not None:
         raise TokenRefused(reason="it was revoked")
     if record.expires_at is not None and record.expires_at <= moment:
@@ -107,7 +107,7 @@ def list_tokens(connection: Connection) -> list[TokenRecord]:
 
 
 def revoke_token(database: Database, id: str) -> TokenRecord:
-    """Refused from now on; revoking twice is no error."""
+    """Revoke a token; revoking it again is not an error."""
 
     def work(connection: Connection) -> TokenRecord:
         _load(connection, id)

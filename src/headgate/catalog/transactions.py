@@ -1,4 +1,7 @@
-"""Opening, renewing and aborting transactions: recorded, and never a publication."""
+"""Opening, staging, renewal and abort of transactions.
+
+The catalog records these changes, but they are not publications: none of them changes a view.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ from headgate.model.ids import (
 )
 from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType, Version
 
-# Small writes that the door and the other verbs share; none of them changes a view.
+# Writes shared by the door and the verbs; none of them changes a view.
 
 _NEW_VERSIONS = {
     "sqlite": sqlite.insert(versions).on_conflict_do_nothing(),
@@ -47,7 +50,7 @@ _NEW_VERSIONS = {
 def insert_versions(
     connection: Connection, new: Sequence[tuple[DatasetId, Version]], at: Instant
 ) -> None:
-    """Records versions; those that are known (adopted, shared) are left as they are."""
+    """Record versions; already recorded ones (adopted, shared) stay unchanged."""
     if not new:
         return
     connection.execute(
@@ -66,7 +69,7 @@ def insert_versions(
 
 
 def close_aborted(connection: Connection, ids: Iterable[TransactionId], at: Instant) -> None:
-    """Marks OPEN transactions ABORTED, and with one of a unit all of that unit."""
+    """Mark OPEN transactions ABORTED, and all OPEN transactions of the units they belong to."""
     gone = sorted(set(ids))
     if not gone:
         return
@@ -76,7 +79,7 @@ def close_aborted(connection: Connection, ids: Iterable[TransactionId], at: Inst
         .where(transactions.c.id.in_(gone), transactions.c.state == TransactionState.OPEN)
         .values(
             state=TransactionState.ABORTED,
-            # It began after its parent ended, which may be ahead of a coarse clock.
+            # The start is later than the parent's end, which may be ahead of a coarse clock.
             closed_at=case((transactions.c.opened_at > at, transactions.c.opened_at), else_=at),
         )
     )
@@ -84,7 +87,10 @@ def close_aborted(connection: Connection, ids: Iterable[TransactionId], at: Inst
 
 
 def _unit_siblings(connection: Connection, ids: Sequence[TransactionId]) -> list[TransactionId]:
-    """Closes the units that lose one of these; their other OPEN transactions, heads set back."""
+    """Abort the units of these transactions; return the other OPEN transactions of those units.
+
+    The heads of the branches of the returned transactions are set back to the parents.
+    """
     lost = list(
         connection.execute(
             select(transactions.c.unit_id)
@@ -112,12 +118,12 @@ def _unit_siblings(connection: Connection, ids: Sequence[TransactionId]) -> list
 
 
 def set_head_back(connection: Connection, branch: BranchId, head: TransactionId | None) -> None:
-    """After an abort the head is the transaction's parent again; the view never moved."""
+    """Set the head back to the parent of an aborted transaction; the view has not moved."""
     connection.execute(update(branches).where(branches.c.id == branch).values(head_id=head))
 
 
 def hand_down_ancestry(connection: Connection, gone: records.BranchState) -> None:
-    """A deleted branch's children go to its parent; chains that led through it still hold."""
+    """Move the children of a deleted branch to its parent; chains through it stay valid."""
     dataset = branches.c.dataset_id == gone.dataset_id
     rows = list(connection.execute(records.BRANCHES.where(dataset)).mappings())
     before = {row["name"]: records.to_branch(row) for row in rows}
@@ -149,7 +155,7 @@ def record_event(
     transaction: TransactionId | None = None,
     **detail: object,
 ) -> None:
-    """Notes what is recorded and is not a publication."""
+    """Record an event that is not a publication."""
     connection.execute(
         insert(events).values(
             id=mint("e"),
@@ -164,9 +170,8 @@ def record_event(
     )
 
 
-# Staging: the working version of an OPEN transaction, fenced like publishing.
-#
-# One UPDATE where the version is the expected one and the owner is the newest epoch.
+# Staging of working versions, with the attempt fence of a publication. It is one UPDATE, which
+# requires the expected version and the newest epoch as the owner.
 
 
 def stage_version(
@@ -178,7 +183,7 @@ def stage_version(
     attempt: AttemptRef | None = None,
     objects: Iterable[str] = (),
 ) -> Transaction:
-    """Replaces the working version if it is still the expected one; renews the lease."""
+    """Replace the working version if it is still the expected one, and renew the lease."""
     staged = database.write(
         lambda connection: stage_in(
             connection, transaction, version, expected=expected, attempt=attempt, objects=objects
@@ -227,7 +232,7 @@ def stage_in(
 def _use_objects(
     connection: Connection, transaction: TransactionId, objects: Iterable[str]
 ) -> None:
-    """Notes which stored objects the transaction re-uses, so that the door can check them."""
+    """Record the stored objects that the transaction reuses, so that the door can check them."""
     for part in records.in_chunks(objects):
         condemned = connection.execute(
             select(condemned_objects.c.location)
@@ -288,18 +293,18 @@ _SET_HEAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """One branch on which a transaction is to start."""
+    """A branch on which to open a transaction."""
 
     branch: BranchId
     type: TransactionType
-    # What the plan saw; given only by those who planned.
+    # The view that the plan read (None: no view); compared only if `planned` is set.
     planned_view: TransactionId | None = None
     planned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opener:
-    """Who opens: the owner of the lease, and the attempt or unit it belongs to."""
+    """The owner of the lease, and the attempt or unit that the transactions belong to."""
 
     actor: str
     lease_seconds: int
@@ -311,7 +316,7 @@ class Opener:
 def open_transactions(
     database: Database, openings: Sequence[Opening], opener: Opener
 ) -> list[Transaction]:
-    """Opens all of them, or none; an expired holder is taken over and its transaction aborted."""
+    """Open all transactions or none; take over expired holders and abort their transactions."""
     opened = database.write(lambda c: open_in(c, openings, opener))
     reach(Failpoint.OPEN_COMMITTED)
     return opened
@@ -354,7 +359,7 @@ def _ready(
     opener: Opener,
     moment: Instant,
 ) -> records.BranchState:
-    """The branch, free to open: an expired holder is aborted, a live one refuses."""
+    """Return the branch, free to open: abort an expired holder, raise if the lease is valid."""
     branch = locked.get(opening.branch)
     if branch is None:
         raise errors.BranchNotFound(dataset="?", branch=opening.branch)
@@ -362,7 +367,7 @@ def _ready(
         holder = records.lock_transactions(connection, [branch.head])[branch.head]
         if (holder.lease_until or moment) >= moment:
             raise already_open(holder, branch, moment)
-        # Another opening of this call may have ended it already: its unit, or a shared head.
+        # Another opening of this call may have aborted it already, by its unit or a shared head.
         if holder.state is TransactionState.OPEN:
             _abort(connection, holder, actor=opener.actor, kind="taken_over", at=moment)
         branch.head = branch.view
@@ -401,7 +406,7 @@ def _row(
         "state": TransactionState.OPEN,
         "version_id": base.id if base else None,
         "actor": opener.actor,
-        # On a branch transactions are ordered by start and commit, whatever the clock does.
+        # Transactions of a branch stay ordered by start and commit, whatever the clock does.
         "opened_at": max(moment, after),
         "lease_seconds": opener.lease_seconds,
         "lease_until": moment + opener.lease_seconds * 1_000_000,
@@ -419,7 +424,7 @@ def _pointers(branch: records.BranchState, steps: records.Steps) -> dict[str, ob
 
 
 def renew_transactions(database: Database, ids: Sequence[TransactionId]) -> None:
-    """Any use renews the lease, by the database's clock."""
+    """Renew the leases by the database's clock; any use of a transaction renews its lease."""
 
     def work(connection: Connection) -> None:
         moment = now(connection)
@@ -440,7 +445,7 @@ def abort_transactions(
     attempt: AttemptRef | None = None,
     kind: str = "aborted",
 ) -> None:
-    """Aborts all of them; each branch's head goes back to the transaction's parent."""
+    """Abort all transactions; the head of each branch returns to the transaction's parent."""
 
     def work(connection: Connection) -> None:
         if attempt is not None:
@@ -452,7 +457,7 @@ def abort_transactions(
 
 
 def end_expired(database: Database, id: TransactionId, *, actor: str) -> None:
-    """Aborts an OPEN transaction whose lease is over; one that was renewed since is left alone."""
+    """Abort an OPEN transaction whose lease has expired, unless it was renewed meanwhile."""
 
     def work(connection: Connection) -> None:
         records.lock_branches(connection, records.branches_with_head(connection, [id]))

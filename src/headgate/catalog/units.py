@@ -1,4 +1,4 @@
-"""Units: several datasets' transactions that commit or abort together."""
+"""Units: transactions of several datasets that commit or abort together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headgate.model.nouns import (
 
 
 def open_unit(database: Database, branch: str, *, actor: str, lease_seconds: int) -> records.Unit:
-    """A unit on a branch name; each dataset's transaction opens at its first write."""
+    """Open a unit on a branch name; each dataset's transaction opens at its first write."""
     check_branch_name(branch)
     id = mint_unit()
 
@@ -63,9 +63,12 @@ def open_in_unit(
     *,
     may_write_protected: bool = False,
 ) -> Transaction:
-    """The unit's transaction on a dataset, opened at its first use; its branch made if missing."""
+    """Return the unit's transaction on a dataset.
+
+    Its first use opens it, and creates the branch if it is missing.
+    """
     records.lock_open_unit(connection, unit.id)
-    # Read again: before the lock was ours another writer of the unit may have opened it.
+    # Read under the lock: another writer of the unit may have opened it before.
     mine = records.open_transactions_of(connection, unit=unit.id)
     known = next((t for t in mine if t.dataset_id == dataset.id), None)
     if known is not None:
@@ -93,7 +96,7 @@ def open_in_unit(
 
 
 def renew_unit(database: Database, id: UnitId) -> None:
-    """Any use of a unit renews its lease and those of its transactions."""
+    """Renew the lease of a unit and of its transactions, as any use of the unit does."""
     database.write(lambda connection: renew_unit_in(connection, id))
 
 
@@ -111,12 +114,12 @@ def renew_unit_in(connection: Connection, id: UnitId) -> None:
 
 
 def close_empty_unit(database: Database, id: UnitId) -> None:
-    """COMMITTED with nothing in it; the door closes a unit with its transactions."""
+    """Mark a unit without transactions COMMITTED; the door closes a unit that has some."""
     database.write(lambda connection: _close(connection, id, TransactionState.COMMITTED))
 
 
 def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[TransactionId]:
-    """Aborts all of its transactions; branches that it made, and nobody used, go with it."""
+    """Abort all transactions of a unit, and delete branches that it made and that are unused."""
 
     def work(connection: Connection) -> list[TransactionId]:
         records.lock_open_unit(connection, id)
@@ -131,12 +134,12 @@ def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[Transactio
 
 
 def abort_unit_if_open(database: Database, id: UnitId, *, actor: str) -> None:
-    """For whoever is done with a unit, however it ended."""
+    """Abort a unit unless it has ended already."""
     if (
         database.read(lambda connection: records.load_unit(connection, id)).state
         is TransactionState.OPEN
     ):
-        # Somebody may take it over just now.
+        # Another writer may take it over between the read and the abort.
         with suppress(TransactionNotOpen):
             abort_unit(database, id, actor=actor)
 
@@ -146,12 +149,12 @@ def _close(connection: Connection, id: UnitId, state: TransactionState) -> None:
 
 
 def settle_units(database: Database, *, actor: str, unit: UnitId | None = None) -> None:
-    """Deletes the roots that units made before they were aborted, by themselves or by others."""
+    """Delete unused root branches of aborted units, whichever writer aborted them."""
     drop_unused_branches(database, database.read(partial(_left_by_units, unit=unit)), actor=actor)
 
 
 def _left_by_units(connection: Connection, unit: UnitId | None) -> list[BranchId]:
-    # A root that shows nothing has no head, by which the few of them are found quickly.
+    # An unused root has no head: the partial index `branches_unused` has only these few rows.
     query = (
         select(branches.c.id)
         .join(units, units.c.id == branches.c.made_for)

@@ -1,4 +1,8 @@
-"""A build that a server keeps and this process works for: its jobs are done here."""
+"""Builds and JobSpecs of a served store.
+
+The module starts builds, sends JobSpecs with their code, and executes client-run builds: this
+process does the jobs, the server plans, fences and publishes.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +40,16 @@ from headgate.store.embedded import BuildAsked, PlanAsked, check_patience
 if TYPE_CHECKING:
     from headgate.spark.engines import SharedJvm
 
-# How a plan or a build is asked for: as JSON, and in requests of a bearable length.
+# --- requests for plans and builds ----------------------------------------------------------
 
-# Of one request that waits for branches which others hold; who waits longer asks again.
+# Longest wait of one request for branches that other writers hold; a longer wait takes several.
 _START_WAIT_SECONDS = 20.0
-# Beyond that wait; both together are shorter than a build waits for its client.
+# Added to that wait for the reply. The sum is shorter than the time a build waits for its client.
 _START_ANSWER_SECONDS = 30.0
 
 
 def asked_body(targets: Sequence[str], asked: PlanAsked) -> Json:
-    """What is asked, as JSON: what was left out is the server's to fill in."""
+    """Return the options of a plan or build as JSON; the server fills in those left out."""
     check_options(asked, BuildAsked, needed=("branch",))
     given: Json = {name: value for name, value in asked.items() if value is not None}
     if "fallback" in given:
@@ -54,7 +58,7 @@ def asked_body(targets: Sequence[str], asked: PlanAsked) -> Json:
 
 
 def start_build(http: HttpClient, targets: Sequence[str], asked: BuildAsked, *, where: str) -> Json:
-    """Starts a build whose jobs the server's workers do, or the caller; its record once open."""
+    """Start a build, done by the server's workers or by the caller; return its record once open."""
     body = asked_body(targets, asked)
     check_patience(asked)
     deadline = time.monotonic() + asked.get("wait_seconds", 0)
@@ -69,8 +73,8 @@ def start_build(http: HttpClient, targets: Sequence[str], asked: BuildAsked, *, 
 
 
 def _start(http: HttpClient, body: Json, *, wait_seconds: float) -> Json:
-    # Named here, so that a request whose reply was lost is the same one when it comes again: else
-    # a build would be left that nobody works for, and hold its branches until that is noticed.
+    # The client makes the key, so that a request repeated after a lost reply starts no second
+    # build: one without a client would hold its branches until the server notices.
     named = {**body, "request_key": secrets.token_urlsafe(32)}
     patience = wait_seconds + _START_ANSWER_SECONDS
     started: Json = http.request(
@@ -79,11 +83,11 @@ def _start(http: HttpClient, body: Json, *, wait_seconds: float) -> Json:
     return started
 
 
-# JobSpecs that a client found in its repository, sent to a server with their code.
+# --- JobSpecs -------------------------------------------------------------------------------
 
 
 def send_discovery(http: HttpClient, found: Discovery) -> PublishReport:
-    """Sends the code by its digest, then the JobSpecs that name it."""
+    """Send the code by its digest, then the JobSpecs that name it."""
     with tempfile.TemporaryDirectory(prefix="headgate-publish-") as directory:
         bundle = Path(directory) / "bundle.zip"
         bundle.write_bytes(found.bundle.data)
@@ -106,7 +110,7 @@ def send_discovery(http: HttpClient, found: Discovery) -> PublishReport:
 
 
 def _published(noun: Json, spec: JobSpec) -> PublishedJobSpec:
-    """The JobSpec that was sent, with what the server wrote down beside it."""
+    """Return the JobSpec that was sent, with the fields that the server recorded for it."""
     return PublishedJobSpec(
         id=JobSpecId(noun["jobspec"]),
         branch=noun["branch"],
@@ -124,13 +128,13 @@ def _outputs(spec: JobSpec) -> list[str]:
     return [str(output.dataset) for output in spec.outputs]
 
 
-# What a client's jobs have to say to the server, in order, each thing heard once.
+# --- events of client-run jobs --------------------------------------------------------------
 
 _MOST_AT_ONCE = 200
 _AGAIN_SECONDS = 0.5
-# Of an error's words, as many as anybody reads.
+# Length in characters to which a job's error message is cut.
 _SHORT = 2000
-# Of what a job's process reports, what others want to see.
+# Events of a job's process that are sent to the server, each with the fields that are sent.
 _TOLD = {
     "progress": ("stages_done", "stages", "tasks_done", "tasks"),
     "written": ("rows",),
@@ -138,7 +142,7 @@ _TOLD = {
 
 
 class Talk:
-    """Numbers what each attempt says, and repeats it until the server has heard it."""
+    """Numbers the events of each attempt, and repeats them until the server has received them."""
 
     def __init__(self, send: Callable[[list[Json]], object]) -> None:
         self._send = send
@@ -146,13 +150,13 @@ class Talk:
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        # Attempts whose end has been heard.
+        # Attempts whose end the server has received.
         self.ended: set[str] = set()
         self._thread = threading.Thread(target=self._talk, name="headgate-talk", daemon=True)
         self._thread.start()
 
     def tell(self, attempt: str, event: Mapping[str, Any]) -> None:
-        """Something that a job's process reported."""
+        """Queue an event of a job's process, if it is one that the server records."""
         kind = str(event["event"])
         if kind in _TOLD:
             self._say(attempt, kind, {name: event.get(name) or 0 for name in _TOLD[kind]})
@@ -160,7 +164,7 @@ class Talk:
     def end(
         self, attempt: str, result: JobResult, files: Mapping[str, str], *, log: str | None
     ) -> None:
-        """How an attempt ended; nothing is said of it afterwards."""
+        """Queue the end of an attempt, its last event."""
         self._say(
             attempt,
             "ended",
@@ -179,7 +183,7 @@ class Talk:
         )
 
     def close(self) -> None:
-        """Says nothing any more."""
+        """Stop sending; queued events are dropped."""
         self._closed.set()
         self._waiting.put(None)
         self._thread.join()
@@ -202,12 +206,12 @@ class Talk:
             self._until_heard(said)
 
     def _until_heard(self, said: list[Json]) -> None:
-        """Says it until it is heard; what is refused is said plainly, so that no number lacks."""
+        """Send events until received; replace rejected ones, so that no number is missing."""
         refused = self._say_all(said)
         if refused is not None:
             for one in said:
                 if self._say_all([one]) is not None:
-                    # Refused once more, the client has no say here any more: it hears so as well.
+                    # If this is rejected too, the client has lost the build: its poll fails too.
                     self._say_all([_plainly(one, refused)])
         self.ended |= {one["attempt"] for one in said if one["event"] == "ended"}
 
@@ -224,7 +228,7 @@ class Talk:
 
 
 def _plainly(said: Json, refused: HeadgateError) -> Json:
-    """The same place in the order of what an attempt says, with nothing that could be wrong."""
+    """Return a minimal event for the same attempt and number, without the rejected content."""
     place = {"attempt": said["attempt"], "number": said["number"]}
     if said["event"] != "ended":
         return {**place, "event": "written", "rows": 0}
@@ -233,10 +237,12 @@ def _plainly(said: Json, refused: HeadgateError) -> Json:
     return {**place, "event": "ended", "succeeded": False, "error": {"message": why}}
 
 
+# --- client-run builds ----------------------------------------------------------------------
+
 _WAIT_SECONDS = 10
-# Beyond the wait that was asked for: a network that swallows what is sent must not look like one.
+# Added to the requested wait, so that a network that drops requests does not look like a wait.
 _ANSWER_SECONDS = 20
-# Whoever interrupts a build wants to go.
+# Short, because the user who interrupts a build waits for the process to exit.
 _LEAVING_SECONDS = 10
 _LOG_TAIL_BYTES = 64 * 1024
 _NOT_WANTED = "it is not wanted any more"
@@ -260,7 +266,7 @@ def client_means(
 
 
 class ClientBuild:
-    """Asks what to do, does it, and says how it goes, until the build has ended."""
+    """Polls the server for jobs, does them and sends their events, until the build has ended."""
 
     def __init__(
         self,
@@ -279,27 +285,27 @@ class ClientBuild:
         self._talk = Talk(self._post)
         self._jobs: dict[int, RemoteJob] = {}
         self._seen = self._expected = 0
-        # By attempt: what is under way here, and what has been, so that nothing is begun twice.
+        # Runners by attempt in progress; and all attempts begun, so that none is begun twice.
         self._doing: dict[str, JobRunner] = {}
         self._begun: set[str] = set()
-        # Attempts that the server does not want any more; nothing has to be heard of them.
+        # Attempts that the server has stopped; it expects no events of them.
         self._dropped: set[str] = set()
         self._threads: list[threading.Thread] = []
-        # By job: the log of its last attempt, which is on this machine.
+        # By position of the job: the log of its last attempt, on this machine.
         self._logs: dict[int, str] = {}
-        # Whether an engine is there, and what keeps this process from having one.
+        # True once the start of the engine has ended; and the error if it failed.
         self._ready = False
         self._hindered: Exception | None = None
 
     def to_the_end(self) -> BuildOutcome:
-        """What came of it; Ctrl-C cancels it, and what it had not committed is aborted."""
+        """Return the outcome; Ctrl-C cancels the build and aborts its OPEN transactions."""
         try:
             try:
                 outcome = self._work()
             except KeyboardInterrupt as interrupt:
                 raise BuildInterrupted(self._canceled()) from interrupt
             except BaseException:
-                # Nobody does its jobs from here on: what it holds is free now, not in a minute.
+                # Its jobs have no client any more: release its branches now, not in a minute.
                 self._cancel()
                 raise
         finally:
@@ -313,7 +319,7 @@ class ClientBuild:
             raise self._hindered
         return outcome
 
-    # --- what the server says ---------------------------------------------------------------
+    # --- exchanges with the server ----------------------------------------------------------
 
     def _work(self) -> BuildOutcome:
         while True:
@@ -324,14 +330,15 @@ class ClientBuild:
             if answer["outcome"] is not None:
                 return self._outcome(answer["outcome"])
             if answer["expected"] not in {0, self._expected}:
-                # Made on this thread, so that there is one; it starts its engine on the other.
+                # The resources are made on this thread, so that there is only one set; the engine
+                # starts on the other.
                 self._in_background(self._prepare, self._means(), answer["expected"])
             self._expected = answer["expected"]
             for sent in answer["start"]:
                 self._begin(JobOrder.from_json(sent))
 
     def _ask(self, wait_seconds: float, *, patience_seconds: float = LEASE_SECONDS) -> Json:
-        """One exchange, again and again while the server is away, as long as it waits for us."""
+        """Poll once; repeat while the server is unavailable, as long as it waits for the client."""
         heard_at = time.monotonic()
         while True:
             try:
@@ -350,7 +357,7 @@ class ClientBuild:
             "ready": self._ready,
             "wait_seconds": wait_seconds,
         }
-        # What is said is numbered, and the rest only asks: it may be sent again.
+        # Events are numbered, and the rest of the request changes nothing: it is repeatable.
         answer: Json = self._http.request(
             "POST",
             self._where,
@@ -376,22 +383,22 @@ class ClientBuild:
         return outcome
 
     def _job(self, position: int, told: Mapping[str, Any]) -> RemoteJob:
-        """The job as it was told of; its log is where it was written."""
+        """Return a job that the server reported, with the path of its log on this machine."""
         here = self._logs.get(position)
         return RemoteJob({**told, "log": here} if here and told.get("log") else told)
 
     def _cancel(self) -> None:
-        # It may have ended by itself, which the exchange tells.
+        # The build may have ended by itself; the next poll returns its outcome.
         with contextlib.suppress(HeadgateError):
             where = f"/builds/{segment(self._id)}/cancel"
             self._http.request("POST", where, repeatable=True, timeout_seconds=_ANSWER_SECONDS)
 
     def _canceled(self) -> BuildOutcome:
-        """Cancels it there and hears how it ended."""
-        # Else jobs that are stopped here would be heard of as failed, and tried again.
+        """Cancel the build at the server and return its outcome."""
+        # Otherwise the server would receive stopped jobs as failed ones, and try them again.
         self._talk.close()
         self._cancel()
-        # No job is going to wait for an engine any more.
+        # No job waits for an engine any more.
         self._ready = True
         self._stop_all("the build was interrupted")
         while True:
@@ -399,7 +406,7 @@ class ClientBuild:
             if answer["outcome"] is not None:
                 return self._outcome(answer["outcome"])
 
-    # --- what is done here ------------------------------------------------------------------
+    # --- jobs on this machine ---------------------------------------------------------------
 
     def _prepare(self, means: JobResources, count: int) -> None:
         try:
@@ -409,7 +416,7 @@ class ClientBuild:
             self._cancel()
         if not self._ready:
             self._ready = True
-            # At once, beside the question that waits; if it is lost, the next one says it too.
+            # Sent at once, beside the poll that waits; if it is lost, the next poll reports it too.
             with contextlib.suppress(HeadgateError):
                 self._post([])
 
@@ -434,14 +441,14 @@ class ClientBuild:
         self._talk.end(order.id, result, files, log=_tail(log_in(directory)))
 
     def _tree(self, put: Any) -> str:
-        """One name for all that an output holds, however much that is."""
+        """Return the root of an output's files: one digest, however many there are."""
         return self._means().trees.edit(EMPTY, put=put).root
 
     def _stop(self, attempt: str) -> None:
         self._dropped.add(attempt)
         doing = self._doing.pop(attempt, None)
         if doing is not None:
-            # Off this thread, which goes on asking: an engine takes its time to cancel.
+            # In the background, so that this thread keeps polling: an engine is slow to cancel.
             self._in_background(doing.stop, _NOT_WANTED)
 
     def _stop_all(self, reason: str) -> None:
@@ -461,7 +468,7 @@ def _failed(message: str, code: str | None = None) -> JobResult:
 
 
 def _tail(log: Path) -> str | None:
-    """The end of what a job printed, for those who look at the server."""
+    """Return the end of a job's log, which the server shows."""
     if not log.is_file():
         return None
     with log.open("rb") as file:

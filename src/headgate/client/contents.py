@@ -1,4 +1,4 @@
-"""Trees of files that a server shows."""
+"""Contents of a served store: bytes by their digests, and the trees of files that it shows."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from headgate.model.object_store import ObjectInfo
 from headgate.store.documents import to_entry
 from headgate.store.transactions import ShownFiles
 
-# The bytes of a served store by their digests: as much of an object store as jobs need.
-
 _DIGITS = 64
 
 
 def remote_contents(http: HttpClient) -> Objects:
-    """The contents of a served store, verified on this side."""
+    """Return the contents of a served store; the client verifies their digests."""
     return Objects(RemoteObjects(http))
 
 
 class RemoteObjects:
-    """Contents and bundles by the keys that they have there; nothing else can be reached so."""
+    """The part of an object store that jobs need: contents and bundles, by the server's keys.
+
+    Other keys are rejected.
+    """
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
@@ -77,13 +78,13 @@ class RemoteObjects:
         return self._whole(f"/contents/{_content(key)}")
 
     def _whole(self, where: str) -> Iterator[bytes]:
-        """Asked for again where it was cut off, as long as more of it comes than before."""
+        """Yield a content; a reply that is cut off is requested again if it brought new bytes."""
         came = 0
         while True:
             seen, before = 0, came
             try:
                 for chunk in self._http.stream(where):
-                    # A content is what its digest says: what came once would come again.
+                    # The digest fixes the bytes, so that those already yielded are skipped.
                     fresh = chunk[max(0, came - seen) :]
                     seen += len(chunk)
                     if fresh:
@@ -94,7 +95,7 @@ class RemoteObjects:
                 if came == before:
                     raise
 
-    # --- many at once -----------------------------------------------------------------------
+    # --- many contents per request ----------------------------------------------------------
 
     def find_missing(self, keys: Sequence[str]) -> set[str]:
         digests = [_content(key) for key in keys]
@@ -103,7 +104,7 @@ class RemoteObjects:
         return {key_of(digest) for digest in answer.document["missing"]}
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """As long as some of them come, the rest is asked for again, wherever it was cut off."""
+        """Yield contents; those missing from a reply are requested again if it brought some."""
         missing = {_content(key): key for key in keys}
         while missing:
             asked = len(missing)
@@ -125,7 +126,7 @@ class RemoteObjects:
             self._http.send_file("/contents/put", body, method="POST")
 
     def _some_of(self, missing: Mapping[Digest, str]) -> Iterator[tuple[Digest, bytes]]:
-        """What comes in one answer; it ends where something that came is not what was asked for."""
+        """Yield the contents of one reply, up to the first frame that is garbled."""
         chunks = self._http.stream("/contents/get", body={"digests": list(missing)})
         try:
             for digest, data in read_frames(chunks, most_bytes=SMALL_BYTES):
@@ -163,7 +164,7 @@ def _refuse(key: str) -> NoReturn:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteShownFiles(ShownFiles):
-    """The tree of files that a server shows on a branch, at a transaction, or in one."""
+    """The tree of files of a branch, of a past transaction, or of an OPEN one."""
 
     http: HttpClient
     branch: str | None

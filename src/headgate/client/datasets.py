@@ -1,4 +1,7 @@
-"""Datasets and branches of a served store, by name, whether they exist yet or not."""
+"""Handles of a served store: datasets and branches by name, OPEN transactions and units.
+
+A handle by name is valid before the dataset or branch exists.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,12 @@ from headgate.store.documents import (
 from headgate.store.embedded import Store
 from headgate.store.transactions import ShownFiles, TransactionHandle, UnitHandle, check_is_bytes
 
-# Transactions and units of a served store.
+# --- transactions and units -----------------------------------------------------------------
 
 
 @dataclass
 class RemoteTransactionHandle(TransactionHandle):
-    """An OPEN transaction of a served store in somebody's hands."""
+    """Handle of an OPEN transaction of a served store."""
 
     http: HttpClient
 
@@ -94,7 +97,7 @@ class RemoteTransactionHandle(TransactionHandle):
 
 @dataclass
 class RemoteUnitHandle(UnitHandle):
-    """A unit of a served store's transactions in somebody's hands."""
+    """Handle of a unit of a served store."""
 
     http: HttpClient
 
@@ -130,13 +133,13 @@ _NOUN = (
 
 
 def noun_of(http: HttpClient, id: str) -> Json:
-    """As the catalog has it now: a unit's noun, or a transaction's without what else was sent."""
+    """Return the present noun of a unit or transaction, without other fields of the reply."""
     sent: Json = http.get(f"/transactions/{segment(id)}")
     return sent if "transactions" in sent else {name: sent[name] for name in _NOUN}
 
 
 def commit(http: HttpClient, id: str, operation: OperationKey | None) -> Receipt:
-    """One publication of all that it holds."""
+    """Commit a transaction or unit, as one publication."""
     reply: Reply = http.publish("POST", f"/transactions/{segment(id)}/commit", operation)
     sent = reply.document
     return Receipt(
@@ -149,7 +152,7 @@ def commit(http: HttpClient, id: str, operation: OperationKey | None) -> Receipt
 
 
 def edit_body(edit: FileEdit) -> Json:
-    """An edit as it is sent."""
+    """Return an edit as JSON."""
     return {
         "put": [
             {
@@ -164,9 +167,12 @@ def edit_body(edit: FileEdit) -> Json:
     }
 
 
+# --- datasets and branches ------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class RemoteDatasetHandle(DatasetHandle):
-    """A dataset of a served store."""
+    """Handle of a dataset of a served store."""
 
     http: HttpClient
     served: Store
@@ -279,7 +285,7 @@ class RemoteDatasetHandle(DatasetHandle):
 
 @dataclass(frozen=True)
 class RemoteBranchHandle(BranchHandle):
-    """A branch of a served store's dataset."""
+    """Handle of a branch of a served store's dataset."""
 
     http: HttpClient
 
@@ -368,7 +374,7 @@ class RemoteBranchHandle(BranchHandle):
         return b"".join(self.http.stream(where, branch=self.name, at=at))
 
     def view(self, *, at: str | None = None) -> Transaction | None:
-        """What the branch shows, or a COMMITTED transaction of the dataset's past."""
+        """Return the branch's view, or the COMMITTED transaction `at` of the dataset."""
         branch = self.load()
         id = at or branch.view
         if id is None:

@@ -1,4 +1,4 @@
-"""Work on rows at a server: the same verbs, sent over HTTP."""
+"""Verbs on the rows of a served store, each an HTTP request."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from headgate.rows.sources import Source
 
 
-# Well below what a server takes as a document, of which base64 makes a third more.
+# Well below the server's limit for a document: base64 adds a third.
 _INLINE_BYTES = 4 * 1024 * 1024
 
 
 class RemoteRows(Rows):
-    """Files are read here and sent as Arrow streams; the server does the rest."""
+    """Rows of a served store: the client reads files and sends Arrow streams, the server writes."""
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
@@ -57,7 +57,7 @@ class RemoteRows(Rows):
             raise
 
     def _sent(self, streams: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
-        """The rows in the document itself, or as contents where they would be too large for it."""
+        """Return rows inline, or as digests of stored contents if they are too large for that."""
         if sum(len(stream) for each in streams.values() for stream in each) > _INLINE_BYTES:
             return {"contents": {n: [self._stored(s) for s in each] for n, each in streams.items()}}
         encoded = {n: [base64.b64encode(s).decode() for s in each] for n, each in streams.items()}
@@ -81,7 +81,7 @@ class RemoteRows(Rows):
         return self._send("/merge", how, **body)
 
     def advise(self, sources: Mapping[str, list[str]]) -> str | None:
-        """The server's machine is not this one's to judge."""
+        """Return None: the client cannot judge the server's machine."""
         return None
 
     def plan_schema_text(self, text: str, *, file: str, branch: str) -> PlannedSchema:
@@ -99,7 +99,7 @@ class RemoteRows(Rows):
         return AppliedSchema.from_json(self._publish("/schema/apply", how, **body))
 
     def advise_optimize(self, dataset: str, *, branch: str) -> str | None:
-        """The server's machine is not this one's to judge."""
+        """Return None: the client cannot judge the server's machine."""
         return None
 
     def optimize(
@@ -122,7 +122,7 @@ class RemoteRows(Rows):
         return Optimized.from_json(self._publish("/optimize", how, **body))
 
     def _ask(self, path: str, how: How, body: dict[str, Any]) -> Reply:
-        """Always under a key, so that a request whose reply was lost can be sent again."""
+        """Send a request with an idempotency key, so that it is repeatable if its reply is lost."""
         key = how.get("idempotency_key")
         named = (
             secrets.token_hex(16) if key is None else check_label(key, what="an idempotency key")
@@ -159,7 +159,7 @@ def _stream(source: Source) -> bytes:
 
 
 def _tell_lines(error: HeadgateError, sources: Sequence[Source]) -> None:
-    """The server counts the rows that it was sent; people look for the lines of their files."""
+    """Replace row numbers in an error by lines: the server counts rows, users look for lines."""
     line_of = {source.file: source.line_of for source in sources}
     texts: dict[str, str] = {}
     for told in error.facts.get("rows") or error.facts.get("violations") or ():

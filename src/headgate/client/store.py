@@ -1,4 +1,4 @@
-"""A store that a server offers: the verbs of a store, each of them a request."""
+"""A served store: the verbs of a store, each an HTTP request."""
 
 from __future__ import annotations
 
@@ -56,11 +56,8 @@ if TYPE_CHECKING:
     )
 
 
-# Verbs on workspace tasks of a served store: they are done here, and published there.
-
-
 class RemoteWorking(Working):
-    """The part of a served store that tasks use."""
+    """Verbs on workspace tasks: the client executes the tasks, the server publishes."""
 
     http: HttpClient
     role: Role
@@ -75,7 +72,7 @@ class RemoteWorking(Working):
     def task_attempts(self) -> Attempts:
         from headgate.client.tasks import RemoteAttempts  # noqa: PLC0415  (optional: pydantic)
 
-        # Whose token can begin no attempt at all must not take work off anybody's queue.
+        # A worker whose token cannot begin attempts must not take work off a queue.
         authorize(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
         return RemoteAttempts(self.http)
 
@@ -97,21 +94,21 @@ class RemoteWorking(Working):
         return RemoteWorkspaces(self.http, ContentCache(self.settings.cache / "contents"))
 
     def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
-        """The server's cleanup does it, and says so in its document."""
+        """Return nothing: the server's cleanup sweeps staging, and reports it in its document."""
         return []
 
 
 def _say_nothing(rows: int, parts: int) -> None:
-    """The server compares; nobody here is told how large it is."""
+    """No progress callback: the server compares."""
 
 
 class RemoteStore(RemoteWorking, Store):
-    """The same verbs as those of a store on this machine, done by a server in the token's name."""
+    """The verbs of an embedded store, carried out by a server in the name of the token's actor."""
 
     def __init__(
         self, settings: Settings, *, jvm: SharedJvm | Callable[[], SharedJvm] | None = None
     ) -> None:
-        # Where jobs run, if somebody else has one; else this starts its own.
+        # The JVM for jobs, if the caller has one; otherwise the store starts its own.
         self._jvm = jvm
         self.http = HttpClient(settings.server_url or "", settings.token)
         try:
@@ -120,7 +117,7 @@ class RemoteStore(RemoteWorking, Store):
             self.http.close()
             raise
         fallback = about["fallback"]
-        # The server's primary branch and fallback, whatever a file on this machine says.
+        # The server's primary branch and fallback override those of this machine's settings.
         builds = replace(
             settings.builds,
             branch=about["branch"],
@@ -143,7 +140,7 @@ class RemoteStore(RemoteWorking, Store):
     def rows(self) -> RemoteRows:
         return RemoteRows(self.http)
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------
 
     def dataset(self, name: str) -> DatasetHandle:
         return RemoteDatasetHandle(self, parse_dataset_name(name), self.http, self)
@@ -256,7 +253,7 @@ class RemoteStore(RemoteWorking, Store):
     def tokens(self) -> list[Json]:
         return list(self.http.pages("/tokens"))
 
-    # --- changing ---------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------
 
     def transaction(
         self, branch: str, *, lease_seconds: int = 900, actor: str | None = None
@@ -313,7 +310,7 @@ class RemoteStore(RemoteWorking, Store):
     def recover(self, *, dry_run: bool = False) -> Recovered:
         return Recovered(**self.http.post("/recover", dry_run=dry_run))
 
-    # --- work -------------------------------------------------------------------------------
+    # --- builds, JobSpecs and Spark ---------------------------------------------------------
 
     def plan(
         self,
@@ -340,7 +337,7 @@ class RemoteStore(RemoteWorking, Store):
         handed: ClientJobs | None = None,
         **asked: Unpack[BuildAsked],
     ) -> BuildOutcome:
-        """The server plans, opens and publishes; the jobs are done here, on a Spark of our own."""
+        """Execute a client-run build: Spark on this machine, plan and publication at the server."""
         from headgate.client.builds import ClientBuild  # noqa: PLC0415  (slow: Spark)
 
         if id is not None or handed is not None:
@@ -364,7 +361,7 @@ class RemoteStore(RemoteWorking, Store):
 
     @cached_property
     def job_means(self) -> JobResources:
-        """What jobs of builds are done with here: the server's bytes, and an engine of our own."""
+        """Return the resources of client-run jobs: the server's bytes, the client's engine."""
         from headgate.client.builds import client_means  # noqa: PLC0415  (slow: Spark)
 
         on_s3 = self._storage == "s3"
@@ -373,25 +370,25 @@ class RemoteStore(RemoteWorking, Store):
         )
 
     def watch_build(self, id: str, watch: Callable[[Json], None]) -> Json:
-        """Follows a build to its end, showing it each time that it changed."""
+        """Follow a build to its end; call `watch` each time that it changes."""
         for name, build in events(self.http.stream(f"/builds/{segment(id)}/progress")):
             watch(build)
             if name == "end":
                 return build
-        # The server went away while it was watched; the record says what is known.
+        # The stream was cut before the end; the record has the last known state.
         return self.build_record(id) | {"publications": []}
 
     def publish_jobspecs(
         self, directory: Path, *, branch: str | None = None, allow_dirty: bool = False
     ) -> PublishReport:
-        # Git is here; only what is found goes there.
+        # Git is on this machine; the server receives only the discovered JobSpecs and their code.
         return super().publish_jobspecs(directory, branch=branch, allow_dirty=allow_dirty)
 
     def publish_discovery(self, found: Discovery) -> PublishReport:
         return send_discovery(self.http, found)
 
     def spark(self, context: str) -> SparkSession:
-        """A SparkSession whose catalog `headgate` is that context of the server's endpoint."""
+        """Return a SparkSession whose catalog `headgate` is a context of the server's endpoint."""
         return self.client_spark.session(context)
 
     def task_tables(
@@ -413,7 +410,7 @@ class RemoteStore(RemoteWorking, Store):
         raise Invalid("a served store acts in the name of its token: open it with another one.")
 
     def close(self) -> None:
-        """Ends what this process started for it, and hangs up."""
+        """Stop the engines that this process started, and close its connections."""
         runtime = self.__dict__.pop("client_spark", None)
         if runtime is not None:
             runtime.stop()

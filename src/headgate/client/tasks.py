@@ -1,4 +1,4 @@
-"""Workspace tasks of a served store: their bodies run here, the fence and the door are there."""
+"""Workspace tasks of a served store: the client executes them, the server fences and publishes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from headgate.tasks.ports import (
 )
 from headgate.tasks.table_work import LazySession, OpenSession
 
-# A network that swallows what is sent must not keep a supervisor, or a lease would end meanwhile.
+# A network that drops requests must not block a supervisor while its lease expires.
 _ANSWER_SECONDS = 20
 _ATTEMPTS = "/tasks/attempts"
 
 
 class RemoteAttempts:
-    """Implements `Attempts` by requests; each may be sent again, since the secret names one."""
+    """Implements `Attempts` by requests, repeatable because the secret identifies the attempt."""
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
 
     def dispatch(self, key: str, *, branch: str | None = None) -> AttemptHandle:
-        # Made here, so that a request whose reply was lost is the same one when it comes again.
+        # The client makes the secret, so that a request repeated after a lost reply is the same.
         secret = secrets.token_urlsafe(32)
         told = self._post(_ATTEMPTS, {"key": key, "secret": secret, "branch": branch})
         return AttemptHandle(ref=AttemptRef(key=key, epoch=Epoch(told["epoch"])), secret=secret)
@@ -49,7 +49,7 @@ class RemoteAttempts:
         self._post(f"{_ATTEMPTS}/renew", {"secret": held.secret})
 
     def check(self, held: AttemptHandle) -> None:
-        # Who is asked to renew a lease says whether there is still one.
+        # The server rejects the renewal of a lease that is lost.
         self.renew(held)
 
     def end(self, held: AttemptHandle, state: AttemptState) -> None:
@@ -63,12 +63,12 @@ class RemoteAttempts:
 
 
 class RemoteWorkspaces:
-    """Implements `WorkspaceStore`: bytes go to and come from the server, which then publishes."""
+    """Implements `WorkspaceStore`: the client transfers the bytes, the server publishes them."""
 
     def __init__(self, http: HttpClient, cache: ContentCache) -> None:
         self._http = http
         self._bytes = WorkspaceBytes(FileTrees(RemoteObjects(http)), cache)
-        # By the root that was staged: how to send it again.
+        # By staged root: the function that sends it again.
         self._staging: dict[str, Callable[[], Staged]] = {}
 
     def download(
@@ -102,11 +102,12 @@ class RemoteWorkspaces:
         timeout_seconds: float | None = None,
         table_changes: TableChanges | None = None,
     ) -> str:
-        # A caller with a budget stops waiting by itself; a shorter timeout would repeat requests.
+        # A caller with a time limit stops waiting by itself; a shorter timeout of the request
+        # would only repeat it.
         try:
             return self._publish(workspace, identity, staged.ref)
         except (ContentSwept, ObjectNotFound):
-            # What the server had already, and was therefore not sent, was swept since.
+            # Contents that were not sent, because the server had them, have been swept since.
             self._staging[staged.ref]()
             return self._publish(workspace, identity, staged.ref)
 
@@ -121,7 +122,7 @@ class RemoteWorkspaces:
         return self._publish(workspace, identity, None)
 
     def discard(self, staged: Staged) -> None:
-        """Contents that nothing names are the server's cleanup's to find."""
+        """Forget a staged root; the server's cleanup sweeps contents that nothing references."""
         self._staging.pop(staged.ref, None)
 
     def _root(self, workspace: WorkspaceRef) -> Digest:
@@ -133,7 +134,7 @@ class RemoteWorkspaces:
 
 
 class RemoteTables:
-    """Implements `TableWork`: the session is of this machine, the transactions are the server's."""
+    """Implements `TableWork` with a session on this machine and transactions at the server."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class RemoteTables:
             "inputs": list(spec.inputs),
             "outputs": list(spec.outputs),
         }
-        # What is open already is not opened twice.
+        # Repeatable: the server opens no transaction twice.
         http.request("POST", f"{_ATTEMPTS}/tables", body=body, repeatable=True)
         self._http = http
         self._workspace = workspace
@@ -164,14 +165,14 @@ class RemoteTables:
         return self._session.get()
 
     def finish(self) -> TableChanges:
-        """The server looks at what was written, when it is asked to publish it."""
+        """Leave the changes to the server, which inspects the tables when it publishes them."""
         return TableChanges(open_at_server=True)
 
     def publish(self, table_changes: TableChanges) -> None:
         publish_at_server(self._http, self._workspace, self._identity, None, read_only=True)
 
     def close(self) -> None:
-        """What was not published is aborted by the server, when it hears that this has ended."""
+        """Do nothing: the server aborts unpublished transactions when the attempt ends."""
 
 
 def publish_at_server(
@@ -182,7 +183,7 @@ def publish_at_server(
     *,
     read_only: bool = False,
 ) -> str:
-    """The ref that came of it; an attempt publishes once, so the request may be sent again."""
+    """Publish and return the new ref; repeatable, because an attempt publishes once."""
     body = {
         "secret": identity.secret,
         "branch": workspace.branch,

@@ -15,7 +15,7 @@ from lakefs_sdk.exceptions import ApiException
 from headgate.errors import Exists, LakeFSDenied, LakeFSUnavailable, NotFound
 from headgate.model.recovery import WorkspaceHead
 
-# Metadata of a commit that names the execution that made it, for people and for recovery.
+# Key in the metadata of a commit: the execution that made it. Recovery reads it.
 _EXECUTION = "headgate_execution"
 _PAGE = 1000
 _CHUNK_BYTES = 1024 * 1024
@@ -37,6 +37,8 @@ class StoredObject:
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
+    """A commit of a lakeFS repository."""
+
     id: str
     parents: tuple[str, ...]
     # The execution that made the commit; None on a commit of another writer.
@@ -44,6 +46,7 @@ class Commit:
 
     @property
     def parent(self) -> str | None:
+        """First parent of the commit; None on the first commit of a repository."""
         return self.parents[0] if self.parents else None
 
     def as_head(self) -> WorkspaceHead:
@@ -51,14 +54,14 @@ class Commit:
 
 
 class LakeFS:
-    """One lakeFS server. Failures raise `LakeFSUnavailable`, `LakeFSDenied` or `NotFound`."""
+    """Client of a lakeFS server. Raises `LakeFSUnavailable`, `LakeFSDenied` or `NotFound`."""
 
     def __init__(self, endpoint: str, *, access_key_id: str, secret_access_key: str) -> None:
         client = Client(host=endpoint, username=access_key_id, password=secret_access_key)
         self._api = client.sdk_client
 
     def load_head(self, repository: str, branch: str) -> Commit:
-        """Return the commit that a branch shows."""
+        """Return the commit that a branch points to."""
         found = self._call(
             f"read branch {branch!r} of {repository!r}",
             lambda: self._api.branches_api.get_branch(repository, branch),
@@ -77,7 +80,7 @@ class LakeFS:
         )
 
     def list_objects(self, repository: str, ref: str, prefix: str) -> Iterator[StoredObject]:
-        """Return every object below a prefix, in pages of the server's largest size."""
+        """Yield every object below a prefix, in pages of the largest size that the server has."""
         after = ""
         while True:
             page = self._call(
@@ -98,7 +101,7 @@ class LakeFS:
             after = page.pagination.next_offset
 
     def read(self, repository: str, ref: str, path: str) -> Iterator[bytes]:
-        """Return an object's bytes, in one request."""
+        """Yield the bytes of an object in chunks, from one request."""
         response = self._call(
             f"read {path!r} of {repository!r} at {ref}",
             lambda: self._api.objects_api.get_object_with_http_info(
@@ -115,7 +118,7 @@ class LakeFS:
             raw.release_conn()
 
     def create_branch(self, repository: str, name: str, source: str) -> None:
-        """Create a branch; raise `Exists` where one has that name."""
+        """Create a branch at a ref; raise `Exists` if the name is taken."""
         self._call(
             f"create branch {name!r} of {repository!r}",
             lambda: self._api.branches_api.create_branch(
@@ -146,7 +149,7 @@ class LakeFS:
                 raise LakeFSUnavailable(doing=f"delete {first.path!r}", reason=first.message)
 
     def commit(self, repository: str, branch: str, message: str, execution: str) -> str:
-        """Commit what is staged on a branch; return the commit."""
+        """Commit the staged changes of a branch, and return the id of the commit."""
         commit = CommitCreation(message=message, metadata={_EXECUTION: execution})
         made = self._call(
             f"commit branch {branch!r} of {repository!r}",
@@ -164,9 +167,10 @@ class LakeFS:
         execution: str,
         timeout_seconds: float | None,
     ) -> str:
-        """Squash-merge into the target; return the one commit, whose parent is the target's head.
+        """Squash-merge into the target, and return the id of the one commit.
 
-        lakeFS takes no expected head: the parent may be a commit that came a moment before.
+        The parent of the commit is the head of the target. lakeFS accepts no expected head, so the
+        parent may be a commit that another writer made just before.
         """
         merge = Merge(message=message, metadata={_EXECUTION: execution}, squash_merge=True)
         made = self._call(
@@ -180,7 +184,7 @@ class LakeFS:
     def hard_reset(
         self, repository: str, branch: str, ref: str, *, timeout_seconds: float | None
     ) -> None:
-        """Point the branch at a commit, whatever it shows."""
+        """Point the branch at a commit, without a check of its present head."""
         self._call(
             f"hard-reset branch {branch!r} of {repository!r} to {ref}",
             lambda: self._api.experimental_api.hard_reset_branch(
@@ -189,7 +193,7 @@ class LakeFS:
         )
 
     def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch; a missing one is not an error."""
+        """Delete a branch; a missing branch is not an error."""
         try:
             self._call(
                 f"delete branch {name!r} of {repository!r}",
@@ -206,7 +210,7 @@ class LakeFS:
         return [branch.id for branch in found.results]
 
     def create_repository(self, name: str, storage: str, branch: str) -> None:
-        """Create an empty repository with its objects below an address of the server's storage."""
+        """Create an empty repository whose objects are below an address of the storage."""
         wanted = RepositoryCreation(name=name, storage_namespace=storage, default_branch=branch)
         self._call(
             f"create repository {name!r}",

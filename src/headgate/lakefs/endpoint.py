@@ -1,4 +1,7 @@
-"""Connections to the configured lakeFS server; the SDK is loaded at the first connection."""
+"""Connections to the configured lakeFS server.
+
+The SDK is slow to import and optional, so it is imported at the first connection.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def connect(settings: Settings) -> LakeFS:
-    """Open the configured server with the credentials of the environment."""
+    """Connect to the configured server with the credentials in the environment."""
     if settings.lakefs_endpoint is None:
         raise Invalid(
             "no lakeFS is configured: set [lakefs] endpoint in headgate.toml. (The name of a files "
@@ -36,13 +39,13 @@ def connect(settings: Settings) -> LakeFS:
 
 
 class HeadReader:
-    """Reads heads of lakeFS branches for recovery; connects at the first call."""
+    """Reader of the heads of lakeFS branches for recovery; connects at the first call."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def __call__(self, repository: str, branch: str) -> WorkspaceHead | None:
-        """Return the head of a branch; None where the branch or its repository is gone."""
+        """Return the head of a branch; None if the branch or its repository is gone."""
         try:
             return self._lakefs.load_head(repository, branch).as_head()
         except NotFound:

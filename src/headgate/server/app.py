@@ -1,4 +1,8 @@
-"""The served store: the HTTP API, the Iceberg endpoint, and how an operator sees it is well."""
+"""The server of a store: application and process.
+
+The application joins the HTTP API, the Iceberg endpoint, the web pages, health checks, the
+access log and metrics.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +46,18 @@ from headgate.server.web.host import mount_pages
 from headgate.storage.address import client_properties
 from headgate.store.embedded import Store
 
-# What an operator has of a server: access log, metrics.
+# Access log and metrics
 
 _PATH = "/metrics"
 
 
 def add_operation(app: FastAPI, store: Store) -> None:
-    """Counts and logs every request from now on, and answers `/metrics` to whoever may read."""
+    """Count and log every request, and serve `/metrics` to tokens that may read the store."""
     metrics = Metrics(store.database)
     authority: Authority = app.state.authority
 
     def read(token: str | None) -> bytes:
-        # Names of branches and codes of errors are nobody's business who may not read the store.
+        # Metrics disclose activity and error codes of the store, so they need the right to read.
         require(authority.grant(token, "read_metrics"), Right.READ)
         return metrics.text()
 
@@ -70,7 +74,7 @@ def add_operation(app: FastAPI, store: Store) -> None:
     app.add_middleware(Observing, listeners=[write_access_line, metrics.saw_request])
 
 
-# One router per noun; their order is that of the OpenAPI document.
+# One router per noun, in the order of the OpenAPI document.
 ROUTERS = (
     admin.store_routes,
     datasets.dataset_routes,
@@ -98,13 +102,13 @@ def create_server(
     limits: Limits | None = None,
     code_from: Role = Role.ADMIN,
 ) -> FastAPI:
-    """One application for all contexts; a client's URL and token say what it means and may do."""
+    """Create one application for all contexts; the URL gives the context, the token the rights."""
     app = DescribedApp(
         title="Headgate",
         version=__version__,
         summary="Branches, transactions and fenced publication for Spark data pipelines.",
         openapi_url="/api/openapi.json",
-        # Their pages are loaded from elsewhere; nothing here makes a browser ask another host.
+        # These pages load scripts from another host, which no page of this server may do.
         docs_url=None,
         redoc_url=None,
     )
@@ -121,12 +125,12 @@ def create_server(
     )
     _add_health(app, store)
     app.mount("/iceberg", IcebergApp(_iceberg(store, authority)))
-    # Pages are mounted after this: they answer below `/` whatever is not answered here.
+    # The pages are mounted after this: they match every path below `/` that has no route here.
     return app
 
 
 async def _unrouted(request: Request) -> JSONResponse:
-    """What no route of the API answers is answered here: the pages would say it to a person."""
+    """Raise 404 or 405 for API paths without a route; the pages would return HTML."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
     allowed = {
         method
@@ -147,7 +151,7 @@ def _iceberg(store: Store, authority: Authority) -> Service:
         authorize=tokens,
         refused=tokens.refused,
         read_outside=_refuse_outside,
-        # Clients are told where S3 is; credentials are their own.
+        # The address of S3, never credentials: clients use their own.
         client_defaults=client_properties(store.settings.environ),
     )
 
@@ -168,7 +172,7 @@ def _add_health(app: FastAPI, store: Store) -> None:
 
 
 def _refuse_outside(location: str) -> bytes:
-    """A client must not make the server read files for it: registering is for the store's side."""
+    """Raise: a client must not make the server read files for it; an admin registers tables."""
     name = Path(location).name
     raise StorageUnavailable(
         where=name,
@@ -177,7 +181,7 @@ def _refuse_outside(location: str) -> bytes:
     )
 
 
-# Starting and ending a server.
+# Server process
 
 _GRACE_SECONDS = 20
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -191,7 +195,7 @@ def serve(
     code_from: Role = Role.ADMIN,
     runs_builds: bool = True,
 ) -> None:
-    """Serves until SIGTERM or Ctrl-C; requests under way are finished first."""
+    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress."""
     log_to_stderr()
     try:
         listening = socket.create_server((host, port))
@@ -203,7 +207,7 @@ def serve(
         ) from error
     builds = ServerBuilds(store) if runs_builds else ServerBuilds(store, at_once=0)
     with listening, contextlib.closing(builds):
-        # A reply of two small packets would wait for the client's delayed acknowledgement.
+        # Without it, a response of two small packets waits for the client's delayed ACK.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         app = create_server(store, builds_on_server=builds, code_from=code_from)
         add_operation(app, store)
@@ -220,7 +224,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Being told to stop is how a server ends: uvicorn would raise the signal again and fail."""
+    """A server that exits normally on a stop signal; uvicorn would raise the signal again."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

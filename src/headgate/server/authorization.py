@@ -1,4 +1,7 @@
-"""Who may use a served store: people by their tokens, jobs by their attempts'; refusals kept."""
+"""Authorization of requests to a served store.
+
+People use tokens, jobs the tokens of their attempts. Denied requests are recorded as events.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from headgate.model.ids import Instant
 _log = logging.getLogger("headgate.server")
 
 _OPERATIONS = {Action.READ: "iceberg_read", Action.WRITE: "iceberg_write"}
-# The same refusal again within this time is not written down again: nobody fills the catalog so.
+# The same denial is recorded once in this time: repeated requests must not fill the catalog.
 _QUIET_SECONDS = 60.0
 _REMEMBERED = 4096
 
 
 class Authority:
-    """Tells who a token stands for, by the catalog, so that a revocation bites at once."""
+    """Checks of tokens, by the catalog on each request: a revocation takes effect at once."""
 
     def __init__(self, database: Database, *, code_from: Role = Role.ADMIN) -> None:
         self._database = database
@@ -37,12 +40,12 @@ class Authority:
         self._lock = threading.Lock()
 
     def grant(self, token: str | None, operation: str) -> Grant:
-        """What a token grants now; a token that was good once is named in the audit."""
+        """Return the rights of a token; record the denial of one that is expired or revoked."""
         if token is None:
             raise TokenRefused(reason="the request has none")
         record, moment = self._database.read(lambda c: (find_token(c, token), now(c)))
         if record is None:
-            # Not written down: whoever guesses must not be able to fill the catalog.
+            # Not recorded: guessed tokens must not fill the catalog.
             _log.warning("a request for %s came with an unknown token", operation)
             raise TokenRefused(reason="it is unknown here")
         return self.check(record, moment, operation)
@@ -58,7 +61,7 @@ class Authority:
     def note(
         self, actor: str, operation: str, refusal: Denied, *, branch: str | None = None
     ) -> None:
-        """Writes a refusal down as an event of kind `refused`."""
+        """Record a denial as an event of kind `refused`."""
         named = branch or refusal.facts.get("branch")
         if not self._is_news((actor, operation, named, refusal.code)):
             return
@@ -88,7 +91,7 @@ class Authority:
 
 
 class ServedTokens:
-    """Checks every request of the Iceberg endpoint."""
+    """Authorization of every request to the Iceberg endpoint."""
 
     def __init__(self, database: Database, authority: Authority | None = None) -> None:
         self._database = database
@@ -112,12 +115,12 @@ class ServedTokens:
         return Principal(actor=grant.actor, may_write_protected=grant.may_write_protected)
 
     def refused(self, principal: Principal, action: Action, refusal: Denied) -> None:
-        """Writes down what a branch's protection refused; a superseded job's end is no refusal."""
+        """Record a denial by branch protection; the rejection of a superseded job is not one."""
         if principal.attempt is None:
             self._authority.note(principal.actor, _OPERATIONS[action], refusal)
 
     def _written(self, context: Context) -> tuple[str, ...]:
-        """The branch that a write in this context would change."""
+        """Return the branch that a write in this context changes."""
         if isinstance(context, BranchContext):
             return (context.branch,)
         if isinstance(context, UnitContext):

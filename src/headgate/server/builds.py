@@ -1,4 +1,4 @@
-"""Builds that this server keeps: done by its own workers, or by the clients that started them."""
+"""Builds of this server: its workers run their jobs, or the clients that started them do."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from headgate.builds.report import BuildOutcome, JobStatus, Watch
 
 
-# A build of this server as those see it who watch it, and the client that does its jobs.
+# State of one build
 
-# How many of the changes in its jobs somebody has seen: each has a number.
+# Number of the newest change of a build's jobs that a client has received.
 Seen = int
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedOnce:
-    """A request for a build by the name that its client gave it: sent again, it is the same one."""
+    """A build request with a key that its client chose; sent again, it starts no second build."""
 
     actor: str
     key: str
-    # Of all that was asked for.
+    # Of the whole request except the key.
     request_hash: str
 
     def is_again(self, earlier: AskedOnce | None) -> bool:
-        """Whether this is that request; under the same key there is no other."""
+        """Return whether this repeats `earlier`; raise if only the key is the same."""
         if earlier is None or (earlier.actor, earlier.key) != (self.actor, self.key):
             return False
         if earlier.request_hash != self.request_hash:
@@ -46,7 +46,7 @@ class AskedOnce:
 
 
 class KeptBuild:
-    """How its jobs are doing, and what came of it."""
+    """A build of this server: the status of its jobs, and its outcome."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class KeptBuild:
     ) -> None:
         self.handed = handed
         self.asked = asked
-        # Whose it is to work on, and the branch that this writes, where it is handed out.
+        # Of a client-run build: the actor that works on it, and the branch that it writes.
         self.actor = actor
         self.branch = branch
         self.future: Future[BuildOutcome] | None = None
@@ -73,7 +73,7 @@ class KeptBuild:
         return self.future is None or not self.future.done()
 
     def watch(self, jobs: Sequence[JobStatus]) -> None:
-        """Takes in how the jobs are doing now; those that look different count as changed."""
+        """Store the status of the jobs, and number the changes."""
         with self._lock:
             if not self._looks:
                 self._looks, self._changed = [()] * len(jobs), [0] * len(jobs)
@@ -86,7 +86,7 @@ class KeptBuild:
         self.ring()
 
     def ring(self) -> None:
-        """Wakes the client's exchange, where there is one."""
+        """Wake the waiting request of the client, if the build is client-run."""
         if self.handed is not None:
             self.handed.notify()
 
@@ -96,7 +96,7 @@ class KeptBuild:
     def find_answer(
         self, running: Collection[str], seen: Seen, *, expected: int, anyway: bool = False
     ) -> Json | None:
-        """What the client is to hear now; None if that is nothing new, unless `anyway`."""
+        """Return the response to the client; None if nothing is new, unless `anyway`."""
         assert self.handed is not None
         outcome = self._outcome()
         orders = {order.id: order for order in self.handed.orders()} if outcome is None else {}
@@ -118,7 +118,7 @@ class KeptBuild:
         }
 
     def _outcome(self) -> Json | None:
-        """How it ended, if it has; an error of its own is the client's to hear."""
+        """Return the outcome, None while the build runs; raise its error, for the client."""
         if self.future is None or not self.future.done():
             return None
         error = self.future.exception()
@@ -130,14 +130,16 @@ class KeptBuild:
 
 
 def _look(job: JobStatus) -> tuple[Any, ...]:
-    """What a watcher would notice, the passing of time aside."""
+    """Return the fields that count as a change; elapsed time does not."""
     return (job.state, job.attempts, job.rows, job.spark_jobs, job.stages, job.error is None)
 
+
+# All builds of this server
 
 _log = logging.getLogger("headgate.server")
 
 _POLL_SECONDS = 0.05
-# Outcomes of builds that ended are kept for those who still watch.
+# Ended builds whose outcomes stay available to clients that still watch.
 _KEPT = 100
 
 Build = Callable[[BuildId, "Watch"], "BuildOutcome"]
@@ -145,7 +147,7 @@ HandedBuild = Callable[[BuildId, "Watch", ClientJobs], "BuildOutcome"]
 
 
 class ServerBuilds:
-    """A few builds at a time on the server's own workers, and many that only are kept here."""
+    """A few builds at a time on the server's own workers, and many client-run ones."""
 
     def __init__(
         self,
@@ -158,14 +160,14 @@ class ServerBuilds:
         self._store = store
         self._at_once = {False: at_once, True: kept_at_once}
         self._silent_seconds = silent_seconds
-        # Threads are made as they are needed.
+        # The pool starts a thread only when it needs one.
         most = at_once + kept_at_once
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="headgate-build")
         self._known: dict[BuildId, KeptBuild] = {}
         self._lock = threading.Lock()
 
     def start(self, build: Build, *, asked: AskedOnce | None = None) -> BuildId:
-        """Starts it here and returns once it is open; what hinders its opening is raised here."""
+        """Start a build on the server's workers; return once it is recorded, or raise its error."""
         if self._at_once[False] == 0:
             raise errors.NoBuildsHere
         id, kept = mint_build(), KeptBuild(asked=asked)
@@ -180,7 +182,7 @@ class ServerBuilds:
         reported_by: str | None,
         asked: AskedOnce | None = None,
     ) -> BuildId:
-        """The same of one whose jobs its client does, for as long as it is heard of."""
+        """Start a client-run build, as `start` does; cancel it if its client's requests stop."""
         id = mint_build()
         jobs = ClientJobs(
             self._store.build_parts,
@@ -192,21 +194,21 @@ class ServerBuilds:
         return self._begin(id, kept, lambda: build(id, kept.watch, jobs))
 
     def load_handed(self, id: str) -> KeptBuild:
-        """A build of this server whose jobs its client does; it may have ended."""
+        """Return a client-run build of this server, running or ended."""
         kept = self._known.get(BuildId(id))
         if kept is None or kept.handed is None:
-            # One that is not there at all is told apart.
+            # Raises another error if the build does not exist at all.
             self._store.build_record(id)
             raise errors.BuildNotKept(build=id)
         return kept
 
     def find_live(self, id: str) -> list[Json] | None:
-        """How the jobs of a build that runs here are doing, to the last task."""
+        """Return the live status of a build's jobs, with Spark tasks; None if it is not here."""
         kept = self._known.get(BuildId(id))
         return kept.live_jobs() or None if kept is not None else None
 
     def find_outcome(self, id: str) -> Json | None:
-        """The document of a build that ended here."""
+        """Return the document of a build that ended here; None if there is none."""
         kept = self._known.get(BuildId(id))
         future = kept.future if kept is not None else None
         if future is None or not future.done() or future.exception() is not None:
@@ -214,7 +216,7 @@ class ServerBuilds:
         return future.result().to_json()
 
     def close(self) -> None:
-        """Cancels what runs here and waits for it: nothing is left half done."""
+        """Cancel the running builds and wait for their end, so that none is left half done."""
         with self._lock:
             known = dict(self._known)
         for id, kept in known.items():
@@ -225,7 +227,7 @@ class ServerBuilds:
         self._pool.shutdown(wait=True)
 
     def _begin(self, id: BuildId, kept: KeptBuild, work: Callable[[], BuildOutcome]) -> BuildId:
-        """Its id once it is open; that of an earlier build where this was asked for before."""
+        """Start a build; return its id once it is recorded, or the id of the build it repeats."""
         is_handed = kept.handed is not None
         with self._lock:
             earlier = self._find_asked(kept.asked)
@@ -246,13 +248,13 @@ class ServerBuilds:
         for id, kept in self._known.items():
             if kept.future is not None and asked.is_again(kept.asked):
                 if kept.handed is not None:
-                    # Whoever asks again is there; what it waited for in vain was no silence.
+                    # The client is alive: its wait for a lost response is not silence.
                     kept.handed.receive((), ready=False)
                 return id, kept.future
         return None
 
     def _make_room(self, *, is_handed: bool) -> None:
-        """Raises where as many run as may; forgets builds that ended long ago."""
+        """Raise if the limit of running builds is reached; forget builds that ended long ago."""
         alike = [k for k in self._known.values() if (k.handed is not None) == is_handed]
         busy = sum(k.is_running for k in alike)
         if busy >= self._at_once[is_handed]:
@@ -278,7 +280,7 @@ class ServerBuilds:
             if self._is_recorded(id):
                 return
             time.sleep(_POLL_SECONDS)
-        # Raises what hindered it.
+        # Raises the error that prevented the start.
         future.result()
 
     def _is_recorded(self, id: BuildId) -> bool:

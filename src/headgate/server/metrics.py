@@ -1,4 +1,7 @@
-"""What Prometheus reads: requests, the catalog's pace, conflicts, and how much is under way."""
+"""Observation of a server: the access log, the server's own log, and Prometheus metrics.
+
+Metrics cover requests, latency of the catalog, conflicts, and work in progress.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +26,25 @@ from headgate.catalog.database import Database
 from headgate.catalog.overview import CatalogFigures, read_figures
 from headgate.errors import Conflict, HeadgateError, Unavailable
 
-# Every request is seen once, when its answer has ended: for the access log and for metrics.
+# Requests, each observed once, when its response has ended
 
 ACCESS = logging.getLogger("headgate.access")
 _REQUEST_ID = "x-request-id"
-# Asked for every few seconds by machines, and of no interest when all is well.
+# Requested by programs every few seconds; logged only if they fail.
 _QUIET = ("/healthz", "/readyz", "/metrics", "/_nicegui", "/assets")
-# Routes that do not say in the scope how they were declared.
+# Plain Starlette routes, whose declared path is not in the scope.
 _PLAIN = {"/healthz", "/readyz", "/metrics"}
 _GIVEN_UP = 499
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One request and its answer. No query, no header, no body: secrets may be in any of them."""
+    """One request and its response, without query, headers and body: they may contain secrets."""
 
     id: str
     method: str
     path: str
-    # As it was declared, `/api/v1/datasets/{dataset}`: there are only so many of them.
+    # As declared, `/api/v1/datasets/{dataset}`: a label of metrics needs few distinct values.
     route: str
     status: int
     seconds: float
@@ -54,7 +57,7 @@ Listener = Callable[[Seen], None]
 
 
 class Observing:
-    """ASGI middleware, outermost: tells listeners of every request, whatever became of it."""
+    """Outermost ASGI middleware: calls the listeners for every request, also for failed ones."""
 
     def __init__(self, app: ASGIApp, listeners: Sequence[Listener]) -> None:
         self._app = app
@@ -74,7 +77,7 @@ class Observing:
                 told.bytes_sent += len(message.get("body", b""))
             await send(message)
 
-        # What is mounted changes these for itself.
+        # Mounted applications change both in the scope.
         path, root = scope["path"], scope.get("root_path", "")
         try:
             await self._app(scope, receive, send_watched)
@@ -88,7 +91,7 @@ class Observing:
 
 
 class _Told:
-    """What is known of an answer so far."""
+    """State of a response in progress."""
 
     def __init__(self) -> None:
         self.id = secrets.token_hex(8)
@@ -113,7 +116,7 @@ def _seen(scope: Scope, path: str, told: _Told, seconds: float) -> Seen:
 
 
 def route_of(scope: Scope, path: str) -> str:
-    """The route as it was declared; of what is mounted whole, where it is mounted."""
+    """Return the route as declared; for a mounted application, its mount path."""
     for prefix in ("/iceberg", "/_nicegui", "/assets"):
         if path == prefix or path.startswith(f"{prefix}/"):
             return prefix
@@ -124,7 +127,7 @@ def route_of(scope: Scope, path: str) -> str:
 
 
 def write_access_line(seen: Seen) -> None:
-    """One line of JSON; machines that only look whether the server is there are left out."""
+    """Write one line of JSON, except for successful requests to the paths in `_QUIET`."""
     if seen.path.startswith(_QUIET) and seen.status < 400:
         return
     line = {
@@ -143,7 +146,7 @@ def write_access_line(seen: Seen) -> None:
 
 
 def log_to_stderr() -> None:
-    """What the server itself says, as lines of JSON, for whoever collects them."""
+    """Write the server's own log and the access log to stderr as lines of JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     plain = logging.StreamHandler(sys.stderr)
@@ -170,6 +173,8 @@ class _JsonLines(logging.Formatter):
         return orjson.dumps(line).decode()
 
 
+# Prometheus metrics
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _REFUSED = {401, 403}
 _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -177,7 +182,7 @@ _CATALOG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30
 
 
 class Metrics:
-    """The figures of one server; nothing global, so that two servers never share any."""
+    """Metrics of one server, in a registry of its own: two servers in one process share none."""
 
     def __init__(self, database: Database) -> None:
         self._registry = CollectorRegistry()
@@ -222,18 +227,18 @@ class Metrics:
             self._conflicts.labels(refusal.code).inc()
 
     def text(self) -> bytes:
-        """Everything, as it is now, in the text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 class _Catalog(Collector):
-    """Read when somebody asks; what the catalog says is true of all servers on it."""
+    """Metrics read from the catalog at each scrape; all servers of a catalog return the same."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def describe(self) -> Iterable[Metric]:
-        # Registering must not need a catalog that answers.
+        # Registration must not need a reachable catalog.
         return []
 
     def collect(self) -> Iterator[Metric]:

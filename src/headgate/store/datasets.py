@@ -1,4 +1,4 @@
-"""A dataset and a branch by name, whether they exist yet or not."""
+"""Handles of datasets and branches: the verbs of `Store.dataset` and `DatasetHandle.branch`."""
 
 from __future__ import annotations
 
@@ -70,17 +70,16 @@ from headgate.tables.inspect import columns_of, find_row_count, partitioning_of,
 from headgate.tables.metadata import MAIN
 from headgate.tables.updates import apply_updates
 
-# What an OPEN transaction holds before anything is written in it.
-
-# Nothing but this can be done to a table of the first format.
+# A table of format version 1 accepts no other update before it is upgraded.
 _UPGRADE: Json = {"action": "upgrade-format-version", "format-version": 2}
 _WITHOUT_ROWS: Json = {"action": "remove-snapshot-ref", "ref-name": MAIN}
 
 
 def begin(store: StoreParts, opened: Transaction) -> Transaction:
-    """A SNAPSHOT of a table begins with the table's columns and no rows.
+    """Stage the first working version of an OPEN transaction: a SNAPSHOT keeps the table's columns.
 
-    Without them no engine would find the table to write to, and a commit would drop it.
+    Without a staged version no engine would find the table to write to, and a commit would drop it.
+    Other transactions are returned unchanged.
     """
     base = store.database.read(lambda c: _base_of(c, opened))
     if base is None:
@@ -98,7 +97,7 @@ def begin(store: StoreParts, opened: Transaction) -> Transaction:
 
 
 def _base_of(connection: Connection, opened: Transaction) -> Version | None:
-    """The version of the table that a SNAPSHOT is about to replace."""
+    """Return the version of the table that a SNAPSHOT replaces; None if there is none."""
     if opened.type is not TransactionType.SNAPSHOT or opened.parent is None:
         return None
     if records.load_dataset(connection, opened.dataset).kind is not DatasetKind.TABLE:
@@ -107,13 +106,11 @@ def _base_of(connection: Connection, opened: Transaction) -> Version | None:
     return before.version if before is not None else None
 
 
-# What is in a dataset at a transaction: a table's columns and rows, or files.
-
-
 def show_dataset(store: StoreParts, name: DatasetName, *, context: str | None, rows: int) -> Json:
-    """The document of `headgate dataset show`: the noun, what a context shows, its content.
+    """Return the document of `headgate dataset show`: the dataset, its view and its content.
 
-    Where nobody named one it is the primary branch, also of a dataset that has none of the name.
+    Without a context it is that of the primary branch; a dataset without that branch then shows
+    nothing, and raises no error.
     """
     check_limit(rows)
     where = parse_context(context or store.settings.builds.branch)
@@ -136,8 +133,10 @@ def show_dataset(store: StoreParts, name: DatasetName, *, context: str | None, r
 def look_inside(
     store: StoreParts, dataset: Dataset, shown: Transaction | None, *, rows: int
 ) -> Json:
-    """A table's `{"schema", "partitioning", "properties", "row_count", "rows"}`; `row_count` is
-    null where only Spark can tell. A tree's `{"files", "bytes", "paths"}`.
+    """Return the content of a dataset at a transaction, as part of its document.
+
+    For a table `{"schema", "partitioning", "properties", "row_count", "rows"}`; `row_count` is null
+    where only Spark can count the rows. For files `{"files", "bytes", "paths"}`.
     """
     if dataset.kind is DatasetKind.FILES:
         return _look_into_files(store, shown, paths=rows)
@@ -168,9 +167,6 @@ def _look_into_files(store: StoreParts, shown: Transaction | None, *, paths: int
     }
 
 
-# An Iceberg table of another catalog becomes a dataset, without a copy.
-
-
 def register_table(
     store: StoreParts,
     name: DatasetName,
@@ -179,7 +175,10 @@ def register_table(
     branch: str,
     idempotency: Idempotency | None = None,
 ) -> None:
-    """Shows the table at an address on a branch; a directory means its newest metadata file."""
+    """Register the Iceberg table at an address on a branch.
+
+    A directory stands for its newest metadata file.
+    """
     options = store.settings.environ
     principal = Principal(actor=store.settings.actor, may_write_protected=store.may_write_protected)
     context = BranchContext(chain=(check_branch_name(branch),))
@@ -200,7 +199,7 @@ def register_table(
             ),
         )
     except errors.BucketMissing as error:
-        # Not ours: whoever named it has to name another one.
+        # The bucket is the caller's and not the store's: the caller has to name another address.
         raise errors.ObjectNotFound(location=location) from error
 
 
@@ -218,15 +217,17 @@ LEASE_SECONDS = 900
 
 @dataclass(frozen=True)
 class DatasetHandle:
-    """A dataset by name, whether it exists yet or not."""
+    """A dataset by name; it does not have to exist yet."""
 
     store: StoreParts
     name: DatasetName
 
     def load(self) -> Dataset:
+        """Return the dataset, or raise `DatasetNotFound`."""
         return self.store.database.read(lambda c: records.load_dataset(c, self.name))
 
     def exists(self) -> bool:
+        """Return True if the dataset exists."""
         return self.store.database.read(lambda c: records.find_dataset(c, self.name)) is not None
 
     def create(
@@ -236,7 +237,12 @@ class DatasetHandle:
         branch: str | None = None,
         operation: OperationKey | None = None,
     ) -> Self:
-        """Makes the dataset with an empty root branch, the primary one unless named."""
+        """Create the dataset with an empty root branch, and return this handle.
+
+        :param kind: `table` or `files`.
+        :param branch: name of the root branch; the primary branch by default.
+        :param operation: idempotency key; a repeated call with the same key changes nothing.
+        """
         do_once(
             self.store.database,
             operation,
@@ -252,45 +258,66 @@ class DatasetHandle:
         return self
 
     def branch(self, name: str) -> BranchHandle:
+        """Return a branch of this dataset by name; it does not have to exist yet."""
         return BranchHandle(self, name)
 
     def branches(self) -> list[Branch]:
+        """Return the branches of this dataset."""
         return self.store.database.read(
             lambda c: records.list_branches(c, records.load_dataset(c, self.name).id)
         )
 
     def show(self, context: str | None = None, *, rows: int = 0) -> Json:
-        """The dataset and what it holds in a context, the primary branch unless named.
+        """Return the dataset and its content, as the document of `headgate dataset show`.
 
-        The document of `headgate dataset show`.
+        :param context: branch, chain, time or unit to read; the primary branch by default.
+        :param rows: number of rows, or of paths of a files dataset, to include.
         """
         return show_dataset(self.store, self.name, context=context, rows=rows)
 
     def register(
         self, location: str, *, branch: str, idempotency: Idempotency | None = None
     ) -> None:
-        """Shows an existing Iceberg table as this dataset, without copying it."""
+        """Register an existing Iceberg table as this dataset, without a copy of its data.
+
+        :param location: address of the table's metadata file, or of the directory that holds its
+            metadata files.
+        :param branch: branch that shows the table.
+        """
         register_table(self.store, self.name, location, branch=branch, idempotency=idempotency)
 
     def tag(self, name: str, *, at: str) -> Tag:
-        """Pins a COMMITTED transaction; cleanup keeps it."""
+        """Tag a COMMITTED transaction of this dataset, so that cleanup keeps its version.
+
+        :param at: id of the transaction.
+        """
         actor = self.store.settings.actor
         return dataset_verbs.create_tag(self.store.database, self.load(), name, at=at, actor=actor)
 
     def untag(self, name: str) -> None:
+        """Delete a tag; cleanup may then condemn the version that it kept."""
         dataset_verbs.delete_tag(self.store.database, self.load(), name)
 
     def upload(
         self, files: Sequence[LocalFile], *, progress: Progress | None = None
     ) -> list[Entry]:
-        """Stores the contents of local files: entries for an edit of this dataset."""
+        """Store the contents of local files, and return entries for an edit of this dataset.
+
+        No branch changes until `edit` puts the entries.
+        """
         check_is_files(self.load())
         return upload(self.store.trees.objects, files, progress)
 
     def shown(
         self, *, branch: str | None = None, txn: str | None = None, at: str | None = None
     ) -> ShownFiles:
-        """The files on a branch, the primary one unless named; at a transaction; or in one."""
+        """Return the files of this dataset on a branch, at a transaction or inside a transaction.
+
+        :param branch: branch to read; the primary branch by default.
+        :param txn: id of an OPEN transaction or unit whose working version is read. It excludes the
+            other parameters, and the read renews its lease.
+        :param at: id of a COMMITTED transaction to read in place of the view of the branch.
+        """
         found = self.load()
         check_is_files(found)
         if txn is None:
@@ -298,7 +325,7 @@ class DatasetHandle:
             return ShownFiles(store=self.store, dataset=self.name, transaction=chosen.view(at=at))
         if branch is not None or at is not None:
             raise errors.Invalid("a transaction says it all: leave out the branch and the moment.")
-        # Looking at it opens nothing, but is a use of it.
+        # A read opens no transaction, but every use renews the lease.
         load_opened(self.store, txn).renew()
         shown = self.store.database.read(lambda c: find_shown(c, UnitContext(id=txn), found))
         return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
@@ -306,7 +333,10 @@ class DatasetHandle:
     def writing(
         self, *, branch: str | None = None, txn: str | None = None
     ) -> BranchHandle | TransactionHandle:
-        """Where files are written: a branch that exists, or a transaction or unit that is open."""
+        """Return the handle that files are written to: a branch, or an OPEN transaction.
+
+        Pass either `branch`, which must exist, or `txn`, the id of a transaction or a unit.
+        """
         check_is_files(self.load())
         if branch is not None and txn is None:
             target = self.branch(branch)
@@ -324,21 +354,24 @@ class DatasetHandle:
 
 @dataclass(frozen=True)
 class BranchHandle:
-    """A branch of a dataset by name, whether it exists yet or not."""
+    """A branch of a dataset by name; it does not have to exist yet."""
 
     dataset: DatasetHandle
     name: str
 
     @property
     def store(self) -> StoreParts:
+        """The store of the dataset."""
         return self.dataset.store
 
     def load(self) -> Branch:
+        """Return the branch, or raise `DatasetNotFound` or `BranchNotFound`."""
         return self.store.database.read(
             lambda c: records.load_branch(c, records.load_dataset(c, self.dataset.name), self.name)
         )
 
     def exists(self) -> bool:
+        """Return True if the dataset and the branch exist."""
         try:
             self.load()
         except errors.NotFound:
@@ -352,7 +385,12 @@ class BranchHandle:
         at: str | None = None,
         operation: OperationKey | None = None,
     ) -> Self:
-        """A child of `parent`, optionally where that was at a transaction; else a root."""
+        """Create the branch, and return this handle.
+
+        :param parent: branch to fork from. None creates an empty root branch.
+        :param at: id of a transaction of the parent to fork at; its view by default.
+        :param operation: idempotency key; a repeated call with the same key changes nothing.
+        """
         do_once(
             self.store.database,
             operation,
@@ -370,7 +408,10 @@ class BranchHandle:
         return self
 
     def delete(self, *, operation: OperationKey | None = None) -> Receipt:
-        """Removes the pointer only; its children go to the grandparent."""
+        """Delete the branch, and return the receipt of the publication.
+
+        Only the pointer is deleted. Child branches get the parent of the deleted branch.
+        """
         return do_once(
             self.store.database,
             operation,
@@ -384,7 +425,13 @@ class BranchHandle:
         )
 
     def reset(self, to: str, *, operation: OperationKey | None = None) -> Receipt:
-        """Moves the branch to a transaction of its history, or back to one a reset took off."""
+        """Move the branch to another transaction, and return the receipt of the publication.
+
+        :param to: id of a COMMITTED transaction in the history of the branch, or of one that an
+            earlier reset removed from it.
+        :param operation: idempotency key; a repeated call with the same key returns the first
+            receipt.
+        """
         return do_once(
             self.store.database,
             operation,
@@ -400,7 +447,12 @@ class BranchHandle:
         )
 
     def reparent(self, under: str | None) -> Branch:
-        """Mends the ancestry record; None makes it a root."""
+        """Correct the recorded parent of the branch, and return the branch.
+
+        No transaction moves and no view changes.
+
+        :param under: name of the new parent. None makes it a root branch.
+        """
         return branch_verbs.reparent_branch(
             self.store.database,
             self.dataset.load(),
@@ -410,6 +462,11 @@ class BranchHandle:
         )
 
     def history(self, *, aborted: bool = False, limit: int | None = None) -> list[Transaction]:
+        """Return the transactions of the branch, newest first.
+
+        :param aborted: include the transactions that were aborted on this branch.
+        :param limit: maximum number of transactions; all of them by default.
+        """
         check_limit(limit)
         return self.store.database.read(
             lambda c: list_history(
@@ -423,7 +480,14 @@ class BranchHandle:
     def transaction(
         self, type: str = "UPDATE", *, lease_seconds: int = LEASE_SECONDS
     ) -> TransactionHandle:
-        """Opens a transaction: a context manager that commits, or aborts on an exception."""
+        """Open a transaction on the branch, and return its handle.
+
+        The handle is a context manager: it commits at the end of the block, and aborts on an
+        exception.
+
+        :param type: `SNAPSHOT`, `APPEND`, `UPDATE` or `DELETE`.
+        :param lease_seconds: time without use after which another writer may take over.
+        """
         check_lease_seconds(lease_seconds)
         branch = self.load()
         [opened] = open_transactions(
@@ -451,7 +515,15 @@ class BranchHandle:
         operation: OperationKey | None = None,
         progress: Progress | None = None,
     ) -> Receipt:
-        """Puts a file or a directory: one transaction and publication of its own."""
+        """Upload a local file or directory, and publish it in a transaction of its own.
+
+        :param source: local file or directory.
+        :param path: path of the file in the dataset, or directory that receives the content of a
+            local directory. Empty: the root of the dataset.
+        :param operation: idempotency key; a repeated call with the same key returns the first
+            receipt.
+        :param progress: called as files are uploaded.
+        """
         check_is_files(self.dataset.load())
         return write_uploaded(
             lambda: self.store.trees.upload(Path(source), path, progress=progress),
@@ -459,11 +531,11 @@ class BranchHandle:
         )
 
     def remove(self, *paths: str, operation: OperationKey | None = None) -> Receipt:
-        """Removes files, or all that is below a directory: one publication."""
+        """Remove files, or everything below a directory, in a transaction of its own."""
         return self.edit(FileEdit(remove=paths), operation=operation)
 
     def edit(self, edit: FileEdit, *, operation: OperationKey | None = None) -> Receipt:
-        """One transaction and publication of its own, from contents that are stored already."""
+        """Put entries whose contents are already stored, and remove paths, in one publication."""
         return do_once(
             self.store.database,
             operation,
@@ -480,15 +552,26 @@ class BranchHandle:
         )
 
     def files(self, prefix: str = "", *, at: str | None = None) -> list[Entry]:
+        """Return the files at or below a prefix.
+
+        :param at: id of a COMMITTED transaction to read in place of the view of the branch.
+        """
         check_is_files(self.dataset.load())
         return list(view_files(self.store, self.view(at=at), prefix))
 
     def read(self, path: str, *, at: str | None = None) -> bytes:
+        """Return the content of one file, or raise `FileNotInView`.
+
+        :param at: id of a COMMITTED transaction to read in place of the view of the branch.
+        """
         shown = self.dataset.shown(branch=self.name, at=at)
         return self.store.trees.read(shown.find(path))
 
     def view(self, *, at: str | None = None) -> Transaction | None:
-        """What the branch shows, or a COMMITTED transaction of the dataset's past."""
+        """Return the newest COMMITTED transaction of the branch; None if it has none.
+
+        :param at: id of a COMMITTED transaction of this dataset to return instead.
+        """
         branch = self.load()
         id = at or branch.view
         if id is None:
@@ -498,7 +581,7 @@ class BranchHandle:
         )
 
     def _checked(self, branch: Branch, shown: Transaction) -> Transaction:
-        """A transaction that this branch's dataset shows, or once showed."""
+        """Return the transaction; raise unless it is COMMITTED, kept and of this dataset."""
         id = shown.id
         if shown.dataset_id != branch.dataset_id:
             raise errors.NotInHistory(dataset=str(branch.dataset), branch=self.name, transaction=id)

@@ -1,4 +1,4 @@
-"""The difference between two versions as JSON: the document of `headgate diff`."""
+"""Differences between two versions of a dataset: the document of `headgate diff`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headgate.store.transactions import StoreParts
 from headgate.tables.diff import DiffOptions, Field, SchemaChanges, TableDifference, compare_tables
 from headgate.tables.versions import StoredVersion
 
-# Which version somebody means by a branch, a context or a transaction.
+# --- resolution of branches, contexts and transactions ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """What two texts mean of one dataset; None shows nothing."""
+    """The transactions of one dataset that are compared; None is an empty version."""
 
     dataset: Dataset
     before: Transaction | None
@@ -43,7 +43,7 @@ class Sides:
 
 
 def load_sides(store: StoreParts, dataset: DatasetName, before: str, after: str) -> Sides:
-    """What two branches, contexts or transactions show of a dataset."""
+    """Return the transactions of a dataset that two branches, contexts or ids refer to."""
 
     def read(connection: Connection) -> Sides:
         found = records.load_dataset(connection, dataset)
@@ -57,7 +57,7 @@ def load_sides(store: StoreParts, dataset: DatasetName, before: str, after: str)
 
 
 def find_dataset_of(store: StoreParts, texts: Sequence[str]) -> DatasetName | None:
-    """The dataset of the first text that is a transaction's id; a branch's name says none."""
+    """Return the dataset of the first text that is a transaction id; None if no text is one."""
 
     def read(connection: Connection) -> DatasetName | None:
         found = (records.find_transaction(connection, text) for text in texts)
@@ -67,10 +67,10 @@ def find_dataset_of(store: StoreParts, texts: Sequence[str]) -> DatasetName | No
 
 
 def list_differing(store: StoreParts, before: str, after: str) -> list[Sides]:
-    """Every dataset whose content differs between two contexts.
+    """Return every dataset whose content differs between two contexts.
 
-    A branch alone stands for itself and its fallbacks, as in a build: a dataset on which it was
-    never made has no changes of its own there.
+    A branch alone means the branch and its fallbacks, as in a build: a dataset without that branch
+    has no changes on it.
     """
     chains = [_with_fallback(store, parse_context(text)) for text in (before, after)]
 
@@ -127,12 +127,12 @@ def _version(transaction: Transaction | None) -> Version | None:
     return transaction.version if transaction else None
 
 
-# What differs between two versions of a dataset, whatever kind it is.
+# --- comparison ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesDifference:
-    """Paths that were added, removed or changed: how many, and the first few of each."""
+    """Numbers of added, removed and changed paths, and the first few of each."""
 
     before_count: int
     after_count: int
@@ -143,7 +143,7 @@ class FilesDifference:
 def compare_sides(
     store: StoreParts, sides: Sides, how: DiffOptions
 ) -> TableDifference | FilesDifference:
-    """The difference between what the two sides show."""
+    """Compare the versions of two sides."""
     if sides.dataset.kind is DatasetKind.FILES:
         return _compare_files(store, sides, how.samples)
     before, after = (_stored(store, version) for version in sides.versions)
@@ -183,7 +183,10 @@ def find_differences(
     key: tuple[str, ...],
     on_large: Callable[[int, int], None],
 ) -> Json | list[Json]:
-    """Of one dataset a document; without one, of every dataset that differs, from metadata."""
+    """Return the difference of one dataset, or a list for every dataset that differs.
+
+    The list comes from metadata alone; no data files are read.
+    """
     options = store.settings.environ
     name = parse_dataset_name(dataset) if dataset else find_dataset_of(store, (before, after))
     if name is None:
@@ -198,7 +201,7 @@ def find_differences(
 
 
 def difference_json(sides: Sides, found: Difference) -> Json:
-    """The shape that `headgate diff --help` documents."""
+    """Return the document that `headgate diff --help` describes."""
     head: Json = {
         "dataset": str(sides.dataset.name),
         "kind": sides.dataset.kind.value,

@@ -1,4 +1,8 @@
-"""What is recorded of JobSpecs, builds, tokens and histories, as every entrance shows it."""
+"""JSON documents of the nouns.
+
+The `_json` functions return what `--json`, the HTTP API and the pages show. The `_wire` functions
+add the fields from which a client rebuilds the noun with a `to_` function.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +47,6 @@ if TYPE_CHECKING:
     from headgate.catalog.recovery import Recovered
     from headgate.catalog.tokens import TokenRecord
 
-
-# The nouns as JSON, one shape each, wherever an entrance prints them or sends them.
 
 Json = dict[str, Any]
 
@@ -113,7 +115,7 @@ def publication_json(publication: Publication) -> Json:
 
 
 def unpublished_json(receipt: Receipt, *, kind: PublicationKind, actor: str) -> Json:
-    """An operation that changed nothing, in the shape of a publication."""
+    """Return the document of an operation that changed nothing, in the shape of a publication."""
     return {
         "publication": None,
         "kind": kind.value,
@@ -125,7 +127,7 @@ def unpublished_json(receipt: Receipt, *, kind: PublicationKind, actor: str) -> 
 
 
 def event_json(event: Mapping[str, Any]) -> Json:
-    """What is recorded without a publication, in the shape of one and with its own facts."""
+    """Return the document of an event: the shape of a publication, with the facts of the event."""
     facts = {key: value for key, value in event.items() if key != "at"}
     return {
         **facts,
@@ -137,7 +139,7 @@ def event_json(event: Mapping[str, Any]) -> Json:
 
 
 def audit_json(row: Mapping[str, Any]) -> Json:
-    """A row of recovery's audit."""
+    """Return a row of the audit log of recovery."""
     return {**row, "at": instant_text(row["at"])}
 
 
@@ -146,7 +148,7 @@ def tag_json(tag: Tag) -> Json:
 
 
 def file_json(entry: Entry) -> Json:
-    """A file; an empty directory has a slash at its end and no digest."""
+    """Return a file; the path of an empty directory ends in a slash, and it has no digest."""
     if entry.is_directory:
         return {"path": f"{entry.path}/", "size": 0, "digest": None}
     return {"path": entry.path, "size": entry.size, "digest": entry.digest}
@@ -166,7 +168,7 @@ def _text(instant: Instant | None) -> str | None:
 
 
 def jobspec_json(spec: PublishedJobSpec) -> Json:
-    """A JobSpec, or the mark that it was removed."""
+    """Return a JobSpec, or the record of its removal."""
     data: Json = {
         "jobspec": spec.id,
         "branch": spec.branch,
@@ -191,7 +193,7 @@ def jobspec_json(spec: PublishedJobSpec) -> Json:
 
 
 def build_json(build: BuildRecord) -> Json:
-    """A build without its jobs."""
+    """Return a build without its jobs."""
     return {
         "build": build.id,
         "branch": build.branch,
@@ -205,12 +207,12 @@ def build_json(build: BuildRecord) -> Json:
 
 
 def build_with_jobs_json(build: BuildRecord) -> Json:
-    """A build and how each of its jobs is doing."""
+    """Return a build with the state of each of its jobs."""
     return build_json(build) | {"jobs": [dict(job.body) for job in build.jobs]}
 
 
 def token_json(record: TokenRecord) -> Json:
-    """What a token stands for; never the token."""
+    """Return the actor, rights and times of a token; never the token itself."""
     return {
         "id": record.id,
         "actor": record.grant.actor,
@@ -224,7 +226,7 @@ def token_json(record: TokenRecord) -> Json:
 
 
 def history_json(transaction: Transaction) -> Json:
-    """The transaction, its number in the history, and what its build found."""
+    """Return the transaction, its number in the history, and the facts that its build recorded."""
     facts = transaction.provenance
     return {
         **transaction_json(transaction),
@@ -242,9 +244,7 @@ def _without_snapshots(incremental: Mapping[str, Any] | None) -> Json | None:
     return {name: value for name, value in incremental.items() if name != "snapshots"}
 
 
-# Nouns as servers send them: their JSON, with what a client needs to have them again.
-
-# --- to be sent -----------------------------------------------------------------------------
+# --- sent by the server ---------------------------------------------------------------------
 
 
 def dataset_wire(dataset: Dataset, branches: Iterable[Branch]) -> Json:
@@ -289,7 +289,7 @@ def publication_wire(publication: Publication) -> Json:
 
 
 def receipt_wire(receipt: Receipt, *, kind: PublicationKind, actor: str) -> Json:
-    """Of an operation that published nothing."""
+    """Return the receipt of an operation that published nothing."""
     return unpublished_json(receipt, kind=kind, actor=actor)
 
 
@@ -297,7 +297,7 @@ def entry_wire(entry: Entry) -> Json:
     return file_json(entry) | {"executable": entry.mode is Mode.EXECUTABLE}
 
 
-# --- as they arrive -------------------------------------------------------------------------
+# --- received by the client -----------------------------------------------------------------
 
 
 def to_dataset(sent: Json) -> Dataset:
@@ -325,7 +325,10 @@ def to_branch(sent: Json) -> Branch:
 
 
 def to_transaction(sent: Json) -> Transaction:
-    """All but what only the catalog itself uses: its jump pointer, attempt and keys."""
+    """Return the transaction without its jump pointer, attempt and keys.
+
+    Only the catalog uses those, and they are not sent.
+    """
     return Transaction(
         id=TransactionId(sent["transaction"]),
         dataset_id=DatasetId(sent["dataset_id"]),
@@ -398,7 +401,7 @@ def to_entry(sent: Json) -> Entry:
 
 
 def to_instant(text: str) -> Instant:
-    """What `instant_text` wrote."""
+    """Parse a timestamp that `instant_text` formatted."""
     moment = datetime.fromisoformat(text)
     whole = moment.replace(microsecond=0)
     return Instant(int(whole.timestamp()) * 1_000_000 + moment.microsecond)

@@ -1,4 +1,8 @@
-"""A store on this machine: the only wiring, from settings to parts to verbs."""
+"""An embedded store: `Store` wires the parts from the settings and has every verb.
+
+Its verbs are grouped in the classes `Looking` (reads), `Working` (tasks) and `Changing` (changes of
+the store as a whole).
+"""
 
 from __future__ import annotations
 
@@ -99,11 +103,11 @@ if TYPE_CHECKING:
     from headgate.tasks.supervisor import TaskHost
 
 
-# What is said of the operations that are known under one idempotency key.
-
-
 def only_operation(key: str, found: Sequence[Json]) -> Json:
-    """The one operation; none says that nothing was committed, several ask which."""
+    """Return the one operation that has an idempotency key.
+
+    Raises `NotFound` if none was committed, and `Invalid` if the key is ambiguous.
+    """
     if not found:
         raise NotFound(
             f"nothing was committed under the key {key!r}: it never began, was refused, or is "
@@ -122,27 +126,24 @@ def only_operation(key: str, found: Sequence[Json]) -> Json:
     return found[0]
 
 
-# What may be asked of a plan and of a build, the same here and of a server.
-
-
 class PlanAsked(TypedDict, total=False):
-    """How targets are planned; all but the branch may be left out."""
+    """Options of a plan, for an embedded and a served store; only `branch` is required."""
 
     branch: Required[str]
-    # Names, also as `a,b`; where it is left out: as configured, else the primary branch.
+    # Branch names, also as `a,b`. Default: the configured fallbacks, else the primary branch.
     fallback: Sequence[str] | None
     upstream: bool
-    # Every job runs, fresh or not.
+    # Execute every job, also fresh ones.
     force: bool
-    # Incremental jobs read everything.
+    # Incremental jobs read all of their inputs.
     full: bool
     parameters: Mapping[str, Any] | None
 
 
 class BuildAsked(PlanAsked, total=False):
-    """How a plan is carried out."""
+    """Options of a build: those of its plan, and those of its execution."""
 
-    # Nothing is visible until the whole build has passed.
+    # Publish nothing until every job of the build has succeeded.
     atomic: bool
     retries: int
     abort_on_failure: bool
@@ -151,7 +152,7 @@ class BuildAsked(PlanAsked, total=False):
 
 
 def check_patience(asked: BuildAsked) -> None:
-    """How often and how long a build tries."""
+    """Raise `Invalid` if the number of retries or the time to wait is negative."""
     for option, given in (
         ("retries", asked.get("retries", 0)),
         ("wait_seconds", asked.get("wait_seconds", 0)),
@@ -161,7 +162,7 @@ def check_patience(asked: BuildAsked) -> None:
 
 
 def plan_request(targets: Sequence[str], asked: PlanAsked, *, builds: BuildSettings) -> PlanRequest:
-    """The request for a plan of these targets."""
+    """Return the request for a plan of these targets, with defaults from the settings."""
     check_options(asked, BuildAsked, needed=("branch",))
     fallback = asked.get("fallback")
     wanted = split_names(targets)
@@ -181,28 +182,31 @@ def plan_request(targets: Sequence[str], asked: PlanAsked, *, builds: BuildSetti
     )
 
 
-# Verbs that look at a store as a whole and change nothing.
-
-
 def _say_nothing(rows: int, parts: int) -> None:
-    """Nobody is told how large a comparison is."""
+    """No progress callback."""
 
 
 class Looking(Verbs):
-    """Lists of nouns, and records as documents."""
+    """Verbs that read the store as a whole and change nothing."""
 
     def datasets(self) -> list[Dataset]:
+        """Return all datasets of the store."""
         return self.database.read(list_datasets)
 
     def branches(self, dataset: str | None = None) -> list[Branch]:
-        """Of one dataset, or of all."""
+        """Return the branches of one dataset, or of all datasets."""
         return self.database.read(lambda c: list_branches(c, _id(c, dataset)))
 
     def protected(self) -> list[str]:
-        """Branch names that accept only builds of clean commits and admins."""
+        """Return the protected branch names.
+
+        A protected branch accepts only admins and builds of clean commits.
+        """
         return self.database.read(list_protected)
 
     def tags(self, dataset: str | None = None) -> list[Tag]:
+        """Return the tags of one dataset, or of all datasets."""
+
         def read(connection: Connection) -> list[Tag]:
             wanted = load_dataset(connection, parse_dataset_name(dataset)) if dataset else None
             return list_tags(connection, wanted)
@@ -219,7 +223,16 @@ class Looking(Verbs):
         limit: int = 50,
         before: int | None = None,
     ) -> list[Publication]:
-        """Newest first; `before` goes on where an earlier list ended."""
+        """Return publications from the log, newest first.
+
+        :param actor: only publications of this actor.
+        :param dataset: only publications that moved this dataset.
+        :param branch: only publications that moved a branch of this name.
+        :param kind: only publications of this kind.
+        :param limit: maximum number of publications.
+        :param before: only publications with a smaller number; pass the last number of one page to
+            read the next.
+        """
         check_limit(limit)
         wanted = parse_member(PublicationKind, kind, what="kind of publication") if kind else None
         return self.database.read(
@@ -235,6 +248,7 @@ class Looking(Verbs):
         )
 
     def publication(self, number: int) -> Publication:
+        """Return a publication by its number, or raise `NotFound`."""
         found = self.database.read(lambda c: load_publication(c, number))
         if found is None:
             raise NotFound(f"there is no publication {number}.", publication=number)
@@ -250,7 +264,11 @@ class Looking(Verbs):
         limit: int = 50,
         skip: int = 0,
     ) -> list[Json]:
-        """What was recorded and is no publication, newest first."""
+        """Return events that are not publications, newest first.
+
+        :param limit: maximum number of events.
+        :param skip: number of newest events to leave out.
+        """
         check_limit(limit, skip)
         found = self.database.read(
             lambda c: list_events(
@@ -273,7 +291,13 @@ class Looking(Verbs):
         limit: int = 50,
         skip: int = 0,
     ) -> list[Json]:
-        """The audit of recovery, newest first; `actor` is the one whose work was settled."""
+        """Return the audit log of recovery, newest first.
+
+        :param actor: only entries about the work of this actor.
+        :param kind: only entries of this kind.
+        :param limit: maximum number of entries.
+        :param skip: number of newest entries to leave out.
+        """
         check_limit(limit, skip)
         found = self.database.read(
             lambda c: list_recoveries(c, actor=actor, kind=kind, limit=limit, skip=skip)
@@ -281,26 +305,38 @@ class Looking(Verbs):
         return [audit_json(row) for row in found]
 
     def status(self, key: str, *, branch: str | None = None, kind: str | None = None) -> Json:
-        """What became of the operation with an idempotency key: committed, in progress, or not."""
+        """Return the operation that has an idempotency key, with its state.
+
+        The state is `committed`, `in_progress` or `not_committed`. Raises `NotFound` if the catalog
+        has no operation with the key, and `Invalid` if it has several.
+
+        :param branch: only operations on this branch.
+        :param kind: only operations of this kind.
+        """
         found = self.database.read(lambda c: find_operations(c, key, branch=branch, kind=kind))
         return only_operation(key, found)
 
     def opened(self, id: str) -> TransactionHandle | UnitHandle:
-        """What an id stands for, in any state: a unit, or a transaction."""
+        """Return the handle of a unit or transaction, in any state, by its id."""
         return load_opened(self, id)
 
     def jobspecs(self, *, branch: str | None = None, dataset: str | None = None) -> list[Json]:
+        """Return the published JobSpecs, of one branch or dataset if given."""
         found = self.database.read(lambda c: load_jobspecs(c, branch=branch, dataset=dataset))
         return [jobspec_json(spec) for spec in found]
 
     def builds(self, *, limit: int = 50, after: str | None = None) -> list[Json]:
-        """Newest first; `after` goes on where an earlier list ended."""
+        """Return builds without their jobs, newest first.
+
+        :param limit: maximum number of builds.
+        :param after: id of the last build of one page, to read the next.
+        """
         check_limit(limit)
         found = self.database.read(lambda c: list_builds(c, limit=limit, after=after))
         return [build_json(build) for build in found]
 
     def build_record(self, id: str) -> Json:
-        """A build and how each of its jobs is doing."""
+        """Return a build with the state of each of its jobs."""
         return build_with_jobs_json(self.database.read(lambda c: load_build(c, id)))
 
     def differences(
@@ -313,13 +349,26 @@ class Looking(Verbs):
         key: Sequence[str] = (),
         on_large: Callable[[int, int], None] = _say_nothing,
     ) -> Json | list[Json]:
-        """What leads from one branch, context or transaction to another; of all: a list."""
+        """Return the changes that lead from one version to another.
+
+        With a dataset, or with a transaction id, the result is the document of `headgate diff`.
+        Otherwise it is a list with a document for every dataset that differs, computed from
+        metadata alone.
+
+        :param before: branch, context or transaction id.
+        :param after: branch, context or transaction id.
+        :param dataset: dataset to compare.
+        :param rows: maximum number of sample rows or paths of each kind of change.
+        :param key: columns that identify a row; the identifier columns of the table by default.
+        :param on_large: called before a large comparison, with the number of rows and of parts on
+            disk.
+        """
         return find_differences(
             self, dataset, before, after, rows=rows, key=tuple(key), on_large=on_large
         )
 
     def tokens(self) -> list[Json]:
-        """Tokens and what they stand for; never the tokens themselves."""
+        """Return the actor, rights and times of all tokens; never the tokens themselves."""
         return [token_json(record) for record in self.database.read(list_tokens)]
 
 
@@ -327,15 +376,12 @@ def _id(connection: Connection, dataset: str | None) -> DatasetId | None:
     return load_dataset(connection, parse_dataset_name(dataset)).id if dataset else None
 
 
-# Verbs on workspace tasks: where they are done, and where their workspaces live.
-
-
 class Working(Verbs):
-    """What tasks need of a store."""
+    """Verbs and parts for tasks."""
 
     @cached_property
     def task_host(self) -> TaskHost:
-        """Settings under which this machine runs the store's tasks."""
+        """Settings with which this machine executes tasks of the store."""
         from headgate.tasks.supervisor import TaskHost  # noqa: PLC0415  (optional: pydantic)
 
         settings = self.settings
@@ -349,12 +395,12 @@ class Working(Verbs):
 
     @property
     def _server(self) -> ServerAddress | None:
-        """Who serves this store to this process; a local one is served by nobody."""
+        """Address of the server that serves this store to this process; None if embedded."""
         return None
 
     @cached_property
     def task_attempts(self) -> Attempts:
-        """Who mints the epochs of tasks and knows which attempt is the newest."""
+        """The part that mints the epochs of tasks and checks which attempt is the newest."""
         from headgate.tasks.files_store import CatalogAttempts  # noqa: PLC0415  (with the one above)
 
         return CatalogAttempts(self.database, self.settings.actor)
@@ -363,10 +409,13 @@ class Working(Verbs):
     def task_tables(
         self, spec: TableSpec, workspace: WorkspaceRef, identity: Identity
     ) -> TableWork:
-        """Opens a task's tables to one attempt, with a Spark session for them."""
+        """Open the tables of a task for one attempt, with a Spark session."""
 
     def workspaces(self, workspace: WorkspaceRef) -> WorkspaceStore:
-        """Where a task's workspace lives: a dataset's name has a dot, a repository's has none."""
+        """Return the store of a workspace: files datasets, or lakeFS.
+
+        The name of a dataset has a dot, the name of a lakeFS repository has none.
+        """
         return self._files_workspaces if "." in workspace.repository else self._lakefs_workspaces
 
     @cached_property
@@ -382,7 +431,12 @@ class Working(Verbs):
         )
 
     def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
-        """Removes staging branches that dead attempts left in lakeFS, where one is configured."""
+        """Delete lakeFS staging branches of dead attempts, and return their names.
+
+        Returns an empty list where no lakeFS is configured.
+
+        :param dry_run: return the names, and delete nothing.
+        """
         if self.settings.lakefs_endpoint is None:
             return []
         lakefs = connect(self.settings)
@@ -401,18 +455,26 @@ class Working(Verbs):
         return FilesWorkspaces(self.database, self.trees, cache)
 
 
-# Verbs that change a store as a whole: names on every dataset, tokens, builds, upkeep.
-
-
 class Changing(Working):
-    """What is done to the store rather than to one dataset."""
+    """Verbs that change the store as a whole."""
 
     def protect(self, branch: str, *, protected: bool = True) -> None:
-        """This branch name accepts only builds of clean commits and admins, on every dataset."""
+        """Protect a branch name on every dataset.
+
+        A protected branch accepts only admins and builds of clean commits.
+
+        :param protected: False removes the protection.
+        """
         protect_branch(self.database, branch, actor=self.settings.actor, protected=protected)
 
     def delete_everywhere(self, branch: str, *, operation: OperationKey | None = None) -> Receipt:
-        """Deletes a branch of every dataset that has it, at once."""
+        """Delete the branch of this name on every dataset that has it, in one publication.
+
+        Raises `NotFound` if no dataset has the branch.
+
+        :param operation: idempotency key; a repeated call with the same key returns the first
+            receipt.
+        """
         check_branch_name(branch)
 
         def act() -> Receipt:
@@ -430,7 +492,10 @@ class Changing(Working):
         return do_once(self.database, operation, act)
 
     def cancel_build(self, id: str) -> Json:
-        """Ends a build that runs, wherever it runs."""
+        """Cancel a running build, and return its document.
+
+        Its OPEN transactions are aborted at once, on any machine; its process then stops.
+        """
         return build_json(cancel_build(self.database, id, actor=self.settings.actor))
 
     def create_token(
@@ -441,7 +506,15 @@ class Changing(Working):
         branches: Sequence[str] = ("*",),
         lifetime_seconds: int | None = None,
     ) -> Json:
-        """A new token under `token`, with what it stands for; shown once and stored nowhere."""
+        """Create a token for a server, and return it under `token` with its record.
+
+        The store keeps no copy of the token: it cannot be shown again.
+
+        :param actor: name that requests with the token act under.
+        :param role: role of the actor.
+        :param branches: patterns of the branch names that the actor may write.
+        :param lifetime_seconds: time until the token expires; it never expires by default.
+        """
         if lifetime_seconds is not None:
             check_lifetime_seconds(lifetime_seconds)
         secret, record = create_token(
@@ -455,13 +528,18 @@ class Changing(Working):
         return {"token": secret, **token_json(record)}
 
     def revoke_token(self, id: str) -> Json:
-        """Refused from now on."""
+        """Revoke a token, and return its record. The server rejects it from then on."""
         return token_json(revoke_token(self.database, id))
 
     def clean_up(
         self, *, older_than_seconds: int, dry_run: bool = False, engine: Marking = Marking.AUTO
     ) -> Json:
-        """Condemns what nothing needs and sweeps what was condemned a day before."""
+        """Condemn content that nothing needs, and sweep what was condemned at least a day before.
+
+        :param older_than_seconds: minimum age of content to condemn.
+        :param dry_run: report, and change nothing.
+        :param engine: engine that reads the manifests of tables.
+        """
         policy = RetentionPolicy(
             retain_seconds=self.settings.retain_seconds,
             older_than_seconds=check_older_than(older_than_seconds),
@@ -484,17 +562,18 @@ class Changing(Working):
         return cleaned.to_json() | {"staging": self.sweep_staging(dry_run=dry_run)}
 
     def examine(self, *, deep: bool = False) -> Json:
-        """What is wrong with the store, from end to end; changes nothing."""
+        """Check the store, and return the report of `headgate doctor`. Changes nothing.
+
+        :param deep: read every row and byte. Without it the checks take seconds.
+        """
         return examine(self.settings, deep=deep).to_json()
 
-
-# Parts that several share: made at first use, once, and ended by one of them.
 
 T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """One part for all who hold this, from the first who asks until it is taken away."""
+    """A part that several stores share: made once, at the first use."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -502,21 +581,24 @@ class Shared(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self) -> T:
-        """The part; whoever comes while it is being made waits for it."""
+        """Return the part. Concurrent callers wait while it is made."""
         with self._lock:
             if self._made is None:
                 self._made = self._make()
             return self._made
 
     def take_away(self) -> T | None:
-        """The part, to be ended, if anybody had ever asked for it."""
+        """Remove and return the part, so that the caller can stop it; None if never made."""
         with self._lock:
             made, self._made = self._made, None
             return made
 
 
 class Store(Looking, Changing):
-    """One store: its catalog, its bytes, and everything that can be done with them."""
+    """An embedded store: a catalog, a warehouse of content, and the verbs on them.
+
+    Open one with `headgate.open`, and close it or use it as a context manager.
+    """
 
     def __init__(
         self,
@@ -525,12 +607,18 @@ class Store(Looking, Changing):
         recover_first: bool = True,
         jvm: SharedJvm | Callable[[], SharedJvm] | None = None,
     ) -> None:
+        """Open the store, create or migrate its catalog, and recover.
+
+        :param recover_first: settle the unfinished work of dead processes.
+        :param jvm: JVM for builds and sessions, or a function that returns one. By default the
+            store starts its own.
+        """
         self.settings = settings
-        # Only a server knows who is an admin: see `acting_as`.
+        # Only a server has admins: see `acting_as`.
         self.may_write_protected = False
-        # Where builds and sessions run, if somebody else has one; else they start their own.
+        # JVM of another owner for builds and sessions; None: they start their own.
         self._jvm = jvm
-        # One for all in whose names this store acts: a process can have no second one.
+        # Shared by all stores of `acting_as`: a process cannot have a second Spark.
         self._spark = Shared(self._open_spark)
         self.database = Database(settings.catalog)
         ensure_schema(self.database)
@@ -541,27 +629,32 @@ class Store(Looking, Changing):
 
     @cached_property
     def objects(self) -> ObjectStore:
+        """Object store of the warehouse."""
         return open_store(self.settings.warehouse, self.settings.environ)
 
     @cached_property
     def trees(self) -> FileTrees:
+        """Trees of files in the warehouse."""
         return FileTrees(self.objects)
 
     @cached_property
     def tables(self) -> TableVersions:
+        """Table metadata in the warehouse."""
         return TableVersions(self.objects, remembered=Remembered(self.database))
 
     @cached_property
     def contents(self) -> Contents:
+        """Content of both kinds of datasets."""
         return Contents(trees=self.trees, tables=self.tables)
 
     @property
     def _shared_jvm(self) -> SharedJvm | None:
-        """Somebody else's JVM; one that is handed in as a function is asked for only here."""
+        """JVM of another owner; a function that returns one is called only here."""
         return self._jvm() if callable(self._jvm) else self._jvm
 
     @property
     def spark_runtime(self) -> StoreSpark:
+        """Spark of this store, started at the first use."""
         return self._spark.get()
 
     def _open_spark(self) -> StoreSpark:
@@ -575,6 +668,7 @@ class Store(Looking, Changing):
 
     @cached_property
     def build_parts(self) -> Parts:
+        """Parts that builds use."""
         from headgate.spark.workplace import (  # noqa: PLC0415  (slow: HTTP, Spark)
             Workplace,
             open_endpoint,
@@ -596,19 +690,22 @@ class Store(Looking, Changing):
 
     @cached_property
     def lineage(self) -> Lineage | None:
-        """Tells an OpenLineage receiver what builds have done, if there is one."""
+        """Sender of OpenLineage events about builds; None where no receiver is configured."""
         if self.settings.lineage is None:
             return None
         return Lineage(self.settings.lineage, self.database, self.tables)
 
     @property
     def scratch(self) -> Path:
-        """Logs and working directories of this machine."""
+        """Directory for logs and working directories on this machine."""
         return self.settings.root / ".headgate" / "work"
 
     def acting_as(self, actor: str, *, may_write_protected: bool) -> Store:
-        """The same store in somebody else's name; its parts are shared, so it is never closed."""
-        # Parts are made at first use: they must be there before they can be shared.
+        """Return this store with another actor.
+
+        The two share their parts, so the returned store must not be closed.
+        """
+        # Cached properties are shared only if they are computed before the copy.
         _ = self.objects, self.trees, self.tables, self.contents, self.build_parts
         other = copy.copy(self)
         other.settings = with_actor(self.settings, actor)
@@ -618,24 +715,36 @@ class Store(Looking, Changing):
     # --- verbs ------------------------------------------------------------------------------
 
     def dataset(self, name: str) -> DatasetHandle:
-        """A dataset by name, whether it exists yet or not."""
+        """Return a dataset by name; it does not have to exist yet."""
         return DatasetHandle(self, parse_dataset_name(name))
 
     def transaction(
         self, branch: str, *, lease_seconds: int = 900, actor: str | None = None
     ) -> UnitHandle:
-        """Several datasets, one publication: a context manager that commits, or aborts."""
+        """Open a unit: transactions of several datasets that commit in one publication.
+
+        The handle is a context manager: it commits at the end of the block, and aborts on an
+        exception.
+
+        :param branch: name of the branch that the unit writes, on every dataset.
+        :param lease_seconds: time without use after which another writer may take over.
+        :param actor: actor of the unit; that of the store by default.
+        """
         return UnitHandle.open(
             self, branch, lease_seconds=lease_seconds, actor=actor or self.settings.actor
         )
 
     def spark(self, context: str) -> SparkSession:
-        """A SparkSession whose catalog `headgate` is that context: `feature>master`, `txn:…`."""
+        """Return a SparkSession whose catalog `headgate` shows a context.
+
+        :param context: a branch, a chain such as `feature>master`, or a unit as `txn:<id>`.
+        """
         return self.spark_runtime.session(context, actor=self.settings.actor)
 
     def task_tables(
         self, spec: TableSpec, workspace: WorkspaceRef, identity: Identity
     ) -> TableWork:
+        """Open the tables of a task for one attempt, with a Spark session."""
         from headgate.tasks.table_work import SparkTables  # noqa: PLC0415  (optional: pydantic)
 
         def session(context: str, token: str) -> SparkSession:
@@ -646,16 +755,20 @@ class Store(Looking, Changing):
     def publish_jobspecs(
         self, directory: Path, *, branch: str | None = None, allow_dirty: bool = False
     ) -> PublishReport:
-        """Publishes every transform of a Git repository on its branch's name."""
+        """Publish a JobSpec for every transform of the project in a directory.
+
+        :param branch: branch name to publish under; the Git branch by default.
+        :param allow_dirty: accept uncommitted changes in the working tree.
+        """
         found = discover(find_project(directory), branch=branch, allow_dirty=allow_dirty)
         return self.publish_discovery(found)
 
     def publish_discovery(self, found: Discovery) -> PublishReport:
-        """Publishes what was found in a Git repository, here or by a client."""
+        """Publish the transforms that this process or a client discovered in a project."""
         return publish_discovery(self.database, self.objects, found, actor=self.settings.actor)
 
     def decide(self, targets: Sequence[str], **asked: Unpack[PlanAsked]) -> Plan:
-        """The plan with all that was decided, for those who look into it here."""
+        """Return the plan of a build with the reasons of its decisions. Takes options of `plan`."""
         request = plan_request(targets, asked, builds=self.settings.builds)
         return plan_build(self.database, self.contents, request)
 
@@ -664,7 +777,7 @@ class Store(Looking, Changing):
         return render_json(self.graph(plan), chosen)
 
     def graph(self, plan: Plan) -> Graph:
-        """A plan as datasets and what they are made of, to be drawn."""
+        """Return the datasets of a plan and their dependencies as a graph."""
         primary = self.settings.builds.branch
         return self.database.read(lambda c: graph_of(c, plan, primary=primary))
 
@@ -675,7 +788,13 @@ class Store(Looking, Changing):
         graph: str | None = None,
         **asked: Unpack[PlanAsked],
     ) -> PlannedBuild:
-        """What a build would do, and why, drawn if asked; no side effect."""
+        """Return the jobs that a build would execute, with reasons. Changes nothing.
+
+        :param targets: names of the datasets to build.
+        :param graph: format of a drawing of the plan; none by default.
+        :param asked: options of :class:`PlanAsked`: `branch` (required), `fallback`, `upstream`,
+            `force`, `full` and `parameters`.
+        """
         made = self.decide(targets, **asked)
         return PlannedBuild(
             branch=made.request.branch,
@@ -693,9 +812,16 @@ class Store(Looking, Changing):
         handed: ClientJobs | None = None,
         **asked: Unpack[BuildAsked],
     ) -> BuildOutcome:
-        """Runs JobSpecs on a branch; failed jobs are reported in the outcome, not raised.
+        """Build datasets on a branch, and return the outcome with the state of each job.
 
-        Its jobs are done on this store's Spark, unless they are handed to a client.
+        A failed job is reported in the outcome and does not raise.
+
+        :param targets: names of the datasets to build.
+        :param watch: called with the jobs whenever one changes.
+        :param id: id of the build; minted by default.
+        :param handed: jobs of a client-run build. By default this store's Spark executes the jobs.
+        :param asked: options of :class:`BuildAsked`: those of `plan`, and `atomic`, `retries`,
+            `abort_on_failure`, `wait_seconds` and `task_key`.
         """
         from headgate.builds.run import (  # noqa: PLC0415  (slow: HTTP, Spark)
             BuildRequest,
@@ -724,18 +850,23 @@ class Store(Looking, Changing):
         watch: Callable[[dict[str, Any]], None] = lambda build: None,
         **asked: Unpack[BuildAsked],
     ) -> dict[str, Any]:
-        """A build on the server's workers, shown as it goes on; its document at the end."""
+        """Build on the workers of a server, and return the document of the build.
+
+        An embedded store has no server and raises `Invalid`.
+
+        :param watch: called with the document as the build progresses.
+        """
         raise Invalid("there is no server here to build on: set HEADGATE_URL, or build here.")
 
     # --- rows -------------------------------------------------------------------------------
 
     @property
     def rows(self) -> Rows:
-        """Verbs on the rows of many tables at once."""
+        """Verbs on the rows of many tables."""
         return Rows(self, self.tables, self.spark)
 
     def mutate(self, branch: str, sql: str, **how: Unpack[How]) -> Outcome:
-        """A script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements: one publication."""
+        """Execute a script of SQL statements in one publication. See `Rows.mutate`."""
         return self.rows.mutate(branch, sql, **how)
 
     def load(
@@ -747,7 +878,7 @@ class Store(Looking, Changing):
         engine: str = "arrow",
         **how: Unpack[How],
     ) -> Outcome:
-        """Files or Arrow tables into tables, by dataset: one publication for all of them."""
+        """Load files or data in memory into tables, in one publication. See `Rows.load`."""
         return self.rows.load(branch, sources, mode=mode, engine=engine, **how)
 
     def merge(
@@ -759,16 +890,19 @@ class Store(Looking, Changing):
         dry_run: bool = False,
         **how: Unpack[How],
     ) -> Outcome:
-        """What a branch changed since it forked, into another, in one publication."""
+        """Merge the changes of a branch into another, in one publication. See `Rows.merge`."""
         return self.rows.merge(source, into=into, datasets=datasets, dry_run=dry_run, **how)
 
     def recover(self, *, dry_run: bool = False) -> Recovered:
-        """Settle what dead processes left behind."""
+        """Settle the unfinished work of dead processes, and return what was settled.
+
+        :param dry_run: report, and change nothing.
+        """
         read_head = HeadReader(self.settings) if self.settings.lakefs_endpoint else None
         return recover(self.database, read_head, dry_run=dry_run)
 
     def close(self) -> None:
-        """Ends what this store started: Spark, its endpoint, its connections."""
+        """Stop what this store started: Spark, its endpoint and the connections to the catalog."""
         runtime = self._spark.take_away()
         if runtime is not None:
             runtime.stop()

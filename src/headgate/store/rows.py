@@ -1,4 +1,7 @@
-"""The verbs on the rows of many tables: each is one publication."""
+"""Verbs on the rows of many tables.
+
+Each call is one publication: readers see all of its changes or none.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,15 @@ if TYPE_CHECKING:
     from headgate.rows.sources import Source
 
 
-# Python objects as lines of JSON; a value without a JSON form is an error of its row.
-
 _MIN, _MAX = -(2**63), 2**64 - 1
 
 
 def write_lines(rows: Sequence[Any]) -> bytes:
-    """Write a line for each row; a number without a JSON form becomes text, as columns read it."""
+    """Return rows as lines of JSON.
+
+    A number without a JSON form becomes text, which columns accept. A row with another value that
+    has no JSON form raises `Invalid`.
+    """
     return b"".join(_write(row, number) + b"\n" for number, row in enumerate(rows, start=1))
 
 
@@ -100,11 +105,11 @@ SourceArgument: TypeAlias = Any
 
 
 class How(TypedDict, total=False):
-    """Options of every verb, beside its own arguments."""
+    """Options that every verb on rows accepts, in addition to its own parameters."""
 
     actor: str | None
     idempotency_key: str | None
-    # The views that the caller has seen, by dataset; any other view is a conflict.
+    # Expected views by dataset; a branch with any other view raises a conflict.
     if_head: Mapping[str, str | None]
     timeout_seconds: float
     may_write_protected: bool
@@ -112,19 +117,29 @@ class How(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a store's tables; needs the extra `mutations`."""
+    """Verbs on the rows of a store's tables. They need the extra `mutations`."""
 
     store: StoreParts
     tables: TableVersions
-    # Starts Spark, so it is called only for the Spark engine.
+    # Starts Spark, and is therefore called only for the Spark engine.
     session: Callable[[str], Any]
 
     @property
     def settings(self) -> Settings:
+        """Settings of the store."""
         return self.store.settings
 
     def mutate(self, branch: str, sql: str, **how: Unpack[How]) -> Outcome:
-        """Execute a script of SQL statements over many tables, each seeing those before it."""
+        """Execute a script of SQL statements over many tables, and publish its changes together.
+
+        The statements are INSERT, UPDATE, DELETE, UPSERT and MERGE. Each statement sees the changes
+        of the statements before it. Constraints are validated before the publication; a violation
+        raises and changes nothing.
+
+        :param branch: branch to change, or a chain such as `feature>master`.
+        :param sql: statements, separated by semicolons.
+        :param how: options of :class:`How`.
+        """
         with _needing_extra():
             from headgate.rows.mutate import mutate  # noqa: PLC0415  (an optional extra)
         return mutate(self._parts(), self._request("mutate", branch, {"sql": sql}, how), sql)
@@ -138,7 +153,15 @@ class Rows:
         engine: str = "arrow",
         **how: Unpack[How],
     ) -> Outcome:
-        """Load files, directories or Arrow tables into tables, all of them at once."""
+        """Load files, directories or data in memory into tables, and publish them together.
+
+        :param branch: branch to change, or a chain such as `feature>master`.
+        :param sources: one source or a list of sources by dataset: a path, `-` for standard input,
+            bytes, a list of dicts, or an Arrow table or data frame.
+        :param mode: `append`, `merge` (insert or update by key) or `overwrite`.
+        :param engine: `arrow` loads in this process, `spark` in a Spark session.
+        :param how: options of :class:`How`.
+        """
         with _needing_extra():
             from headgate.rows.load import LoadMode, load  # noqa: PLC0415  (an optional extra)
         if mode not in set(LoadMode):
@@ -180,7 +203,16 @@ class Rows:
         dry_run: bool = False,
         **how: Unpack[How],
     ) -> Outcome:
-        """Merge a branch's changes since it forked into another; an error lists all conflicts."""
+        """Merge the changes of a branch since the merge base into another branch.
+
+        Conflicts raise one `MergeConflict` that lists them, and nothing changes.
+
+        :param source: branch whose changes are merged.
+        :param into: branch that receives them.
+        :param datasets: datasets to merge; every dataset of the source by default.
+        :param dry_run: return the outcome without a publication.
+        :param how: options of :class:`How`.
+        """
         with _needing_extra():
             from headgate.rows.merge import MergeRequest, merge  # noqa: PLC0415  (an optional extra)
         names = tuple(parse_dataset_name(name) for name in datasets)
@@ -205,7 +237,12 @@ class Rows:
         engine: str = "arrow",
         **how: Unpack[How],
     ) -> Optimized:
-        """Compact a table's small files; the rows and the content id stay the same."""
+        """Compact the small files of a table; the rows and the content id stay the same.
+
+        :param keep_snapshots: number of newest Iceberg snapshots to keep in the metadata.
+        :param engine: `arrow` rewrites in this process, `spark` in a Spark session.
+        :param how: options of :class:`How`.
+        """
         with _needing_extra():
             from headgate.rows.optimize import (  # noqa: PLC0415  (an optional extra)
                 optimize,
@@ -222,14 +259,14 @@ class Rows:
         )
 
     def advise_optimize(self, dataset: str, *, branch: str) -> str | None:
-        """Return the advice to rewrite the table by Spark, if any."""
+        """Return advice to rewrite the table with Spark; None where Arrow is suitable."""
         with _needing_extra():
             from headgate.rows.optimize import advice_for  # noqa: PLC0415  (an optional extra)
         request = self._request("optimize", branch, {"dataset": dataset}, {})
         return advice_for(self._parts(), request, parse_dataset_name(dataset))
 
     def advise(self, sources: Mapping[str, list[str]]) -> str | None:
-        """Return the advice to load the files by Spark, if any."""
+        """Return advice to load the files with Spark; None where Arrow is suitable."""
         with _needing_extra():
             from headgate.rows.load import advice_for  # noqa: PLC0415  (an optional extra)
         return advice_for(chain.from_iterable(sources.values()))
@@ -239,11 +276,15 @@ class Rows:
         return self.plan_schema_text(read_schema(file), file=str(file), branch=branch)
 
     def apply_schema(self, file: Path | str, *, branch: str, **how: Unpack[How]) -> AppliedSchema:
-        """Change a branch's tables to match a schema file; existing rows must be valid."""
+        """Change the tables of a branch to match a schema file, in one publication.
+
+        Existing rows must satisfy the new constraints; otherwise the call raises and changes
+        nothing.
+        """
         return self.apply_schema_text(read_schema(file), file=str(file), branch=branch, **how)
 
     def plan_schema_text(self, text: str, *, file: str, branch: str) -> PlannedSchema:
-        """Plan a schema's text; errors name the file that it came from."""
+        """Do as `plan_schema` with the text of a schema; errors name `file` as its source."""
         with _needing_extra():
             from headgate.rows.schema_apply import plan  # noqa: PLC0415  (an optional extra)
             from headgate.rows.schema_file import parse_schema  # noqa: PLC0415  (an optional extra)
@@ -252,7 +293,7 @@ class Rows:
     def apply_schema_text(
         self, text: str, *, file: str, branch: str, **how: Unpack[How]
     ) -> AppliedSchema:
-        """Apply a schema's text; errors name the file that it came from."""
+        """Do as `apply_schema` with the text of a schema; errors name `file` as its source."""
         with _needing_extra():
             from headgate.rows.schema_apply import apply_schema  # noqa: PLC0415  (an optional extra)
             from headgate.rows.schema_file import parse_schema  # noqa: PLC0415  (an optional extra)
@@ -311,7 +352,7 @@ def _check_engine(engine: str) -> None:
 
 
 def read_given(sources: Mapping[str, SourceArgument]) -> dict[str, list[Source]]:
-    """Read all rows of each dataset's sources, each source with its file."""
+    """Read all rows of each dataset's sources, with the file of each source."""
     with _needing_extra():
         from headgate.rows.sources import read_sources  # noqa: PLC0415  (an optional extra)
     return {
@@ -321,7 +362,7 @@ def read_given(sources: Mapping[str, SourceArgument]) -> dict[str, list[Source]]
 
 
 def _several(argument: SourceArgument) -> list[Any]:
-    """Return a list of one source or many; a list of dicts is one source."""
+    """Return a list of sources; a list of dicts is one source."""
     if not isinstance(argument, list | tuple):
         return [_source(argument)]
     if argument and isinstance(argument[0], dict):
@@ -330,7 +371,7 @@ def _several(argument: SourceArgument) -> list[Any]:
 
 
 def _source(item: Any) -> Any:
-    """Return a file's name, bytes, or an Arrow table of rows in memory."""
+    """Return a path or bytes unchanged, and other rows in memory as an Arrow table."""
     if isinstance(item, str | Path | bytes):
         return item
     if not any(hasattr(item, method) for method in ("__arrow_c_stream__", "__arrow_c_array__")):

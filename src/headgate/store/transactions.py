@@ -1,4 +1,4 @@
-"""An OPEN transaction, and a unit of them, in somebody's hands."""
+"""Handles of transactions and units, and the parts of a store that handles use."""
 
 from __future__ import annotations
 
@@ -39,11 +39,8 @@ if TYPE_CHECKING:
     from headgate.spark.session import SparkSession
 
 
-# What handles and verbs work with; the store is one.
-
-
 class StoreParts(Protocol):
-    """A store as its handles see it."""
+    """Parts of a store that its handles use."""
 
     @property
     def settings(self) -> Settings: ...
@@ -59,12 +56,12 @@ class StoreParts(Protocol):
 
     @property
     def may_write_protected(self) -> bool:
-        """Whether the actor is an admin, to whom protected branches are open."""
+        """True where the actor is an admin, who may write protected branches."""
         ...
 
 
 class Verbs(ABC):
-    """What a set of a store's verbs is made of; the store says what the parts are."""
+    """Base of the classes that `Store` is composed of; `Store` supplies the parts."""
 
     settings: Settings
     database: Database
@@ -86,12 +83,9 @@ class Verbs(ABC):
     def spark(self, context: str) -> SparkSession: ...
 
 
-# The files that a transaction shows.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ShownFiles:
-    """The tree of files that a transaction shows; none shows none."""
+    """The tree of files that a transaction shows; empty where there is no transaction."""
 
     store: StoreParts
     dataset: DatasetName
@@ -99,17 +93,18 @@ class ShownFiles:
 
     @property
     def where(self) -> str:
+        """Name of the transaction for error messages."""
         return self.transaction.id if self.transaction else "an empty branch"
 
     def entries(self, path: str = "") -> list[Entry]:
-        """What is at or below a path; an error where a path is named and nothing is there."""
+        """Return the entries at or below a path; raise `FileNotInView` if a given path has none."""
         found = list(view_files(self.store, self.transaction, path))
         if path and not found:
             raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
         return found
 
     def find(self, path: str) -> Entry:
-        """The file with exactly this path."""
+        """Return the entry of the file with exactly this path, or raise `FileNotInView`."""
         check_file_path(path)
         entry = next((e for e in view_files(self.store, self.transaction, path)), None)
         if entry is None or entry.path != path or entry.is_directory:
@@ -117,7 +112,10 @@ class ShownFiles:
         return entry
 
     def download(self, target: Path, path: str = "", *, progress: Progress | None = None) -> None:
-        """Writes what is below a path into a directory; a file under its last name. Verified."""
+        """Download the files at or below a path into a directory, and verify their digests.
+
+        A path that is a file is written under its last name.
+        """
         root = root_of(self.transaction.version if self.transaction else None)
         self.store.trees.download(root, target, path, progress=progress)
 
@@ -125,7 +123,7 @@ class ShownFiles:
 def view_files(
     store: StoreParts, transaction: Transaction | None, prefix: str = ""
 ) -> Iterator[Entry]:
-    """The files that a transaction shows; `VersionExpired` once cleanup has condemned them."""
+    """Return the files that a transaction shows; raise `VersionExpired` if they are condemned."""
     if transaction is None:
         return iter(())
     _check_alive(transaction)
@@ -133,6 +131,7 @@ def view_files(
 
 
 def check_is_bytes(path: str, content: bytes) -> None:
+    """Raise `Invalid` unless the content of a file is bytes."""
     if not isinstance(content, bytes):
         raise Invalid(
             f"{path!r} is given a {type(content).__name__}: files hold bytes; encode a text, as in "
@@ -142,6 +141,7 @@ def check_is_bytes(path: str, content: bytes) -> None:
 
 
 def store_bytes(store: StoreParts, path: str, content: bytes) -> Entry:
+    """Store the content of one file, and return its entry."""
     check_file_path(path)
     check_is_bytes(path, content)
     return Entry(path=path, mode=Mode.FILE, size=len(content), digest=store.trees.store(content))
@@ -152,11 +152,11 @@ def _check_alive(transaction: Transaction) -> None:
         raise VersionExpired(what=f"transaction {transaction.id}")
 
 
-# How a block of Python ends what it had OPEN.
-
-
 class EndsWithItsBlock(ABC):
-    """A context manager: commits at the block's end, or aborts where that cannot be."""
+    """Context manager that commits at the end of its block, and aborts on an exception.
+
+    If the commit fails, it aborts and raises the error of the commit.
+    """
 
     _given_up = False
 
@@ -164,7 +164,10 @@ class EndsWithItsBlock(ABC):
     def commit(self, *, operation: OperationKey | None = None) -> Receipt: ...
 
     def abort(self) -> Sequence[str]:
-        """Aborts all that is OPEN in it and says which transactions they were."""
+        """Abort the OPEN transactions of the handle, and return their ids.
+
+        The end of the block commits nothing afterwards.
+        """
         ended = self._abort()
         self._given_up = True
         return ended
@@ -174,7 +177,7 @@ class EndsWithItsBlock(ABC):
 
     @abstractmethod
     def _state(self) -> TransactionState:
-        """As the catalog has it now."""
+        """Return the state that the catalog has now."""
 
     def _ends_with_another(self) -> bool:
         return False
@@ -196,15 +199,18 @@ class EndsWithItsBlock(ABC):
         if self._state() is TransactionState.COMMITTED:
             return
         try:
-            # One that was taken over says so here: what the block wrote is not there.
+            # Raises where the transaction was taken over: the writes of the block are lost.
             self.commit()
         except BaseException:
             self._let_go()
             raise
 
     def _let_go(self) -> None:
-        """Nobody holds it after its block: left OPEN, it would keep its branches until its lease
-        ends. What is said is why the block failed, not what followed from it."""
+        """Abort after a failed block.
+
+        A transaction that stays OPEN would block its branches until its lease ends. An error of the
+        abort is suppressed, so that the caller receives the error that made the block fail.
+        """
         with suppress(HeadgateError):
             if self._state() is TransactionState.OPEN:
                 self.abort()
@@ -212,54 +218,79 @@ class EndsWithItsBlock(ABC):
 
 @dataclass
 class TransactionHandle(EndsWithItsBlock):
-    """An OPEN transaction in somebody's hands."""
+    """An OPEN transaction on one dataset.
+
+    As a context manager it commits at the end of the block, and aborts on an exception. A
+    transaction of a unit does neither: the unit ends it.
+    """
 
     store: StoreParts
     transaction: Transaction
 
     @classmethod
     def load(cls, store: StoreParts, id: str) -> Self:
+        """Return the handle of an existing transaction, in any state, by its id."""
         return cls(store, store.database.read(lambda c: records.load_transaction(c, id)))
 
     @property
     def id(self) -> str:
+        """Id of the transaction."""
         return self.transaction.id
 
     @property
     def branch(self) -> str:
+        """Name of the branch that the transaction writes."""
         return self.transaction.branch
 
     def put(self, source: Path | str, path: str = "", *, progress: Progress | None = None) -> None:
+        """Upload a local file or directory into the working version of a files dataset.
+
+        :param source: local file or directory.
+        :param path: path of the file in the dataset, or directory that receives the content of a
+            local directory. Empty: the root of the dataset.
+        :param progress: called as files are uploaded.
+        """
         write_uploaded(
             lambda: self.store.trees.upload(Path(source), path, progress=progress), self.edit
         )
 
     def write(self, path: str, content: bytes) -> None:
-        """One file from memory."""
+        """Write one file of a files dataset from bytes in memory."""
         write_uploaded(lambda: [store_bytes(self.store, path, content)], self.edit)
 
     def remove(self, *paths: str) -> None:
+        """Remove files, or everything below a directory, from the working version."""
         self.edit(FileEdit(remove=paths))
 
     def edit(self, edit: FileEdit) -> None:
-        """Changes the working tree, from contents that are stored already; renews the lease."""
+        """Put entries whose contents are already stored, and remove paths.
+
+        Renews the lease of the transaction.
+        """
         self._check_is_files()
         self.transaction = stage_edit(self.store.database, self.store.trees, self.transaction, edit)
 
     def files(self, prefix: str = "") -> list[Entry]:
+        """Return the files at or below a prefix, as this transaction shows them."""
         self._check_is_files()
         return list(view_files(self.store, self.transaction, prefix))
 
     def noun(self) -> Json:
-        """As the catalog has it now."""
+        """Read the transaction from the catalog, and return its JSON document."""
         return transaction_json(TransactionHandle.load(self.store, self.id).transaction)
 
     def renew(self) -> None:
-        """Any use renews the lease."""
+        """Renew the lease. Every use of the handle renews it as well."""
         renew_transactions(self.store.database, [self.transaction.id])
 
     def commit(self, *, operation: OperationKey | None = None) -> Receipt:
-        """One publication of its own."""
+        """Publish the transaction, and return the receipt of its publication.
+
+        Raises `Invalid` for a transaction of a unit: commit the unit instead.
+
+        :param operation: idempotency key; a repeated call with the same key returns the first
+            receipt.
+        """
         return do_once(self.store.database, operation, lambda: self._commit(operation))
 
     def _abort(self) -> Sequence[str]:
@@ -306,7 +337,10 @@ class TransactionHandle(EndsWithItsBlock):
 
 @dataclass
 class UnitHandle(EndsWithItsBlock):
-    """A unit of transactions in somebody's hands."""
+    """A unit: OPEN transactions of several datasets on one branch, published together.
+
+    As a context manager it commits at the end of the block, and aborts on an exception.
+    """
 
     store: StoreParts
     id: UnitId
@@ -315,23 +349,30 @@ class UnitHandle(EndsWithItsBlock):
 
     @classmethod
     def open(cls, store: StoreParts, branch: str, *, lease_seconds: int, actor: str) -> Self:
+        """Open a unit on a branch name. Each dataset joins at its first use."""
         check_lease_seconds(lease_seconds)
         unit = open_unit(store.database, branch, actor=actor, lease_seconds=lease_seconds)
         return cls(store, unit.id, unit.branch, actor)
 
     @classmethod
     def load(cls, store: StoreParts, id: str) -> Self:
-        """A unit that somebody opened, to go on with it under one's own name."""
+        """Return the handle of an existing unit, in any state, by its id.
+
+        The handle acts in the name of the actor of this store, also on a unit of another actor.
+        """
         unit = store.database.read(lambda c: records.load_unit(c, id))
         return cls(store, unit.id, unit.branch, store.settings.actor)
 
     @property
     def context(self) -> str:
-        """What Spark and other engines bind to, to write inside this unit."""
+        """Context for Spark and other engines that write inside this unit: `txn:<id>`."""
         return f"txn:{self.id}"
 
     def dataset(self, name: str) -> TransactionHandle:
-        """This unit's transaction on a dataset, opened at its first use."""
+        """Return the transaction of this unit on a dataset; open it at the first use.
+
+        A missing branch is created on the dataset.
+        """
         parsed = parse_dataset_name(name)
         self.renew()
         return TransactionHandle(
@@ -347,17 +388,23 @@ class UnitHandle(EndsWithItsBlock):
         )
 
     def noun(self) -> Json:
-        """As the catalog has it now, with all of its transactions."""
+        """Read the unit and its transactions from the catalog, and return the JSON document."""
         return self.store.database.read(
             lambda c: unit_json(records.load_unit(c, self.id), list_unit_transactions(c, self.id))
         )
 
     def renew(self) -> None:
-        """Any use renews the lease, and those of its transactions."""
+        """Renew the lease of the unit and of its transactions. Every use does so as well."""
         renew_unit(self.store.database, self.id)
 
     def commit(self, *, operation: OperationKey | None = None) -> Receipt:
-        """Commits all of its transactions in one publication, or in none where it has none."""
+        """Publish all transactions of the unit in one publication, and return its receipt.
+
+        A unit without transactions closes without a publication.
+
+        :param operation: idempotency key; a repeated call with the same key returns the first
+            receipt.
+        """
         return do_once(self.store.database, operation, lambda: self._commit(operation))
 
     def _commit(self, operation: OperationKey | None) -> Receipt:
@@ -384,7 +431,7 @@ class UnitHandle(EndsWithItsBlock):
 
 
 def load_opened(store: StoreParts, id: str) -> TransactionHandle | UnitHandle:
-    """What an id stands for, in any state: a unit, or a transaction."""
+    """Return the handle of a unit or transaction, in any state, by its id."""
     if store.database.read(lambda c: records.find_unit(c, id)) is not None:
         return UnitHandle.load(store, id)
     return TransactionHandle.load(store, id)

@@ -1,7 +1,7 @@
 """Workspaces in lakeFS: staged on a branch, published by a squash merge or a hard reset.
 
-lakeFS cannot compare and move a branch in one request, so the publish fence is soft. Each move is
-announced and recorded in the catalog (`headgate.catalog.workspaces`).
+lakeFS cannot compare and move a branch in one request, so the publish fence is soft. The catalog
+records an intent before each move, and its result afterwards (`headgate.catalog.workspaces`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _AHEAD = 256
 
 
 class LakeFSWorkspaces:
-    """Implements `WorkspaceStore`: repository and branch are lakeFS's, a ref is a commit."""
+    """`WorkspaceStore` over lakeFS; a ref is a lakeFS commit."""
 
     def __init__(self, database: Database, lakefs: LakeFS, cache: ContentCache) -> None:
         self._database = database
@@ -166,18 +166,18 @@ class LakeFSWorkspaces:
         return head, True
 
     def _why_not(self, workspace: WorkspaceRef, head: Commit, attempt: AttemptRef) -> str | None:
-        """Return why the head may not be replaced; None where it may."""
+        """Return the reason why the head may not be replaced; None if it may."""
         if head.parent != workspace.ref:
             return "that is not a publication on top of the input either"
         maker = self._database.read(lambda c: find_maker(c, workspace.repository, head.id))
-        # The protocol takes a commit without a recorded maker for an abandoned publication.
+        # The protocol treats a commit without a recorded maker as an abandoned publication.
         if maker is not None and maker.key != attempt.key:
             return f"that was published by {maker.key!r}, not by an earlier attempt of this task"
         if maker is not None and maker.epoch >= attempt.epoch:
             return f"that was published by attempt {maker.epoch}, not by an earlier one"
         return None
 
-    # Intent, effect, record.
+    # --- moves: intent, effect, record ---
 
     def _reset(
         self, move: PlannedMove, to: str, identity: Identity, timeout_seconds: float | None
@@ -197,8 +197,8 @@ class LakeFSWorkspaces:
         make: Callable[[], str],
         timeout_seconds: float | None,
     ) -> str:
-        """Announce the move, make it, and record the attempt as the maker of the commit."""
-        # Recovery must not look while the request may still be under way.
+        """Record the intent, make the move, and record the attempt as the maker of the commit."""
+        # Recovery must not read the branch while the request may still be in progress.
         lease_seconds = _INTENT_SECONDS + math.ceil(timeout_seconds or 0)
         intent = self._database.write(
             partial(announce_move, move=move, actor=identity.actor, lease_seconds=lease_seconds)
@@ -223,11 +223,11 @@ class LakeFSWorkspaces:
             try:
                 self._database.write(record)
             except errors.CommitInterrupted:
-                # Committed or not: a second record of the same commit changes nothing.
+                # The outcome is unknown; a second record of the same commit changes nothing.
                 self._database.write(record)
         except errors.IntentTakenOver:
-            # Recovery found the branch unmoved, so this attempt fails; its commit is there all
-            # the same, and the next attempt has to know whose it is.
+            # Recovery found the branch unmoved, so this attempt fails. Its commit exists all the
+            # same, and the next attempt needs its maker.
             if made is not None:
                 self._database.write(partial(record_maker, move=move, made=made))
             raise
@@ -235,7 +235,7 @@ class LakeFSWorkspaces:
     def _record_failed(
         self, intent: Intent, move: PlannedMove, timeout_seconds: float | None
     ) -> None:
-        """Record a move whose request failed; keep the intent where its outcome is unknown."""
+        """Record a move whose request failed; keep the intent if its outcome is unknown."""
         try:
             head = self._lakefs.load_head(move.repository, move.branch)
         except errors.HeadgateError:
@@ -252,7 +252,7 @@ class LakeFSWorkspaces:
     ) -> None:
         """Undo a merge that landed on another writer's commit, and raise.
 
-        The branch is reset only while it shows exactly this merge; else the intent is kept.
+        The branch is reset only while this merge is its head; otherwise the intent is kept.
         """
         below = made.parent
         if move.action is not Action.MERGE or below is None or below == move.expected:
@@ -285,7 +285,7 @@ class LakeFSWorkspaces:
 
 
 def staging_name(identity: Identity) -> str:
-    """Return a branch name that no other execution has: its attempt, then words for people."""
+    """Return a branch name unique to the execution: its attempt, then readable labels."""
     words = [identity.task, *identity.labels.values()]
     plain = "-".join(re.sub(r"[^A-Za-z0-9_-]+", "-", word) for word in words)
     return f"{staging_prefix(identity.attempt)}{plain[:120]}-{identity.execution[-32:]}"
@@ -298,7 +298,7 @@ def staging_prefix(attempt: AttemptRef) -> str:
 
 
 def sweep_staging(database: Database, lakefs: LakeFS, *, dry_run: bool = False) -> list[str]:
-    """Delete the staging branches that dead attempts left, in all known repositories."""
+    """Delete the staging branches of dead attempts in all known repositories."""
     swept = []
     for repository in database.read(known_repositories):
         try:
@@ -306,7 +306,7 @@ def sweep_staging(database: Database, lakefs: LakeFS, *, dry_run: bool = False) 
         except errors.NotFound:
             # The repository is gone, with its branches.
             continue
-        # Read after the listing, so that no listed branch belongs to an attempt that began since.
+        # Read after the listing, so that it includes the owner of every listed live branch.
         kept = tuple(staging_prefix(attempt) for attempt in database.read(staging_owners))
         for branch in found:
             if kept and branch.startswith(kept):
@@ -318,7 +318,7 @@ def sweep_staging(database: Database, lakefs: LakeFS, *, dry_run: bool = False) 
 
 
 def _below(prefix: str) -> str:
-    # With the slash, so that a sibling whose name begins alike is left out.
+    # The slash excludes siblings whose names begin with the prefix.
     return f"{prefix}/" if prefix else ""
 
 
@@ -353,7 +353,7 @@ def _refuse_tables(table_changes: TableChanges | None) -> None:
 
 
 class LakeFSContents:
-    """Implements `Contents`: objects of lakeFS, fetched once and cached by address and digest."""
+    """`Contents` over lakeFS: objects are fetched once and cached by address and digest."""
 
     def __init__(
         self, lakefs: LakeFS, workspace: WorkspaceRef, below: str, cache: ContentCache
@@ -364,7 +364,7 @@ class LakeFSContents:
         self._cache = cache
 
     def entries(self, found: Iterable[StoredObject]) -> Iterator[Entry]:
-        """Return the objects as entries, each with its bytes in the cache; lakeFS has no modes."""
+        """Yield the objects as entries, each with its bytes in the cache; lakeFS has no modes."""
         listed = list(found)
         digests = in_parallel(self._digest, listed, ahead=_AHEAD)
         for one, digest in zip(listed, digests, strict=True):

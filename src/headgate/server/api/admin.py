@@ -1,4 +1,4 @@
-"""Routes of the store itself: what it is, recovery, cleanup, the doctor."""
+"""Routes of the store itself: description, past, tokens, recovery, cleanup, the doctor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.server.api import conventions as api
 from headgate.server.api import models
 from headgate.store.documents import Json, publication_wire, recovery_json, transaction_wire
 
-# Routes of the past: histories, publications, events, and what became of an operation.
+# The past: histories, publications, events and operations
 
 past_routes = api.router("past")
 
@@ -35,7 +35,7 @@ def list_history(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """The transactions of a branch, newest first; of the primary one unless named."""
+    """List the transactions of a branch, newest first; of the primary branch by default."""
     store, skip = caller.looking(), _number(cursor)
     chosen = store.dataset(dataset).branch(branch or store.settings.builds.branch)
     found = chosen.history(aborted=aborted, limit=skip + limit + 1)[skip:]
@@ -61,7 +61,7 @@ def list_publications(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """Publications, newest first: everything that changed what a branch shows."""
+    """List publications, newest first: every change of a view or of the set of branches."""
     found = caller.looking().publications(
         actor=actor,
         dataset=dataset,
@@ -79,7 +79,7 @@ def list_publications(
 def show_publication(
     caller: api.CallerDependency, number: Annotated[int, Path(ge=1, lt=2**53)]
 ) -> api.JsonReply:
-    """One publication with its moves."""
+    """Return one publication with its moves."""
     return api.JsonReply(publication_wire(caller.looking().publication(number)))
 
 
@@ -94,7 +94,7 @@ def list_events(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """What was recorded and is no publication, newest first: recoveries, refusals, protections."""
+    """List events other than publications, newest first: recoveries, denials, protections."""
     skip = _number(cursor)
     found = caller.looking().events(
         actor=actor, dataset=dataset, branch=branch, kind=kind, limit=limit + 1, skip=skip
@@ -116,7 +116,7 @@ def list_recoveries(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """The audit of recovery, newest first: what it settled, whose work it was, and how it ended."""
+    """List recoveries, newest first: the work that was settled, its actor, and the outcome."""
     skip = _number(cursor)
     found = caller.looking().recoveries(actor=actor, kind=kind, limit=limit + 1, skip=skip)
     return api.page(
@@ -131,7 +131,7 @@ def status(
     branch: str | None = None,
     kind: str | None = None,
 ) -> api.JsonReply:
-    """What became of an operation, by its idempotency key; 404 says that nothing was committed."""
+    """Return the outcome of an operation by its idempotency key; 404 if nothing was committed."""
     return api.JsonReply(caller.looking().status(key, branch=branch, kind=kind))
 
 
@@ -143,7 +143,7 @@ def _number(cursor: str | None) -> int:
     return int(cursor)
 
 
-# Routes of tokens: list, create and revoke; for admins.
+# Tokens, for admins
 
 token_routes = api.router("tokens")
 
@@ -155,7 +155,7 @@ def list_tokens(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """Tokens, oldest first, and what they stand for; never the tokens themselves."""
+    """List tokens, oldest first, with their actors and rights; never the tokens themselves."""
 
     def key(token: Json) -> str:
         return f"{token['created_at']} {token['id']}"
@@ -167,7 +167,7 @@ def list_tokens(
 
 @token_routes.post("/tokens", **api.documented("create_token", models.NewTokenModel, status=201))
 def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.JsonReply:
-    """A new token, shown only in this reply."""
+    """Create a token; only this response contains it."""
     with caller.acting() as store:
         require_within(caller.grant, body.branches)
         made = store.create_token(
@@ -181,19 +181,21 @@ def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.Jso
 
 @token_routes.delete("/tokens/{id}", **api.documented("revoke_token", models.TokenModel))
 def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
-    """Refused from now on; revoking twice is no error."""
+    """Revoke a token, with effect at once; to revoke it twice is not an error."""
     with caller.acting() as store:
         return api.JsonReply(store.revoke_token(id))
 
 
+# The store
+
 store_routes = api.router("store")
-# What is asked for by a request without a body.
+# Defaults for a request without a body.
 _RECOVER, _CLEAN_UP = models.Recover(), models.CleanUp.model_validate({})
 
 
 @store_routes.get("/store", **api.documented("show_store", models.StoreModel))
 def show_store(caller: api.CallerDependency) -> api.JsonReply:
-    """The store's primary branch and fallback, and what the caller's token stands for."""
+    """Return the store's primary branch and fallbacks, and the actor and rights of the token."""
     builds = caller.served.settings.builds
     return api.JsonReply(
         {
@@ -210,14 +212,14 @@ def show_store(caller: api.CallerDependency) -> api.JsonReply:
 
 @store_routes.post("/recover", **api.documented("recover", models.RecoveryModel))
 def recover(caller: api.CallerDependency, body: models.Recover = _RECOVER) -> api.JsonReply:
-    """Settles unfinished operations, and aborts transactions whose owners are long gone."""
+    """Settle unfinished operations, and abort transactions that their owners abandoned."""
     with caller.acting() as store:
         return api.JsonReply(recovery_json(store.recover(dry_run=body.dry_run)))
 
 
 @store_routes.post("/cleanup", **api.documented("clean_up", models.CleanupModel))
 def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> api.JsonReply:
-    """Condemns what nothing needs, and sweeps what was condemned a day before."""
+    """Condemn content that nothing needs, and sweep content that was condemned a day before."""
     with caller.acting() as store:
         cleaned = store.clean_up(
             older_than_seconds=body.older_than_seconds, dry_run=body.dry_run, engine=body.engine
@@ -227,6 +229,6 @@ def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> 
 
 @store_routes.get("/doctor", **api.documented("examine", models.ExaminedModel))
 def examine(caller: api.CallerDependency, deep: bool = False) -> api.JsonReply:
-    """What is wrong with the store, from end to end; nothing is changed."""
+    """Check the whole store and return the problems found, without changing anything."""
     with caller.acting() as store:
         return api.JsonReply(store.examine(deep=deep))

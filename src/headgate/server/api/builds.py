@@ -1,4 +1,4 @@
-"""Routes of builds: list, start on this server, show, watch and cancel."""
+"""Routes of builds, of client-run builds, and of JobSpecs and plans."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from headgate.server.builds import AskedOnce, KeptBuild
 from headgate.store.documents import Json, jobspec_json
 from headgate.store.embedded import Store
 
-# What a client that does the jobs of its build says and hears.
+# Bodies of client-run builds
 
 _BUILD = "build-01m7f8gggmxzttp51zc67s"
 _ATTEMPT = f"{_BUILD}/0:1"
@@ -79,7 +79,7 @@ _ORDER = {
     "allowed_run_seconds": None,
 }
 
-# As many as a job of any size has, and as much of its log as anybody reads.
+# `Count` is enough for a job of any size, `Log` for as much as a person reads.
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Attempt = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Output = Annotated[str, StringConstraints(min_length=1, max_length=500)]
@@ -115,7 +115,7 @@ class WrittenSaid(_Said):
 
 
 class CheckSaid(BaseModel):
-    """What a check found, in the form that is kept with a transaction."""
+    """Result of a check, in the form that is stored with a transaction."""
 
     model_config = asked(
         name="one row an order",
@@ -266,11 +266,13 @@ def _heard(one: ProgressSaid | WrittenSaid | EndedSaid) -> JobMessage:
     return JobMessage(attempt=one.attempt, number=one.number, event=event)
 
 
+# Builds
+
 build_routes = api.router("builds")
 
 EVENTS = "text/event-stream"
 _POLL_SECONDS = 0.5
-# A line now and then, so that nobody on the way takes the silence for the end.
+# Time after which a comment line is sent, so that proxies do not close an idle stream.
 _SILENCE_SECONDS = 15.0
 
 
@@ -281,7 +283,7 @@ def list_builds(
     limit: api.Limit = 50,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """Builds, newest first."""
+    """List builds, newest first."""
     found = caller.looking().builds(limit=limit + 1, after=cursor)
     return api.page(
         request, found, limit=limit, cursor=lambda one: str(one["build"]), to=lambda one: one
@@ -290,9 +292,9 @@ def list_builds(
 
 @build_routes.post("/builds", **api.documented("start_build", BuildWithJobsModel, status=202))
 def start_build(caller: api.CallerDependency, body: Building) -> api.JsonReply:
-    """Starts a build; answers once it is open, while it runs.
+    """Start a build, and return its record while it runs.
 
-    The server's workers do its jobs or, with `where` as `caller`, the caller does: see `work`.
+    The server's workers run its jobs or, with `where` as `caller`, the client does: see `work`.
     """
     with caller.acting(body.branch) as store:
 
@@ -337,13 +339,13 @@ def _asked(actor: str, body: Building) -> AskedOnce | None:
 
 @build_routes.get("/builds/{build}", **api.documented("show_build", BuildWithJobsModel))
 def show_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
-    """One build with its jobs."""
+    """Return one build with its jobs."""
     return api.JsonReply(caller.looking().build_record(build))
 
 
 @build_routes.post("/builds/{build}/cancel", **api.documented("cancel_build", BuildModel))
 def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
-    """Ends a build that runs, wherever it runs: what it has not committed is aborted."""
+    """Cancel a running build, wherever it runs, and abort what it has not committed."""
     with caller.acting(str(caller.looking().build_record(build)["branch"])) as store:
         return api.JsonReply(store.cancel_build(build))
 
@@ -354,8 +356,8 @@ def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     | {"response_class": StreamingResponse},
 )
 def watch_build(caller: api.CallerDependency, build: str) -> Response:
-    """Server-sent events: the build each time that it changed, until it has ended."""
-    # One that does not exist is told so before anything is streamed.
+    """Stream the build as a server-sent event after each change, until it has ended."""
+    # Raises if the build does not exist: once the stream has begun, the status cannot change.
     first = _picture(caller, build)
     return StreamingResponse(_watch(caller, build, first), media_type=EVENTS)
 
@@ -380,7 +382,7 @@ async def _watch(caller: api.Caller, build: str, first: Json) -> AsyncIterator[b
 
 
 def _picture(caller: api.Caller, build: str) -> Json:
-    """The record, with what only this server knows where the build runs here."""
+    """Return the record, with the live jobs or the outcome of a build that this server keeps."""
     record = caller.looking().build_record(build)
     if record["state"] == BuildState.RUNNING:
         live = caller.builds.find_live(build)
@@ -393,7 +395,7 @@ def _event(name: str, data: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data, default=str))
 
 
-# Routes of builds whose jobs are done by the client that started them.
+# Client-run builds
 
 client_build_routes = api.router("builds")
 
@@ -404,9 +406,9 @@ Sha256Path = Annotated[
 
 @client_build_routes.post("/builds/{build}/work", **api.documented("work_build", WorkModel))
 async def work_build(caller: api.CallerDependency, build: str, body: Working) -> api.JsonReply:
-    """Says how a client's jobs are doing, and hears which to begin and to end; asked repeatedly.
+    """Report the client's jobs, and return the attempts to start and stop; called repeatedly.
 
-    Who does not ask for a minute is taken for gone, and the build is canceled.
+    If the client sends no request for a minute, the server cancels the build.
     """
     kept = await run_in_threadpool(_kept, caller, build)
     await run_in_threadpool(_hear, kept, body)
@@ -418,13 +420,13 @@ async def work_build(caller: api.CallerDependency, build: str, body: Working) ->
     **api.documented("get_bundle", None, what="The archive.") | {"response_class": Response},
 )
 def get_bundle(caller: api.CallerDependency, digest: Sha256Path) -> Response:
-    """The code of a JobSpec, for those who may build."""
+    """Return the code of a JobSpec to a client that may build."""
     with caller.acting() as store:
         return Response(store.objects.get(bundle_key(digest)), media_type=api.OCTETS)
 
 
 def _kept(caller: api.Caller, build: str) -> KeptBuild:
-    """The build, if it is this caller's to work for."""
+    """Return the build; raise unless this caller started it and may write its branch."""
     kept = caller.builds.load_handed(build)
     with caller.acting(kept.branch):
         if kept.actor != caller.grant.actor:
@@ -438,10 +440,10 @@ def _hear(kept: KeptBuild, body: Working) -> None:
 
 
 async def _answer(kept: KeptBuild, body: Working) -> object:
-    """What is new, as soon as something is; else, after a while, that nothing is."""
+    """Return a response as soon as something is new, or at the end of the wait."""
     assert kept.handed is not None
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    # Never so long that the wait itself would be taken for silence.
+    # The client sends nothing while it waits: a longer wait would count as silence.
     deadline = loop.time() + min(body.wait_seconds, kept.handed.silent_seconds / 3)
 
     def wake() -> None:
@@ -462,7 +464,7 @@ async def _answer(kept: KeptBuild, body: Working) -> object:
                 continue
 
 
-# JobSpecs as clients send them: every field is described, for all later plans read them.
+# JobSpecs from clients: every field is described, because all later plans read it
 
 Words = Annotated[str, StringConstraints(max_length=10_000)]
 Argument = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -471,7 +473,7 @@ Function = Annotated[str, StringConstraints(max_length=500, pattern=rf"^{_IDENTI
 Module = Annotated[
     str, StringConstraints(max_length=500, pattern=rf"^{_IDENTIFIER}(\.{_IDENTIFIER})*$")
 ]
-# One line that people can read: it is shown, and compared.
+# One line without control characters: it is shown to people, and compared.
 Line = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f]+$")]
 _MANY = 10_000
 
@@ -587,11 +589,11 @@ class PublishedJobSpecsModel(BaseModel):
     removed: list[str] = Field(description="Datasets that the repository no longer makes there.")
 
 
-# Routes of JobSpecs and of plans: publish, list, and what a build would do.
+# JobSpecs and plans
 
 jobspec_routes = api.router("jobspecs")
 
-# It is read as a whole, to be checked before anything runs it.
+# A bundle is read into memory as a whole, to be checked before any code in it runs.
 _BUNDLE_BYTES = 256 * 1024 * 1024
 
 
@@ -604,7 +606,7 @@ def list_jobspecs(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """What is published now on each branch name, in the order in which it was."""
+    """List the JobSpecs that are published on each branch name, in the order of publication."""
 
     def key(spec: Json) -> str:
         return str(spec["jobspec"])
@@ -616,10 +618,10 @@ def list_jobspecs(
 
 @jobspec_routes.post("/jobspecs", **api.documented("publish_jobspecs", PublishedJobSpecsModel))
 def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> api.JsonReply:
-    """Replaces what a repository publishes on a branch's name; what it left out is marked."""
+    """Replace the JobSpecs of a repository on a branch name; mark those left out as removed."""
     branch = check_branch_name(body.source.branch)
     with caller.acting(branch) as store:
-        # Whether the commit was clean is the client's word, which is not enough here.
+        # A clean commit is only the client's claim, which is not enough for a protected branch.
         if not store.may_write_protected and branch in store.protected():
             raise BranchProtected(branch=branch)
         done = store.publish_discovery(_discovery(store, body))
@@ -629,7 +631,7 @@ def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> a
 
 @jobspec_routes.post("/plan", **api.documented("plan", PlanModel))
 def plan(caller: api.CallerDependency, body: PlanToShow) -> api.JsonReply:
-    """What a build would do, and why; nothing is changed."""
+    """Return what a build would do, and why, without changing anything."""
     planned = caller.looking().plan(
         body.targets,
         branch=body.branch,
@@ -644,7 +646,7 @@ def plan(caller: api.CallerDependency, body: PlanToShow) -> api.JsonReply:
 
 
 def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
-    """What the client found in its repository, held to the same rules as what is found here."""
+    """Return the client's discovery, checked by the same rules as a discovery made here."""
     source = Source(**body.source.model_dump())
     declared = [declaration_from_json(s.declaration.model_dump(mode="json")) for s in body.jobspecs]
     require_unique_outputs(declared)

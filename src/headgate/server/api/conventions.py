@@ -1,4 +1,8 @@
-"""What a client may not do to a server: send too much, send too slowly, wait for ever."""
+"""Conventions that all routes of the HTTP API share.
+
+Responses and pages, errors, declarations of routes, callers and their rights, idempotency keys,
+and the limits on requests.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 OCTETS = "application/octet-stream"
 
 
-# What routes answer with: the documents of the command line, paged by a header.
+# Responses: the documents of the command line, paged by a header
 
 T = TypeVar("T")
 
@@ -44,7 +48,7 @@ REPLAYED = "Idempotency-Replayed"
 
 
 class JsonReply(Response):
-    """One JSON document, written as the command line writes it."""
+    """One JSON document, in the form that the command line prints."""
 
     media_type = "application/json"
 
@@ -52,7 +56,7 @@ class JsonReply(Response):
         try:
             return orjson.dumps(content, default=str, option=orjson.OPT_NON_STR_KEYS)
         except TypeError:
-            # A name that is not valid Unicode must not make its own error unprintable.
+            # orjson rejects invalid Unicode, but the error about such a name must contain it.
             return json.dumps(content, default=str).encode()
 
 
@@ -64,27 +68,27 @@ def page(
     cursor: Callable[[T], str],
     to: Callable[[T], Any],
 ) -> JsonReply:
-    """The first `limit` of the items; where there are more, a Link to the rest.
+    """Return the first `limit` items; if there are more, with a Link to the rest.
 
-    The caller asks for one more than the limit, so that there is no empty last page.
+    Callers pass one item beyond the limit, if there is one, so that the last page is not empty.
     """
     reply = JsonReply([to(item) for item in items[:limit]])
     if len(items) > limit:
         rest = URL(str(request.url)).include_query_params(cursor=cursor(items[limit - 1]))
-        # Without host: what the client called us is the client's to know.
+        # Without host: the client may reach this server by another name.
         reply.headers["link"] = f'<{rest.path}?{rest.query}>; rel="next"'
     return reply
 
 
 def following(items: Sequence[T], cursor: str | None, *, key: Callable[[T], str]) -> Sequence[T]:
-    """Of items in the order of their keys, those after the cursor."""
+    """Return the items after the cursor; they are in the order of their keys."""
     if cursor is None:
         return items
     return [item for item in items if key(item) > cursor]
 
 
 def published(store: Store, receipt: Receipt, *, kind: PublicationKind) -> JsonReply:
-    """The publication of an operation, or that nothing changed."""
+    """Return the publication of an operation, or the receipt of one that changed nothing."""
     number = receipt.publication
     body = (
         publication_wire(store.publication(number))
@@ -94,7 +98,7 @@ def published(store: Store, receipt: Receipt, *, kind: PublicationKind) -> JsonR
     return JsonReply(body, headers={REPLAYED: "true"} if receipt.replayed else None)
 
 
-# Errors over HTTP: one table from family to status, one body, every error in it.
+# Errors: one table from family to status, one shape of body
 
 _log = logging.getLogger("headgate.server")
 
@@ -109,9 +113,9 @@ STATUSES: dict[type[errors.HeadgateError], int] = {
     errors.Unavailable: 503,
     errors.HeadgateError: 500,
 }
-# Refusals of the request itself, before any of the above can happen.
+# Statuses of requests that exceed a limit, whatever the verb does.
 TIMED_OUT, TOO_LARGE, TOO_SLOW = 408, 413, 504
-# As proxies write down a request whose client hung up; it is never sent.
+# The status that proxies log for a client that disconnected; it is never sent.
 CLIENT_GONE = 499
 
 MEANINGS: Mapping[int, str] = {
@@ -129,19 +133,19 @@ MEANINGS: Mapping[int, str] = {
 
 
 def status_of(error: errors.HeadgateError) -> int:
-    """The status of the nearest family."""
+    """Return the status of the nearest family of the error."""
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
 def problem(error: errors.HeadgateError) -> JsonReply:
-    """`{"error", "code", …facts}`, as the command line prints it."""
+    """Return `{"error", "code", …facts}`, as the command line prints it."""
     status = status_of(error)
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     return JsonReply(error.to_json(), status_code=status, headers=headers)
 
 
 def refusal(status: int, code: str, message: str, **facts: Any) -> JsonReply:
-    """The same of a request that never came as far as a verb."""
+    """Return the same shape of body for an error that no verb raised."""
     return JsonReply({"error": message, "code": code, **facts}, status_code=status)
 
 
@@ -157,7 +161,7 @@ def _unrouted(error: HTTPException, request: Request) -> JsonReply:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Every error that a route can end in becomes a body of the one shape."""
+    """Install handlers that turn every error of a route into the same shape of body."""
 
     async def known(_: Request, error: Exception) -> JsonReply:
         assert isinstance(error, errors.HeadgateError)
@@ -181,11 +185,11 @@ def handle_errors(app: FastAPI) -> None:
         return reply
 
     async def gone(_: Request, __: Exception) -> JsonReply:
-        # No defect, and nobody is left to read this; the log has it beside the other requests.
+        # Not a defect, and the client cannot receive this; the status is for the access log.
         return refusal(CLIENT_GONE, "client_gone", "the client left before its body had arrived.")
 
     async def unforeseen(request: Request, error: Exception) -> JsonReply:
-        # The log has the traceback; the reply says nothing of what may have been in it.
+        # The log has the traceback; the response must not disclose what it contains.
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return refusal(500, "defect", "this is a defect of Headgate; the server's log has it.")
 
@@ -196,7 +200,7 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(Exception, unforeseen)
 
 
-# How routes are declared: an operation id with a rule, an example, every error described.
+# Declarations of routes
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": meaning} for status, meaning in MEANINGS.items()
@@ -204,14 +208,14 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def router(noun: str) -> APIRouter:
-    """The routes of one noun."""
+    """Return the router of one noun."""
     return APIRouter(prefix="/api/v1", tags=[noun], responses=_PROBLEMS)
 
 
 def documented(
     operation: str, model: Any, *, status: int = 200, paged: bool = False, what: str = "Done."
 ) -> dict[str, Any]:
-    """The keywords of a route; one whose operation has no rule cannot be declared."""
+    """Return the keywords of a route; raise if its operation has no access rule."""
     rule_of(operation)
     answer: dict[str, Any] = {"model": model, "description": what}
     if paged:
@@ -229,14 +233,14 @@ def documented(
     }
 
 
-# Who calls: the bearer of a token, let through by the rule of the route.
+# Callers: bearers of tokens, subject to the access rule of the route
 
 _bearer = HTTPBearer(auto_error=False, description="A token of `headgate token create`.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """One request's right to act. A store to write on is had only by naming the branches."""
+    """Actor and rights of one request. To get a store to write, a route names the branches."""
 
     grant: Grant
     operation: str
@@ -245,12 +249,12 @@ class Caller:
     builds: ServerBuilds
 
     def looking(self) -> Store:
-        """The store in the caller's name, to look at; whoever came as far may read."""
+        """Return the store in the caller's name, for reading; every identified caller may read."""
         return self.served.acting_as(self.grant.actor, may_write_protected=False)
 
     @contextmanager
     def acting(self, *written: str) -> Iterator[Store]:
-        """The store in the caller's name, if the route's rule lets them write these branches."""
+        """Open the store in the caller's name; raise unless they may write these branches."""
         try:
             authorize(self.grant, self.operation, written=written)
             yield self.served.acting_as(
@@ -266,7 +270,7 @@ def identify(
     request: Request,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> Caller:
-    """The caller, refused here if their role can never do what this route does."""
+    """Return the caller; raise if their role does not have the right that the route needs."""
     operation = str(request.scope["route"].operation_id)
     rule = rule_of(operation)
     authority: Authority = request.app.state.authority
@@ -290,7 +294,7 @@ def identify(
 CallerDependency = Annotated[Caller, Depends(identify)]
 
 
-# What many routes are asked with: a page, an idempotency key.
+# Common parameters: pages and idempotency keys
 
 _OPERATION_PARTS = 3
 
@@ -305,16 +309,16 @@ Cursor = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Keyed:
-    """The idempotency key of a request, if it has one."""
+    """Idempotency key of a request, if it has one."""
 
     key: str | None
-    # Kind, branch and request hash, where the client has settled them itself.
+    # Kind, branch and request hash, if the client computed them itself.
     settled: tuple[str, str, str] | None
 
     def operation(
         self, *, actor: str, kind: str, branch: str, request: Mapping[str, Any]
     ) -> OperationKey | None:
-        """What makes a repeated request the same one; the principal is always the token's."""
+        """Return the identity of a request across repeats; the principal is always the token's."""
         if self.key is None or self.settled is None:
             return operation_key(self.key, actor=actor, kind=kind, branch=branch, request=request)
         kind, branch, hashed = self.settled
@@ -354,11 +358,13 @@ def _keyed(
 KeyDependency = Annotated[Keyed, Depends(_keyed)]
 
 
+# Limits and security headers
+
 API = "/api/"
-# Bytes of files come as they are; everything else is a small document.
+# Bodies here are the bytes of files; all others are small documents.
 _UPLOADS = ("/api/v1/files/", "/api/v1/contents/")
 
-# No script, no frame, no guessing of types, nothing kept by a cache on the way.
+# No scripts, no frames, no content sniffing, no copies in caches of proxies.
 _SECURITY = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -372,9 +378,9 @@ _SECURITY = {
 class Limits:
     document_bytes: int = 16 * 1024 * 1024
     upload_bytes: int = 64 * 1024**3
-    # Between two parts of a body.
+    # Between two chunks of a body.
     body_seconds: float = 60
-    # Until an answer begins; uploads and builds that are watched take as long as they take.
+    # Until a response begins. Uploads have no such limit; a stream may last longer once begun.
     answer_seconds: float = 300
 
 
@@ -387,7 +393,7 @@ class _TooSlow(Exception):
 
 
 class Guard:
-    """Keeps the limits on the API, and puts the security headers on its answers."""
+    """ASGI middleware: limits requests to the API, and adds security headers to its responses."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app = app
@@ -403,7 +409,7 @@ class Guard:
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, limits: Limits, *, is_upload: bool
@@ -426,7 +432,7 @@ class _Exchange:
         work = asyncio.ensure_future(app(self._scope, self.receive, self.send))
         done, _ = await asyncio.wait({work}, timeout=patience)
         if not done and not self._began:
-            # A worker thread cannot be stopped: it ends by itself, and nobody hears what it says.
+            # A worker thread cannot be stopped: it ends by itself, and its response is dropped.
             self._abandoned = True
             work.add_done_callback(lambda task: task.exception())
             await self._refuse(
@@ -475,7 +481,7 @@ class _Exchange:
         if self._began:
             return
         reply = refusal(status, code, text)
-        # What is left of the body is not wanted.
+        # The rest of the body stays unread.
         reply.headers["connection"] = "close"
         await reply(self._scope, self._receive, self._sending)
 

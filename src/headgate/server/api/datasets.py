@@ -1,4 +1,4 @@
-"""Routes of datasets: list, create, show, and what they hold."""
+"""Routes of datasets, branches, tags, transactions, units and differences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def list_datasets(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """All datasets by name, with the names of their branches."""
+    """List all datasets by name, with the names of their branches."""
     store = caller.looking()
     found = sorted(store.datasets(), key=lambda dataset: str(dataset.name))
     rest = api.following(found, cursor, key=lambda dataset: str(dataset.name))
@@ -50,7 +50,7 @@ def list_datasets(
 def create_dataset(
     caller: api.CallerDependency, body: models.NewDataset, keyed: api.KeyDependency
 ) -> api.JsonReply:
-    """A dataset with an empty root branch."""
+    """Create a dataset with an empty root branch."""
     branch = body.branch or caller.served.settings.builds.branch
     with caller.acting(branch) as store:
         dataset = store.dataset(body.dataset)
@@ -66,7 +66,7 @@ def create_dataset(
 
 @dataset_routes.get("/datasets/{dataset}", **api.documented("show_dataset", models.DatasetModel))
 def show_dataset(caller: api.CallerDependency, dataset: str) -> api.JsonReply:
-    """One dataset."""
+    """Return one dataset."""
     found = caller.looking().dataset(dataset)
     return api.JsonReply(dataset_wire(found.load(), found.branches()))
 
@@ -81,7 +81,7 @@ def register_dataset(
     body: models.TableToRegister,
     keyed: api.KeyDependency,
 ) -> api.JsonReply:
-    """Shows an Iceberg table that the server can reach as a dataset, without copying it."""
+    """Register an Iceberg table that the server can reach as a dataset, without copying it."""
     branch = body.branch or caller.served.settings.builds.branch
     with caller.acting(branch) as store:
         named = store.dataset(dataset)
@@ -104,11 +104,11 @@ def show_content(
     ] = None,
     rows: Annotated[int, Query(ge=0, le=10_000, description="So many rows, or file paths.")] = 0,
 ) -> api.JsonReply:
-    """What it holds in a context: columns, counts and rows of a table, or files."""
+    """Return the content of a dataset in a context: columns, counts and rows, or files."""
     return api.JsonReply(caller.looking().dataset(dataset).show(context, rows=rows))
 
 
-# Routes of branches: list, create, show, delete, reset, reparent and protect.
+# Branches
 
 branch_routes = api.router("branches")
 
@@ -123,7 +123,7 @@ def list_branches(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """Branches of one dataset, or of all, by name."""
+    """List the branches of one dataset, or of all, by name."""
     found = sorted(caller.looking().branches(dataset), key=_branch_key)
     rest = api.following(found, cursor, key=_branch_key)
     return api.page(request, rest, limit=limit, cursor=_branch_key, to=branch_wire)
@@ -133,7 +133,7 @@ def list_branches(
 def create_branch(
     caller: api.CallerDependency, body: models.NewBranch, keyed: api.KeyDependency
 ) -> api.JsonReply:
-    """A child that shows what its parent shows, or showed at a transaction; or an empty root."""
+    """Create a child at its parent's view or at a transaction of its history, or an empty root."""
     with caller.acting(body.name) as store:
         branch = store.dataset(body.dataset).branch(body.name)
         operation = keyed.operation(
@@ -154,7 +154,7 @@ def delete_branch_everywhere(
     name: Annotated[str, Query(max_length=200)],
     keyed: api.KeyDependency,
 ) -> api.JsonReply:
-    """Deletes a branch of every dataset that has it, at once."""
+    """Delete a branch of every dataset that has it, in one publication."""
     with caller.acting(name) as store:
         operation = keyed.operation(
             actor=store.settings.actor, kind="branch-delete", branch=name, request={"dataset": None}
@@ -167,7 +167,7 @@ def delete_branch_everywhere(
 def reset_branch(
     caller: api.CallerDependency, body: models.Reset, keyed: api.KeyDependency
 ) -> api.JsonReply:
-    """Moves a branch to a transaction of its history, or back to one that a reset took off it."""
+    """Move a branch to a transaction of its history, or back to one removed by a reset."""
     with caller.acting(body.branch) as store:
         branch = store.dataset(body.dataset).branch(body.branch)
         operation = keyed.operation(
@@ -182,7 +182,7 @@ def reset_branch(
 
 @branch_routes.post("/branches/reparent", **api.documented("reparent_branch", models.BranchModel))
 def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.JsonReply:
-    """Mends the ancestry that builds check; no transaction moves and no view changes."""
+    """Correct the ancestry that builds check; no transaction moves and no view changes."""
     with caller.acting(body.branch) as store:
         mended = store.dataset(body.dataset).branch(body.branch).reparent(under=body.under)
         return api.JsonReply(branch_wire(mended))
@@ -192,7 +192,7 @@ def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.
     "/branches/{dataset}/{name:path}", **api.documented("show_branch", models.BranchModel)
 )
 def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
-    """One branch of one dataset."""
+    """Return one branch of one dataset."""
     return api.JsonReply(branch_wire(caller.looking().dataset(dataset).branch(name).load()))
 
 
@@ -203,7 +203,7 @@ def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.Js
 def delete_branch(
     caller: api.CallerDependency, dataset: str, name: str, keyed: api.KeyDependency
 ) -> api.JsonReply:
-    """Deletes the pointer only; its children go to its parent, transactions stay."""
+    """Delete only the pointer of a branch; its children go to its parent, transactions stay."""
     with caller.acting(name) as store:
         branch = store.dataset(dataset).branch(name)
         operation = keyed.operation(
@@ -222,7 +222,7 @@ def list_protected(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """Branch names that accept only builds of clean commits and admins."""
+    """List the branch names that accept only builds of clean commits and admins."""
     rest = api.following(sorted(caller.looking().protected()), cursor, key=str)
     return api.page(request, rest, limit=limit, cursor=str, to=str)
 
@@ -231,7 +231,7 @@ def list_protected(
     "/protected/{name:path}", **api.documented("protect_branch", models.ProtectionModel)
 )
 def protect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
-    """Protects a branch name on every dataset."""
+    """Protect a branch name on every dataset."""
     with caller.acting(check_branch_name(name)) as store:
         store.protect(name)
     return api.JsonReply({"name": name, "protected": True})
@@ -241,18 +241,18 @@ def protect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
     "/protected/{name:path}", **api.documented("unprotect_branch", models.ProtectionModel)
 )
 def unprotect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
-    """Takes the protection away."""
+    """Remove the protection of a branch name."""
     with caller.acting(check_branch_name(name)) as store:
         store.protect(name, protected=False)
     return api.JsonReply({"name": name, "protected": False})
 
 
 def _branch_key(branch: Branch) -> str:
-    # A dataset's name has no slash, so names of branches cannot run into it.
+    # Unambiguous: the name of a dataset has no slash.
     return f"{branch.dataset}/{branch.name}"
 
 
-# Routes of tags: list, create and delete.
+# Tags
 
 tag_routes = api.router("tags")
 
@@ -265,7 +265,7 @@ def list_tags(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """Tags of one dataset, or of all, with the transactions that they pin."""
+    """List the tags of one dataset, or of all, with the transactions that they pin."""
     found = sorted(caller.looking().tags(dataset), key=_tag_key)
     rest = api.following(found, cursor, key=_tag_key)
     return api.page(request, rest, limit=limit, cursor=_tag_key, to=tag_json)
@@ -273,7 +273,7 @@ def list_tags(
 
 @tag_routes.post("/tags", **api.documented("create_tag", models.TagModel, status=201))
 def create_tag(caller: api.CallerDependency, body: models.NewTag) -> api.JsonReply:
-    """Pins a COMMITTED transaction; whoever may write the branch it was made on may."""
+    """Pin a COMMITTED transaction; the caller must have the right to write its branch."""
     branch = caller.looking().opened(body.at).branch
     with caller.acting(branch) as store:
         pinned = store.dataset(body.dataset).tag(body.name, at=body.at)
@@ -282,7 +282,7 @@ def create_tag(caller: api.CallerDependency, body: models.NewTag) -> api.JsonRep
 
 @tag_routes.delete("/tags/{dataset}/{name:path}", **api.documented("delete_tag", models.TagModel))
 def delete_tag(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
-    """Takes a tag away; cleanup may then condemn what only it kept."""
+    """Delete a tag; cleanup may then condemn content that only the tag kept."""
     with caller.acting(_branch_of(caller, dataset, name)) as store:
         found = store.dataset(dataset)
         found.untag(name)
@@ -301,7 +301,7 @@ def _tag_key(tag: Tag) -> str:
     return f"{tag.dataset}/{tag.name}"
 
 
-# Routes of transactions, and of units of them: open, show, renew, commit and abort.
+# Transactions and units
 
 transaction_routes = api.router("transactions")
 
@@ -311,7 +311,7 @@ transaction_routes = api.router("transactions")
     **api.documented("open_transaction", models.TransactionModel, status=201),
 )
 def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) -> api.JsonReply:
-    """Opens a transaction on a branch of a dataset."""
+    """Open a transaction on a branch of a dataset."""
     with caller.acting(body.branch) as store:
         branch = store.dataset(body.dataset).branch(body.branch)
         opened = branch.transaction(body.type, lease_seconds=body.lease_seconds)
@@ -320,7 +320,7 @@ def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) 
 
 @transaction_routes.post("/units", **api.documented("open_unit", models.UnitModel, status=201))
 def open_unit(caller: api.CallerDependency, body: models.NewUnit) -> api.JsonReply:
-    """A unit: several datasets' transactions that commit or abort together."""
+    """Open a unit: transactions of several datasets that commit or abort together."""
     with caller.acting(body.branch) as store:
         unit = store.transaction(branch=body.branch, lease_seconds=body.lease_seconds)
         return api.JsonReply(unit.noun(), status_code=201)
@@ -330,7 +330,7 @@ def open_unit(caller: api.CallerDependency, body: models.NewUnit) -> api.JsonRep
     "/units/{unit}/transactions", **api.documented("open_in_unit", models.TransactionModel)
 )
 def open_in_unit(caller: api.CallerDependency, unit: str, body: models.InUnit) -> api.JsonReply:
-    """The unit's transaction on a dataset, opened at its first use."""
+    """Return the unit's transaction on a dataset; the first request opens it."""
     with caller.acting(UnitHandle.load(caller.looking(), unit).branch) as store:
         opened = UnitHandle.load(store, unit).dataset(body.dataset)
         return api.JsonReply(transaction_wire(opened.transaction))
@@ -341,7 +341,7 @@ def open_in_unit(caller: api.CallerDependency, unit: str, body: models.InUnit) -
     **api.documented("show_transaction", models.TransactionModel | models.UnitModel),
 )
 def show_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
-    """A transaction, or a unit with all of its transactions."""
+    """Return a transaction, or a unit with all of its transactions."""
     store = caller.looking()
     return api.JsonReply(_noun(store, store.opened(id)))
 
@@ -351,7 +351,7 @@ def show_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     **api.documented("renew_transaction", models.TransactionModel | models.UnitModel),
 )
 def renew_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
-    """Its lease begins again."""
+    """Renew the lease of a transaction or unit."""
     with caller.acting(caller.looking().opened(id).branch) as store:
         opened = store.opened(id)
         opened.renew()
@@ -365,7 +365,7 @@ def renew_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
 def commit_transaction(
     caller: api.CallerDependency, id: str, keyed: api.KeyDependency
 ) -> api.JsonReply:
-    """Commits it, or all of a unit's in one publication, whose number is in the reply."""
+    """Commit a transaction or a whole unit in one publication, and return its number."""
     with caller.acting(caller.looking().opened(id).branch) as store:
         opened = store.opened(id)
         operation = keyed.operation(
@@ -375,7 +375,7 @@ def commit_transaction(
             request={"transaction": opened.id},
         )
         receipt = opened.commit(operation=operation)
-        # Of the operation, not of the transaction: so a client has the whole receipt.
+        # Fields of the operation, not of the transaction: the client needs the whole receipt.
         outcome = {
             "publication": receipt.publication,
             "operation": receipt.operation,
@@ -391,7 +391,7 @@ def commit_transaction(
     **api.documented("abort_transaction", models.TransactionModel | models.UnitModel),
 )
 def abort_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
-    """Aborts it, or all of a unit's: nothing of them is ever visible."""
+    """Abort a transaction or a whole unit; its changes never become visible."""
     with caller.acting(caller.looking().opened(id).branch) as store:
         opened = store.opened(id)
         opened.abort()
@@ -404,7 +404,7 @@ def _noun(store: Store, opened: TransactionHandle | UnitHandle) -> Json:
     return transaction_wire(TransactionHandle.load(store, opened.id).transaction)
 
 
-# The route of differences between two branches, contexts or transactions.
+# Differences between two branches, contexts or transactions
 
 difference_routes = api.router("differences")
 
@@ -420,7 +420,7 @@ def diff(
     rows: Annotated[int, Query(ge=0, le=1000, description="How many samples of each.")] = 5,
     key: Annotated[list[str] | None, Query(description="Columns that tell rows apart.")] = None,
 ) -> api.JsonReply:
-    """Schema, counts and samples of one dataset; without one, of all that differ, as a list."""
+    """Compare schema, counts and samples of a dataset; without one, list all that differ."""
     return api.JsonReply(
         caller.looking().differences(before, after, dataset=dataset, rows=rows, key=key or ())
     )

@@ -1,4 +1,7 @@
-"""Routes of files: list, stream up and down, remove, and edit many at once."""
+"""Routes of files, and of the contents that they are made of.
+
+Files are listed, streamed, removed, or edited many at once; contents are sent by digest.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ from headgate.store.documents import entry_wire, transaction_wire
 from headgate.store.embedded import Store
 from headgate.store.transactions import TransactionHandle
 
-# A body as it arrives, on disk rather than in memory.
+# Request bodies, received on disk instead of in memory
 
-# Larger writes mean fewer turns on a worker thread.
+# Larger writes need fewer switches to a worker thread.
 _BUFFER_BYTES = 1024 * 1024
 
 
@@ -47,7 +50,7 @@ class Received:
 
 @asynccontextmanager
 async def received(request: Request, directory: Path) -> AsyncIterator[Received]:
-    """The whole body in a file, with its digest; the file is gone when the block ends."""
+    """Write the body to a temporary file, for the length of the block; yield it with its digest."""
     directory.mkdir(parents=True, exist_ok=True)
     seen, size, buffer = hashlib.sha256(), 0, bytearray()
     with tempfile.NamedTemporaryFile(dir=directory, prefix="upload-") as file:
@@ -66,6 +69,8 @@ async def received(request: Request, directory: Path) -> AsyncIterator[Received]
         file.flush()
         yield Received(path=Path(file.name), digest=Digest(seen.hexdigest()), size=size)
 
+
+# Files
 
 file_routes = api.router("files")
 
@@ -90,7 +95,7 @@ def list_files(
     limit: api.Limit = 100,
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
-    """Files below a path, in the order of their paths."""
+    """List the files at or below a path, in the order of their paths."""
     below = check_file_path(path) if path else ""
     found = caller.looking().dataset(dataset).shown(branch=branch, txn=txn, at=at).entries(below)
     rest = api.following(found, cursor, key=lambda entry: entry.path)
@@ -109,7 +114,7 @@ def get_file(
     txn: TxnQuery = None,
     at: AtQuery = None,
 ) -> Response:
-    """A file's bytes, as they are stored."""
+    """Return the bytes of a file, as they are stored."""
     store = caller.looking()
     entry = store.dataset(dataset).shown(branch=branch, txn=txn, at=at).find(path)
     name = quote(entry.path.rpartition("/")[2])
@@ -119,7 +124,7 @@ def get_file(
         headers={
             "content-length": str(entry.size),
             "etag": f'"{entry.digest}"',
-            # Never shown in a browser as if it were a page of ours.
+            # A browser must not show a stored file as a page of this server.
             "content-disposition": f"attachment; filename*=UTF-8''{name}",
         },
     )
@@ -140,9 +145,9 @@ async def put_file(
     txn: TxnQuery = None,
     executable: bool = False,
 ) -> api.JsonReply:
-    """Puts one file, streaming: one publication on a branch, or a part of a transaction."""
+    """Put one file from a stream: one publication on a branch, or a part of a transaction."""
     check_file_path(path)
-    # Whether it may be written at all is settled before any byte is taken.
+    # Rights are checked before the server reads any byte of the body.
     await run_in_threadpool(_check, caller, dataset, branch, txn)
     async with received(request, caller.served.scratch / "uploads") as body:
         mode = Mode.EXECUTABLE if executable else Mode.FILE
@@ -167,7 +172,7 @@ def delete_file(
     branch: BranchQuery = None,
     txn: TxnQuery = None,
 ) -> api.JsonReply:
-    """Removes a file, or all that is below a directory."""
+    """Remove a file, or everything below a directory."""
     edit = FileEdit(remove=[check_file_path(path)])
     return _write(caller, dataset, branch, txn, edit, "files-rm", keyed)
 
@@ -179,7 +184,7 @@ def edit_files(
     body: models.Edit,
     keyed: api.KeyDependency,
 ) -> api.JsonReply:
-    """Puts and removes many files at once, from contents that are stored: one publication."""
+    """Put and remove many files, from contents that are stored already, in one publication."""
     store = caller.looking()
     put = list(in_parallel(lambda file: _entry(store, file), body.put))
     edit = FileEdit(put=put, remove=[check_file_path(path) for path in body.remove])
@@ -223,7 +228,7 @@ def _publish(
 
 def _check(caller: api.Caller, dataset: str, branch: str | None, txn: str | None) -> None:
     with caller.acting(_branch(caller, branch, txn)) as store:
-        # A unit would open its transaction: looking is enough here.
+        # To write in a unit would open its transaction; to read is enough here.
         store.dataset(dataset).shown(branch=branch, txn=txn)
 
 
@@ -236,7 +241,7 @@ def _branch(caller: api.Caller, branch: str | None, txn: str | None) -> str:
 
 
 def _entry(store: Store, file: models.FileToPut) -> Entry:
-    """Only what is stored, and as long as it is said to be, can be put into a tree."""
+    """Return the entry of a file; raise unless its content is stored and has the given size."""
     path = check_file_path(file.path)
     if file.digest is None:
         return empty_directory(path)
@@ -249,7 +254,7 @@ def _entry(store: Store, file: models.FileToPut) -> Entry:
     return Entry(path=path, mode=mode, size=size, digest=Digest(file.digest))
 
 
-# Routes of contents: bytes by their digest, which an edit of files then names.
+# Contents: bytes by digest, which an edit of files then names
 
 content_routes = api.router("files")
 
@@ -264,7 +269,7 @@ Sha256Path = Annotated[
     "/contents/{digest}", **api.documented("find_content", None, what="It is stored.")
 )
 def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
-    """Whether a content is stored, and how long it is."""
+    """Return the size of a content in the headers; 404 if it is not stored."""
     size = _size(caller.looking(), digest)
     return Response(headers={"content-length": str(size)}, media_type=api.OCTETS)
 
@@ -275,12 +280,12 @@ def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     | {"response_class": StreamingResponse},
 )
 def get_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
-    """A stored content."""
+    """Return a stored content."""
     store = caller.looking()
     size = _size(store, digest)
     chunks = store.trees.objects.stream(Digest(digest))
     if size <= _SMALL_BYTES:
-        # Handing over piece by piece costs more than the whole of it.
+        # To stream a small content in chunks costs more than to send it as a whole.
         return Response(b"".join(chunks), media_type=api.OCTETS)
     headers = {"content-length": str(size)}
     return StreamingResponse(chunks, headers=headers, media_type=api.OCTETS)
@@ -294,7 +299,7 @@ def get_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
 async def put_content(
     caller: api.CallerDependency, request: Request, digest: Sha256Path
 ) -> api.JsonReply:
-    """Stores a content for an edit to name; one that nothing names is cleaned up after a while."""
+    """Store a content for a later edit of files; cleanup condemns it if no edit names it."""
     with caller.acting() as store:
         async with received(request, store.scratch / "uploads") as body:
             if body.digest != digest:
@@ -315,7 +320,7 @@ def _size(store: Store, digest: str) -> int:
     return size
 
 
-# Routes of many small contents at once: a tree of a thousand files in a few requests.
+# Many small contents in one request: a tree of a thousand files needs few requests
 
 parcel_routes = api.router("files")
 
@@ -323,9 +328,9 @@ _log = logging.getLogger("headgate.server")
 
 _SHA = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 _MOST = 1000
-# Of one answer, whatever was asked for: the rest is asked for again.
+# Limit of one response, whatever the client requested; it requests the rest again.
 _MOST_BYTES = 16 * 1024 * 1024
-# Handing over piece by piece costs more than the pieces.
+# Small contents are sent in pieces of this size: each piece costs more than its bytes.
 _PIECE_BYTES = 256 * 1024
 _READ_BYTES = 1024 * 1024
 
@@ -349,7 +354,7 @@ class StoredModel(BaseModel):
 
 @parcel_routes.post("/contents/missing", **api.documented("find_missing_contents", MissingModel))
 def find_missing_contents(caller: api.CallerDependency, body: Contents) -> api.JsonReply:
-    """Which of these contents are not stored: only those have to be sent."""
+    """Return those of the contents that are not stored: only they have to be sent."""
     return api.JsonReply({"missing": caller.looking().trees.objects.find_missing(_digests(body))})
 
 
@@ -359,10 +364,10 @@ def find_missing_contents(caller: api.CallerDependency, body: Contents) -> api.J
     | {"response_class": StreamingResponse},
 )
 def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
-    """Small contents in one stream: each a line `<sha256> <bytes>`, then its bytes.
+    """Return small contents in one stream: each a line `<sha256> <bytes>`, then its bytes.
 
-    What is large, is not there or finds no room any more is left out: ask for it again, and by
-    itself if nothing else comes.
+    Contents that are large, not stored, or beyond the limit of one response are left out: request
+    them again, and one by one if the response is empty.
     """
     chunks = _pieces(caller.looking(), _digests(body))
     return StreamingResponse(chunks, media_type=api.OCTETS)
@@ -379,7 +384,7 @@ def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
     },
 )
 async def put_contents(caller: api.CallerDependency, request: Request) -> api.JsonReply:
-    """Stores small contents, each a line `<sha256> <bytes>`, then its bytes."""
+    """Store small contents, each sent as a line `<sha256> <bytes>`, then its bytes."""
     with caller.acting() as store:
         async with received(request, store.scratch / "uploads") as body:
             stored = await run_in_threadpool(_store_each, store, body.path)
@@ -387,7 +392,7 @@ async def put_contents(caller: api.CallerDependency, request: Request) -> api.Js
 
 
 def _digests(body: Contents) -> list[Digest]:
-    """Each once, in the order in which they were asked for."""
+    """Return each digest once, in the order of the request."""
     return [Digest(digest) for digest in dict.fromkeys(body.digests)]
 
 
@@ -403,7 +408,7 @@ def _pieces(store: Store, digests: Sequence[Digest]) -> Iterator[bytes]:
             if total >= _MOST_BYTES:
                 break
     except StorageUnavailable as error:
-        # The answer has begun: whoever asks for one of the others by itself is told.
+        # The response has begun, so the error cannot be sent; a request for one content gets it.
         _log.warning("contents were left out of an answer: %s", error.message)
     if piece:
         yield bytes(piece)

@@ -1,4 +1,7 @@
-"""The nouns as the OpenAPI document describes them; checked against what is sent by the tests."""
+"""Bodies of requests and responses, as the OpenAPI document describes them.
+
+Tests check the models of responses against the responses that the server sends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _T = "t-01m7f8gggmxzttp51zc67s"
 
 
 def shown(**example: Any) -> ConfigDict:
-    """A noun's example; nouns may grow, so more than is described may be sent."""
+    """Return the config of a response with an example; more fields are allowed, for growth."""
     return ConfigDict(extra="allow", json_schema_extra={"examples": [example]})
 
 
@@ -28,7 +31,7 @@ def _example_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 class Problem(BaseModel):
-    """Every error: what happened and what to do, a stable code, and the facts."""
+    """Body of every error: what happened and what to do, a stable code, and the facts."""
 
     model_config = shown(
         error="branch 'master' of 'sales.orders': view is t-2, expected t-1. Somebody else moved "
@@ -412,16 +415,16 @@ class ProtectionModel(BaseModel):
     protected: bool
 
 
-# What clients send in a body; anything that is not described is refused.
+# Bodies of requests; fields that are not described are rejected
 
-# Names are checked by the verbs; here only that nobody sends a novel.
+# The verbs check names; these types only limit their length.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 Branch = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 Path = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 LeaseSeconds = Annotated[int, Field(ge=1, le=LONGEST_LEASE_SECONDS)]
 
-# Never relative: nobody else knows where the server was started.
+# Never relative: clients do not have the working directory of the server.
 _ADDRESS = r"^(/|file:/|s3[an]?://)[^\x00-\x1f]+$"
 
 
@@ -527,7 +530,7 @@ class PlanToShow(Planning):
 
 
 class Where(enum.StrEnum):
-    """Who does the jobs of a build: the server's workers, or the client that starts it."""
+    """Place of a build's jobs: the server's workers, or the client that starts the build."""
 
     SERVER = "server"
     CALLER = "caller"

@@ -1,4 +1,4 @@
-"""The OpenAPI document made whole: every parameter in words, an example for all that is sent."""
+"""Completion of the OpenAPI document: descriptions of all parameters, examples of all bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JSON = "application/json"
 
 Json = dict[str, Any]
 
-# By place and name: what it is, and an example. What a route says of it itself comes first.
+# Description and example, by place and name; those that a route declares take precedence.
 _PARAMETERS: Mapping[tuple[str, str], tuple[str, Any]] = {
     ("path", "dataset"): ("A dataset: `namespace.name`.", "raw.scans"),
     ("path", "name"): ("A branch name, on every dataset that has it.", "feature"),
@@ -47,7 +47,7 @@ _PARAMETERS: Mapping[tuple[str, str], tuple[str, Any]] = {
     ("header", "Idempotency-Key"): ("A repeated request is done once.", "nightly-2026-11-15"),
     ("header", "Headgate-Operation"): ("Kind, branch and hash.", f"files-put master {_DIGEST}"),
 }
-# Where an operation means something else by the same name.
+# Parameters that have another meaning in one operation.
 _OF_OPERATIONS: Mapping[tuple[str, str], tuple[str, Any]] = {
     ("show_branch", "name"): ("The branch's name.", "feature"),
     ("delete_branch", "name"): ("The branch's name.", "feature"),
@@ -62,12 +62,12 @@ _OF_OPERATIONS: Mapping[tuple[str, str], tuple[str, Any]] = {
     ("status", "branch"): ("The branch that it was on, where a key was used on several.", "master"),
     ("status", "kind"): ("What it did, where a key was used for several things.", "files-put"),
 }
-# Answers that no model describes.
+# Examples of responses without a model.
 _ANSWERS: Mapping[str, Any] = {
     "list_protected": ["master"],
     "put_content": {"digest": _DIGEST, "size": 5},
 }
-# Answers that are no documents: their bytes, and what they begin with where it is text.
+# Responses that are not JSON: media type and, for text, an example.
 _STREAMS: Mapping[str, Json] = {
     "find_content": {},
     "get_bundle": {"application/octet-stream": {}},
@@ -81,7 +81,7 @@ _STREAMS: Mapping[str, Json] = {
 
 
 class DescribedApp(FastAPI):
-    """An application whose document describes all of it."""
+    """An application with a complete OpenAPI document."""
 
     def openapi(self) -> Json:
         if self.openapi_schema is None:
@@ -97,7 +97,7 @@ class DescribedApp(FastAPI):
 
 
 def _examples(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
-    """As the models have them: FastAPI leaves out what is null, and the rest does not fit."""
+    """Yield the examples of the models; FastAPI drops null fields, and the rest is not valid."""
     for one in model.__subclasses__():
         extra: Any = one.model_config.get("json_schema_extra")
         if one.__module__.startswith(__package__) and extra:
@@ -123,7 +123,7 @@ def _describe(operation: Json, schemas: Mapping[str, Json]) -> None:
 
 
 def find_example(schema: Json, schemas: Mapping[str, Json]) -> Any:
-    """What a schema says of itself as an example: of a list, one; of several, the first."""
+    """Return the example of a schema: of an array, one item; of a union, the first member."""
     if "$ref" in schema:
         return find_example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     if schema.get("examples"):

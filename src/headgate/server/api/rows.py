@@ -1,4 +1,7 @@
-"""Routes of work on rows: scripts, loads and merges over many tables, each one publication."""
+"""Routes of changes of rows and schemas.
+
+Scripts, loads and merges may change many tables; each is one publication.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from headgate.server.api import conventions as api
 from headgate.server.api.models import Branch, Name, Sha256, asked, shown
 from headgate.store.embedded import Store
 
-# Bodies of the routes of work on rows.
+# Bodies
 
 Context = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
-# The client waits as long: no longer than connections live.
+# The client waits this long for its response, so the limit is the life of a connection.
 TimeoutSeconds = Annotated[float, Field(ge=0, le=300)]
 
 
@@ -127,12 +130,14 @@ class OptimizedModel(BaseModel):
     publication: int | None
 
 
+# Routes
+
 row_routes = api.router("rows")
 
 
 @row_routes.post("/mutate", **api.documented("mutate", OutcomeModel))
 def mutate(caller: api.CallerDependency, body: Mutation, keyed: api.KeyDependency) -> api.JsonReply:
-    """A script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements: one publication."""
+    """Run a script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements as one publication."""
     with caller.acting(_written(body.branch)) as store:
         outcome = store.mutate(
             body.branch,
@@ -146,7 +151,7 @@ def mutate(caller: api.CallerDependency, body: Mutation, keyed: api.KeyDependenc
 
 @row_routes.post("/load", **api.documented("load", OutcomeModel))
 def load(caller: api.CallerDependency, body: Load, keyed: api.KeyDependency) -> api.JsonReply:
-    """Rows into tables, by dataset: appended, merged by key, or in place of all."""
+    """Load rows into tables, by dataset: append, merge by key, or overwrite all rows."""
     with caller.acting(_written(body.branch)) as store:
         outcome = store.load(
             body.branch,
@@ -165,7 +170,7 @@ def load(caller: api.CallerDependency, body: Load, keyed: api.KeyDependency) -> 
 
 @row_routes.post("/merge", **api.documented("merge", OutcomeModel))
 def merge(caller: api.CallerDependency, body: Merge, keyed: api.KeyDependency) -> api.JsonReply:
-    """What a branch changed since it forked, into another; conflicts are all listed."""
+    """Merge the changes of a branch since the merge base into another; list all conflicts."""
     with caller.acting(body.into) as store:
         outcome = store.merge(
             body.source,
@@ -180,7 +185,7 @@ def merge(caller: api.CallerDependency, body: Merge, keyed: api.KeyDependency) -
 
 @row_routes.post("/schema/plan", **api.documented("plan_schema", SchemaModel))
 def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
-    """What applying a schema file to a branch would do; nothing is changed."""
+    """Return what a schema file would change on a branch, without changing anything."""
     rows = caller.looking().rows
     planned = rows.plan_schema_text(body.text, file=body.file, branch=body.branch)
     return api.JsonReply(planned.to_json())
@@ -190,7 +195,7 @@ def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
 def apply_schema(
     caller: api.CallerDependency, body: Schema, keyed: api.KeyDependency
 ) -> api.JsonReply:
-    """Makes a branch's tables what a schema file says; rows that are there must fit."""
+    """Change the tables of a branch to match a schema file; existing rows must fit."""
     with caller.acting(_written(body.branch)) as store:
         applied = store.rows.apply_schema_text(
             body.text, file=body.file, branch=body.branch, idempotency_key=keyed.key
@@ -202,7 +207,7 @@ def apply_schema(
 def optimize(
     caller: api.CallerDependency, body: Optimize, keyed: api.KeyDependency
 ) -> api.JsonReply:
-    """Writes a table's small files together; its rows and content id stay."""
+    """Compact the small files of a table; its rows and content id stay."""
     with caller.acting(body.branch) as store:
         done = store.rows.optimize(
             body.dataset,
@@ -214,7 +219,7 @@ def optimize(
 
 
 def _written(context: str) -> str:
-    """The branch that is written where a chain is read."""
+    """Return the branch that is written; the fallbacks of a chain are only read."""
     return str(getattr(parse_context(context), "branch", context))
 
 

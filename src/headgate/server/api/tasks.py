@@ -1,4 +1,7 @@
-"""Routes of workspace tasks whose attempts are done by a client: its catalog is this server's."""
+"""Routes of client-run workspace tasks: attempts, their tables and their workspaces.
+
+The client runs the attempts; the catalog is on this server.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from headgate.tasks.files_store import FilesWorkspaces, attempt_scope
 from headgate.tasks.ports import Identity, WorkspaceRef
 from headgate.tasks.table_work import AttemptTables
 
-# What a client that does the attempts of workspace tasks says and hears.
+# Bodies
 
 _KEY = "task:render_song:k-01m7f8gggmxzttp51zc67s"
 _SECRET = "of-this-attempt-alone-made-by-the-client-43"
@@ -48,7 +51,7 @@ _T = "t-01m7f8gggmxzttp51zc67s"
 _MOST_LABELS = 50
 _MOST_TABLES = 1000
 
-# 32 random bytes in URL-safe base64: nobody guesses one, and nobody can have chosen a short one.
+# 32 random bytes in URL-safe base64: hard to guess, and a client cannot choose a short one.
 Secret = Annotated[
     str,
     StringConstraints(pattern="^[A-Za-z0-9_-]{43}$"),
@@ -61,7 +64,7 @@ Word = Annotated[str, StringConstraints(max_length=500)]
 
 
 class Ending(enum.StrEnum):
-    """How an attempt can end by its holder's word."""
+    """State that the holder of an attempt can report at its end."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -148,6 +151,8 @@ class PublishedWorkspaceModel(BaseModel):
     ref: str
 
 
+# Routes
+
 task_routes = api.router("tasks")
 
 BranchQuery = Annotated[str, Query(min_length=1, max_length=200)]
@@ -156,9 +161,9 @@ RefQuery = Annotated[str, Query(min_length=1, max_length=200)]
 
 @task_routes.post("/tasks/attempts", **api.documented("dispatch_attempt", AttemptModel, status=201))
 def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.JsonReply:
-    """Begins an attempt of a task key: a new epoch, which supersedes every older one.
+    """Start an attempt of a task key: a new epoch, which supersedes every older one.
 
-    The secret makes it the same attempt, however often it is sent.
+    A repeated request with the same secret returns the same attempt.
     """
     named = () if body.branch is None else (body.branch,)
     with caller.acting(*named) as store:
@@ -178,7 +183,7 @@ def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.Json
 
 @task_routes.post("/tasks/attempts/renew", **api.documented("renew_attempt", AttemptModel))
 def renew_attempt(caller: api.CallerDependency, body: AttemptToRenew) -> api.JsonReply:
-    """Its lease begins again; one that was superseded, or has ended, learns it."""
+    """Renew the lease of an attempt; return an error if it was superseded or has ended."""
     with caller.acting() as store:
         attempt = _own(caller, store, body.secret)
         heartbeat(store.database, attempt.ref)
@@ -187,7 +192,7 @@ def renew_attempt(caller: api.CallerDependency, body: AttemptToRenew) -> api.Jso
 
 @task_routes.post("/tasks/attempts/end", **api.documented("end_attempt", AttemptModel))
 def end_attempt_route(caller: api.CallerDependency, body: AttemptToEnd) -> api.JsonReply:
-    """Closes it, and aborts what it has open; one that has ended before stays as it is."""
+    """End an attempt and abort its OPEN transactions; one that has ended stays as it is."""
     with caller.acting() as store:
         attempt = _own(caller, store, body.secret)
         _tables(store, _identity(attempt)).close()
@@ -197,9 +202,9 @@ def end_attempt_route(caller: api.CallerDependency, body: AttemptToEnd) -> api.J
 
 @task_routes.post("/tasks/attempts/tables", **api.documented("open_attempt_tables", AttemptModel))
 def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api.JsonReply:
-    """Opens tables to the attempt: its secret is then the token of its context at `/iceberg`.
+    """Open tables to an attempt: its secret is then the token of its context at `/iceberg`.
 
-    What it writes there is published with its workspace, or aborted when it ends.
+    What it writes there is published with its workspace, or aborted when the attempt ends.
     """
     workspace = WorkspaceRef(repository=body.repository, branch=body.branch, ref=body.ref)
     with caller.acting(body.branch) as store:
@@ -216,7 +221,7 @@ def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api
 def show_workspace(
     caller: api.CallerDependency, dataset: str, branch: BranchQuery, ref: RefQuery
 ) -> api.JsonReply:
-    """An input that an attempt can begin with, and the root of its tree among the contents."""
+    """Return the input of an attempt, and the root of its tree as the digest of a content."""
     workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref)
     root = _workspaces(caller.looking()).find_root(workspace)
     return api.JsonReply(_workspace_wire(workspace) | {"root": root})
@@ -229,9 +234,9 @@ def show_workspace(
 def publish_workspace(
     caller: api.CallerDependency, dataset: str, body: WorkspaceToPublish
 ) -> Response:
-    """Publishes what an attempt made, replaces what was abandoned, or refuses; once.
+    """Publish the result of an attempt once, replacing an abandoned publication, or reject it.
 
-    The tree's contents have been sent before. Sent again, it answers what it did the first time.
+    The client sends the contents of the tree before. A repeated request returns the first result.
     """
     workspace = WorkspaceRef(repository=dataset, branch=body.branch, ref=body.ref)
     with caller.acting(body.branch) as store:
@@ -251,7 +256,7 @@ def publish_workspace(
 
 
 def _own(caller: api.Caller, store: Store, secret: str, *, moving: str | None = None) -> Attempt:
-    """The attempt that the secret stands for, if it is this caller's, and for this branch."""
+    """Return the attempt of a secret; raise unless it is the caller's, and for this branch."""
     found = store.database.read(lambda c: find_attempt_by_token(c, secret))
     if found is None:
         raise AttemptNotFound
@@ -268,7 +273,7 @@ def _own(caller: api.Caller, store: Store, secret: str, *, moving: str | None = 
 
 
 def _check_holder(caller: api.Caller, holder: Holder) -> None:
-    """A key is taken over by its own actor, by admins, or by whoever may write for it."""
+    """Raise unless the caller is the actor of the attempt, an admin, or may write its branch."""
     attempt, grant = holder.attempt, caller.grant
     if not holder.is_job:
         if grant.role is Role.ADMIN or attempt.actor == grant.actor:

@@ -1,4 +1,4 @@
-"""Branches by name: the tree over all datasets, what differs from the parent, what is behind."""
+"""The branches page: the tree of branch names, and one branch compared with its parent."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _DIFFERING_ROWS = 50
 
 
 def branches_page(visit: Visit) -> Page:
-    """All branch names as a tree, or one of them with the datasets on which it differs."""
+    """Return the tree of all branch names, or one branch with the datasets that differ."""
     name = visit.asked("branch")
     return _one(visit, name) if name else _all(visit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """A line of the tree, so many steps in."""
+    """A line of the tree with its depth."""
 
     depth: int
     line: BranchNameLine
 
 
 def place_in_tree(lines: Iterable[BranchNameLine]) -> list[Placed]:
-    """Parents before their children; one whose parent is not shown stands at the left; pure."""
+    """Place parents before children; a branch whose parent is not shown has depth 0; pure."""
     known = {line.name: line for line in lines}
     below: dict[str | None, list[BranchNameLine]] = {}
     for line in known.values():
@@ -58,7 +58,7 @@ def place_in_tree(lines: Iterable[BranchNameLine]) -> list[Placed]:
         placed.append(here)
         children = below.get(here.line.name, [])
         waiting += [Placed(depth=here.depth + 1, line=child) for child in reversed(children)]
-    # Two names that are each other's parent on different datasets hang on nothing.
+    # Two names that are each other's parent, on different datasets, have no place in the tree.
     placed += [Placed(depth=0, line=known[name]) for name in known if name not in seen]
     return placed
 

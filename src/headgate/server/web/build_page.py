@@ -1,4 +1,7 @@
-"""One build: its jobs as they go along, attempts, logs, and errors with the user's own line."""
+"""The builds page, and the page of one build: jobs, attempts, logs and errors.
+
+The page of a build also cancels it, or starts its targets again on the server's workers.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,18 @@ if TYPE_CHECKING:
     from headgate.server.builds import ServerBuilds
 
 
-# The end of what a job printed, where this machine still has it.
+# --- logs of jobs ---------------------------------------------------------------------------
 
 _TAIL_BYTES = 16_384
 
 
 def read_log_tail(root: Path, build: str, log: str | None) -> str | None:
-    """The last lines of a job's log; None where it ran elsewhere, or it is gone."""
+    """Return the last lines of a job's log; None if it is on another machine or deleted."""
     if log is None:
         return None
     home = (root / ".headgate" / "work" / "builds" / build).resolve()
     path = Path(log).resolve()
-    # The path is what a build wrote down of itself: nothing else on this machine is read for it.
+    # The build recorded this path: reject any that is outside the build's own directory.
     if not path.is_relative_to(home) or not path.is_file():
         return None
     with path.open("rb") as file:
@@ -47,7 +50,7 @@ def read_log_tail(root: Path, build: str, log: str | None) -> str | None:
     return tail.strip() or None
 
 
-# Builds: what runs now and what ran, kept up to date while it is looked at.
+# --- all builds -----------------------------------------------------------------------------
 
 _PAGE_ROWS = 30
 _TARGETS = 3
@@ -55,7 +58,7 @@ _LIST_WATCH_SECONDS = 2.0
 
 
 def builds_page(visit: Visit) -> Page:
-    """Builds, newest first; looked at again as long as somebody watches."""
+    """Return the builds, newest first; the page refreshes while it is open."""
     after = visit.asked("after") or None
     found = visit.store.database.read(lambda c: list_builds(c, limit=_PAGE_ROWS + 1, after=after))
     following = None
@@ -100,7 +103,7 @@ def _list(visit: Visit, found: list[BuildRecord]) -> Markup:
 
 
 def targets(build: BuildRecord) -> markup.Child:
-    """What was asked for; of many only the first few."""
+    """Return links to the targets of a build; of many, only to the first few."""
     names = list(build.body["targets"])
     shown = [markup.link(name, markup.dataset_at(name, branch=build.branch)) for name in names]
     parts: list[markup.Child] = []
@@ -116,15 +119,17 @@ def _nothing() -> Markup:
     )
 
 
+# --- one build ------------------------------------------------------------------------------
+
 _WATCH_SECONDS = 1.0
 _ENDED_BADLY = {"failed", "canceled"}
 
-# Starts the targets of a build again, in the visitor's name; the new build's id.
+# Starts the targets of a build again, in the visitor's name; returns the new build's id.
 Again = Callable[[Visit, BuildRecord], str]
 
 
 def build_page(visit: Visit, *, can_retry: bool = False) -> Page:
-    """A build, looked at again every second until it has ended."""
+    """Return the page of a build, which refreshes every second until the build has ended."""
     build = visit.store.database.read(lambda c: load_build(c, visit.subject))
     chosen = visit.asked_number("job")
     job = next((job for job in build.jobs if job.ordinal == chosen), None)
@@ -143,7 +148,7 @@ def build_page(visit: Visit, *, can_retry: bool = False) -> Page:
 
 
 def acting(again: Again | None) -> Act:
-    """What the buttons do: cancel, and start again where the server can build."""
+    """Return the actions of the buttons: cancel, and retry if the server has workers."""
 
     def act(visit: Visit, action: str, _: Mapping[str, str]) -> str:
         build = visit.store.database.read(lambda c: load_build(c, visit.subject))
@@ -213,7 +218,7 @@ def _jobs(build: BuildRecord) -> Markup:
 
 
 def progress(job: JobRecord) -> markup.Child:
-    """Stages and tasks while Spark works, rows once they are written."""
+    """Return a job's progress: stages and tasks while Spark works, rows once written."""
     told = job.body.get("progress") or {}
     bar: Markup | None = None
     words: list[str] = []
@@ -302,7 +307,7 @@ def _attempts(visit: Visit, attempts: list[Attempt]) -> Markup | None:
 
 
 def _trace(text: str | None) -> Markup | None:
-    """The whole of it for those who ask: most look for the line and the message."""
+    """Return the traceback, collapsed: most readers need only the line and the message."""
     if not text:
         return None
     return markup.tag("details", markup.tag("summary", "Traceback"), markup.command(text.strip()))
@@ -321,11 +326,11 @@ def _error(error: Mapping[str, Any] | None) -> Markup | None:
     )
 
 
-# Starting a build again from its page, on the server's own workers.
+# --- retry on the server's workers ----------------------------------------------------------
 
 
 def again_on(builds: ServerBuilds) -> Again:
-    """The same targets, chain and options in the visitor's name; what is fresh stays as it is."""
+    """Return a function that repeats a build in the visitor's name; fresh outputs are skipped."""
 
     def again(visit: Visit, build: BuildRecord) -> str:
         grant, asked = visit.grant, build.body

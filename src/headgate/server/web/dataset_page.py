@@ -1,4 +1,7 @@
-"""One dataset on one branch: what it holds, how it came to be, how it differs from elsewhere."""
+"""The page of a dataset on a branch, with the tab of its content: rows, schema or files.
+
+The other tabs are in `dataset_parts`. A dataset that is only declared has a page as well.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,15 @@ from headgate.tables.metadata import Row
 from headgate.tables.schemas import type_text
 from headgate.tables.versions import StoredVersion
 
-# What a dataset holds: a table's columns and first rows, or a directory of its files.
+# --- content: rows, schema, files -----------------------------------------------------------
 
 _PREVIEW_ROWS = 20
-# Of a directory with more below it only the beginning is listed.
+# Entries below a directory that are read at most; the rest is not listed.
 _ENTRIES = 5_000
 
 
 def content(visit: Visit, shown: Shown) -> Markup:
-    """The side of a dataset that holds data."""
+    """Return the content tab: rows and schema of a table, or a directory of files."""
     if shown.view is None:
         return _nothing(visit, shown)
     if shown.dataset.kind is DatasetKind.FILES:
@@ -109,7 +112,7 @@ def _rows(visit: Visit, version: StoredVersion) -> Markup:
 
 
 def rows_table(columns: Iterable[Column], rows: Iterable[Row]) -> Markup:
-    """Rows under the names of their columns; numbers to the right."""
+    """Return a table of rows; columns of numbers are aligned right."""
     known = list(columns)
     numeric = {"int", "long", "float", "double"}
     at = [i for i, c in enumerate(known) if c.type in numeric or str(c.type).startswith("decimal")]
@@ -119,16 +122,16 @@ def rows_table(columns: Iterable[Column], rows: Iterable[Row]) -> Markup:
 
 @dataclass(kw_only=True)
 class Directory:
-    """One level of a tree: files here, and directories with how much is below them."""
+    """One level of a tree: its files, and by directory the number and size of the files below."""
 
     files: list[Entry] = field(default_factory=list)
     below: dict[str, tuple[int, int]] = field(default_factory=dict)
-    # Whether there was more than was looked at.
+    # Whether entries beyond the limit were left out.
     cut: bool = False
 
 
 def list_directory(entries: Iterable[Entry], prefix: str, limit: int) -> Directory:
-    """What is directly in a directory, from the entries below it; pure."""
+    """Return the direct children of a directory, computed from the entries below it; pure."""
     found = Directory()
     for seen, entry in enumerate(entries):
         if seen >= limit:
@@ -200,11 +203,11 @@ def _crumbs(shown: Shown, path: str) -> Markup:
     return markup.tag("nav", steps, class_="crumbs", aria_label="Directory")
 
 
-# A dataset that transforms declare and nothing has made yet: it is in the lineage all the same.
+# --- declared datasets that do not exist yet; the lineage links to them ---------------------
 
 
 def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
-    """How it would be made, and by which command; None where no transform makes it either."""
+    """Return the logic and the build command of a dataset; None if no transform produces it."""
     branch = visit.asked("branch", visit.primary).partition(">")[0]
     found = [spec for spec in load_logic(visit, name, branch) if not spec.removed]
     if not found:
@@ -225,6 +228,8 @@ def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
     )
 
 
+# --- page and tabs --------------------------------------------------------------------------
+
 _TABS: dict[str, tuple[str, Callable[[Visit, Shown], Markup]]] = {
     "content": ("Content", content),
     "history": ("History", history),
@@ -235,7 +240,7 @@ _TABS: dict[str, tuple[str, Callable[[Visit, Shown], Markup]]] = {
 
 
 def dataset_page(visit: Visit) -> Page:
-    """A dataset with one of its sides turned to the visitor."""
+    """Return the page of a dataset with one of its tabs."""
     try:
         shown = load_shown(visit)
     except DatasetNotFound:

@@ -1,4 +1,4 @@
-"""The published logic that makes a dataset, branch by branch."""
+"""Parts of a dataset's page that other pages share: view, history, checks, comparison, logic."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from headgate.tables.diff import ChangedRow, DiffOptions, SchemaChanges, TableDi
 from headgate.tables.metadata import Row
 from headgate.tables.schemas import type_text
 
-# A dataset as a context shows it: what all sides of its page start from.
+# --- the dataset in a context ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A dataset, its branches, and what one context shows of it."""
+    """A dataset, its branches, and its view in one context."""
 
     dataset: Dataset
     branches: list[Branch]
     context: str
-    # None where the context is a chain or a moment.
+    # None if the context is a chain or a moment.
     branch: Branch | None
     view: Transaction | None
-    # Whether the primary branch has a JobSpec that makes it.
+    # Whether the primary branch has a JobSpec that produces it.
     blue: bool
 
     def at(self, **query: str | int | None) -> str:
-        """This dataset in this context."""
+        """Return the address of this dataset in this context."""
         return markup.dataset_at(self.dataset.name, branch=self.context, **query)
 
 
 def load_shown(visit: Visit) -> Shown:
-    """What the context shows: the branch asked for, else the primary one, else any there is."""
+    """Load the dataset in the requested context; by default on the primary or any other branch."""
     name = parse_dataset_name(visit.subject)
 
     def read(connection: Connection) -> Shown:
@@ -59,11 +59,11 @@ def load_shown(visit: Visit) -> Shown:
         known = {branch.name: branch for branch in branches}
         default = visit.primary if visit.primary in known else next(iter(known), visit.primary)
         context = parse_context(visit.asked("branch", default))
-        # A dataset may have no branch at all: what a failed build left of it.
+        # A failed build can leave a dataset without branches: that is not an error here.
         if known and isinstance(context, BranchContext) and not known.keys() & set(context.chain):
             load_branch(connection, dataset, context.branch)
         if isinstance(context, BranchContext) and _shows_itself(known.get(context.branch)):
-            # What it falls back to does not matter, and a branch of its own has a history.
+            # A branch with a view does not use its fallbacks, and a single branch has a history.
             context = BranchContext(chain=context.chain[:1])
         return Shown(
             dataset=dataset,
@@ -81,13 +81,13 @@ def _shows_itself(branch: Branch | None) -> bool:
     return branch is not None and branch.view is not None
 
 
-# How a branch of a dataset came to be: its transactions, who made them and why, what they met.
+# --- history --------------------------------------------------------------------------------
 
 _PAGE_ROWS = 25
 
 
 def history(visit: Visit, shown: Shown) -> Markup:
-    """Transactions, newest first, each to be compared with the one before it."""
+    """Return transactions, newest first, each with a link that compares it with its parent."""
     if shown.branch is None:
         return markup.empty("A chain or a moment has no history of its own.", "Choose a branch.")
     found = _load_history(visit, shown)
@@ -146,7 +146,7 @@ def code_of(id: TransactionId | str) -> Markup:
 
 
 def why(t: Transaction) -> markup.Child:
-    """What led to a transaction, as far as it says so itself."""
+    """Return the origin of a transaction, from its provenance."""
     told = t.provenance
     parts: list[markup.Child] = []
     if adopted := told.get("adopted_from"):
@@ -166,6 +166,9 @@ def why(t: Transaction) -> markup.Child:
     return separated or ("dropped here" if t.version is None else "a write of its own")
 
 
+# --- checks ---------------------------------------------------------------------------------
+
+
 def checks_badge(told: Mapping[str, Any]) -> Markup | str:
     results = told.get("checks") or []
     if not results:
@@ -178,7 +181,7 @@ def checks_badge(told: Mapping[str, Any]) -> Markup | str:
 
 
 def checks(visit: Visit, shown: Shown) -> Markup:
-    """What was checked when the version that is shown was made."""
+    """Return the check results that were recorded with the version shown."""
     results = shown.view.provenance.get("checks") if shown.view else None
     if not results:
         hint = "Checks are declared with a transform's inputs and outputs, and run by builds."
@@ -214,13 +217,13 @@ def _samples(result: Mapping[str, Any]) -> markup.Child:
     return markup.table(columns, rows, label=f"Samples of {result['name']}")
 
 
-# What differs between two branches or transactions of a dataset.
+# --- comparison -----------------------------------------------------------------------------
 
 _SAMPLES = 10
 
 
 def comparison(visit: Visit, shown: Shown) -> Markup:
-    """Two sides, chosen by the visitor, and what leads from one to the other."""
+    """Return the form that selects two sides, and the difference between them."""
     before = visit.asked("from", (shown.branch.parent if shown.branch else None) or "")
     after = visit.asked("to", shown.context)
     key = visit.asked("key")
@@ -245,7 +248,7 @@ def comparison(visit: Visit, shown: Shown) -> Markup:
 
 
 def difference(visit: Visit, sides: Sides, key: Sequence[str] = ()) -> Markup:
-    """Schema, counts and samples of what differs between two sides."""
+    """Compare two sides; return the changes of schema, the counts and samples of rows."""
     how = DiffOptions(options=visit.store.settings.environ, key=key, samples=_SAMPLES)
     try:
         found = compare_sides(visit.store, sides, how)
@@ -255,7 +258,7 @@ def difference(visit: Visit, sides: Sides, key: Sequence[str] = ()) -> Markup:
 
 
 def difference_body(found: TableDifference | FilesDifference) -> Markup:
-    """A difference that was found, of whichever kind."""
+    """Return a difference of tables or of files."""
     if isinstance(found, FilesDifference):
         return _files(found)
     if found.is_identical:
@@ -276,7 +279,7 @@ def _side(transaction: Transaction | None) -> markup.Child:
 
 
 def schema_lines(changes: SchemaChanges) -> list[tuple[str, str, str]]:
-    """Sign, column and what happened to it; pure."""
+    """Return sign, column and description of each change; pure."""
     lines = [("+", f.path, f"added, {type_text(f.type)}") for f in changes.added]
     lines += [("-", f.path, f"removed, was {type_text(f.type)}") for f in changes.removed]
     lines += [("~", old.path, f"is now called {new.path}") for old, new in changes.renamed]
@@ -307,7 +310,7 @@ def sign_of(sign: str) -> Markup:
 
 
 def counts_line(found: TableDifference | FilesDifference) -> Markup:
-    """How much was added, removed and changed, in few words."""
+    """Return the numbers of added, removed and changed rows or files, as badges."""
     added, removed, changed = _numbers(found)
     if added is None:
         return markup.badge("rows not compared", "quiet")
@@ -408,8 +411,11 @@ def _sizes(change: Change) -> str:
     return " → ".join(side for side in sides if side)
 
 
+# --- logic ----------------------------------------------------------------------------------
+
+
 def logic(visit: Visit, shown: Shown) -> Markup:
-    """The JobSpec on each branch name that has one, this branch's first."""
+    """Return the JobSpec of each branch name that has one, this branch's first."""
     found = load_logic(visit, shown.dataset.name, shown.context)
     if not found:
         hint = markup.join(
@@ -428,7 +434,7 @@ def load_logic(visit: Visit, name: DatasetName, branch: str) -> list[PublishedJo
 
 
 def logic_card(visit: Visit, published: PublishedJobSpec) -> Markup:
-    """What one branch name declares of a dataset: how it is made, or that it no longer is."""
+    """Return the JobSpec that a branch name has for a dataset, or a note that it was removed."""
     beside = markup.tag(
         "span",
         markup.moment(published.published_at, visit.now),
@@ -446,7 +452,7 @@ def logic_card(visit: Visit, published: PublishedJobSpec) -> Markup:
 
 
 def jobspec_facts(spec: JobSpec, *, clean: bool) -> list[tuple[str, markup.Child]]:
-    """What people look for in a JobSpec."""
+    """Return the facts of a JobSpec that the page shows."""
     declared = spec.declaration
     commit: markup.Child = [
         markup.code(spec.source.commit[:12]),

@@ -1,4 +1,4 @@
-"""All datasets: search, what kind, on which branches, who published last."""
+"""The datasets page: search, kind, branches and last publication of each dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE_ROWS = 50
 
 
 def datasets_page(visit: Visit) -> Page:
-    """A page of datasets by name, those that contain the searched text."""
+    """Return one page of the datasets whose names contain the searched text, by name."""
     search, after = visit.asked("q"), visit.asked("after")
     behind = parse_dataset_name(after) if after else None
 

@@ -1,4 +1,7 @@
-"""The pages on the server's application."""
+"""Mounts the pages on the server's application, and serves them with NiceGUI.
+
+Sections are drawn as HTML. NiceGUI's socket refreshes them and receives the actions of buttons.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +35,23 @@ from headgate.server.web.review_page import review_page
 from headgate.server.web.sessions import COOKIE, Door, Sessions, load_key
 from headgate.store.embedded import Store
 
-# NiceGUI draws the pages: sections as HTML, kept up to date and listened to over its socket.
-
 _LOG = logging.getLogger("headgate.pages")
 _STATUSES = ((NotFound, 404), (Denied, 403), (Invalid, 400), (Unavailable, 503))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What every page needs to be served."""
+    """Serves pages of one store to visitors that are signed in."""
 
     store: Store
     door: Door
-    # Where a refusal is written down: who, what they wanted, why not.
+    # Records a rejection: actor, action, error.
     note: Callable[[str, str, Denied], None]
 
     async def serve(
         self, request: Request, make: PageMaker, subject: str = "", act: Act | None = None
     ) -> Response | None:
-        """Draws a page for whoever asks, or sends them to sign in."""
+        """Draw a page, or redirect a visitor without a valid token to the sign-in form."""
         cookie = request.cookies.get(COOKIE)
         grant = await run_in_threadpool(self.door.find_visitor, cookie)
         if grant is None:
@@ -72,7 +73,7 @@ class Host:
     async def visit_again(
         self, cookie: str | None, query: Mapping[str, str], subject: str
     ) -> Visit | None:
-        """As the page was asked for, by a token that must still be good."""
+        """Return the visit of an open page; None if the visitor's token is no longer valid."""
         grant = await run_in_threadpool(self.door.find_visitor, cookie)
         if grant is None:
             return None
@@ -122,7 +123,7 @@ class _Shown:
             self._timer.deactivate()
 
     async def act(self, act: Act, told: Any) -> None:
-        """What a button was pressed for, with the rights that the token has now."""
+        """Perform the action of a button, with the present rights of the token."""
         visit = await self._host.visit_again(self._cookie, self._query, self._subject)
         if visit is None:
             ui.navigate.reload()
@@ -147,39 +148,44 @@ class _Shown:
 
 
 def _not_a_landmark() -> None:
-    """NiceGUI wraps all in a `main`; ours, without the navigation, is the one to jump to."""
+    """Remove the landmark role of NiceGUI's `main`, which includes the navigation.
+
+    The page has a `main` of its own, without the navigation, for screen readers to jump to.
+    """
     slot = ui.context.client.content.parent_slot
     if slot is not None:
         slot.parent.props("role=presentation")
 
 
 def make_safely(make: PageMaker, visit: Visit) -> Page:
-    """The page, or what went wrong as a page that says what to do."""
+    """Return the page, or an error page with the next step."""
     try:
         return make(visit)
     except HeadgateError as error:
         status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 409)
         return _trouble(status, str(error), visit)
     except Exception:
-        # The last door before the browser: nothing of the inside is shown, all of it is logged.
+        # The last handler before the browser: internals go to the log, never to the page.
         _LOG.exception("a page failed")
         return _trouble(500, "The server failed to make this page. Its log says why.", visit)
 
 
 def _trouble(status: int, message: str, visit: Visit) -> Page:
-    # What was asked for may be what is wrong: a name that does not exist, a branch mistyped.
+    # The query may be the cause, such as a mistyped branch: offer the page without it.
     again = visit.path if visit.query else None
     section = Section(key="trouble", body=frame.trouble(status, message, again=again))
     return Page(title="Error", sections=(section,), place="", status=status)
 
 
+# --- mount ----------------------------------------------------------------------------------
+
 _ASSETS = Path(__file__).with_name("assets")
-# A comparison of large tables may take its time; the browser shows that it waits.
+# Long, because large tables take time to compare; the browser shows that it is loading.
 _RESPONSE_SECONDS = 60.0
 
 
 def mount_pages(app: FastAPI, store: Store, *, again: Again | None = None) -> None:
-    """Adds the pages to an application; last, since they answer every path that is still free."""
+    """Add the pages to an application, as its last routes: they match every remaining path."""
     key = load_key(store.settings.root / ".headgate" / "pages.key")
     door = Door(store, Sessions(key), __version__)
     app.add_api_route(markup.SIGN_IN, door.show, methods=["GET"], include_in_schema=False)

@@ -1,4 +1,4 @@
-"""Lineage: what is made of what on a branch and its fallbacks, and how up to date it is."""
+"""The lineage page: the graph of datasets on a chain and their freshness, as SVG or as a list."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from headgate.model.nouns import DatasetKind, JobState
 from headgate.server.web import markup
 from headgate.server.web.page import Page, Section, Visit, plan_everything
 
-# A graph of datasets as an SVG whose boxes are links; colours come from the theme; pure.
+# --- SVG drawing; boxes are links, colours come from the theme ------------------------------
 
 _SIZES = Sizes(box_height=64)
 _MARGIN = 24
 _PADDING = 14
-# What a letter takes in a wide font.
+# Widths of a letter in a wide font, at the sizes of names and of small text.
 _LETTER = 8.3
 _SMALL = 6.8
 _NARROWEST, _WIDEST = 130.0, 320.0
-# What a box is drawn as, and the word for it.
+# By state: the CSS class of a box, and its label.
 _STATES = {
     None: ("source", "source"),
     JobState.SKIPPED: ("fresh", "fresh"),
@@ -37,12 +37,12 @@ _STATES = {
 
 
 def state_of(node: Node) -> str:
-    """`fresh`, `stale`, `adopted`, or `source` for what is only read; while building, more."""
+    """Return `fresh`, `stale`, `adopted`, `source` (only read), or a state of a build's job."""
     return _STATES[node.state][1]
 
 
 def told_of(node: Node) -> str:
-    """A box in words, for those who hear it or point at it."""
+    """Return the description of a box, for screen readers and tooltips."""
     reason = f" ({node.reason.value})" if node.reason and state_of(node) == "stale" else ""
     taken = f" from {node.adopted_from}" if node.adopted_from else ""
     made = f", made by {node.job} (JobSpec on {node.jobspec_branch})" if node.job else ""
@@ -50,14 +50,14 @@ def told_of(node: Node) -> str:
 
 
 def address_of(graph: Graph, node: Node) -> str:
-    """The dataset where it is shown; what is still to be made there, as the chain shows it now."""
+    """Return the address of a node's dataset on its branch; on the chain if not yet built there."""
     is_there = node.state in {None, JobState.SKIPPED, JobState.SUCCEEDED}
     where = node.branch if is_there else ">".join(graph.chain)
     return markup.dataset_at(node.dataset, branch=where)
 
 
 def drawing(graph: Graph, highlighted: str = "") -> Markup:
-    """The whole graph, edges below boxes; a highlighted dataset stands out."""
+    """Return the graph as SVG, with edges below boxes and one dataset highlighted."""
     widths = [_width(node) for node in graph.nodes]
     layout = lay_out(widths, [(edge.source, edge.target) for edge in graph.edges], _SIZES)
     width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
@@ -100,7 +100,7 @@ def _link(graph: Graph, at: int, highlighted: str) -> dict[str, markup.Attribute
         "class_": f"node {_STATES[node.state][0]}{chosen}",
         "data_node": at,
         "aria_label": told_of(node),
-        # One stop for the tab key; from there the arrows lead on.
+        # The whole graph is one tab stop; arrow keys move between its boxes.
         "tabindex": -1 if at else 0,
     }
 
@@ -140,13 +140,13 @@ def _width(node: Node) -> float:
 
 
 def _cut(text: str, width: float, letter: float) -> str:
-    """The text, or its end: that is where names differ."""
+    """Return the text, cut at its start if too long: names differ at their ends."""
     room = int((width - 2 * _PADDING - 8) / letter)
     return text if len(text) <= room else "…" + text[-(room - 1) :]
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> str:
-    """Soft between the layers, straight through them."""
+    """Return an SVG path that is curved between layers and straight through them."""
     return " ".join(_pieces(points))
 
 
@@ -163,7 +163,7 @@ def _pieces(points: Sequence[tuple[float, float]]) -> Iterator[str]:
 
 
 def legend() -> Markup:
-    """What the colours mean."""
+    """Return the legend of the colours."""
     kinds = ("fresh", "stale", "adopted", "source")
     told = {
         "fresh": "fresh: as its inputs and logic make it",
@@ -176,7 +176,9 @@ def legend() -> Markup:
     )
 
 
-# A browser still moves about in so many: some 50 ms for a turn of the wheel.
+# --- page -----------------------------------------------------------------------------------
+
+# A browser still pans and zooms so many nodes: about 50 ms per turn of the wheel.
 _MOST_DRAWN = 2000
 _ZOOMS = (("+", "in", "Zoom in"), ("−", "out", "Zoom out"), ("⤢", "fit", "Fit to the window"))
 _WAYS = "Drag to move, turn the wheel or pinch to zoom, press a box to open its dataset."
@@ -188,7 +190,7 @@ _TONES = {"fresh": "good", "stale": "warn", "adopted": "taken", "source": "quiet
 
 
 def lineage_page(visit: Visit) -> Page:
-    """The graph of all that a chain has transforms for, or of what one dataset hangs on."""
+    """Return the graph of all transforms on a chain, or the part of it around one dataset."""
     branch = visit.asked("branch", visit.primary)
     configured = visit.store.settings.builds.fallback_of(branch)
     fallback = split_names(visit.asked("fallback")) or configured
@@ -208,13 +210,13 @@ def lineage_page(visit: Visit) -> Page:
 
 
 def load_graph(visit: Visit, branch: str, fallback: tuple[str, ...]) -> Graph | None:
-    """The graph of a plan for everything; None where no transform is published on the chain."""
+    """Return the graph of a plan for all targets; None if the chain has no published transform."""
     plan = plan_everything(visit, branch, fallback)
     return None if plan is None else visit.store.graph(plan)
 
 
 def around(graph: Graph, dataset: str) -> Graph:
-    """Only what a dataset is made of, and what is made of it; pure."""
+    """Return the ancestors and descendants of a dataset, with the dataset itself; pure."""
     wanted = parse_dataset_name(dataset)
     start = {at for at, node in enumerate(graph.nodes) if node.dataset == wanted}
     up = _reach(start, [(edge.target, edge.source) for edge in graph.edges])
@@ -296,7 +298,7 @@ def _at(visit: Visit, **changed: str | None) -> str:
 
 
 def stage(graph: Graph, dataset: str) -> Markup:
-    """The drawing with its tools, or a word that it would be too large to be of use."""
+    """Return the drawing with its tools, or a note if the graph is too large to draw."""
     if len(graph.nodes) > _MOST_DRAWN:
         told = f"{markup.count(len(graph.nodes), 'dataset')} are too many for one picture."
         return markup.empty(told, "Name a dataset to see what it hangs on, or look at the list.")

@@ -26,7 +26,7 @@ _TONES = {"commit": "good", "adopt": "taken", "merge": "busy", "reset": "warn", 
 
 
 def log_page(visit: Visit) -> Page:
-    """Publications, newest first, below the newest rows of recovery's audit."""
+    """Return publications, newest first, below the newest rows of recovery's audit."""
     kind = visit.asked("kind")
     if kind and kind not in set(PublicationKind):
         raise Invalid(f"{kind!r} is no kind of publication.", kind=kind)

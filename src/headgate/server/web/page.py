@@ -1,4 +1,7 @@
-"""How up to date a branch is: what a build of all its transforms would have to do."""
+"""Parts that all pages share: visits, sections, the frame, headers, and a branch's freshness.
+
+A page is a value, computed from the store; `host` draws it.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,28 @@ from headgate.model.ids import Instant
 from headgate.server.web import markup
 from headgate.server.web.markup import Child, badge, heading, link, prose, tag
 
-# A visit to a page, and what a page is: computed from the store, drawn by whoever hosts it.
-
 if TYPE_CHECKING:
     from headgate.store.embedded import Store
 
 
+# --- visits and pages -----------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """Who looks, at what, and when."""
+    """One request for a page: the visitor's grant, the address and the time."""
 
     store: Store
     grant: Grant
     query: Mapping[str, str] = field(default_factory=dict)
-    # The part of the address that says which thing: a dataset's name, a build's id.
+    # The part of the path that identifies an object: a dataset's name, a build's id.
     subject: str = ""
     path: str = ""
     now: Instant = field(default_factory=lambda: Instant(time.time_ns() // 1_000))
 
     @property
     def primary(self) -> str:
-        """The branch that people mean when they name none."""
+        """Return the primary branch, the default of pages that show a branch."""
         return self.store.settings.builds.branch
 
     def asked(self, name: str, default: str = "") -> str:
@@ -56,7 +60,7 @@ class Visit:
         return int(text)
 
     def may_write(self, branch: str) -> bool:
-        """Whether to offer what changes a branch; whoever acts is checked again."""
+        """Return whether to show buttons that change a branch; each action is checked again."""
         try:
             require(self.grant, Right.WRITE, written=[branch])
         except RoleDenied:
@@ -66,7 +70,7 @@ class Visit:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a page that is drawn again only when it has changed."""
+    """A part of a page that is redrawn only when it has changed."""
 
     key: str
     body: Markup
@@ -76,20 +80,20 @@ class Section:
 class Page:
     title: str
     sections: tuple[Section, ...]
-    # Which entry of the navigation it belongs to.
+    # Path of the navigation entry that the page belongs to.
     place: str
-    # How soon to look again; None where nothing is going on.
+    # Time between refreshes; None for a page that does not refresh.
     refresh_seconds: float | None = None
     status: int = 200
 
 
-# Reads only, and may block: it is called in a thread.
+# Computes a page. It only reads, and may block: the host calls it in a thread.
 PageMaker = Callable[[Visit], Page]
-# What a button does; the text is told to whoever pressed it.
+# Performs the action of a button; returns a message for the visitor, or a path to open.
 Act = Callable[[Visit, str, Mapping[str, str]], str]
 
 
-# What is around every page: the head of the document, navigation, search, who you are.
+# --- frame: head of the document, navigation, search, actor ---------------------------------
 
 _PLACES = (
     ("Datasets", markup.DATASETS),
@@ -99,12 +103,12 @@ _PLACES = (
     ("Log", markup.LOG),
     ("Review", markup.REVIEW),
 )
-# Before anything is drawn, so that a dark room is never lit up for a moment.
+# Runs before the first paint, so that the dark theme does not flash white.
 _EARLY = (
     "<script>document.documentElement.dataset.theme="
     "localStorage.getItem('headgate-theme')||'auto'</script>"
 )
-# Two lock gates of a canal, as a picture that needs no request.
+# Two lock gates of a canal, as a data URL, which needs no request.
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E"
     "%3Crect width='32' height='32' rx='7' fill='%230f766e'/%3E"
@@ -114,7 +118,7 @@ _ICON = (
 
 
 def head(version: str) -> str:
-    """What goes into the document's head; the version makes a new release's assets new."""
+    """Return the document's head; the version in the URLs makes browsers reload new assets."""
     return (
         f"{_EARLY}"
         f'<meta name="color-scheme" content="light dark">'
@@ -128,7 +132,7 @@ def head(version: str) -> str:
 
 
 def top(place: str, actor: str, search: str = "") -> Markup:
-    """The bar with the navigation; a skip link comes first for those who use the keyboard."""
+    """Return the top bar with the navigation; a skip link for keyboard users comes first."""
     skip = tag("a", "Skip to content", href="#content", class_="skip")
     brand = tag(
         "a",
@@ -186,7 +190,7 @@ def _who(actor: str) -> Markup:
 
 
 def document(title: str, body: Child, version: str) -> str:
-    """A whole page without anything live: signing in, and errors before that."""
+    """Return a static HTML document, for the sign-in form and for errors outside a page."""
     shown = tag("main", body, class_="plain")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -197,7 +201,7 @@ def document(title: str, body: Child, version: str) -> str:
 
 
 def trouble(status: int, message: str, *, again: str | None = None) -> Markup:
-    """An error as a page: what happened, and where to go from here."""
+    """Return the body of an error page: the message, and links to continue."""
     said = {
         403: "Not allowed",
         404: "Not found",
@@ -215,9 +219,10 @@ def trouble(status: int, message: str, *, again: str | None = None) -> Markup:
     )
 
 
-# Headers of every page: nothing from elsewhere is loaded, and nobody else frames or sends it.
+# --- headers: no content, frames or form targets of other sites -----------------------------
 
-# Vue compiles templates in the browser, and NiceGUI starts its pages with inline scripts.
+# Unsafe-eval and unsafe-inline: Vue compiles templates in the browser, and NiceGUI starts its
+# pages with inline scripts.
 _POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -242,7 +247,7 @@ HEADERS = {
 
 
 class PageHeaders:
-    """ASGI middleware that adds the headers to whatever it wraps."""
+    """ASGI middleware that adds the headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -258,8 +263,11 @@ class PageHeaders:
         await self._app(scope, receive, send_guarded if scope["type"] == "http" else send)
 
 
+# --- freshness of a branch ------------------------------------------------------------------
+
+
 def plan_everything(visit: Visit, branch: str, fallback: Sequence[str]) -> Plan | None:
-    """What a build of all that the chain has transforms for would do; None: there are none."""
+    """Plan a build of all transforms on the chain; return None if there are none."""
 
     def names(name: str) -> set[str]:
         return visit.store.database.read(lambda c: datasets_with_jobspec(c, name))
@@ -271,7 +279,7 @@ def plan_everything(visit: Visit, branch: str, fallback: Sequence[str]) -> Plan 
 
 
 def freshness_counts(visit: Visit, branch: str) -> Child:
-    """How many transforms are fresh, to be adopted, or stale on a branch."""
+    """Return the numbers of fresh, adopted and stale transforms on a branch."""
     fallback = visit.store.settings.builds.fallback_of(branch)
     plan = plan_everything(visit, branch, fallback)
     if plan is None:

@@ -1,4 +1,7 @@
-"""Review: a branch against its base, the page to look at before a merge."""
+"""The review page: logic, data, checks and freshness of a branch against its base.
+
+The page is for the time before a merge; it only reads.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ from headgate.store.diff import FilesDifference, Sides, compare_sides, list_diff
 from headgate.tables.diff import DiffOptions, TableDifference
 from headgate.tables.inspect import recorded_row_count
 
-# What a branch would bring to its base: logic, data, checks, freshness; read, never written.
+# --- differences of a branch from its base --------------------------------------------------
 
-# More rows than these are compared only when somebody asks for that dataset alone.
+# Rows of larger tables are compared only on that dataset's own page.
 _ROWS_AT_MOST = 200_000
 _SAMPLES = 3
 
@@ -55,7 +58,7 @@ class LogicLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Reviewed:
-    """One dataset that differs; rows are None where only metadata was looked at."""
+    """One dataset that differs; its rows are None if only metadata was compared."""
 
     sides: Sides
     found: TableDifference | FilesDifference
@@ -66,7 +69,7 @@ class Reviewed:
 
 
 def base_of(visit: Visit, branch: str) -> str:
-    """What a branch is reviewed against unless told otherwise: its parent, else the primary."""
+    """Return the default base of a branch: its parent, or else the primary branch."""
     line = visit.store.database.read(lambda c: load_branch_name(c, branch))
     if line is None and not _has_logic(visit, branch):
         told = f"no dataset has a branch {branch!r}, and no JobSpec is on it."
@@ -79,7 +82,7 @@ def _has_logic(visit: Visit, branch: str) -> bool:
 
 
 def logic_lines(visit: Visit, branch: str, base: str) -> list[LogicLine]:
-    """Datasets that are made by other logic on the branch than on its base, by name."""
+    """Return the datasets whose logic differs between the branch and its base, by name."""
 
     def read(connection: Connection) -> list[LogicLine]:
         sides = (_by_dataset(connection, name) for name in (base, branch))
@@ -102,7 +105,7 @@ def _outputs(published: PublishedJobSpec) -> list[str]:
 def compare_logic(
     base: Mapping[str, PublishedJobSpec], branch: Mapping[str, PublishedJobSpec]
 ) -> list[LogicLine]:
-    """A dataset without logic of its own on the branch keeps its base's; pure."""
+    """Compare the logic of two branches; a dataset without logic on the branch is equal; pure."""
     lines: list[LogicLine] = []
     for dataset in sorted(branch):
         here, there = branch[dataset], base.get(dataset)
@@ -141,14 +144,14 @@ def _title(published: PublishedJobSpec) -> str:
 
 
 def differing(visit: Visit, branch: str, base: str) -> list[Sides]:
-    """Datasets whose content differs; where the branch has none of its own, it shows its base's."""
+    """Return the datasets whose content differs; the branch falls back to its base."""
     if visit.store.database.read(lambda c: load_branch_name(c, branch)) is None:
         return []
     return list_differing(visit.store, base, f"{branch}>{base}")
 
 
 def review(visit: Visit, sides: Sequence[Sides]) -> list[Reviewed]:
-    """How each differs: rows too where they are few enough to be read while somebody waits."""
+    """Compare each dataset; rows only of tables small enough to read while the visitor waits."""
     return [Reviewed(sides=one, found=_compare(visit, one)) for one in sides]
 
 
@@ -168,13 +171,15 @@ def _is_small(visit: Visit, sides: Sides) -> bool:
     return all(rows is not None and rows <= _ROWS_AT_MOST for rows in counts)
 
 
+# --- page -----------------------------------------------------------------------------------
+
 _PAGE_DATASETS = 5
 _BRANCHES = 50
 _SIGNS = {LogicChange.ADDED: "+", LogicChange.REMOVED: "-", LogicChange.CHANGED: "~"}
 
 
 def review_page(visit: Visit) -> Page:
-    """What a branch would bring: logic, schemas, rows with samples, checks."""
+    """Return the review of a branch: logic, schemas, samples of rows, checks."""
     branch = visit.asked("branch")
     if not branch:
         return _choose(visit)

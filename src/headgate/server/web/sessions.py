@@ -1,4 +1,7 @@
-"""Sessions of the pages: a signed cookie that names a token, and is worth nothing without it."""
+"""Sessions of the pages: sign-in with a token, sign-out, and the signed cookie in between.
+
+The cookie names a token and is valid only as long as that token is.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,18 @@ _KEY_BYTES = 32
 
 
 class Sessions:
-    """Signs and reads session cookies; nothing is kept, so a restart signs nobody out."""
+    """Signs and reads session cookies; no state is stored, so a restart ends no session."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def issue(self, token_id: str, *, now: float | None = None) -> str:
-        """A cookie for the holder of a token, good for half a day."""
+        """Return a cookie for the holder of a token, valid for `LIFETIME_SECONDS`."""
         until = int((time.time() if now is None else now) + LIFETIME_SECONDS)
         return f"{token_id}.{until}.{self._sign(token_id, until)}"
 
     def read(self, cookie: str | None, *, now: float | None = None) -> str | None:
-        """The token's id, if the cookie is ours and not too old."""
+        """Return the token's id; None if the cookie has a wrong signature or has expired."""
         token_id, _, rest = (cookie or "").partition(".")
         until, _, signature = rest.partition(".")
         if not until.isdecimal() or len(until) > 12 or not signature.isascii():
@@ -55,7 +58,7 @@ class Sessions:
 
 
 def load_key(path: Path) -> bytes:
-    """The server's signing key, made at its first start and readable for its user alone."""
+    """Return the server's signing key; create it at the first start, readable by its user only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = secrets.token_bytes(_KEY_BYTES)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
@@ -63,7 +66,7 @@ def load_key(path: Path) -> bytes:
     with os.fdopen(handle, "wb") as file:
         file.write(made)
     try:
-        # A link appears whole or not at all: of two servers that start at once, one key stays.
+        # A link is created atomically: of two servers that start at once, one key remains.
         os.link(temporary, path)
     except FileExistsError:
         made = path.read_bytes()
@@ -72,13 +75,13 @@ def load_key(path: Path) -> bytes:
     return made
 
 
-# Signing in with a token, and out again: plain forms, which work before any script does.
+# --- sign-in and sign-out: plain forms, which work without scripts --------------------------
 
 _LONGEST_FORM = 8192
 
 
 class Door:
-    """Lets people with a good token in; every visit asks the catalog again."""
+    """Signs visitors in and out; every visit checks the token against the catalog again."""
 
     def __init__(self, store: Store, sessions: Sessions, version: str) -> None:
         self._store = store
@@ -86,7 +89,7 @@ class Door:
         self._version = version
 
     def find_visitor(self, cookie: str | None) -> Grant | None:
-        """What the cookie's token grants now; None where there is none, or it was revoked."""
+        """Return the present grant of the cookie's token; None if it is missing or revoked."""
         token_id = self._sessions.read(cookie)
         if token_id is None:
             return None
@@ -135,9 +138,10 @@ class Door:
         return response
 
     def turn_away(self, request: Request) -> Response:
-        """To the form, and back here afterwards."""
+        """Redirect to the sign-in form, which leads back to this page."""
         if request.headers.get("sec-fetch-site") == "cross-site":
-            # A strict cookie stays at home when a link elsewhere led here: ask once more from here.
+            # Browsers omit a SameSite=Strict cookie if a link of another site led here: reload the
+            # page, so that the request comes from this site.
             again = tag("meta", http_equiv="refresh", content="0")
             return HTMLResponse(f"<!doctype html><title>Headgate</title>{again}")
         asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -150,7 +154,7 @@ class Door:
 
 
 def is_own(request: Request) -> bool:
-    """Whether a form of ours sent this; browsers say so, and cannot be made to lie by a page."""
+    """Return whether the request comes from this site, by headers that pages cannot forge."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in {"same-origin", "none"}
