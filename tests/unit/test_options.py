@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.settings import BuildSettings
-from headgate.store.embedded import PlanAsked, plan_request
+from headgate.store.builds import PlanOptions, plan_request
 from tests.support.rows import graph_store, insert_people
 
 
@@ -33,7 +33,7 @@ def test_options_of_a_mutation_that_are_misspelt_are_refused(
 
 @pytest.mark.parametrize("given", [None, "master", " master, ", ["master"], ("master",)])
 def test_fallback_of_a_plan_is_the_primary_branch_where_nobody_named_another(given: Any) -> None:
-    asked: PlanAsked = {"branch": "feature", "fallback": given}
+    asked: PlanOptions = {"branch": "feature", "fallback": given}
     request = plan_request("a.b", asked, builds=BuildSettings())
     assert (request.targets, request.fallback) == (("a.b",), ("master",))
     assert plan_request(["a.b"], {"branch": "master"}, builds=BuildSettings()).fallback == ()
@@ -51,6 +51,6 @@ def test_fallback_of_a_plan_is_as_configured_or_none_where_an_empty_list_was_giv
 
 
 def test_targets_in_one_text_are_told_apart_by_commas_outside_of_backticks() -> None:
-    asked: PlanAsked = {"branch": "master"}
+    asked: PlanOptions = {"branch": "master"}
     request = plan_request("a.b, c.`d,e`", asked, builds=BuildSettings())
     assert request.targets == ("a.b", "c.`d,e`")

@@ -34,8 +34,8 @@ from headgate.model.jobspecs import JobSpec
 from headgate.model.names import check_options, split_names
 from headgate.model.nouns import BuildState
 from headgate.settings import Settings
+from headgate.store.builds import BuildOptions, PlanOptions, check_patience
 from headgate.store.documents import Json, to_instant
-from headgate.store.embedded import BuildAsked, PlanAsked, check_patience
 
 if TYPE_CHECKING:
     from headgate.spark.engines import SharedJvm
@@ -48,16 +48,18 @@ _START_WAIT_SECONDS = 20.0
 _START_ANSWER_SECONDS = 30.0
 
 
-def asked_body(targets: Sequence[str], asked: PlanAsked) -> Json:
+def asked_body(targets: Sequence[str], asked: PlanOptions) -> Json:
     """Return the options of a plan or build as JSON; the server fills in those left out."""
-    check_options(asked, BuildAsked, needed=("branch",))
+    check_options(asked, BuildOptions, needed=("branch",))
     given: Json = {name: value for name, value in asked.items() if value is not None}
     if "fallback" in given:
         given["fallback"] = list(split_names(given["fallback"]))
     return {**given, "targets": list(split_names(targets))}
 
 
-def start_build(http: HttpClient, targets: Sequence[str], asked: BuildAsked, *, where: str) -> Json:
+def start_build(
+    http: HttpClient, targets: Sequence[str], asked: BuildOptions, *, where: str
+) -> Json:
     """Start a build, done by the server's workers or by the caller; return its record once open."""
     body = asked_body(targets, asked)
     check_patience(asked)

@@ -24,6 +24,7 @@ from headgate.model.ids import BuildId, UnitId
 from headgate.model.names import check_branch_name, parse_dataset_name, parse_member
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.settings import Settings
+from headgate.store.builds import BuildOptions, PlanOptions
 from headgate.store.datasets import DatasetHandle
 from headgate.store.documents import (
     Json,
@@ -34,7 +35,7 @@ from headgate.store.documents import (
     to_tag,
     to_transaction,
 )
-from headgate.store.embedded import BuildAsked, PlanAsked, Store, Working
+from headgate.store.embedded import Store, Working
 from headgate.store.transactions import TransactionHandle, UnitHandle
 from headgate.upkeep.reachability import Marking
 
@@ -317,12 +318,12 @@ class RemoteStore(RemoteWorking, Store):
         targets: Sequence[str],
         *,
         graph: str | None = None,
-        **asked: Unpack[PlanAsked],
+        **asked: Unpack[PlanOptions],
     ) -> PlannedBuild:
         document: Json = self.http.post("/plan", graph=graph, **asked_body(targets, asked))
         return PlannedBuild.from_json(document)
 
-    def decide(self, targets: Sequence[str], **asked: Unpack[PlanAsked]) -> Plan:
+    def decide(self, targets: Sequence[str], **asked: Unpack[PlanOptions]) -> Plan:
         raise Invalid("a served store is planned there: call plan().")
 
     def graph(self, plan: Plan) -> Graph:
@@ -335,7 +336,7 @@ class RemoteStore(RemoteWorking, Store):
         watch: Watch = lambda jobs: None,
         id: BuildId | None = None,
         handed: ClientJobs | None = None,
-        **asked: Unpack[BuildAsked],
+        **asked: Unpack[BuildOptions],
     ) -> BuildOutcome:
         """Execute a client-run build: Spark on this machine, plan and publication at the server."""
         from headgate.client.builds import ClientBuild  # noqa: PLC0415  (slow: Spark)
@@ -353,7 +354,7 @@ class RemoteStore(RemoteWorking, Store):
         targets: Sequence[str],
         *,
         watch: Callable[[Json], None] = lambda build: None,
-        **asked: Unpack[BuildAsked],
+        **asked: Unpack[BuildOptions],
     ) -> Json:
         started = start_build(self.http, targets, asked, where="server")
         watch(started)

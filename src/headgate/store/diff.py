@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headgate.catalog import records
 from headgate.catalog.database import Connection
@@ -17,9 +18,11 @@ from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, Transaction, TransactionState, Version
 from headgate.store.documents import Json, file_json
-from headgate.store.transactions import StoreParts
 from headgate.tables.diff import DiffOptions, Field, SchemaChanges, TableDifference, compare_tables
 from headgate.tables.versions import StoredVersion
+
+if TYPE_CHECKING:
+    from headgate.store.transactions import StoreParts
 
 # --- resolution of branches, contexts and transactions ---
 

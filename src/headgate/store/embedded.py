@@ -1,7 +1,7 @@
 """An embedded store: `Store` wires the parts from the settings and has every verb.
 
-Its verbs are grouped in the classes `Looking` (reads), `Working` (tasks) and `Changing` (changes of
-the store as a whole).
+Its verbs are grouped in the classes `StoreQueries` (reads), `Working` (tasks) and `Changing`
+(changes of the store as a whole).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Required, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from headgate.attempts import Contents
 from headgate.builds.attempt import Parts
-from headgate.builds.plan import Plan, PlanRequest, plan_build
+from headgate.builds.plan import Plan, plan_build
 from headgate.builds.project import (
     Discovery,
     PublishReport,
@@ -26,23 +26,15 @@ from headgate.builds.project import (
     publish_discovery,
 )
 from headgate.builds.report import PlannedBuild, graph_of, planned_reports
-from headgate.catalog.branches import delete_branches, list_protected, protect_branch
-from headgate.catalog.builds import cancel_build, list_builds, load_build
-from headgate.catalog.database import Connection, Database
-from headgate.catalog.datasets import list_tags
-from headgate.catalog.jobspecs import load_jobspecs
-from headgate.catalog.log import (
-    list_events,
-    list_publications,
-    list_recoveries,
-    load_publication,
-)
+from headgate.catalog.branches import delete_branches, protect_branch
+from headgate.catalog.builds import cancel_build
+from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
-from headgate.catalog.operations import do_once, find_operations
-from headgate.catalog.records import list_branches, list_datasets, load_dataset
+from headgate.catalog.operations import do_once
+from headgate.catalog.records import list_branches
 from headgate.catalog.recovery import Recovered, recover
 from headgate.catalog.retention import Remembered
-from headgate.catalog.tokens import create_token, list_tokens, revoke_token
+from headgate.catalog.tokens import create_token, revoke_token
 from headgate.errors import Invalid, NotFound
 from headgate.files.tree_store import FileTrees
 from headgate.lakefs.endpoint import HeadReader, connect
@@ -51,34 +43,27 @@ from headgate.model.access import Role, check_patterns
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.graph import Graph
 from headgate.model.graph_render import GraphFormat, render_json
-from headgate.model.ids import BuildId, DatasetId
+from headgate.model.ids import BuildId
 from headgate.model.names import (
     check_branch_name,
     check_label,
     check_lifetime_seconds,
-    check_limit,
-    check_options,
     parse_dataset_name,
     parse_member,
-    split_names,
 )
-from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.model.object_store import ObjectStore
-from headgate.settings import BuildSettings, Settings, with_actor
+from headgate.settings import Settings, with_actor
 from headgate.storage.address import open_store
+from headgate.store.builds import BuildOptions, PlanOptions, check_patience, plan_request
 from headgate.store.datasets import DatasetHandle
-from headgate.store.diff import find_differences
 from headgate.store.documents import (
     Json,
-    audit_json,
     build_json,
-    build_with_jobs_json,
-    event_json,
-    jobspec_json,
     token_json,
 )
+from headgate.store.queries import StoreQueries
 from headgate.store.rows import How, Rows
-from headgate.store.transactions import TransactionHandle, UnitHandle, Verbs, load_opened
+from headgate.store.transactions import UnitHandle, Verbs
 from headgate.tables.versions import TableVersions
 from headgate.upkeep.cleanup import RetentionPolicy, check_older_than, clean_up
 from headgate.upkeep.doctor import examine
@@ -101,279 +86,6 @@ if TYPE_CHECKING:
         WorkspaceStore,
     )
     from headgate.tasks.supervisor import TaskHost
-
-
-def only_operation(key: str, found: Sequence[Json]) -> Json:
-    """Return the one operation that has an idempotency key.
-
-    Raises `NotFound` if none was committed, and `Invalid` if the key is ambiguous.
-    """
-    if not found:
-        raise NotFound(
-            f"nothing was committed under the key {key!r}: it never began, was refused, or is "
-            "over 30 days old.",
-            key=key,
-            operation=None,
-            state="not_committed",
-            publication=None,
-        )
-    if len(found) > 1:
-        raise Invalid(
-            f"{len(found)} operations have the key {key!r}: say which by branch and kind.",
-            key=key,
-            operations=list(found),
-        )
-    return found[0]
-
-
-class PlanAsked(TypedDict, total=False):
-    """Options of a plan, for an embedded and a served store; only `branch` is required."""
-
-    branch: Required[str]
-    # Branch names, also as `a,b`. Default: the configured fallbacks, else the primary branch.
-    fallback: Sequence[str] | None
-    upstream: bool
-    # Execute every job, also fresh ones.
-    force: bool
-    # Incremental jobs read all of their inputs.
-    full: bool
-    parameters: Mapping[str, Any] | None
-
-
-class BuildAsked(PlanAsked, total=False):
-    """Options of a build: those of its plan, and those of its execution."""
-
-    # Publish nothing until every job of the build has succeeded.
-    atomic: bool
-    retries: int
-    abort_on_failure: bool
-    wait_seconds: float
-    task_key: str | None
-
-
-def check_patience(asked: BuildAsked) -> None:
-    """Raise `Invalid` if the number of retries or the time to wait is negative."""
-    for option, given in (
-        ("retries", asked.get("retries", 0)),
-        ("wait_seconds", asked.get("wait_seconds", 0)),
-    ):
-        if not given >= 0:
-            raise Invalid(f"{option} is {given!r}: give 0 or more.")
-
-
-def plan_request(targets: Sequence[str], asked: PlanAsked, *, builds: BuildSettings) -> PlanRequest:
-    """Return the request for a plan of these targets, with defaults from the settings."""
-    check_options(asked, BuildAsked, needed=("branch",))
-    fallback = asked.get("fallback")
-    wanted = split_names(targets)
-    if not wanted:
-        raise Invalid("name the datasets to build.")
-    for name in (asked["branch"], *split_names(fallback or ())):
-        check_branch_name(name)
-    return PlanRequest(
-        targets=wanted,
-        branch=asked["branch"],
-        fallback=builds.fallback_of(asked["branch"]) if fallback is None else split_names(fallback),
-        upstream=asked.get("upstream", False),
-        force=asked.get("force", False),
-        full=asked.get("full", False),
-        adopt=builds.adopt,
-        parameters=asked.get("parameters") or {},
-    )
-
-
-def _say_nothing(rows: int, parts: int) -> None:
-    """No progress callback."""
-
-
-class Looking(Verbs):
-    """Verbs that read the store as a whole and change nothing."""
-
-    def datasets(self) -> list[Dataset]:
-        """Return all datasets of the store."""
-        return self.database.read(list_datasets)
-
-    def branches(self, dataset: str | None = None) -> list[Branch]:
-        """Return the branches of one dataset, or of all datasets."""
-        return self.database.read(lambda c: list_branches(c, _id(c, dataset)))
-
-    def protected(self) -> list[str]:
-        """Return the protected branch names.
-
-        A protected branch accepts only admins and builds of clean commits.
-        """
-        return self.database.read(list_protected)
-
-    def tags(self, dataset: str | None = None) -> list[Tag]:
-        """Return the tags of one dataset, or of all datasets."""
-
-        def read(connection: Connection) -> list[Tag]:
-            wanted = load_dataset(connection, parse_dataset_name(dataset)) if dataset else None
-            return list_tags(connection, wanted)
-
-        return self.database.read(read)
-
-    def publications(
-        self,
-        *,
-        actor: str | None = None,
-        dataset: str | None = None,
-        branch: str | None = None,
-        kind: PublicationKind | str | None = None,
-        limit: int = 50,
-        before: int | None = None,
-    ) -> list[Publication]:
-        """Return publications from the log, newest first.
-
-        :param actor: only publications of this actor.
-        :param dataset: only publications that moved this dataset.
-        :param branch: only publications that moved a branch of this name.
-        :param kind: only publications of this kind.
-        :param limit: maximum number of publications.
-        :param before: only publications with a smaller number; pass the last number of one page to
-            read the next.
-        """
-        check_limit(limit)
-        wanted = parse_member(PublicationKind, kind, what="kind of publication") if kind else None
-        return self.database.read(
-            lambda c: list_publications(
-                c,
-                actor=actor,
-                dataset=_id(c, dataset),
-                branch=branch,
-                kind=wanted,
-                limit=limit,
-                before=before,
-            )
-        )
-
-    def publication(self, number: int) -> Publication:
-        """Return a publication by its number, or raise `NotFound`."""
-        found = self.database.read(lambda c: load_publication(c, number))
-        if found is None:
-            raise NotFound(f"there is no publication {number}.", publication=number)
-        return found
-
-    def events(
-        self,
-        *,
-        actor: str | None = None,
-        dataset: str | None = None,
-        branch: str | None = None,
-        kind: str | None = None,
-        limit: int = 50,
-        skip: int = 0,
-    ) -> list[Json]:
-        """Return events that are not publications, newest first.
-
-        :param limit: maximum number of events.
-        :param skip: number of newest events to leave out.
-        """
-        check_limit(limit, skip)
-        found = self.database.read(
-            lambda c: list_events(
-                c,
-                actor=actor,
-                dataset=_id(c, dataset),
-                branch=branch,
-                kind=kind,
-                limit=limit,
-                skip=skip,
-            )
-        )
-        return [event_json(event) for event in found]
-
-    def recoveries(
-        self,
-        *,
-        actor: str | None = None,
-        kind: str | None = None,
-        limit: int = 50,
-        skip: int = 0,
-    ) -> list[Json]:
-        """Return the audit log of recovery, newest first.
-
-        :param actor: only entries about the work of this actor.
-        :param kind: only entries of this kind.
-        :param limit: maximum number of entries.
-        :param skip: number of newest entries to leave out.
-        """
-        check_limit(limit, skip)
-        found = self.database.read(
-            lambda c: list_recoveries(c, actor=actor, kind=kind, limit=limit, skip=skip)
-        )
-        return [audit_json(row) for row in found]
-
-    def status(self, key: str, *, branch: str | None = None, kind: str | None = None) -> Json:
-        """Return the operation that has an idempotency key, with its state.
-
-        The state is `committed`, `in_progress` or `not_committed`. Raises `NotFound` if the catalog
-        has no operation with the key, and `Invalid` if it has several.
-
-        :param branch: only operations on this branch.
-        :param kind: only operations of this kind.
-        """
-        found = self.database.read(lambda c: find_operations(c, key, branch=branch, kind=kind))
-        return only_operation(key, found)
-
-    def opened(self, id: str) -> TransactionHandle | UnitHandle:
-        """Return the handle of a unit or transaction, in any state, by its id."""
-        return load_opened(self, id)
-
-    def jobspecs(self, *, branch: str | None = None, dataset: str | None = None) -> list[Json]:
-        """Return the published JobSpecs, of one branch or dataset if given."""
-        found = self.database.read(lambda c: load_jobspecs(c, branch=branch, dataset=dataset))
-        return [jobspec_json(spec) for spec in found]
-
-    def builds(self, *, limit: int = 50, after: str | None = None) -> list[Json]:
-        """Return builds without their jobs, newest first.
-
-        :param limit: maximum number of builds.
-        :param after: id of the last build of one page, to read the next.
-        """
-        check_limit(limit)
-        found = self.database.read(lambda c: list_builds(c, limit=limit, after=after))
-        return [build_json(build) for build in found]
-
-    def build_record(self, id: str) -> Json:
-        """Return a build with the state of each of its jobs."""
-        return build_with_jobs_json(self.database.read(lambda c: load_build(c, id)))
-
-    def differences(
-        self,
-        before: str,
-        after: str,
-        *,
-        dataset: str | None = None,
-        rows: int = 5,
-        key: Sequence[str] = (),
-        on_large: Callable[[int, int], None] = _say_nothing,
-    ) -> Json | list[Json]:
-        """Return the changes that lead from one version to another.
-
-        With a dataset, or with a transaction id, the result is the document of `headgate diff`.
-        Otherwise it is a list with a document for every dataset that differs, computed from
-        metadata alone.
-
-        :param before: branch, context or transaction id.
-        :param after: branch, context or transaction id.
-        :param dataset: dataset to compare.
-        :param rows: maximum number of sample rows or paths of each kind of change.
-        :param key: columns that identify a row; the identifier columns of the table by default.
-        :param on_large: called before a large comparison, with the number of rows and of parts on
-            disk.
-        """
-        return find_differences(
-            self, dataset, before, after, rows=rows, key=tuple(key), on_large=on_large
-        )
-
-    def tokens(self) -> list[Json]:
-        """Return the actor, rights and times of all tokens; never the tokens themselves."""
-        return [token_json(record) for record in self.database.read(list_tokens)]
-
-
-def _id(connection: Connection, dataset: str | None) -> DatasetId | None:
-    return load_dataset(connection, parse_dataset_name(dataset)).id if dataset else None
 
 
 class Working(Verbs):
@@ -594,7 +306,7 @@ class Shared(Generic[T]):
             return made
 
 
-class Store(Looking, Changing):
+class Store(StoreQueries, Changing):
     """An embedded store: a catalog, a warehouse of content, and the verbs on them.
 
     Open one with `headgate.open`, and close it or use it as a context manager.
@@ -767,7 +479,7 @@ class Store(Looking, Changing):
         """Publish the transforms that this process or a client discovered in a project."""
         return publish_discovery(self.database, self.objects, found, actor=self.settings.actor)
 
-    def decide(self, targets: Sequence[str], **asked: Unpack[PlanAsked]) -> Plan:
+    def decide(self, targets: Sequence[str], **asked: Unpack[PlanOptions]) -> Plan:
         """Return the plan of a build with the reasons of its decisions. Takes options of `plan`."""
         request = plan_request(targets, asked, builds=self.settings.builds)
         return plan_build(self.database, self.contents, request)
@@ -786,13 +498,13 @@ class Store(Looking, Changing):
         targets: Sequence[str],
         *,
         graph: str | None = None,
-        **asked: Unpack[PlanAsked],
+        **asked: Unpack[PlanOptions],
     ) -> PlannedBuild:
         """Return the jobs that a build would execute, with reasons. Changes nothing.
 
         :param targets: names of the datasets to build.
         :param graph: format of a drawing of the plan; none by default.
-        :param asked: options of :class:`PlanAsked`: `branch` (required), `fallback`, `upstream`,
+        :param asked: options of :class:`PlanOptions`: `branch` (required), `fallback`, `upstream`,
             `force`, `full` and `parameters`.
         """
         made = self.decide(targets, **asked)
@@ -810,7 +522,7 @@ class Store(Looking, Changing):
         watch: Watch = lambda jobs: None,
         id: BuildId | None = None,
         handed: ClientJobs | None = None,
-        **asked: Unpack[BuildAsked],
+        **asked: Unpack[BuildOptions],
     ) -> BuildOutcome:
         """Build datasets on a branch, and return the outcome with the state of each job.
 
@@ -820,7 +532,7 @@ class Store(Looking, Changing):
         :param watch: called with the jobs whenever one changes.
         :param id: id of the build; minted by default.
         :param handed: jobs of a client-run build. By default this store's Spark executes the jobs.
-        :param asked: options of :class:`BuildAsked`: those of `plan`, and `atomic`, `retries`,
+        :param asked: options of :class:`BuildOptions`: those of `plan`, and `atomic`, `retries`,
             `abort_on_failure`, `wait_seconds` and `task_key`.
         """
         from headgate.builds.run import (  # noqa: PLC0415  (slow: HTTP, Spark)
@@ -848,7 +560,7 @@ class Store(Looking, Changing):
         targets: Sequence[str],
         *,
         watch: Callable[[dict[str, Any]], None] = lambda build: None,
-        **asked: Unpack[BuildAsked],
+        **asked: Unpack[BuildOptions],
     ) -> dict[str, Any]:
         """Build on the workers of a server, and return the document of the build.
 

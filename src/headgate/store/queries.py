@@ -1,0 +1,247 @@
+"""Verbs that read the store as a whole: lists of nouns, and records as JSON documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headgate.catalog.branches import list_protected
+from headgate.catalog.builds import list_builds, load_build
+from headgate.catalog.database import Connection
+from headgate.catalog.datasets import list_tags
+from headgate.catalog.jobspecs import load_jobspecs
+from headgate.catalog.log import list_events, list_publications, list_recoveries, load_publication
+from headgate.catalog.operations import find_operations
+from headgate.catalog.records import list_branches, list_datasets, load_dataset
+from headgate.catalog.tokens import list_tokens
+from headgate.errors import Invalid, NotFound
+from headgate.model.ids import DatasetId
+from headgate.model.names import check_limit, parse_dataset_name, parse_member
+from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
+from headgate.store.diff import find_differences
+from headgate.store.documents import (
+    Json,
+    audit_json,
+    build_json,
+    build_with_jobs_json,
+    event_json,
+    jobspec_json,
+    token_json,
+)
+from headgate.store.transactions import TransactionHandle, UnitHandle, Verbs, load_opened
+
+
+def only_operation(key: str, found: Sequence[Json]) -> Json:
+    """Return the one operation that has an idempotency key.
+
+    Raises `NotFound` if none was committed, and `Invalid` if the key is ambiguous.
+    """
+    if not found:
+        raise NotFound(
+            f"nothing was committed under the key {key!r}: it never began, was refused, or is "
+            "over 30 days old.",
+            key=key,
+            operation=None,
+            state="not_committed",
+            publication=None,
+        )
+    if len(found) > 1:
+        raise Invalid(
+            f"{len(found)} operations have the key {key!r}: say which by branch and kind.",
+            key=key,
+            operations=list(found),
+        )
+    return found[0]
+
+
+def _say_nothing(rows: int, parts: int) -> None:
+    """No progress callback."""
+
+
+class StoreQueries(Verbs):
+    """Verbs that read the store as a whole and change nothing."""
+
+    def datasets(self) -> list[Dataset]:
+        """Return all datasets of the store."""
+        return self.database.read(list_datasets)
+
+    def branches(self, dataset: str | None = None) -> list[Branch]:
+        """Return the branches of one dataset, or of all datasets."""
+        return self.database.read(lambda c: list_branches(c, _id(c, dataset)))
+
+    def protected(self) -> list[str]:
+        """Return the protected branch names.
+
+        A protected branch accepts only admins and builds of clean commits.
+        """
+        return self.database.read(list_protected)
+
+    def tags(self, dataset: str | None = None) -> list[Tag]:
+        """Return the tags of one dataset, or of all datasets."""
+
+        def read(connection: Connection) -> list[Tag]:
+            wanted = load_dataset(connection, parse_dataset_name(dataset)) if dataset else None
+            return list_tags(connection, wanted)
+
+        return self.database.read(read)
+
+    def publications(
+        self,
+        *,
+        actor: str | None = None,
+        dataset: str | None = None,
+        branch: str | None = None,
+        kind: PublicationKind | str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> list[Publication]:
+        """Return publications from the log, newest first.
+
+        :param actor: only publications of this actor.
+        :param dataset: only publications that moved this dataset.
+        :param branch: only publications that moved a branch of this name.
+        :param kind: only publications of this kind.
+        :param limit: maximum number of publications.
+        :param before: only publications with a smaller number; pass the last number of one page to
+            read the next.
+        """
+        check_limit(limit)
+        wanted = parse_member(PublicationKind, kind, what="kind of publication") if kind else None
+        return self.database.read(
+            lambda c: list_publications(
+                c,
+                actor=actor,
+                dataset=_id(c, dataset),
+                branch=branch,
+                kind=wanted,
+                limit=limit,
+                before=before,
+            )
+        )
+
+    def publication(self, number: int) -> Publication:
+        """Return a publication by its number, or raise `NotFound`."""
+        found = self.database.read(lambda c: load_publication(c, number))
+        if found is None:
+            raise NotFound(f"there is no publication {number}.", publication=number)
+        return found
+
+    def events(
+        self,
+        *,
+        actor: str | None = None,
+        dataset: str | None = None,
+        branch: str | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        skip: int = 0,
+    ) -> list[Json]:
+        """Return events that are not publications, newest first.
+
+        :param limit: maximum number of events.
+        :param skip: number of newest events to leave out.
+        """
+        check_limit(limit, skip)
+        found = self.database.read(
+            lambda c: list_events(
+                c,
+                actor=actor,
+                dataset=_id(c, dataset),
+                branch=branch,
+                kind=kind,
+                limit=limit,
+                skip=skip,
+            )
+        )
+        return [event_json(event) for event in found]
+
+    def recoveries(
+        self,
+        *,
+        actor: str | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        skip: int = 0,
+    ) -> list[Json]:
+        """Return the audit log of recovery, newest first.
+
+        :param actor: only entries about the work of this actor.
+        :param kind: only entries of this kind.
+        :param limit: maximum number of entries.
+        :param skip: number of newest entries to leave out.
+        """
+        check_limit(limit, skip)
+        found = self.database.read(
+            lambda c: list_recoveries(c, actor=actor, kind=kind, limit=limit, skip=skip)
+        )
+        return [audit_json(row) for row in found]
+
+    def status(self, key: str, *, branch: str | None = None, kind: str | None = None) -> Json:
+        """Return the operation that has an idempotency key, with its state.
+
+        The state is `committed`, `in_progress` or `not_committed`. Raises `NotFound` if the catalog
+        has no operation with the key, and `Invalid` if it has several.
+
+        :param branch: only operations on this branch.
+        :param kind: only operations of this kind.
+        """
+        found = self.database.read(lambda c: find_operations(c, key, branch=branch, kind=kind))
+        return only_operation(key, found)
+
+    def opened(self, id: str) -> TransactionHandle | UnitHandle:
+        """Return the handle of a unit or transaction, in any state, by its id."""
+        return load_opened(self, id)
+
+    def jobspecs(self, *, branch: str | None = None, dataset: str | None = None) -> list[Json]:
+        """Return the published JobSpecs, of one branch or dataset if given."""
+        found = self.database.read(lambda c: load_jobspecs(c, branch=branch, dataset=dataset))
+        return [jobspec_json(spec) for spec in found]
+
+    def builds(self, *, limit: int = 50, after: str | None = None) -> list[Json]:
+        """Return builds without their jobs, newest first.
+
+        :param limit: maximum number of builds.
+        :param after: id of the last build of one page, to read the next.
+        """
+        check_limit(limit)
+        found = self.database.read(lambda c: list_builds(c, limit=limit, after=after))
+        return [build_json(build) for build in found]
+
+    def build_record(self, id: str) -> Json:
+        """Return a build with the state of each of its jobs."""
+        return build_with_jobs_json(self.database.read(lambda c: load_build(c, id)))
+
+    def differences(
+        self,
+        before: str,
+        after: str,
+        *,
+        dataset: str | None = None,
+        rows: int = 5,
+        key: Sequence[str] = (),
+        on_large: Callable[[int, int], None] = _say_nothing,
+    ) -> Json | list[Json]:
+        """Return the changes that lead from one version to another.
+
+        With a dataset, or with a transaction id, the result is the document of `headgate diff`.
+        Otherwise it is a list with a document for every dataset that differs, computed from
+        metadata alone.
+
+        :param before: branch, context or transaction id.
+        :param after: branch, context or transaction id.
+        :param dataset: dataset to compare.
+        :param rows: maximum number of sample rows or paths of each kind of change.
+        :param key: columns that identify a row; the identifier columns of the table by default.
+        :param on_large: called before a large comparison, with the number of rows and of parts on
+            disk.
+        """
+        return find_differences(
+            self, dataset, before, after, rows=rows, key=tuple(key), on_large=on_large
+        )
+
+    def tokens(self) -> list[Json]:
+        """Return the actor, rights and times of all tokens; never the tokens themselves."""
+        return [token_json(record) for record in self.database.read(list_tokens)]
+
+
+def _id(connection: Connection, dataset: str | None) -> DatasetId | None:
+    return load_dataset(connection, parse_dataset_name(dataset)).id if dataset else None
