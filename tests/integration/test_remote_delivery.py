@@ -69,7 +69,7 @@ def test_jobspec_left_out_is_marked_and_a_second_owner_is_refused(
 ) -> None:
     ana.publish_jobspecs(work.root)
     (work.root / "hourly.py").unlink()
-    with pytest.raises(GitUnusable, match="not committed"):
+    with pytest.raises(GitUnusable, match="uncommitted changes"):
         ana.publish_jobspecs(work.root)
     work.commit()
     assert ana.publish_jobspecs(work.root).removed == ("sales.hourly",)

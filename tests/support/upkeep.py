@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -79,11 +80,14 @@ def tidy(store: Store, *, dry_run: bool = False, older_than_days: float = 7) -> 
     )
 
 
-def tidy_later(store: Store, days: float) -> CleanupReport:
+def tidy_later(
+    store: Store, days: float, retention: RetentionPolicy | None = None
+) -> CleanupReport:
     """Clean up once, by clocks that are this many days ahead."""
     later = Instant(read_database_clock(store.database).database + round(days * _DAY_US))
     clocks = Clocks(database=later, store=later)
-    return clean_up(store.database, store.objects, policy(), actor="ana", clocks=clocks)
+    retention = retention or policy()
+    return clean_up(store.database, store.objects, retention, actor="ana", clocks=clocks)
 
 
 def tidy_twice(store: Store) -> CleanupReport:
@@ -151,12 +155,17 @@ def tidy_and_die(settings: Settings, point: str, nth: int) -> None:
 
 
 def tidy_again_and_again(settings: Settings, stop: Path, fast: float) -> None:
-    """Clean up repeatedly, each time two days later than the time before."""
+    """Clean up repeatedly, each time two days later than the time before.
+
+    Marks of swept objects must outlive every writer. Here a month passes in a second, less than a
+    writer may wait for the database, so they are kept for the whole run.
+    """
+    retention = replace(policy(), forget_after_seconds=10_000 * DAY_SECONDS)
     with Store(settings, recover_first=False) as store:
         for number in count():
             if stop.exists():
                 return
-            tidy_later(store, 40 + fast * number)
+            tidy_later(store, 40 + fast * number, retention)
 
 
 def write_again_and_again(settings: Settings, name: str, rounds: int) -> None:
