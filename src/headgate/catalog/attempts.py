@@ -436,7 +436,7 @@ def _parent(connection: Connection, ref: AttemptRef) -> AttemptRef:
             attempts.c.key == ref.key, attempts.c.epoch == ref.epoch
         )
     ).one()
-    assert row.parent_key is not None, f"{ref.key} is no job of a build"
+    assert row.parent_key is not None, f"{ref.key} is not a job of a build"
     return AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch))
 
 

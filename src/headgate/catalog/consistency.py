@@ -209,7 +209,7 @@ def check_leases(connection: Connection) -> Iterator[Finding]:
             what=f"transaction {row['id']} of {row['actor']} is OPEN, and its lease ran out "
             f"{_ago(moment, row['lease_until'])} ago",
             where=f"{dataset_name(row)}@{row['branch_name']}",
-            remedy=f"If nobody works on it: headgate txn abort {row['id']} (`headgate recover` "
+            remedy=f"If no writer uses it: headgate txn abort {row['id']} (`headgate recover` "
             "does it some time later).",
         )
     query = select(units).where(
@@ -220,7 +220,7 @@ def check_leases(connection: Connection) -> Iterator[Finding]:
             what=f"unit {row['id']} of {row['actor']} is open, and its lease ran out "
             f"{_ago(moment, row['lease_until'])} ago",
             where=f"branch {row['branch_name']}",
-            remedy=f"If nobody works on it: headgate txn abort {row['id']}.",
+            remedy=f"If no writer uses it: headgate txn abort {row['id']}.",
         )
 
 
