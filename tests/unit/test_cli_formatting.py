@@ -31,7 +31,7 @@ from headgate.model.ids import (
 )
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import MoveRecord, Publication, PublicationKind, TransactionState
-from headgate.store.documents import transaction_json
+from headgate.store.documents import TRANSACTION
 from tests.support.nouns import a_branch, a_transaction
 
 SECOND = 1_000_000
@@ -162,11 +162,11 @@ def test_history_rows_show_when_it_closed_or_else_opened() -> None:
 
 
 def test_transaction_line_of_an_open_one_has_no_closing_time() -> None:
-    line = transaction_line(transaction_json(a_transaction("t-1", actor="[red]ana"))).plain
+    line = transaction_line(TRANSACTION.json(a_transaction("t-1", actor="[red]ana"))).plain
     assert "sales.orders@master" in line and "by [red]ana" in line
     assert "closed" not in line
     aborted = a_transaction("t-1", state=TransactionState.ABORTED)
-    assert "ABORTED" in transaction_line(transaction_json(aborted)).plain
+    assert "ABORTED" in transaction_line(TRANSACTION.json(aborted)).plain
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_dataset_json_lists_the_names_of_its_own_branches() -> None:
 
 def test_branch_json_with_an_open_head_says_so() -> None:
     branch = a_branch("feature", parent="master", head="t-2", view="t-1")
-    assert documents.branch_json(branch) == {
+    assert documents.BRANCH.json(branch) == {
         "dataset": "sales.orders",
         "name": "feature",
         "parent": "master",
@@ -65,7 +65,7 @@ def test_branch_json_with_an_open_head_says_so() -> None:
 
 
 def test_branch_json_of_an_empty_root_has_nulls() -> None:
-    shown = documents.branch_json(a_branch("master"))
+    shown = documents.BRANCH.json(a_branch("master"))
     assert (shown["parent"], shown["head"], shown["view"], shown["open"]) == (
         None,
         None,
@@ -75,7 +75,7 @@ def test_branch_json_of_an_empty_root_has_nulls() -> None:
 
 
 def test_transaction_json_of_an_open_one_has_times_with_microseconds() -> None:
-    assert documents.transaction_json(a_transaction("t-1", opened_at=AT)) == {
+    assert documents.TRANSACTION.json(a_transaction("t-1", opened_at=AT)) == {
         "transaction": "t-1",
         "dataset": "sales.orders",
         "branch": "master",
@@ -97,7 +97,7 @@ def test_transaction_json_of_a_committed_one_names_parent_and_version() -> None:
         parent=TransactionId("t-1"),
         closed_at=Instant(AT + 1),
     )
-    shown = documents.transaction_json(closed)
+    shown = documents.TRANSACTION.json(closed)
     assert (shown["parent"], shown["version"]) == ("t-1", "v-1")
     assert shown["closed_at"] == "2023-11-14T22:13:20.000002Z"
 
@@ -133,7 +133,7 @@ def test_publication_json_lists_moves_from_and_to() -> None:
         operation=OperationId("o-1"),
         moves=(move,),
     )
-    assert documents.publication_json(publication) == {
+    assert documents.PUBLICATION.json(publication) == {
         "publication": 7,
         "kind": "commit",
         "actor": "ana",
@@ -188,7 +188,7 @@ def test_file_json_of_a_file_and_of_an_empty_directory() -> None:
 
 def test_tag_json_names_the_transaction() -> None:
     tag = Tag(dataset=NAME, name="q3", transaction=TransactionId("t-1"))
-    assert documents.tag_json(tag) == {
+    assert documents.TAG.json(tag) == {
         "dataset": "sales.orders",
         "name": "q3",
         "transaction": "t-1",

@@ -46,14 +46,14 @@ def test_dataset_arrives_as_it_was() -> None:
     dataset = Dataset(
         id=DatasetId("d-1"), name=NAME, kind=DatasetKind.FILES, owned=False, created_at=AT
     )
-    assert documents.to_dataset(sent(documents.dataset_wire(dataset, []))) == dataset
+    assert documents.DATASET.parse(sent(documents.dataset_wire(dataset, []))) == dataset
 
 
 def test_branch_arrives_as_it_was() -> None:
     branch = replace(
         a_branch("feature", parent="master", head="t-2", view="t-1"), remembered_chain=("a", "b")
     )
-    assert documents.to_branch(sent(documents.branch_wire(branch))) == branch
+    assert documents.BRANCH.parse(sent(documents.BRANCH.wire(branch))) == branch
 
 
 def test_transaction_arrives_but_for_what_is_the_catalogs_own() -> None:
@@ -67,9 +67,9 @@ def test_transaction_arrives_but_for_what_is_the_catalogs_own() -> None:
         provenance={"build": "b"},
     )
     expected = replace(transaction, jump=None, attempt=None)
-    assert documents.to_transaction(sent(documents.transaction_wire(transaction))) == expected
+    assert documents.TRANSACTION.parse(sent(documents.TRANSACTION.wire(transaction))) == expected
     bare = replace(expected, version=None, lease_until=None)
-    assert documents.to_transaction(sent(documents.transaction_wire(bare))) == bare
+    assert documents.TRANSACTION.parse(sent(documents.TRANSACTION.wire(bare))) == bare
 
 
 def test_publication_and_its_receipt_arrive_as_they_were() -> None:
@@ -88,15 +88,15 @@ def test_publication_and_its_receipt_arrive_as_they_were() -> None:
         operation=OperationId("o-1"),
         moves=(move,),
     )
-    arrived = sent(documents.publication_wire(publication))
-    assert documents.to_publication(arrived) == publication
+    arrived = sent(documents.PUBLICATION.wire(publication))
+    assert documents.PUBLICATION.parse(arrived) == publication
     receipt = documents.to_receipt(arrived, replayed=True)
     assert (receipt.publication, receipt.transactions) == (3, {"b-1": "t-1"})
 
 
 def test_receipt_without_a_publication_arrives_as_it_was() -> None:
     receipt = Receipt(operation=OperationId("o-1"), publication=None, at=AT, transactions={})
-    noun = documents.receipt_wire(receipt, kind=PublicationKind.RESET, actor="ana")
+    noun = documents.unpublished_json(receipt, kind=PublicationKind.RESET, actor="ana")
     assert documents.to_receipt(sent(noun), replayed=False) == receipt
 
 

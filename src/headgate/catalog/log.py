@@ -17,6 +17,7 @@ from headgate.catalog.schema import (
     recoveries,
     transactions,
 )
+from headgate.errors import NotFound
 from headgate.model.ids import (
     BranchId,
     DatasetId,
@@ -127,14 +128,15 @@ def _publications_that_moved(dataset: DatasetId | None, branch: str | None) -> S
     return involved
 
 
-def load_publication(connection: Connection, number: int) -> Publication | None:
+def load_publication(connection: Connection, number: int) -> Publication:
+    """Return a publication by its number, or raise `NotFound`."""
     row = (
         connection.execute(select(publications).where(publications.c.number == number))
         .mappings()
         .one_or_none()
     )
     if row is None:
-        return None
+        raise NotFound(f"there is no publication {number}.", publication=number)
     return _to_publication(row, _moves_of(connection, [number]).get(number, ()))
 
 

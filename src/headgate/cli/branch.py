@@ -14,7 +14,7 @@ from headgate.model.changes import OperationKey, operation_key
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import Branch, PublicationKind
 from headgate.store.datasets import BranchHandle
-from headgate.store.documents import branch_json, tag_json
+from headgate.store.documents import BRANCH, TAG
 from headgate.store.embedded import Store
 
 branch_app = typer.Typer(
@@ -72,7 +72,7 @@ def list_(dataset: DatasetFilter = None, json: output.JsonOption = False) -> Non
     with connection.open() as hg:
         found, protected = hg.branches(dataset), hg.protected()
     if json:
-        output.show_json([branch_json(branch) for branch in found])
+        output.show_json([BRANCH.json(branch) for branch in found])
         return
     for tree in branch_trees(found, protected):
         output.console().print(tree)
@@ -192,7 +192,7 @@ def _show_branch(branch: Branch, *, json: bool) -> None:
     parent = f"parent {branch.parent}" if branch.parent else "no parent (root branch)"
     view = f"view {branch.view}" if branch.view else "empty"
     text = f"branch {branch.name} of {branch.dataset}: {parent}, {view}."
-    output.show_result(branch_json(branch), text, json=json)
+    output.show_result(BRANCH.json(branch), text, json=json)
 
 
 tag_app = typer.Typer(no_args_is_help=True, help="Create, list and delete tags of transactions.")
@@ -215,7 +215,7 @@ def create_tag(
     with connection.open(actor=actor) as hg:
         pinned = hg.dataset(dataset).tag(name, at=at)
     text = f"tag {name} of {pinned.dataset} is at {pinned.transaction}."
-    output.show_result(tag_json(pinned), text, json=json)
+    output.show_result(TAG.json(pinned), text, json=json)
 
 
 @tag_app.command("list")
@@ -225,7 +225,7 @@ def list_tags(dataset: DatasetFilter = None, json: output.JsonOption = False) ->
     Example: headgate tag list sales.orders
     """
     with connection.open() as hg:
-        found = [tag_json(tag) for tag in hg.tags(dataset)]
+        found = [TAG.json(tag) for tag in hg.tags(dataset)]
     if json:
         output.show_json(found)
         return

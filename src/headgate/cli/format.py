@@ -23,7 +23,7 @@ from headgate.model.nouns import (
     Transaction,
     TransactionState,
 )
-from headgate.store.documents import Json, publication_json, unpublished_json
+from headgate.store.documents import PUBLICATION, Json, unpublished_json
 from headgate.tables.schemas import type_text
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def show_receipt(store: Store, receipt: Receipt, *, kind: PublicationKind, json:
     elif (publication := _find_publication(store, receipt)) is None:
         show_json(unpublished_json(receipt, kind=kind, actor=store.settings.actor))
     else:
-        show_json(publication_json(publication))
+        show_json(PUBLICATION.json(publication))
 
 
 def show_moves(store: Store, receipt: Receipt) -> None:

@@ -20,7 +20,7 @@ from headgate.errors import Invalid
 from headgate.model.names import parse_member
 from headgate.model.nouns import PublicationKind
 from headgate.model.recovery import RECOVERY_ACTOR, Landing
-from headgate.store.documents import history_json, publication_json
+from headgate.store.documents import PUBLICATION, history_json
 
 history_app = typer.Typer()
 
@@ -117,7 +117,7 @@ def log(
             else []
         )
     if json:
-        nouns = [*map(publication_json, found), *settled]
+        nouns = [*map(PUBLICATION.json, found), *settled]
         output.show_json(sorted(nouns, key=lambda noun: noun["at"], reverse=True)[:limit])
         return
     output.show_table(

@@ -33,14 +33,14 @@ from headgate.model.nouns import (
 )
 from headgate.store.datasets import LEASE_SECONDS, BranchHandle, DatasetHandle
 from headgate.store.documents import (
+    BRANCH,
+    DATASET,
+    TAG,
+    TRANSACTION,
     Json,
-    to_branch,
-    to_dataset,
     to_entry,
     to_instant,
     to_receipt,
-    to_tag,
-    to_transaction,
 )
 from headgate.store.embedded import Store
 from headgate.store.transactions import ShownFiles, TransactionHandle, UnitHandle, check_is_bytes
@@ -72,7 +72,7 @@ class RemoteTransactionHandle(TransactionHandle):
     def edit(self, edit: FileEdit) -> None:
         where = f"/files/{segment(str(self.transaction.dataset))}"
         sent = self.http.post(where, txn=self.id, **edit_body(edit))
-        self.transaction = to_transaction(sent)
+        self.transaction = TRANSACTION.parse(sent)
 
     def files(self, prefix: str = "") -> list[Entry]:
         where = f"/files/{segment(str(self.transaction.dataset))}"
@@ -103,7 +103,7 @@ class RemoteUnitHandle(UnitHandle):
 
     def dataset(self, name: str) -> TransactionHandle:
         sent = self.http.post(f"/units/{segment(self.id)}/transactions", dataset=name)
-        return RemoteTransactionHandle(self.store, to_transaction(sent), self.http)
+        return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
 
     def noun(self) -> Json:
         return noun_of(self.http, self.id)
@@ -182,7 +182,7 @@ class RemoteDatasetHandle(DatasetHandle):
         return segment(str(self.name))
 
     def load(self) -> Dataset:
-        return to_dataset(self.http.get(f"/datasets/{self.where}"))
+        return DATASET.parse(self.http.get(f"/datasets/{self.where}"))
 
     def exists(self) -> bool:
         try:
@@ -211,7 +211,7 @@ class RemoteDatasetHandle(DatasetHandle):
 
     def branches(self) -> list[Branch]:
         found = self.http.pages("/branches", dataset=str(self.name))
-        return [to_branch(sent) for sent in found]
+        return [BRANCH.parse(sent) for sent in found]
 
     def show(self, context: str | None = None, *, rows: int = 0) -> Json:
         document: Json = self.http.get(
@@ -235,7 +235,7 @@ class RemoteDatasetHandle(DatasetHandle):
         self.http.request("POST", where, body=body, headers=headers, repeatable=True)
 
     def tag(self, name: str, *, at: str) -> Tag:
-        return to_tag(self.http.post("/tags", dataset=str(self.name), name=name, at=at))
+        return TAG.parse(self.http.post("/tags", dataset=str(self.name), name=name, at=at))
 
     def untag(self, name: str) -> None:
         self.http.request("DELETE", f"/tags/{self.where}/{path_of(name)}")
@@ -298,7 +298,7 @@ class RemoteBranchHandle(BranchHandle):
         return f"/branches/{segment(self._dataset)}/{path_of(self.name)}"
 
     def load(self) -> Branch:
-        return to_branch(self.http.get(self._path))
+        return BRANCH.parse(self.http.get(self._path))
 
     def create(
         self,
@@ -322,13 +322,13 @@ class RemoteBranchHandle(BranchHandle):
 
     def reparent(self, under: str | None) -> Branch:
         body = {"dataset": self._dataset, "branch": self.name, "under": under}
-        return to_branch(self.http.post("/branches/reparent", **body))
+        return BRANCH.parse(self.http.post("/branches/reparent", **body))
 
     def history(self, *, aborted: bool = False, limit: int | None = None) -> list[Transaction]:
         found = self.http.pages(
             f"/history/{segment(self._dataset)}", limit=limit, branch=self.name, all=aborted
         )
-        return [to_transaction(sent) for sent in found]
+        return [TRANSACTION.parse(sent) for sent in found]
 
     def transaction(
         self, type: str = "UPDATE", *, lease_seconds: int = LEASE_SECONDS
@@ -340,7 +340,7 @@ class RemoteBranchHandle(BranchHandle):
             type=parse_member(TransactionType, type, what="type"),
             lease_seconds=lease_seconds,
         )
-        return RemoteTransactionHandle(self.store, to_transaction(sent), self.http)
+        return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
 
     def put(
         self,
@@ -379,4 +379,6 @@ class RemoteBranchHandle(BranchHandle):
         id = at or branch.view
         if id is None:
             return None
-        return self._checked(branch, to_transaction(self.http.get(f"/transactions/{segment(id)}")))
+        return self._checked(
+            branch, TRANSACTION.parse(self.http.get(f"/transactions/{segment(id)}"))
+        )

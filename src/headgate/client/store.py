@@ -27,13 +27,13 @@ from headgate.settings import Settings
 from headgate.store.builds import BuildOptions, PlanOptions
 from headgate.store.datasets import DatasetHandle
 from headgate.store.documents import (
+    BRANCH,
+    DATASET,
+    PUBLICATION,
+    TAG,
+    TRANSACTION,
     Json,
-    to_branch,
-    to_dataset,
-    to_publication,
     to_receipt,
-    to_tag,
-    to_transaction,
 )
 from headgate.store.embedded import Store, Working
 from headgate.store.transactions import TransactionHandle, UnitHandle
@@ -147,16 +147,16 @@ class RemoteStore(RemoteWorking, Store):
         return RemoteDatasetHandle(self, parse_dataset_name(name), self.http, self)
 
     def datasets(self) -> list[Dataset]:
-        return [to_dataset(sent) for sent in self.http.pages("/datasets")]
+        return [DATASET.parse(sent) for sent in self.http.pages("/datasets")]
 
     def branches(self, dataset: str | None = None) -> list[Branch]:
-        return [to_branch(sent) for sent in self.http.pages("/branches", dataset=dataset)]
+        return [BRANCH.parse(sent) for sent in self.http.pages("/branches", dataset=dataset)]
 
     def protected(self) -> list[str]:
         return list(self.http.pages("/protected"))
 
     def tags(self, dataset: str | None = None) -> list[Tag]:
-        return [to_tag(sent) for sent in self.http.pages("/tags", dataset=dataset)]
+        return [TAG.parse(sent) for sent in self.http.pages("/tags", dataset=dataset)]
 
     def publications(
         self,
@@ -177,10 +177,10 @@ class RemoteStore(RemoteWorking, Store):
             kind=kind,
             cursor=before,
         )
-        return [to_publication(sent) for sent in found]
+        return [PUBLICATION.parse(sent) for sent in found]
 
     def publication(self, number: int) -> Publication:
-        return to_publication(self.http.get(f"/log/{number}"))
+        return PUBLICATION.parse(self.http.get(f"/log/{number}"))
 
     def events(
         self,
@@ -225,7 +225,7 @@ class RemoteStore(RemoteWorking, Store):
         if "transactions" in sent:
             actor = self.settings.actor
             return RemoteUnitHandle(self, UnitId(sent["unit"]), sent["branch"], actor, self.http)
-        return RemoteTransactionHandle(self, to_transaction(sent), self.http)
+        return RemoteTransactionHandle(self, TRANSACTION.parse(sent), self.http)
 
     def jobspecs(self, *, branch: str | None = None, dataset: str | None = None) -> list[Json]:
         return list(self.http.pages("/jobspecs", branch=branch, dataset=dataset))

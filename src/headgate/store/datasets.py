@@ -56,7 +56,7 @@ from headgate.model.nouns import (
     Version,
 )
 from headgate.storage.address import open_outside, read_outside
-from headgate.store.documents import Json, dataset_json, file_json, transaction_json
+from headgate.store.documents import TRANSACTION, Json, dataset_json, file_json
 from headgate.store.transactions import (
     ShownFiles,
     StoreParts,
@@ -125,7 +125,7 @@ def show_dataset(store: StoreParts, name: DatasetName, *, context: str | None, r
     noun = dataset_json(dataset, branches) | {
         "context": str(where),
         "transaction": shown.id if shown else None,
-        "shown": transaction_json(shown) if shown else None,
+        "shown": TRANSACTION.json(shown) if shown else None,
     }
     return noun | look_inside(store, dataset, shown, rows=rows)
 

@@ -57,9 +57,9 @@ from headgate.storage.address import open_store
 from headgate.store.builds import BuildOptions, PlanOptions, check_patience, plan_request
 from headgate.store.datasets import DatasetHandle
 from headgate.store.documents import (
+    TOKEN,
     Json,
     build_json,
-    token_json,
 )
 from headgate.store.queries import StoreQueries
 from headgate.store.rows import How, Rows
@@ -237,11 +237,11 @@ class Changing(Working):
             lifetime_seconds=lifetime_seconds,
             created_by=self.settings.actor,
         )
-        return {"token": secret, **token_json(record)}
+        return {"token": secret, **TOKEN.json(record)}
 
     def revoke_token(self, id: str) -> Json:
         """Revoke a token, and return its record. The server rejects it from then on."""
-        return token_json(revoke_token(self.database, id))
+        return TOKEN.json(revoke_token(self.database, id))
 
     def clean_up(
         self, *, older_than_seconds: int, dry_run: bool = False, engine: Marking = Marking.AUTO

@@ -19,13 +19,13 @@ from headgate.model.names import check_limit, parse_dataset_name, parse_member
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.store.diff import find_differences
 from headgate.store.documents import (
+    TOKEN,
     Json,
     audit_json,
     build_json,
     build_with_jobs_json,
     event_json,
     jobspec_json,
-    token_json,
 )
 from headgate.store.transactions import TransactionHandle, UnitHandle, Verbs, load_opened
 
@@ -240,7 +240,7 @@ class StoreQueries(Verbs):
 
     def tokens(self) -> list[Json]:
         """Return the actor, rights and times of all tokens; never the tokens themselves."""
-        return [token_json(record) for record in self.database.read(list_tokens)]
+        return [TOKEN.json(record) for record in self.database.read(list_tokens)]
 
 
 def _id(connection: Connection, dataset: str | None) -> DatasetId | None:

@@ -33,7 +33,7 @@ from headgate.model.names import (
 from headgate.model.nouns import Transaction, TransactionState
 from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings
-from headgate.store.documents import Json, transaction_json, unit_json
+from headgate.store.documents import TRANSACTION, Json, unit_json
 
 if TYPE_CHECKING:
     from headgate.spark.session import SparkSession
@@ -277,7 +277,7 @@ class TransactionHandle(EndsWithItsBlock):
 
     def noun(self) -> Json:
         """Read the transaction from the catalog, and return its JSON document."""
-        return transaction_json(TransactionHandle.load(self.store, self.id).transaction)
+        return TRANSACTION.json(TransactionHandle.load(self.store, self.id).transaction)
 
     def renew(self) -> None:
         """Renew the lease. Every use of the handle renews it as well."""

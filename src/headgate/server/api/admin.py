@@ -13,7 +13,7 @@ from headgate.model.access import require_within
 from headgate.model.nouns import PublicationKind
 from headgate.server.api import conventions as api
 from headgate.server.api import models
-from headgate.store.documents import Json, publication_wire, recovery_json, transaction_wire
+from headgate.store.documents import PUBLICATION, TRANSACTION, Json, recovery_json
 
 # The past: histories, publications, events and operations
 
@@ -44,7 +44,7 @@ def list_history(
         found,
         limit=limit,
         cursor=lambda _: str(skip + limit),
-        to=transaction_wire,
+        to=TRANSACTION.wire,
     )
 
 
@@ -71,7 +71,7 @@ def list_publications(
         before=_number(cursor) if cursor is not None else None,
     )
     return api.page(
-        request, found, limit=limit, cursor=lambda one: str(one.number), to=publication_wire
+        request, found, limit=limit, cursor=lambda one: str(one.number), to=PUBLICATION.wire
     )
 
 
@@ -80,7 +80,7 @@ def show_publication(
     caller: api.CallerDependency, number: Annotated[int, Path(ge=1, lt=2**53)]
 ) -> api.JsonReply:
     """Return one publication with its moves."""
-    return api.JsonReply(publication_wire(caller.looking().publication(number)))
+    return api.JsonReply(PUBLICATION.wire(caller.looking().publication(number)))
 
 
 @past_routes.get("/events", **api.documented("list_events", list[models.EventModel], paged=True))

@@ -31,7 +31,7 @@ from headgate.model.names import LABEL_LIMIT, check_label
 from headgate.model.nouns import PublicationKind
 from headgate.server.api.models import Problem
 from headgate.server.authorization import Authority
-from headgate.store.documents import publication_wire, receipt_wire
+from headgate.store.documents import PUBLICATION, unpublished_json
 
 if TYPE_CHECKING:
     from headgate.server.builds import ServerBuilds
@@ -91,9 +91,9 @@ def published(store: Store, receipt: Receipt, *, kind: PublicationKind) -> JsonR
     """Return the publication of an operation, or the receipt of one that changed nothing."""
     number = receipt.publication
     body = (
-        publication_wire(store.publication(number))
+        PUBLICATION.wire(store.publication(number))
         if number is not None
-        else receipt_wire(receipt, kind=kind, actor=store.settings.actor)
+        else unpublished_json(receipt, kind=kind, actor=store.settings.actor)
     )
     return JsonReply(body, headers={REPLAYED: "true"} if receipt.replayed else None)
 

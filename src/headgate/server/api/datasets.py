@@ -14,7 +14,7 @@ from headgate.model.names import check_branch_name
 from headgate.model.nouns import Branch, PublicationKind, Tag
 from headgate.server.api import conventions as api
 from headgate.server.api import models
-from headgate.store.documents import Json, branch_wire, dataset_wire, tag_json, transaction_wire
+from headgate.store.documents import BRANCH, TAG, TRANSACTION, Json, dataset_wire
 from headgate.store.embedded import Store
 from headgate.store.transactions import TransactionHandle, UnitHandle
 
@@ -126,7 +126,7 @@ def list_branches(
     """List the branches of one dataset, or of all, by name."""
     found = sorted(caller.looking().branches(dataset), key=_branch_key)
     rest = api.following(found, cursor, key=_branch_key)
-    return api.page(request, rest, limit=limit, cursor=_branch_key, to=branch_wire)
+    return api.page(request, rest, limit=limit, cursor=_branch_key, to=BRANCH.wire)
 
 
 @branch_routes.post("/branches", **api.documented("create_branch", models.BranchModel, status=201))
@@ -143,7 +143,7 @@ def create_branch(
             request={"dataset": str(branch.dataset.name), "parent": body.parent, "at": body.at},
         )
         branch.create(parent=body.parent, at=body.at, operation=operation)
-        return api.JsonReply(branch_wire(branch.load()), status_code=201)
+        return api.JsonReply(BRANCH.wire(branch.load()), status_code=201)
 
 
 @branch_routes.delete(
@@ -185,7 +185,7 @@ def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.
     """Correct the ancestry that builds check; no transaction moves and no view changes."""
     with caller.acting(body.branch) as store:
         mended = store.dataset(body.dataset).branch(body.branch).reparent(under=body.under)
-        return api.JsonReply(branch_wire(mended))
+        return api.JsonReply(BRANCH.wire(mended))
 
 
 @branch_routes.get(
@@ -193,7 +193,7 @@ def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.
 )
 def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
     """Return one branch of one dataset."""
-    return api.JsonReply(branch_wire(caller.looking().dataset(dataset).branch(name).load()))
+    return api.JsonReply(BRANCH.wire(caller.looking().dataset(dataset).branch(name).load()))
 
 
 @branch_routes.delete(
@@ -268,7 +268,7 @@ def list_tags(
     """List the tags of one dataset, or of all, with the transactions that they pin."""
     found = sorted(caller.looking().tags(dataset), key=_tag_key)
     rest = api.following(found, cursor, key=_tag_key)
-    return api.page(request, rest, limit=limit, cursor=_tag_key, to=tag_json)
+    return api.page(request, rest, limit=limit, cursor=_tag_key, to=TAG.json)
 
 
 @tag_routes.post("/tags", **api.documented("create_tag", models.TagModel, status=201))
@@ -277,7 +277,7 @@ def create_tag(caller: api.CallerDependency, body: models.NewTag) -> api.JsonRep
     branch = caller.looking().opened(body.at).branch
     with caller.acting(branch) as store:
         pinned = store.dataset(body.dataset).tag(body.name, at=body.at)
-        return api.JsonReply(tag_json(pinned), status_code=201)
+        return api.JsonReply(TAG.json(pinned), status_code=201)
 
 
 @tag_routes.delete("/tags/{dataset}/{name:path}", **api.documented("delete_tag", models.TagModel))
@@ -315,7 +315,7 @@ def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) 
     with caller.acting(body.branch) as store:
         branch = store.dataset(body.dataset).branch(body.branch)
         opened = branch.transaction(body.type, lease_seconds=body.lease_seconds)
-        return api.JsonReply(transaction_wire(opened.transaction), status_code=201)
+        return api.JsonReply(TRANSACTION.wire(opened.transaction), status_code=201)
 
 
 @transaction_routes.post("/units", **api.documented("open_unit", models.UnitModel, status=201))
@@ -333,7 +333,7 @@ def open_in_unit(caller: api.CallerDependency, unit: str, body: models.InUnit) -
     """Return the unit's transaction on a dataset; the first request opens it."""
     with caller.acting(UnitHandle.load(caller.looking(), unit).branch) as store:
         opened = UnitHandle.load(store, unit).dataset(body.dataset)
-        return api.JsonReply(transaction_wire(opened.transaction))
+        return api.JsonReply(TRANSACTION.wire(opened.transaction))
 
 
 @transaction_routes.get(
@@ -401,7 +401,7 @@ def abort_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
 def _noun(store: Store, opened: TransactionHandle | UnitHandle) -> Json:
     if isinstance(opened, UnitHandle):
         return opened.noun()
-    return transaction_wire(TransactionHandle.load(store, opened.id).transaction)
+    return TRANSACTION.wire(TransactionHandle.load(store, opened.id).transaction)
 
 
 # Differences between two branches, contexts or transactions

@@ -31,7 +31,7 @@ from headgate.model.nouns import PublicationKind
 from headgate.server.api import conventions as api
 from headgate.server.api import models
 from headgate.store.datasets import BranchHandle
-from headgate.store.documents import entry_wire, transaction_wire
+from headgate.store.documents import TRANSACTION, entry_wire
 from headgate.store.embedded import Store
 from headgate.store.transactions import TransactionHandle
 
@@ -209,7 +209,7 @@ def _write(
             if keyed.key is not None and txn is not None and keyed.settled is None:
                 raise Invalid("nothing is published inside a transaction: give the key to commit.")
             target.edit(edit)
-            return api.JsonReply(transaction_wire(target.transaction))
+            return api.JsonReply(TRANSACTION.wire(target.transaction))
         return _publish(store, target, edit, kind, keyed)
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import enum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from headgate.model.access import Role
 from headgate.model.graph_render import GraphFormat
 from headgate.model.names import LONGEST_LEASE_SECONDS, LONGEST_SECONDS
-from headgate.model.nouns import DatasetKind, PublicationKind, TransactionState, TransactionType
+from headgate.model.nouns import DatasetKind, TransactionState, TransactionType
+from headgate.store import documents
+from headgate.store.documents import Document
 from headgate.upkeep.reachability import Marking
 
 _AT = "2026-11-15T09:30:00.000001Z"
@@ -28,6 +30,12 @@ def shown(**example: Any) -> ConfigDict:
 def _example_of(model: type[BaseModel]) -> dict[str, Any]:
     example: dict[str, Any] = model.model_json_schema()["examples"][0]
     return example
+
+
+def model_of(document: Document[Any], **changed: Any) -> Any:
+    """Return the model of a noun's document."""
+    fields: Any = {name: (kind, ...) for name, kind in (document.types() | changed).items()}
+    return create_model(document.name, __config__=shown(**document.example), **fields)
 
 
 class Problem(BaseModel):
@@ -75,14 +83,16 @@ class StoreModel(BaseModel):
     branches: list[str]
 
 
-class DatasetModel(BaseModel):
-    model_config = shown(dataset="sales.orders", kind="table", branches=["master"])
-    dataset: str
-    kind: DatasetKind
-    branches: list[str]
+BranchModel = model_of(documents.BRANCH)
+TagModel = model_of(documents.TAG, transaction=str | None)
+TransactionModel = model_of(documents.TRANSACTION)
+MoveModel = model_of(documents.MOVE)
+PublicationModel = model_of(documents.PUBLICATION, publication=int | None, moves=list[MoveModel])  # type: ignore[valid-type]
+DatasetModel = model_of(documents.DATASET, branches=list[str])
+TokenModel = model_of(documents.TOKEN)
 
 
-class ContentModel(DatasetModel):
+class ContentModel(DatasetModel):  # type: ignore[valid-type,misc]
     model_config = shown(
         dataset="sales.orders",
         kind="table",
@@ -101,50 +111,6 @@ class ContentModel(DatasetModel):
     shown: dict[str, Any] | None
 
 
-class BranchModel(BaseModel):
-    model_config = shown(
-        dataset="sales.orders", name="feature", parent="master", head=_T, view=_T, open=False
-    )
-    dataset: str
-    name: str
-    parent: str | None
-    head: str | None
-    view: str | None
-    open: bool
-
-
-class TagModel(BaseModel):
-    model_config = shown(dataset="sales.orders", name="2026-q3", transaction=_T)
-    dataset: str
-    name: str
-    transaction: str | None
-
-
-class TransactionModel(BaseModel):
-    model_config = shown(
-        transaction=_T,
-        dataset="raw.scans",
-        branch="master",
-        type="APPEND",
-        state="OPEN",
-        parent=None,
-        actor="ana",
-        opened_at=_AT,
-        closed_at=None,
-        version=None,
-    )
-    transaction: str
-    dataset: str
-    branch: str
-    type: TransactionType
-    state: TransactionState
-    parent: str | None
-    actor: str
-    opened_at: str
-    closed_at: str | None
-    version: str | None
-
-
 class UnitModel(BaseModel):
     model_config = shown(
         unit="u-01m7f8gggmxzttp51zc67s",
@@ -155,34 +121,9 @@ class UnitModel(BaseModel):
     )
     unit: str
     branch: str
-    transactions: list[TransactionModel]
+    transactions: list[TransactionModel]  # type: ignore[valid-type]
     state: TransactionState
     actor: str
-
-
-class MoveModel(BaseModel):
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
-    dataset: str
-    branch: str
-    from_: str | None = Field(alias="from")
-    to: str | None
-
-
-class PublicationModel(BaseModel):
-    model_config = shown(
-        publication=12,
-        kind="commit",
-        actor="ana",
-        at=_AT,
-        operation="o-01m7f8gggmxzttp51zc67s",
-        moves=[{"dataset": "sales.orders", "branch": "master", "from": None, "to": _T}],
-    )
-    publication: int | None = Field(description="Null where nothing changed.")
-    kind: PublicationKind
-    actor: str
-    at: str
-    operation: str
-    moves: list[MoveModel]
 
 
 class EventModel(BaseModel):
@@ -383,28 +324,7 @@ class ExaminedModel(BaseModel):
     checks: list[dict[str, Any]]
 
 
-class TokenModel(BaseModel):
-    model_config = shown(
-        id="tok-01m7f8gggmxzttp51zc67s",
-        actor="ana",
-        role="writer",
-        branches=["ana/*"],
-        created_by="root",
-        created_at=_AT,
-        expires_at=_AT,
-        revoked_at=None,
-    )
-    id: str
-    actor: str
-    role: Role
-    branches: list[str]
-    created_by: str
-    created_at: str
-    expires_at: str | None
-    revoked_at: str | None
-
-
-class NewTokenModel(TokenModel):
+class NewTokenModel(TokenModel):  # type: ignore[valid-type,misc]
     model_config = shown(**_example_of(TokenModel), token="hg_…")
     token: str = Field(description="Shown only in this reply.")
 
