@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from headgate.catalog.log import list_publications
 from headgate.catalog.operations import begin_operation, find_operations
 from headgate.catalog.schema import operations
 from headgate.errors import IdempotencyKeyReused, NotFound
-from headgate.model.changes import OperationKey, Receipt
+from headgate.files.edits import FileEdit
+from headgate.model.changes import OperationKey, Receipt, operation_key
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import mint_operation
+from headgate.model.names import parse_dataset_name
 from headgate.settings import Settings
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
@@ -32,13 +35,18 @@ from tests.support.stores import (
     put,
 )
 
-Act = Callable[[BranchHandle, OperationKey], Receipt | BranchHandle]
+KEY = "k-1"
+OTHER = parse_dataset_name("raw.other")
+
+Act = Callable[[BranchHandle], Receipt | BranchHandle]
 
 
-def _key(kind: str = "put", request: str = "first") -> OperationKey:
-    return OperationKey(
-        principal="ana", kind=kind, branch="master", key="k-1", request_hash=request
-    )
+def _removal() -> OperationKey:
+    """The operation of `_ACTS["remove"]`."""
+    request = {"dataset": DATASET, **FileEdit(remove=["a"]).to_json()}
+    found = operation_key(KEY, actor="ana", kind="files-rm", branch="master", request=request)
+    assert found is not None
+    return found
 
 
 def _count(store: Store) -> int:
@@ -55,7 +63,7 @@ def _send(settings: Settings, root: Path, point: Failpoint) -> None:
     """A client that dies on the way; its last word is the publication."""
     with Store(settings, recover_first=False) as store:
         die_at(point)
-        store.dataset(DATASET).branch("master").put(root / "local", "b", operation=_key())
+        store.dataset(DATASET).branch("master").put(root / "local", "b", idempotency_key=KEY)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +83,11 @@ def test_o06_client_killed_at_the_door_asks_again_and_lands_once(
         master = files_branch(store)
         put(master, a="1")
         assert_killed(_send, settings, tmp_path, point)
-        known = store.database.read(lambda c: find_operations(c, "k-1"))
+        known = store.database.read(lambda c: find_operations(c, KEY))
         assert [one["state"] for one in known] == (["committed"] if landed else [])
         before = _count(store)
         put(master, later="3")
-        receipt = master.put(tmp_path / "local", "b", operation=_key())
+        receipt = master.put(tmp_path / "local", "b", idempotency_key=KEY)
         assert receipt.replayed is landed
         assert _count(store) == before + 1 + (0 if landed else 1)
         assert content(master) == {"a": "1", "b": "2", "later": "3"}
@@ -87,20 +95,28 @@ def test_o06_client_killed_at_the_door_asks_again_and_lands_once(
 
 
 _ACTS: dict[str, Act] = {
-    "put": lambda master, key: _edit(master, key),
-    "remove": lambda master, key: master.remove("a", operation=key),
-    "create": lambda master, key: master.dataset.branch("new").create(
-        parent="master", operation=key
+    "put": lambda master: _put(master, "b"),
+    "remove": lambda master: master.remove("a", idempotency_key=KEY),
+    "create": lambda master: master.dataset.branch("new").create("master", idempotency_key=KEY),
+    "delete": lambda master: master.dataset.branch("old").delete(idempotency_key=KEY),
+    "reset": lambda master: master.reset(to=master.history()[-1].id, idempotency_key=KEY),
+}
+# The same verb on the same branch name, with another request.
+_OTHERS: dict[str, Act] = {
+    "put": lambda master: _put(master, "another"),
+    "remove": lambda master: master.remove("z", idempotency_key=KEY),
+    "create": lambda master: master.dataset.branch("new").create("old", idempotency_key=KEY),
+    "delete": lambda master: (
+        replace(master.dataset, name=OTHER).branch("old").delete(idempotency_key=KEY)
     ),
-    "delete": lambda master, key: master.dataset.branch("old").delete(operation=key),
-    "reset": lambda master, key: master.reset(to=master.history()[-1].id, operation=key),
+    "reset": lambda master: master.reset(to=master.history()[-2].id, idempotency_key=KEY),
 }
 
 
-def _edit(master: BranchHandle, key: OperationKey) -> Receipt:
+def _put(master: BranchHandle, path: str) -> Receipt:
     source = Path(master.store.settings.root) / "local"
     source.write_text("2")
-    return master.put(source, "b", operation=key)
+    return master.put(source, path, idempotency_key=KEY)
 
 
 @pytest.mark.parametrize("verb", sorted(_ACTS))
@@ -112,15 +128,15 @@ def test_o06_every_verb_repeated_gives_its_first_receipt_wherever_heads_are(
         put(master, z="0")
         put(master, a="1")
         master.dataset.branch("old").create(parent="master")
-        first = _ACTS[verb](master, _key(verb))
+        first = _ACTS[verb](master)
         put(master, later="3")
         before, known = _count(store), branches_by_name(store)
-        again = _ACTS[verb](master, _key(verb))
+        again = _ACTS[verb](master)
         assert (_count(store), branches_by_name(store)) == (before, known)
         if isinstance(first, Receipt) and isinstance(again, Receipt):
             assert (again.publication, again.replayed) == (first.publication, True)
         with pytest.raises(IdempotencyKeyReused):
-            _ACTS[verb](master, _key(verb, request="another"))
+            _OTHERS[verb](master)
         assert_store_sound(store)
 
 
@@ -133,14 +149,14 @@ def test_o06_commit_repeated_gives_its_first_receipt(
         if kind == "unit":
             unit = store.transaction(branch="master")
             unit.dataset(DATASET).write("a", b"1")
-            first = unit.commit(operation=_key("commit"))
-            again = unit.commit(operation=_key("commit"))
+            first = unit.commit(idempotency_key=KEY)
+            again = unit.commit(idempotency_key=KEY)
         else:
             opened = master.transaction()
             opened.write("a", b"1")
-            first = opened.commit(operation=_key("commit"))
+            first = opened.commit(idempotency_key=KEY)
             put(master, later="3")
-            again = TransactionHandle.load(store, opened.id).commit(operation=_key("commit"))
+            again = TransactionHandle.load(store, opened.id).commit(idempotency_key=KEY)
         assert (again.publication, again.replayed) == (first.publication, True)
         assert content(master)["a"] == "1"
         assert_store_sound(store)
@@ -153,14 +169,14 @@ def test_o06_status_by_key_says_not_committed_in_progress_or_committed(
         master = files_branch(store)
         put(master, a="1")
         with pytest.raises(NotFound) as unknown:
-            store.status("k-1")
+            store.status(KEY)
         assert unknown.value.facts["state"] == "not_committed"
-        store.database.write(lambda c: begin_operation(c, mint_operation(), _key("remove")))
-        assert store.status("k-1")["state"] == "in_progress"
+        store.database.write(lambda c: begin_operation(c, mint_operation(), _removal()))
+        assert store.status(KEY)["state"] == "in_progress"
         _age_operations(store)
-        assert store.status("k-1")["state"] == "not_committed"
-        store.database.write(lambda c: begin_operation(c, mint_operation(), _key("remove")))
-        assert store.status("k-1")["state"] == "in_progress"
-        receipt = master.remove("a", operation=_key("remove"))
-        status = store.status("k-1", branch="master")
+        assert store.status(KEY)["state"] == "not_committed"
+        store.database.write(lambda c: begin_operation(c, mint_operation(), _removal()))
+        assert store.status(KEY)["state"] == "in_progress"
+        receipt = master.remove("a", idempotency_key=KEY)
+        status = store.status(KEY, branch="master")
         assert (status["state"], status["publication"]) == ("committed", receipt.publication)

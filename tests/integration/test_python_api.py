@@ -22,17 +22,12 @@ from headgate.errors import (
     TransactionTypeViolated,
     Unavailable,
 )
-from headgate.model.changes import OperationKey
 from headgate.model.nouns import Publication, TransactionState, TransactionType
 from tests.support.stores import expire_just_now
 
 
 def publications(hg: headgate.Store) -> list[Publication]:
     return hg.publications()
-
-
-def key(name: str, request: str = "r") -> OperationKey:
-    return OperationKey(principal="ana", kind="test", branch="x", key=name, request_hash=request)
 
 
 def test_open_without_a_path_finds_the_nearest_store(
@@ -273,25 +268,25 @@ def test_unit_context_is_what_engines_bind_to(hg: headgate.Store) -> None:
 
 
 def test_verb_with_a_key_repeated_gives_the_first_answer(hg: headgate.Store) -> None:
-    scans = hg.dataset("raw.scans").create(kind="files", operation=key("k0"))
-    scans.create(kind="files", operation=key("k0"))
-    feature = scans.branch("feature").create(parent="master", operation=key("k1"))
-    feature.create(parent="master", operation=key("k1"))
-    first = feature.delete(operation=key("k2"))
-    again = feature.delete(operation=key("k2"))
+    scans = hg.dataset("raw.scans").create(kind="files", idempotency_key="k0")
+    scans.create(kind="files", idempotency_key="k0")
+    feature = scans.branch("feature").create(parent="master", idempotency_key="k1")
+    feature.create(parent="master", idempotency_key="k1")
+    first = feature.delete(idempotency_key="k2")
+    again = feature.delete(idempotency_key="k2")
     assert (first.replayed, again.replayed) == (False, True)
     assert first.publication == again.publication
     with pytest.raises(BranchNotFound):
-        feature.delete(operation=key("k3"))
+        feature.delete(idempotency_key="k3")
     with pytest.raises(Invalid, match="k2"):
-        feature.delete(operation=key("k2", request="another"))
+        hg.dataset("raw.other").branch("feature").delete(idempotency_key="k2")
 
 
 def test_verb_with_a_key_called_by_many_at_once_happens_once(hg: headgate.Store) -> None:
     scans = hg.dataset("raw.scans").create(kind="files")
 
     def create(_: int) -> None:
-        scans.branch("feature").create(parent="master", operation=key("k"))
+        scans.branch("feature").create(parent="master", idempotency_key="k")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(create, range(8)))

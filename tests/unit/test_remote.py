@@ -45,9 +45,10 @@ PAIRS: list[tuple[type, type]] = [
 ]
 # Verbs that only call others, which are requests.
 THROUGH: dict[type, set[str]] = {
-    Store: {"mutate", "load", "merge"},
-    BranchHandle: {"exists"},
-    TransactionHandle: {"abort"},
+    Store: {"mutate", "load", "merge", "operation"},
+    DatasetHandle: {"upload", "writing"},
+    BranchHandle: {"exists", "put", "remove", "files"},
+    TransactionHandle: {"abort", "put", "write", "remove"},
     UnitHandle: {"abort"},
     Rows: {"plan_schema", "apply_schema"},
 }

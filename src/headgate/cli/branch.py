@@ -10,12 +10,8 @@ from headgate import connection
 from headgate.cli import output
 from headgate.cli.format import branch_trees, show_receipt
 from headgate.errors import Invalid
-from headgate.model.changes import OperationKey, operation_key
-from headgate.model.names import check_branch_name
 from headgate.model.nouns import Branch, PublicationKind
-from headgate.store.datasets import BranchHandle
 from headgate.store.documents import BRANCH, TAG
-from headgate.store.embedded import Store
 
 branch_app = typer.Typer(
     no_args_is_help=True, help="Create, list, delete, reset, reparent and protect branches."
@@ -57,8 +53,7 @@ def create(
     with connection.open(actor=actor) as hg:
         parent = None if root else parent or hg.settings.builds.branch
         branch = hg.dataset(dataset).branch(name)
-        operation = _operation(hg, key, "branch-create", branch, parent=parent, at=at)
-        branch.create(parent=parent, at=at, operation=operation)
+        branch.create(parent=parent, at=at, idempotency_key=key)
         created = branch.load()
     _show_branch(created, json=json)
 
@@ -108,18 +103,9 @@ def delete(
         )
     with connection.open(actor=actor) as hg:
         if all_datasets:
-            name = check_branch_name(names[0])
-            operation = operation_key(
-                key,
-                actor=hg.settings.actor,
-                kind="branch-delete",
-                branch=name,
-                request={"dataset": None},
-            )
-            receipt = hg.delete_everywhere(name, operation=operation)
+            receipt = hg.delete_everywhere(names[0], idempotency_key=key)
         else:
-            branch = hg.dataset(names[0]).branch(names[1])
-            receipt = branch.delete(operation=_operation(hg, key, "branch-delete", branch))
+            receipt = hg.dataset(names[0]).branch(names[1]).delete(idempotency_key=key)
         show_receipt(hg, receipt, kind=PublicationKind.DELETE, json=json)
 
 
@@ -137,8 +123,7 @@ def reset(
     Example: headgate branch reset sales.orders master --to t-01m7f8gggmxzttp51zc67s
     """
     with connection.open(actor=actor) as hg:
-        branch = hg.dataset(dataset).branch(name)
-        receipt = branch.reset(to=to, operation=_operation(hg, key, "branch-reset", branch, to=to))
+        receipt = hg.dataset(dataset).branch(name).reset(to=to, idempotency_key=key)
         show_receipt(hg, receipt, kind=PublicationKind.RESET, json=json)
 
 
@@ -174,18 +159,6 @@ def protect(
         hg.protect(name, protected=not off)
     text = f"branch {name} is {'no longer ' if off else ''}protected on every dataset."
     output.show_result({"name": name, "protected": not off}, text, json=json)
-
-
-def _operation(
-    hg: Store, key: str | None, kind: str, branch: BranchHandle, **request: str | None
-) -> OperationKey | None:
-    return operation_key(
-        key,
-        actor=hg.settings.actor,
-        kind=kind,
-        branch=branch.name,
-        request={"dataset": str(branch.dataset.name), **request},
-    )
 
 
 def _show_branch(branch: Branch, *, json: bool) -> None:

@@ -9,8 +9,6 @@ import typer
 from headgate import connection
 from headgate.cli import output
 from headgate.cli.format import branch_trees, show_content, transaction_line
-from headgate.iceberg.table_catalog import Idempotency
-from headgate.model.changes import operation_key, request_hash
 from headgate.model.nouns import DatasetKind
 from headgate.store.documents import dataset_json
 
@@ -36,14 +34,7 @@ def create(
     """
     with connection.open(actor=actor) as hg:
         dataset, root = hg.dataset(name), branch or hg.settings.builds.branch
-        operation = operation_key(
-            key,
-            actor=hg.settings.actor,
-            kind="dataset-create",
-            branch=root,
-            request={"dataset": str(dataset.name), "kind": kind},
-        )
-        dataset.create(kind=kind, branch=root, operation=operation)
+        dataset.create(kind=kind, branch=root, idempotency_key=key)
         made, branches = dataset.load(), dataset.branches()
     text = f"created dataset {made.name} ({made.kind}) with the empty branch {root}."
     output.show_result(dataset_json(made, branches), text, json=json)
@@ -133,13 +124,7 @@ def register(
     """
     with connection.open(actor=actor) as hg:
         dataset, target = hg.dataset(name), branch or hg.settings.builds.branch
-        request = {"dataset": str(dataset.name), "metadata-location": location}
-        hashed = request_hash("dataset-register", request)
-        dataset.register(
-            location,
-            branch=target,
-            idempotency=Idempotency(key=key, request_hash=hashed) if key else None,
-        )
+        dataset.register(location, branch=target, idempotency_key=key)
         made, branches = dataset.load(), dataset.branches()
         view = dataset.branch(target).load().view
     text = f"dataset {made.name} is registered on branch {target} from {location}."

@@ -19,7 +19,6 @@ from headgate.errors import Invalid
 from headgate.files.edits import FileEdit
 from headgate.files.transfer import scan
 from headgate.files.tree import Entry
-from headgate.model.changes import operation_key
 from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
 from headgate.store.datasets import BranchHandle, DatasetHandle
@@ -161,14 +160,7 @@ def _write(
     json: bool,
 ) -> None:
     if isinstance(target, BranchHandle):
-        operation = operation_key(
-            key,
-            actor=hg.settings.actor,
-            kind=kind,
-            branch=target.name,
-            request={"dataset": str(target.dataset.name), **edit.to_json()},
-        )
-        receipt = target.edit(edit, operation=operation)
+        receipt = target.edit(edit, idempotency_key=key)
         show_receipt(hg, receipt, kind=PublicationKind.COMMIT, json=json)
         return
     if key is not None:

@@ -10,7 +10,6 @@ from headgate import connection
 from headgate.cli import output
 from headgate.cli.format import count_text, show_moves, transaction_line
 from headgate.errors import Invalid
-from headgate.model.changes import operation_key
 from headgate.model.names import LONGEST_LEASE_SECONDS
 from headgate.model.nouns import TransactionType
 from headgate.store.transactions import TransactionHandle, UnitHandle
@@ -89,14 +88,7 @@ def commit(
     """
     with connection.open(actor=actor) as hg:
         opened = hg.opened(txn)
-        operation = operation_key(
-            key,
-            actor=hg.settings.actor,
-            kind="txn-commit",
-            branch=opened.branch,
-            request={"transaction": opened.id},
-        )
-        receipt = opened.commit(operation=operation)
+        receipt = opened.commit(idempotency_key=key)
         if json:
             output.show_json(opened.noun() | {"publication": receipt.publication})
         else:

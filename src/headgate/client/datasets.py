@@ -5,23 +5,18 @@ A handle by name is valid before the dataset or branch exists.
 
 from __future__ import annotations
 
-import secrets
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
-from headgate.client.contents import RemoteShownFiles, remote_contents
+from headgate.client.contents import RemoteShownFiles
 from headgate.client.http import HttpClient, Reply, path_of, segment
-from headgate.errors import DatasetNotFound, Invalid, NotInHistory
-from headgate.files.edits import FileEdit, check_is_files, write_uploaded
-from headgate.files.transfer import LocalFile, Progress, scan, upload
+from headgate.errors import DatasetNotFound, Invalid
+from headgate.files.edits import FileEdit
 from headgate.files.tree import Entry
-from headgate.iceberg.table_catalog import Idempotency
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import Receipt
 from headgate.model.ids import OperationId
-from headgate.model.names import check_file_path, parse_member
+from headgate.model.names import parse_member
 from headgate.model.nouns import (
     Branch,
     Dataset,
@@ -43,7 +38,7 @@ from headgate.store.documents import (
     to_receipt,
 )
 from headgate.store.embedded import Store
-from headgate.store.transactions import ShownFiles, TransactionHandle, UnitHandle, check_is_bytes
+from headgate.store.transactions import ShownFiles, TransactionHandle, UnitHandle
 
 # --- transactions and units -----------------------------------------------------------------
 
@@ -53,21 +48,6 @@ class RemoteTransactionHandle(TransactionHandle):
     """Handle of an OPEN transaction of a served store."""
 
     http: HttpClient
-
-    def put(self, source: Path | str, path: str = "", *, progress: Progress | None = None) -> None:
-        contents = remote_contents(self.http)
-        write_uploaded(lambda: upload(contents, scan(Path(source), path), progress), self.edit)
-
-    def write(self, path: str, content: bytes) -> None:
-        check_file_path(path)
-        check_is_bytes(path, content)
-        with tempfile.TemporaryDirectory(prefix="headgate-") as aside:
-            source = Path(aside, "content")
-            source.write_bytes(content)
-            self.put(source, path)
-
-    def remove(self, *paths: str) -> None:
-        self.edit(FileEdit(remove=paths))
 
     def edit(self, edit: FileEdit) -> None:
         where = f"/files/{segment(str(self.transaction.dataset))}"
@@ -84,8 +64,8 @@ class RemoteTransactionHandle(TransactionHandle):
     def renew(self) -> None:
         self.http.request("POST", f"/transactions/{segment(self.id)}/renew")
 
-    def commit(self, *, operation: OperationKey | None = None) -> Receipt:
-        return commit(self.http, self.id, operation)
+    def commit(self, *, idempotency_key: str | None = None) -> Receipt:
+        return commit(self.http, self.id, idempotency_key)
 
     def _abort(self) -> Sequence[str]:
         self.http.request("POST", f"/transactions/{segment(self.id)}/abort")
@@ -111,8 +91,8 @@ class RemoteUnitHandle(UnitHandle):
     def renew(self) -> None:
         self.http.request("POST", f"/transactions/{segment(self.id)}/renew")
 
-    def commit(self, *, operation: OperationKey | None = None) -> Receipt:
-        return commit(self.http, self.id, operation)
+    def commit(self, *, idempotency_key: str | None = None) -> Receipt:
+        return commit(self.http, self.id, idempotency_key)
 
     def _abort(self) -> Sequence[str]:
         sent = self.http.request("POST", f"/transactions/{segment(self.id)}/abort").document
@@ -138,9 +118,9 @@ def noun_of(http: HttpClient, id: str) -> Json:
     return sent if "transactions" in sent else {name: sent[name] for name in _NOUN}
 
 
-def commit(http: HttpClient, id: str, operation: OperationKey | None) -> Receipt:
+def commit(http: HttpClient, id: str, key: str | None) -> Receipt:
     """Commit a transaction or unit, as one publication."""
-    reply: Reply = http.publish("POST", f"/transactions/{segment(id)}/commit", operation)
+    reply: Reply = http.publish("POST", f"/transactions/{segment(id)}/commit", key)
     sent = reply.document
     return Receipt(
         operation=OperationId(sent["operation"]),
@@ -196,14 +176,14 @@ class RemoteDatasetHandle(DatasetHandle):
         kind: str = "table",
         *,
         branch: str | None = None,
-        operation: OperationKey | None = None,
+        idempotency_key: str | None = None,
     ) -> Self:
         body = {
             "dataset": str(self.name),
             "kind": parse_member(DatasetKind, kind, what="kind of dataset"),
             "branch": branch,
         }
-        self.http.publish("POST", "/datasets", operation, body=body)
+        self.http.publish("POST", "/datasets", idempotency_key, body=body)
         return self
 
     def branch(self, name: str) -> BranchHandle:
@@ -219,32 +199,21 @@ class RemoteDatasetHandle(DatasetHandle):
         )
         return document
 
-    def register(
-        self, location: str, *, branch: str, idempotency: Idempotency | None = None
-    ) -> None:
+    def register(self, location: str, *, branch: str, idempotency_key: str | None = None) -> None:
         if "://" not in location and not location.startswith(("/", "file:")):
             raise Invalid(
                 f"the server looks for {location!r}: write the whole path, as it is there, or an "
                 "s3:// address.",
                 location=location,
             )
-        key = idempotency.key if idempotency is not None else secrets.token_hex(16)
         body = {"metadata_location": location, "branch": branch}
-        headers = {"Idempotency-Key": key}
-        where = f"/datasets/{self.where}/register"
-        self.http.request("POST", where, body=body, headers=headers, repeatable=True)
+        self.http.publish("POST", f"/datasets/{self.where}/register", idempotency_key, body=body)
 
     def tag(self, name: str, *, at: str) -> Tag:
         return TAG.parse(self.http.post("/tags", dataset=str(self.name), name=name, at=at))
 
     def untag(self, name: str) -> None:
         self.http.request("DELETE", f"/tags/{self.where}/{path_of(name)}")
-
-    def upload(
-        self, files: Sequence[LocalFile], *, progress: Progress | None = None
-    ) -> list[Entry]:
-        check_is_files(self.load())
-        return upload(remote_contents(self.http), files, progress)
 
     def shown(
         self, *, branch: str | None = None, txn: str | None = None, at: str | None = None
@@ -264,23 +233,6 @@ class RemoteDatasetHandle(DatasetHandle):
             txn=txn,
             at=at,
         )
-
-    def writing(
-        self, *, branch: str | None = None, txn: str | None = None
-    ) -> BranchHandle | TransactionHandle:
-        check_is_files(self.load())
-        if branch is not None and txn is None:
-            target = self.branch(branch)
-            target.load()
-            return target
-        if txn is None or branch is not None:
-            raise Invalid("say where: name either a branch or a transaction.")
-        opened = self.served.opened(txn)
-        if isinstance(opened, UnitHandle):
-            return opened.dataset(str(self.name))
-        if opened.transaction.dataset != self.name:
-            raise NotInHistory(dataset=str(self.name), branch=opened.branch, transaction=txn)
-        return opened
 
 
 @dataclass(frozen=True)
@@ -305,19 +257,19 @@ class RemoteBranchHandle(BranchHandle):
         parent: str | None = None,
         *,
         at: str | None = None,
-        operation: OperationKey | None = None,
+        idempotency_key: str | None = None,
     ) -> Self:
         body = {"dataset": self._dataset, "name": self.name, "parent": parent, "at": at}
-        self.http.publish("POST", "/branches", operation, body=body)
+        self.http.publish("POST", "/branches", idempotency_key, body=body)
         return self
 
-    def delete(self, *, operation: OperationKey | None = None) -> Receipt:
-        reply = self.http.publish("DELETE", self._path, operation)
+    def delete(self, *, idempotency_key: str | None = None) -> Receipt:
+        reply = self.http.publish("DELETE", self._path, idempotency_key)
         return to_receipt(reply.document, replayed=reply.replayed)
 
-    def reset(self, to: str, *, operation: OperationKey | None = None) -> Receipt:
+    def reset(self, to: str, *, idempotency_key: str | None = None) -> Receipt:
         body = {"dataset": self._dataset, "branch": self.name, "to": to}
-        reply = self.http.publish("POST", "/branches/reset", operation, body=body)
+        reply = self.http.publish("POST", "/branches/reset", idempotency_key, body=body)
         return to_receipt(reply.document, replayed=reply.replayed)
 
     def reparent(self, under: str | None) -> Branch:
@@ -342,32 +294,11 @@ class RemoteBranchHandle(BranchHandle):
         )
         return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
 
-    def put(
-        self,
-        source: Path | str,
-        path: str = "",
-        *,
-        operation: OperationKey | None = None,
-        progress: Progress | None = None,
-    ) -> Receipt:
-        check_is_files(self.dataset.load())
-        contents = remote_contents(self.http)
-        return write_uploaded(
-            lambda: upload(contents, scan(Path(source), path), progress),
-            lambda edit: self.edit(edit, operation=operation),
-        )
-
-    def remove(self, *paths: str, operation: OperationKey | None = None) -> Receipt:
-        return self.edit(FileEdit(remove=paths), operation=operation)
-
-    def edit(self, edit: FileEdit, *, operation: OperationKey | None = None) -> Receipt:
+    def edit(self, edit: FileEdit, *, idempotency_key: str | None = None) -> Receipt:
         body = {"branch": self.name, **edit_body(edit)}
         where = f"/files/{segment(self._dataset)}"
-        reply = self.http.publish("POST", where, operation, body=body)
+        reply = self.http.publish("POST", where, idempotency_key, body=body)
         return to_receipt(reply.document, replayed=reply.replayed)
-
-    def files(self, prefix: str = "", *, at: str | None = None) -> list[Entry]:
-        return self.dataset.shown(branch=self.name, at=at).entries(prefix)
 
     def read(self, path: str, *, at: str | None = None) -> bytes:
         where = f"/files/{segment(self._dataset)}/{path_of(path)}"

@@ -21,8 +21,7 @@ from urllib3.util import Retry, parse_url
 
 from headgate import errors
 from headgate.errors.families import kinds_by_code, rebuild
-from headgate.model.changes import OperationKey
-from headgate.model.names import check_limit, invalid_text
+from headgate.model.names import check_label, check_limit, invalid_text
 from headgate.store.documents import Json
 
 _PREFIX = "/api/v1"
@@ -81,16 +80,15 @@ class HttpClient:
         self,
         method: str,
         path: str,
-        operation: OperationKey | None,
+        key: str | None,
         *,
         params: Params | None = None,
         body: Json | None = None,
     ) -> Reply:
         """Send a request that publishes; its idempotency key makes it repeatable."""
-        headers = {"Idempotency-Key": operation.key if operation else secrets.token_hex(16)}
-        if operation is not None:
-            settled = (operation.kind, operation.branch, operation.request_hash)
-            headers["Headgate-Operation"] = " ".join(settled)
+        if key is not None:
+            check_label(key, what="an idempotency key")
+        headers = {"Idempotency-Key": key or secrets.token_hex(16)}
         return self.request(
             method, path, params=params, body=body, headers=headers, repeatable=True
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -13,7 +12,6 @@ from headgate.client.contents import remote_contents
 from headgate.client.http import HttpClient, Reply
 from headgate.errors import ConstraintsViolated, HeadgateError, InvalidRows, Unavailable
 from headgate.files.objects import digest_of
-from headgate.model.names import check_label
 from headgate.store.rows import How, Rows, read_given
 
 if TYPE_CHECKING:
@@ -96,7 +94,7 @@ class RemoteRows(Rows):
         from headgate.rows.outcome import AppliedSchema  # noqa: PLC0415  (seldom needed)
 
         body = {"text": text, "file": file, "branch": branch}
-        return AppliedSchema.from_json(self._publish("/schema/apply", how, **body))
+        return AppliedSchema.from_json(self._publish("/schema/apply", how, **body).document)
 
     def advise_optimize(self, dataset: str, *, branch: str) -> str | None:
         """Return None: the client cannot judge the server's machine."""
@@ -119,21 +117,10 @@ class RemoteRows(Rows):
                 "store is."
             )
         body = {"dataset": dataset, "branch": branch, "keep_snapshots": keep_snapshots}
-        return Optimized.from_json(self._publish("/optimize", how, **body))
+        return Optimized.from_json(self._publish("/optimize", how, **body).document)
 
-    def _ask(self, path: str, how: How, body: dict[str, Any]) -> Reply:
-        """Send a request with an idempotency key, so that it is repeatable if its reply is lost."""
-        key = how.get("idempotency_key")
-        named = (
-            secrets.token_hex(16) if key is None else check_label(key, what="an idempotency key")
-        )
-        headers = {"Idempotency-Key": named}
-        return self._http.request("POST", path, body=body, headers=headers, repeatable=True)
-
-    def _publish(self, path: str, how: How, **body: Any) -> dict[str, Any]:
-        reply = self._ask(path, how, body)
-        document: dict[str, Any] = reply.document
-        return document
+    def _publish(self, path: str, how: How, **body: Any) -> Reply:
+        return self._http.publish("POST", path, how.get("idempotency_key"), body=body)
 
     def _send(self, path: str, how: How, **body: Any) -> Outcome:
         from headgate.rows.outcome import Outcome  # noqa: PLC0415  (an optional extra)
@@ -142,7 +129,7 @@ class RemoteRows(Rows):
             body["if_head"] = dict(how["if_head"])
         if "timeout_seconds" in how:
             body["timeout_seconds"] = how["timeout_seconds"]
-        reply = self._ask(path, how, body)
+        reply = self._publish(path, how, **body)
         return Outcome.from_json(reply.document, replayed=reply.replayed)
 
 

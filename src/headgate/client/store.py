@@ -13,12 +13,14 @@ from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import PlannedBuild
 from headgate.catalog.recovery import Recovered
 from headgate.client.builds import asked_body, send_discovery, start_build
+from headgate.client.contents import remote_contents
 from headgate.client.datasets import RemoteDatasetHandle, RemoteTransactionHandle, RemoteUnitHandle
 from headgate.client.http import HttpClient, events, path_of, segment
 from headgate.client.rows import RemoteRows
 from headgate.errors import Invalid, Unavailable
+from headgate.files.objects import Objects
 from headgate.model.access import Grant, Role, authorize, check_patterns
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import Receipt
 from headgate.model.graph import Graph
 from headgate.model.ids import BuildId, UnitId
 from headgate.model.names import check_branch_name, parse_dataset_name, parse_member
@@ -136,6 +138,10 @@ class RemoteStore(RemoteWorking, Store):
                 url=self.settings.server_url,
             )
         raise AttributeError(name)
+
+    @property
+    def file_contents(self) -> Objects:
+        return remote_contents(self.http)
 
     @property
     def rows(self) -> RemoteRows:
@@ -266,9 +272,9 @@ class RemoteStore(RemoteWorking, Store):
         method = "PUT" if protected else "DELETE"
         self.http.request(method, f"/protected/{path_of(check_branch_name(branch))}")
 
-    def delete_everywhere(self, branch: str, *, operation: OperationKey | None = None) -> Receipt:
+    def delete_everywhere(self, branch: str, *, idempotency_key: str | None = None) -> Receipt:
         params = {"name": check_branch_name(branch)}
-        reply = self.http.publish("DELETE", "/branches", operation, params=params)
+        reply = self.http.publish("DELETE", "/branches", idempotency_key, params=params)
         return to_receipt(reply.document, replayed=reply.replayed)
 
     def cancel_build(self, id: str) -> Json:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from headgate import errors
 from headgate.catalog import branches as branch_verbs
@@ -26,7 +26,7 @@ from headgate.files.edits import (
     root_of,
     write_uploaded,
 )
-from headgate.files.transfer import LocalFile, Progress, upload
+from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
 from headgate.iceberg.table_catalog import (
     Idempotency,
@@ -35,7 +35,7 @@ from headgate.iceberg.table_catalog import (
     operation_key,
     register,
 )
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import OperationKey, Receipt, request_hash
 from headgate.model.contexts import BranchContext, UnitContext, parse_context
 from headgate.model.ids import mint_content, mint_version
 from headgate.model.names import (
@@ -62,8 +62,6 @@ from headgate.store.transactions import (
     StoreParts,
     TransactionHandle,
     UnitHandle,
-    load_opened,
-    view_files,
 )
 from headgate.tables.creation import is_metadata_file, newest_metadata
 from headgate.tables.inspect import columns_of, find_row_count, partitioning_of, read_rows
@@ -173,7 +171,7 @@ def register_table(
     location: str,
     *,
     branch: str,
-    idempotency: Idempotency | None = None,
+    key: str | None = None,
 ) -> None:
     """Register the Iceberg table at an address on a branch.
 
@@ -182,6 +180,9 @@ def register_table(
     options = store.settings.environ
     principal = Principal(actor=store.settings.actor, may_write_protected=store.may_write_protected)
     context = BranchContext(chain=(check_branch_name(branch),))
+    request = {"dataset": str(name), "metadata-location": location}
+    hashed = request_hash("dataset-register", request)
+    idempotency = Idempotency(key=key, request_hash=hashed) if key else None
     try:
         do_once(
             store.database,
@@ -235,22 +236,26 @@ class DatasetHandle:
         kind: str = "table",
         *,
         branch: str | None = None,
-        operation: OperationKey | None = None,
+        idempotency_key: str | None = None,
     ) -> Self:
         """Create the dataset with an empty root branch, and return this handle.
 
         :param kind: `table` or `files`.
         :param branch: name of the root branch; the primary branch by default.
-        :param operation: idempotency key; a repeated call with the same key changes nothing.
+        :param idempotency_key: a repeated call with the same key changes nothing.
         """
+        root = branch or self.store.settings.builds.branch
+        chosen = parse_member(DatasetKind, kind, what="kind of dataset")
+        request = {"dataset": str(self.name), "kind": chosen}
+        operation = self.store.operation(idempotency_key, "dataset-create", root, request)
         do_once(
             self.store.database,
             operation,
             lambda: dataset_verbs.create_dataset(
                 self.store.database,
                 self.name,
-                kind=parse_member(DatasetKind, kind, what="kind of dataset"),
-                branch=branch or self.store.settings.builds.branch,
+                kind=chosen,
+                branch=root,
                 actor=self.store.settings.actor,
                 operation=operation,
             ),
@@ -275,16 +280,14 @@ class DatasetHandle:
         """
         return show_dataset(self.store, self.name, context=context, rows=rows)
 
-    def register(
-        self, location: str, *, branch: str, idempotency: Idempotency | None = None
-    ) -> None:
+    def register(self, location: str, *, branch: str, idempotency_key: str | None = None) -> None:
         """Register an existing Iceberg table as this dataset, without a copy of its data.
 
         :param location: address of the table's metadata file, or of the directory that holds its
             metadata files.
         :param branch: branch that shows the table.
         """
-        register_table(self.store, self.name, location, branch=branch, idempotency=idempotency)
+        register_table(self.store, self.name, location, branch=branch, key=idempotency_key)
 
     def tag(self, name: str, *, at: str) -> Tag:
         """Tag a COMMITTED transaction of this dataset, so that cleanup keeps its version.
@@ -306,7 +309,7 @@ class DatasetHandle:
         No branch changes until `edit` puts the entries.
         """
         check_is_files(self.load())
-        return upload(self.store.trees.objects, files, progress)
+        return upload(self.store.file_contents, files, progress)
 
     def shown(
         self, *, branch: str | None = None, txn: str | None = None, at: str | None = None
@@ -326,7 +329,7 @@ class DatasetHandle:
         if branch is not None or at is not None:
             raise errors.Invalid("a transaction says it all: leave out the branch and the moment.")
         # A read opens no transaction, but every use renews the lease.
-        load_opened(self.store, txn).renew()
+        self.store.opened(txn).renew()
         shown = self.store.database.read(lambda c: find_shown(c, UnitContext(id=txn), found))
         return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
 
@@ -344,7 +347,7 @@ class DatasetHandle:
             return target
         if txn is None or branch is not None:
             raise errors.Invalid("say where: name either a branch or a transaction.")
-        opened = load_opened(self.store, txn)
+        opened = self.store.opened(txn)
         if isinstance(opened, UnitHandle):
             return opened.dataset(str(self.name))
         if opened.transaction.dataset != self.name:
@@ -383,14 +386,15 @@ class BranchHandle:
         parent: str | None = None,
         *,
         at: str | None = None,
-        operation: OperationKey | None = None,
+        idempotency_key: str | None = None,
     ) -> Self:
         """Create the branch, and return this handle.
 
         :param parent: branch to fork from. None creates an empty root branch.
         :param at: id of a transaction of the parent to fork at; its view by default.
-        :param operation: idempotency key; a repeated call with the same key changes nothing.
+        :param idempotency_key: a repeated call with the same key changes nothing.
         """
+        operation = self._operation(idempotency_key, "branch-create", parent=parent, at=at)
         do_once(
             self.store.database,
             operation,
@@ -407,11 +411,12 @@ class BranchHandle:
         )
         return self
 
-    def delete(self, *, operation: OperationKey | None = None) -> Receipt:
+    def delete(self, *, idempotency_key: str | None = None) -> Receipt:
         """Delete the branch, and return the receipt of the publication.
 
         Only the pointer is deleted. Child branches get the parent of the deleted branch.
         """
+        operation = self._operation(idempotency_key, "branch-delete")
         return do_once(
             self.store.database,
             operation,
@@ -424,14 +429,14 @@ class BranchHandle:
             ),
         )
 
-    def reset(self, to: str, *, operation: OperationKey | None = None) -> Receipt:
+    def reset(self, to: str, *, idempotency_key: str | None = None) -> Receipt:
         """Move the branch to another transaction, and return the receipt of the publication.
 
         :param to: id of a COMMITTED transaction in the history of the branch, or of one that an
             earlier reset removed from it.
-        :param operation: idempotency key; a repeated call with the same key returns the first
-            receipt.
+        :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
+        operation = self._operation(idempotency_key, "branch-reset", to=to)
         return do_once(
             self.store.database,
             operation,
@@ -512,7 +517,7 @@ class BranchHandle:
         source: Path | str,
         path: str = "",
         *,
-        operation: OperationKey | None = None,
+        idempotency_key: str | None = None,
         progress: Progress | None = None,
     ) -> Receipt:
         """Upload a local file or directory, and publish it in a transaction of its own.
@@ -520,22 +525,23 @@ class BranchHandle:
         :param source: local file or directory.
         :param path: path of the file in the dataset, or directory that receives the content of a
             local directory. Empty: the root of the dataset.
-        :param operation: idempotency key; a repeated call with the same key returns the first
-            receipt.
+        :param idempotency_key: a repeated call with the same key returns the first receipt.
         :param progress: called as files are uploaded.
         """
         check_is_files(self.dataset.load())
         return write_uploaded(
-            lambda: self.store.trees.upload(Path(source), path, progress=progress),
-            lambda edit: self.edit(edit, operation=operation),
+            lambda: upload(self.store.file_contents, scan(Path(source), path), progress),
+            lambda edit: self.edit(edit, idempotency_key=idempotency_key),
         )
 
-    def remove(self, *paths: str, operation: OperationKey | None = None) -> Receipt:
+    def remove(self, *paths: str, idempotency_key: str | None = None) -> Receipt:
         """Remove files, or everything below a directory, in a transaction of its own."""
-        return self.edit(FileEdit(remove=paths), operation=operation)
+        return self.edit(FileEdit(remove=paths), idempotency_key=idempotency_key)
 
-    def edit(self, edit: FileEdit, *, operation: OperationKey | None = None) -> Receipt:
+    def edit(self, edit: FileEdit, *, idempotency_key: str | None = None) -> Receipt:
         """Put entries whose contents are already stored, and remove paths, in one publication."""
+        kind = "files-put" if edit.put else "files-rm"
+        operation = self._operation(idempotency_key, kind, **edit.to_json())
         return do_once(
             self.store.database,
             operation,
@@ -556,8 +562,7 @@ class BranchHandle:
 
         :param at: id of a COMMITTED transaction to read in place of the view of the branch.
         """
-        check_is_files(self.dataset.load())
-        return list(view_files(self.store, self.view(at=at), prefix))
+        return self.dataset.shown(branch=self.name, at=at).entries(prefix)
 
     def read(self, path: str, *, at: str | None = None) -> bytes:
         """Return the content of one file, or raise `FileNotInView`.
@@ -579,6 +584,10 @@ class BranchHandle:
         return self._checked(
             branch, self.store.database.read(lambda c: records.load_transaction(c, id))
         )
+
+    def _operation(self, key: str | None, kind: str, **request: Any) -> OperationKey | None:
+        named = {"dataset": str(self.dataset.name), **request}
+        return self.store.operation(key, kind, self.name, named)
 
     def _checked(self, branch: Branch, shown: Transaction) -> Transaction:
         """Return the transaction; raise unless it is COMMITTED, kept and of this dataset."""

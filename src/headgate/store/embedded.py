@@ -40,7 +40,7 @@ from headgate.files.tree_store import FileTrees
 from headgate.lakefs.endpoint import HeadReader, connect
 from headgate.lineage.events import Lineage
 from headgate.model.access import Role, check_patterns
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import Receipt
 from headgate.model.graph import Graph
 from headgate.model.graph_render import GraphFormat, render_json
 from headgate.model.ids import BuildId
@@ -179,15 +179,16 @@ class Changing(Working):
         """
         protect_branch(self.database, branch, actor=self.settings.actor, protected=protected)
 
-    def delete_everywhere(self, branch: str, *, operation: OperationKey | None = None) -> Receipt:
+    def delete_everywhere(self, branch: str, *, idempotency_key: str | None = None) -> Receipt:
         """Delete the branch of this name on every dataset that has it, in one publication.
 
         Raises `NotFound` if no dataset has the branch.
 
-        :param operation: idempotency key; a repeated call with the same key returns the first
-            receipt.
+        :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
         check_branch_name(branch)
+        request = {"dataset": None}
+        operation = self.operation(idempotency_key, "branch-delete", branch, request)
 
         def act() -> Receipt:
             found = [b for b in self.database.read(list_branches) if b.name == branch]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from headgate.attempts import CommitOptions, Contents, commit_transactions
 from headgate.catalog import records
@@ -19,10 +19,11 @@ from headgate.catalog.transactions import abort_transactions, renew_transactions
 from headgate.catalog.units import abort_unit, close_empty_unit, open_in_unit, open_unit, renew_unit
 from headgate.errors import FileNotInView, HeadgateError, Invalid, VersionExpired
 from headgate.files.edits import FileEdit, check_is_files, root_of, stage_edit, write_uploaded
-from headgate.files.transfer import Progress
+from headgate.files.objects import Objects
+from headgate.files.transfer import Progress, scan, upload
 from headgate.files.tree import Entry, Mode
 from headgate.files.tree_store import FileTrees
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import OperationKey, Receipt, operation_key
 from headgate.model.ids import UnitId
 from headgate.model.names import (
     DatasetName,
@@ -59,6 +60,17 @@ class StoreParts(Protocol):
         """True where the actor is an admin, who may write protected branches."""
         ...
 
+    @property
+    def file_contents(self) -> Objects:
+        """Contents of files, by digest."""
+        ...
+
+    def opened(self, id: str) -> TransactionHandle | UnitHandle: ...
+
+    def operation(
+        self, key: str | None, kind: str, branch: str, request: Mapping[str, Any]
+    ) -> OperationKey | None: ...
+
 
 class Verbs(ABC):
     """Base of the classes that `Store` is composed of; `Store` supplies the parts."""
@@ -81,6 +93,19 @@ class Verbs(ABC):
 
     @abstractmethod
     def spark(self, context: str) -> SparkSession: ...
+
+    @property
+    def file_contents(self) -> Objects:
+        """Contents of files, by digest."""
+        return self.trees.objects
+
+    def operation(
+        self, key: str | None, kind: str, branch: str, request: Mapping[str, Any]
+    ) -> OperationKey | None:
+        """Return the operation of an idempotency key; a repeat must be the same request."""
+        return operation_key(
+            key, actor=self.settings.actor, kind=kind, branch=branch, request=request
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +169,8 @@ def store_bytes(store: StoreParts, path: str, content: bytes) -> Entry:
     """Store the content of one file, and return its entry."""
     check_file_path(path)
     check_is_bytes(path, content)
-    return Entry(path=path, mode=Mode.FILE, size=len(content), digest=store.trees.store(content))
+    digest = store.file_contents.put(content)
+    return Entry(path=path, mode=Mode.FILE, size=len(content), digest=digest)
 
 
 def _check_alive(transaction: Transaction) -> None:
@@ -161,7 +187,7 @@ class EndsWithItsBlock(ABC):
     _given_up = False
 
     @abstractmethod
-    def commit(self, *, operation: OperationKey | None = None) -> Receipt: ...
+    def commit(self, *, idempotency_key: str | None = None) -> Receipt: ...
 
     def abort(self) -> Sequence[str]:
         """Abort the OPEN transactions of the handle, and return their ids.
@@ -251,7 +277,7 @@ class TransactionHandle(EndsWithItsBlock):
         :param progress: called as files are uploaded.
         """
         write_uploaded(
-            lambda: self.store.trees.upload(Path(source), path, progress=progress), self.edit
+            lambda: upload(self.store.file_contents, scan(Path(source), path), progress), self.edit
         )
 
     def write(self, path: str, content: bytes) -> None:
@@ -283,14 +309,15 @@ class TransactionHandle(EndsWithItsBlock):
         """Renew the lease. Every use of the handle renews it as well."""
         renew_transactions(self.store.database, [self.transaction.id])
 
-    def commit(self, *, operation: OperationKey | None = None) -> Receipt:
+    def commit(self, *, idempotency_key: str | None = None) -> Receipt:
         """Publish the transaction, and return the receipt of its publication.
 
         Raises `Invalid` for a transaction of a unit: commit the unit instead.
 
-        :param operation: idempotency key; a repeated call with the same key returns the first
-            receipt.
+        :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
+        request = {"transaction": self.id}
+        operation = self.store.operation(idempotency_key, "txn-commit", self.branch, request)
         return do_once(self.store.database, operation, lambda: self._commit(operation))
 
     def _abort(self) -> Sequence[str]:
@@ -397,14 +424,15 @@ class UnitHandle(EndsWithItsBlock):
         """Renew the lease of the unit and of its transactions. Every use does so as well."""
         renew_unit(self.store.database, self.id)
 
-    def commit(self, *, operation: OperationKey | None = None) -> Receipt:
+    def commit(self, *, idempotency_key: str | None = None) -> Receipt:
         """Publish all transactions of the unit in one publication, and return its receipt.
 
         A unit without transactions closes without a publication.
 
-        :param operation: idempotency key; a repeated call with the same key returns the first
-            receipt.
+        :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
+        request = {"transaction": self.id}
+        operation = self.store.operation(idempotency_key, "txn-commit", self.branch, request)
         return do_once(self.store.database, operation, lambda: self._commit(operation))
 
     def _commit(self, operation: OperationKey | None) -> Receipt:

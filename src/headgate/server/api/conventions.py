@@ -26,8 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate import errors
 from headgate.model.access import Grant, authorize, require, rule_of
-from headgate.model.changes import OperationKey, Receipt, operation_key
-from headgate.model.names import LABEL_LIMIT, check_label
+from headgate.model.changes import Receipt
+from headgate.model.names import check_label
 from headgate.model.nouns import PublicationKind
 from headgate.server.api.models import Problem
 from headgate.server.authorization import Authority
@@ -296,8 +296,6 @@ CallerDependency = Annotated[Caller, Depends(identify)]
 
 # Common parameters: pages and idempotency keys
 
-_OPERATION_PARTS = 3
-
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
 Cursor = Annotated[
     str | None,
@@ -307,27 +305,7 @@ Cursor = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Keyed:
-    """Idempotency key of a request, if it has one."""
-
-    key: str | None
-    # Kind, branch and request hash, if the client computed them itself.
-    settled: tuple[str, str, str] | None
-
-    def operation(
-        self, *, actor: str, kind: str, branch: str, request: Mapping[str, Any]
-    ) -> OperationKey | None:
-        """Return the identity of a request across repeats; the principal is always the token's."""
-        if self.key is None or self.settled is None:
-            return operation_key(self.key, actor=actor, kind=kind, branch=branch, request=request)
-        kind, branch, hashed = self.settled
-        return OperationKey(
-            principal=actor, kind=kind, branch=branch, key=self.key, request_hash=hashed
-        )
-
-
-def _keyed(
+def _checked_key(
     key: Annotated[
         str | None,
         Header(
@@ -335,27 +313,11 @@ def _keyed(
             description="A repeated request with this key is done once; kept for 30 days.",
         ),
     ] = None,
-    settled: Annotated[
-        str | None,
-        Header(
-            alias="Headgate-Operation",
-            description="`kind branch hash` of the request, for clients that settle it themselves.",
-        ),
-    ] = None,
-) -> Keyed:
-    if key is not None:
-        check_label(key, what="an idempotency key")
-    if settled is None:
-        return Keyed(key=key, settled=None)
-    parts = settled.split(" ")
-    if len(parts) != _OPERATION_PARTS or not all(0 < len(p) <= LABEL_LIMIT for p in parts):
-        raise errors.Invalid(
-            "Headgate-Operation is not `kind branch hash`.", given=settled[:LABEL_LIMIT]
-        )
-    return Keyed(key=key, settled=(parts[0], parts[1], parts[2]))
+) -> str | None:
+    return check_label(key, what="an idempotency key") if key is not None else None
 
 
-KeyDependency = Annotated[Keyed, Depends(_keyed)]
+IdempotencyKey = Annotated[str | None, Depends(_checked_key)]
 
 
 # Limits and security headers

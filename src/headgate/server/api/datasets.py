@@ -7,8 +7,6 @@ from typing import Annotated
 from fastapi import Query, Request
 
 from headgate.errors import NotFound
-from headgate.iceberg.table_catalog import Idempotency
-from headgate.model.changes import request_hash
 from headgate.model.ids import instant_text
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import Branch, PublicationKind, Tag
@@ -48,19 +46,13 @@ def list_datasets(
     "/datasets", **api.documented("create_dataset", models.DatasetModel, status=201)
 )
 def create_dataset(
-    caller: api.CallerDependency, body: models.NewDataset, keyed: api.KeyDependency
+    caller: api.CallerDependency, body: models.NewDataset, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Create a dataset with an empty root branch."""
     branch = body.branch or caller.served.settings.builds.branch
     with caller.acting(branch) as store:
         dataset = store.dataset(body.dataset)
-        operation = keyed.operation(
-            actor=store.settings.actor,
-            kind="dataset-create",
-            branch=branch,
-            request={"dataset": str(dataset.name), "kind": body.kind},
-        )
-        dataset.create(kind=body.kind, branch=branch, operation=operation)
+        dataset.create(kind=body.kind, branch=branch, idempotency_key=key)
         return api.JsonReply(dataset_wire(dataset.load(), dataset.branches()), status_code=201)
 
 
@@ -79,16 +71,13 @@ def register_dataset(
     caller: api.CallerDependency,
     dataset: str,
     body: models.TableToRegister,
-    keyed: api.KeyDependency,
+    key: api.IdempotencyKey,
 ) -> api.JsonReply:
     """Register an Iceberg table that the server can reach as a dataset, without copying it."""
     branch = body.branch or caller.served.settings.builds.branch
     with caller.acting(branch) as store:
         named = store.dataset(dataset)
-        request = {"dataset": str(named.name), "metadata-location": body.metadata_location}
-        hashed = request_hash("dataset-register", request)
-        idempotency = Idempotency(key=keyed.key, request_hash=hashed) if keyed.key else None
-        named.register(body.metadata_location, branch=branch, idempotency=idempotency)
+        named.register(body.metadata_location, branch=branch, idempotency_key=key)
         return api.JsonReply(dataset_wire(named.load(), named.branches()), status_code=201)
 
 
@@ -131,18 +120,12 @@ def list_branches(
 
 @branch_routes.post("/branches", **api.documented("create_branch", models.BranchModel, status=201))
 def create_branch(
-    caller: api.CallerDependency, body: models.NewBranch, keyed: api.KeyDependency
+    caller: api.CallerDependency, body: models.NewBranch, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Create a child at its parent's view or at a transaction of its history, or an empty root."""
     with caller.acting(body.name) as store:
         branch = store.dataset(body.dataset).branch(body.name)
-        operation = keyed.operation(
-            actor=store.settings.actor,
-            kind="branch-create",
-            branch=body.name,
-            request={"dataset": str(branch.dataset.name), "parent": body.parent, "at": body.at},
-        )
-        branch.create(parent=body.parent, at=body.at, operation=operation)
+        branch.create(parent=body.parent, at=body.at, idempotency_key=key)
         return api.JsonReply(BRANCH.wire(branch.load()), status_code=201)
 
 
@@ -152,31 +135,22 @@ def create_branch(
 def delete_branch_everywhere(
     caller: api.CallerDependency,
     name: Annotated[str, Query(max_length=200)],
-    keyed: api.KeyDependency,
+    key: api.IdempotencyKey,
 ) -> api.JsonReply:
     """Delete a branch of every dataset that has it, in one publication."""
     with caller.acting(name) as store:
-        operation = keyed.operation(
-            actor=store.settings.actor, kind="branch-delete", branch=name, request={"dataset": None}
-        )
-        receipt = store.delete_everywhere(name, operation=operation)
+        receipt = store.delete_everywhere(name, idempotency_key=key)
         return api.published(store, receipt, kind=PublicationKind.DELETE)
 
 
 @branch_routes.post("/branches/reset", **api.documented("reset_branch", models.PublicationModel))
 def reset_branch(
-    caller: api.CallerDependency, body: models.Reset, keyed: api.KeyDependency
+    caller: api.CallerDependency, body: models.Reset, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Move a branch to a transaction of its history, or back to one removed by a reset."""
     with caller.acting(body.branch) as store:
         branch = store.dataset(body.dataset).branch(body.branch)
-        operation = keyed.operation(
-            actor=store.settings.actor,
-            kind="branch-reset",
-            branch=body.branch,
-            request={"dataset": str(branch.dataset.name), "to": body.to},
-        )
-        receipt = branch.reset(to=body.to, operation=operation)
+        receipt = branch.reset(to=body.to, idempotency_key=key)
         return api.published(store, receipt, kind=PublicationKind.RESET)
 
 
@@ -201,18 +175,12 @@ def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.Js
     **api.documented("delete_branch", models.PublicationModel),
 )
 def delete_branch(
-    caller: api.CallerDependency, dataset: str, name: str, keyed: api.KeyDependency
+    caller: api.CallerDependency, dataset: str, name: str, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Delete only the pointer of a branch; its children go to its parent, transactions stay."""
     with caller.acting(name) as store:
         branch = store.dataset(dataset).branch(name)
-        operation = keyed.operation(
-            actor=store.settings.actor,
-            kind="branch-delete",
-            branch=name,
-            request={"dataset": str(branch.dataset.name)},
-        )
-        return api.published(store, branch.delete(operation=operation), kind=PublicationKind.DELETE)
+        return api.published(store, branch.delete(idempotency_key=key), kind=PublicationKind.DELETE)
 
 
 @branch_routes.get("/protected", **api.documented("list_protected", list[str], paged=True))
@@ -363,18 +331,12 @@ def renew_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     **api.documented("commit_transaction", models.TransactionModel | models.UnitModel),
 )
 def commit_transaction(
-    caller: api.CallerDependency, id: str, keyed: api.KeyDependency
+    caller: api.CallerDependency, id: str, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Commit a transaction or a whole unit in one publication, and return its number."""
     with caller.acting(caller.looking().opened(id).branch) as store:
         opened = store.opened(id)
-        operation = keyed.operation(
-            actor=store.settings.actor,
-            kind="txn-commit",
-            branch=opened.branch,
-            request={"transaction": opened.id},
-        )
-        receipt = opened.commit(operation=operation)
+        receipt = opened.commit(idempotency_key=key)
         # Fields of the operation, not of the transaction: the client needs the whole receipt.
         outcome = {
             "publication": receipt.publication,

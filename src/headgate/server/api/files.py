@@ -30,7 +30,6 @@ from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
 from headgate.server.api import conventions as api
 from headgate.server.api import models
-from headgate.store.datasets import BranchHandle
 from headgate.store.documents import TRANSACTION, entry_wire
 from headgate.store.embedded import Store
 from headgate.store.transactions import TransactionHandle
@@ -140,7 +139,7 @@ async def put_file(
     request: Request,
     dataset: str,
     path: str,
-    keyed: api.KeyDependency,
+    key: api.IdempotencyKey,
     branch: BranchQuery = None,
     txn: TxnQuery = None,
     executable: bool = False,
@@ -155,7 +154,7 @@ async def put_file(
 
         def write() -> api.JsonReply:
             caller.served.trees.objects.put_file(body.digest, body.path)
-            return _write(caller, dataset, branch, txn, FileEdit(put=[entry]), "files-put", keyed)
+            return _write(caller, dataset, branch, txn, FileEdit(put=[entry]), key)
 
         try:
             return await run_in_threadpool(write)
@@ -168,13 +167,13 @@ def delete_file(
     caller: api.CallerDependency,
     dataset: str,
     path: str,
-    keyed: api.KeyDependency,
+    key: api.IdempotencyKey,
     branch: BranchQuery = None,
     txn: TxnQuery = None,
 ) -> api.JsonReply:
     """Remove a file, or everything below a directory."""
     edit = FileEdit(remove=[check_file_path(path)])
-    return _write(caller, dataset, branch, txn, edit, "files-rm", keyed)
+    return _write(caller, dataset, branch, txn, edit, key)
 
 
 @file_routes.post("/files/{dataset}", **api.documented("edit_files", _WRITTEN))
@@ -182,7 +181,7 @@ def edit_files(
     caller: api.CallerDependency,
     dataset: str,
     body: models.Edit,
-    keyed: api.KeyDependency,
+    key: api.IdempotencyKey,
 ) -> api.JsonReply:
     """Put and remove many files, from contents that are stored already, in one publication."""
     store = caller.looking()
@@ -190,8 +189,7 @@ def edit_files(
     edit = FileEdit(put=put, remove=[check_file_path(path) for path in body.remove])
     if not (edit.put or edit.remove):
         raise Invalid("an edit puts or removes at least one file.")
-    kind = "files-put" if edit.put else "files-rm"
-    return _write(caller, dataset, body.branch, body.txn, edit, kind, keyed)
+    return _write(caller, dataset, body.branch, body.txn, edit, key)
 
 
 def _write(
@@ -200,30 +198,17 @@ def _write(
     branch: str | None,
     txn: str | None,
     edit: FileEdit,
-    kind: str,
-    keyed: api.Keyed,
+    key: str | None,
 ) -> api.JsonReply:
     with caller.acting(_branch(caller, branch, txn)) as store:
         target = store.dataset(dataset).writing(branch=branch, txn=txn)
         if isinstance(target, TransactionHandle):
-            if keyed.key is not None and txn is not None and keyed.settled is None:
+            if key is not None:
                 raise Invalid("nothing is published inside a transaction: give the key to commit.")
             target.edit(edit)
             return api.JsonReply(TRANSACTION.wire(target.transaction))
-        return _publish(store, target, edit, kind, keyed)
-
-
-def _publish(
-    store: Store, target: BranchHandle, edit: FileEdit, kind: str, keyed: api.Keyed
-) -> api.JsonReply:
-    operation = keyed.operation(
-        actor=store.settings.actor,
-        kind=kind,
-        branch=target.name,
-        request={"dataset": str(target.dataset.name), **edit.to_json()},
-    )
-    receipt = target.edit(edit, operation=operation)
-    return api.published(store, receipt, kind=PublicationKind.COMMIT)
+        receipt = target.edit(edit, idempotency_key=key)
+        return api.published(store, receipt, kind=PublicationKind.COMMIT)
 
 
 def _check(caller: api.Caller, dataset: str, branch: str | None, txn: str | None) -> None:

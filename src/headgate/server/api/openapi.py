@@ -45,7 +45,6 @@ _PARAMETERS: Mapping[tuple[str, str], tuple[str, Any]] = {
     ("query", "limit"): ("How many at most.", 50),
     ("query", "cursor"): ("Where to go on.", "100"),
     ("header", "Idempotency-Key"): ("A repeated request is done once.", "nightly-2026-11-15"),
-    ("header", "Headgate-Operation"): ("Kind, branch and hash.", f"files-put master {_DIGEST}"),
 }
 # Parameters that have another meaning in one operation.
 _OF_OPERATIONS: Mapping[tuple[str, str], tuple[str, Any]] = {

@@ -136,7 +136,7 @@ row_routes = api.router("rows")
 
 
 @row_routes.post("/mutate", **api.documented("mutate", OutcomeModel))
-def mutate(caller: api.CallerDependency, body: Mutation, keyed: api.KeyDependency) -> api.JsonReply:
+def mutate(caller: api.CallerDependency, body: Mutation, key: api.IdempotencyKey) -> api.JsonReply:
     """Run a script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements as one publication."""
     with caller.acting(_written(body.branch)) as store:
         outcome = store.mutate(
@@ -144,13 +144,13 @@ def mutate(caller: api.CallerDependency, body: Mutation, keyed: api.KeyDependenc
             body.sql,
             if_head=body.if_head,
             timeout_seconds=body.timeout_seconds,
-            idempotency_key=keyed.key,
+            idempotency_key=key,
         )
         return _reply(outcome)
 
 
 @row_routes.post("/load", **api.documented("load", OutcomeModel))
-def load(caller: api.CallerDependency, body: Load, keyed: api.KeyDependency) -> api.JsonReply:
+def load(caller: api.CallerDependency, body: Load, key: api.IdempotencyKey) -> api.JsonReply:
     """Load rows into tables, by dataset: append, merge by key, or overwrite all rows."""
     with caller.acting(_written(body.branch)) as store:
         outcome = store.load(
@@ -163,13 +163,13 @@ def load(caller: api.CallerDependency, body: Load, keyed: api.KeyDependency) -> 
             mode=body.mode,
             if_head=body.if_head,
             timeout_seconds=body.timeout_seconds,
-            idempotency_key=keyed.key,
+            idempotency_key=key,
         )
         return _reply(outcome)
 
 
 @row_routes.post("/merge", **api.documented("merge", OutcomeModel))
-def merge(caller: api.CallerDependency, body: Merge, keyed: api.KeyDependency) -> api.JsonReply:
+def merge(caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey) -> api.JsonReply:
     """Merge the changes of a branch since the merge base into another; list all conflicts."""
     with caller.acting(body.into) as store:
         outcome = store.merge(
@@ -178,7 +178,7 @@ def merge(caller: api.CallerDependency, body: Merge, keyed: api.KeyDependency) -
             datasets=body.datasets,
             dry_run=body.dry_run,
             timeout_seconds=body.timeout_seconds,
-            idempotency_key=keyed.key,
+            idempotency_key=key,
         )
         return _reply(outcome)
 
@@ -193,19 +193,19 @@ def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
 
 @row_routes.post("/schema/apply", **api.documented("apply_schema", SchemaModel))
 def apply_schema(
-    caller: api.CallerDependency, body: Schema, keyed: api.KeyDependency
+    caller: api.CallerDependency, body: Schema, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Change the tables of a branch to match a schema file; existing rows must fit."""
     with caller.acting(_written(body.branch)) as store:
         applied = store.rows.apply_schema_text(
-            body.text, file=body.file, branch=body.branch, idempotency_key=keyed.key
+            body.text, file=body.file, branch=body.branch, idempotency_key=key
         )
         return api.JsonReply(applied.to_json())
 
 
 @row_routes.post("/optimize", **api.documented("optimize", OptimizedModel))
 def optimize(
-    caller: api.CallerDependency, body: Optimize, keyed: api.KeyDependency
+    caller: api.CallerDependency, body: Optimize, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Compact the small files of a table; its rows and content id stay."""
     with caller.acting(body.branch) as store:
@@ -213,7 +213,7 @@ def optimize(
             body.dataset,
             branch=body.branch,
             keep_snapshots=body.keep_snapshots,
-            idempotency_key=keyed.key,
+            idempotency_key=key,
         )
         return api.JsonReply(done.to_json())
 
