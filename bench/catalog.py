@@ -21,7 +21,7 @@ from headgate.catalog.records import (
 )
 from headgate.catalog.resolve import find_shown
 from headgate.catalog.transactions import Opener, Opening, open_transactions
-from headgate.model.changes import AddTransaction, CommitTransaction, PublishRequest
+from headgate.model.changes import AddTransaction, Caller, CommitTransaction, PublishRequest
 from headgate.model.contexts import BranchContext
 from headgate.model.ids import ContentId, mint, mint_version
 from headgate.model.names import DatasetName
@@ -54,19 +54,23 @@ def _floor(place: Place) -> Timed:
 def _create(place: Place) -> Timed:
     dataset = _deep(place)
     name = mint("branch")
-    return lambda: create_branch(place.database, dataset, name, parent=ROOT, actor=ACTOR)
+    return lambda: create_branch(
+        place.database, dataset, name, parent=ROOT, caller=Caller(actor=ACTOR)
+    )
 
 
 @_on_both("open and commit a transaction")
 def _open_and_commit(place: Place) -> Timed:
     [branch] = _branches(place, 1)
     opening = Opening(branch=branch.id, type=TransactionType.UPDATE)
-    opener = Opener(actor=ACTOR, lease_seconds=900)
+    opener = Opener(caller=Caller(actor=ACTOR), lease_seconds=900)
 
     def work() -> None:
         [opened] = open_transactions(place.database, [opening], opener)
         change = CommitTransaction(transaction=opened.id, version=opened.version)
-        request = PublishRequest(actor=ACTOR, kind=PublicationKind.COMMIT, changes=(change,))
+        request = PublishRequest(
+            caller=Caller(actor=ACTOR), kind=PublicationKind.COMMIT, changes=(change,)
+        )
         publish(place.database, request)
 
     return work
@@ -111,7 +115,9 @@ def _is_in_history(place: Place) -> Timed:
 def _publication(place: Place, count: int) -> Timed:
     """A new version of each of so many datasets, the deep one first."""
     changes = tuple(_addition(place, branch) for branch in _branches(place, count))
-    request = PublishRequest(actor=ACTOR, kind=PublicationKind.COMMIT, changes=changes)
+    request = PublishRequest(
+        caller=Caller(actor=ACTOR), kind=PublicationKind.COMMIT, changes=changes
+    )
     return lambda: publish(place.database, request)
 
 

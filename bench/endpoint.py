@@ -22,7 +22,7 @@ from headgate.catalog.datasets import create_dataset
 from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.publish import publish
 from headgate.catalog.records import load_branch
-from headgate.model.changes import AddTransaction, PublishRequest
+from headgate.model.changes import AddTransaction, Caller, PublishRequest
 from headgate.model.contexts import encode_prefix, parse_context
 from headgate.model.ids import mint_content, mint_version
 from headgate.model.names import DatasetName
@@ -161,7 +161,7 @@ def _branch(crowd: Crowd) -> Timed:
 
     def work() -> None:
         for dataset in crowd.datasets:
-            create_branch(crowd.database, dataset, name, parent=ROOT, actor=ACTOR)
+            create_branch(crowd.database, dataset, name, parent=ROOT, caller=Caller(actor=ACTOR))
 
     return work
 
@@ -178,7 +178,9 @@ def _store() -> Iterator[tuple[Database, TableVersions]]:
 def _table(database: Database, tables: TableVersions, name: str, *, snapshots: int) -> Dataset:
     """A table with one transaction on its root, and as many snapshots in its metadata."""
     full = DatasetName(namespace=(NAMESPACE,), name=name)
-    dataset = create_dataset(database, full, kind=DatasetKind.TABLE, branch=ROOT, actor=ACTOR)
+    dataset = create_dataset(
+        database, full, kind=DatasetKind.TABLE, branch=ROOT, caller=Caller(actor=ACTOR)
+    )
     metadata = _metadata(tables.table_location(dataset.id), snapshots)
     location = tables.write(dataset.id, metadata).location
     branch = database.read(lambda c: load_branch(c, dataset, ROOT))
@@ -190,7 +192,9 @@ def _table(database: Database, tables: TableVersions, name: str, *, snapshots: i
         type=TransactionType.SNAPSHOT,
         version=Version(id=mint_version(), location=location, content_id=mint_content()),
     )
-    request = PublishRequest(actor=ACTOR, kind=PublicationKind.COMMIT, changes=(change,))
+    request = PublishRequest(
+        caller=Caller(actor=ACTOR), kind=PublicationKind.COMMIT, changes=(change,)
+    )
     publish(database, request)
     return dataset
 

@@ -19,6 +19,7 @@ from headgate.files.edits import FileEdit, publish_edit
 from headgate.files.objects import Digest
 from headgate.files.tree import Entry, Mode
 from headgate.files.tree_store import FileTrees
+from headgate.model.changes import Caller
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Dataset, DatasetKind
 from headgate.storage.local import LocalStore
@@ -51,12 +52,14 @@ def _folders(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Folder]]:
 def _folder(database: Database, trees: FileTrees, files: int, tell: Tell) -> Folder:
     start = time.monotonic()
     name = DatasetName(namespace=(NAMESPACE,), name=f"tree-{files}")
-    dataset = create_dataset(database, name, kind=DatasetKind.FILES, branch=ROOT, actor=ACTOR)
+    dataset = create_dataset(
+        database, name, kind=DatasetKind.FILES, branch=ROOT, caller=Caller(actor=ACTOR)
+    )
     # One content for all: what is measured later is the tree, and its entries do not tell.
     content = b"content"
     digest = trees.store(content)
     first = [_entry(at, content, digest) for at in range(files)]
-    publish_edit(database, trees, dataset, ROOT, FileEdit(put=first), actor=ACTOR)
+    publish_edit(database, trees, dataset, ROOT, FileEdit(put=first), caller=Caller(actor=ACTOR))
     tell(f"files: a tree of {files:,} files in {time.monotonic() - start:.1f} s")
     return Folder(database=database, trees=trees, dataset=dataset, files=files)
 
@@ -80,6 +83,8 @@ def _change(folder: Folder) -> Timed:
         store = folder.trees.store
         put = [_entry(at, content, store(content)) for at, content in contents.items()]
         edit = FileEdit(put=put)
-        publish_edit(folder.database, folder.trees, folder.dataset, ROOT, edit, actor=ACTOR)
+        publish_edit(
+            folder.database, folder.trees, folder.dataset, ROOT, edit, caller=Caller(actor=ACTOR)
+        )
 
     return work

@@ -13,7 +13,7 @@ from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.publish import publish
 from headgate.catalog.records import branches_named, find_datasets
-from headgate.model.changes import AddTransaction, Provenance, PublishRequest
+from headgate.model.changes import AddTransaction, Caller, Provenance, PublishRequest
 from headgate.model.freshness import Fingerprint, fingerprint
 from headgate.model.ids import ContentId, mint_version
 from headgate.model.jobspecs import Declaration, InputSpec, JobSpec, OutputSpec, Source
@@ -102,7 +102,9 @@ def create_datasets(store: Store, pipeline: Pipeline, *, branch: str) -> None:
 
     def work(connection: Connection) -> None:
         for name in pipeline.names:
-            create_dataset_in(connection, name, kind=_TABLE, branch=branch, actor=ACTOR)
+            create_dataset_in(
+                connection, name, kind=_TABLE, branch=branch, caller=Caller(actor=ACTOR)
+            )
 
     store.database.write(work)
 
@@ -125,7 +127,7 @@ def fill_views(store: Store, pipeline: Pipeline, branch: str, *, logic: str) -> 
     changes = tuple(_addition(on, made_from[on.dataset], logic) for on in found)
     publish(
         store.database,
-        PublishRequest(actor=ACTOR, kind=PublicationKind.COMMIT, changes=changes),
+        PublishRequest(caller=Caller(actor=ACTOR), kind=PublicationKind.COMMIT, changes=changes),
     )
 
 

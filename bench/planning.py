@@ -23,6 +23,7 @@ from bench.pipelines import (
     publish_specs,
 )
 from headgate.catalog.branches import create_branch
+from headgate.model.changes import Caller
 from headgate.model.freshness import Decided
 from headgate.store.embedded import Store
 
@@ -56,7 +57,9 @@ def _grown(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Grown]]:
             fill_views(store, pipeline, MASTER, logic="1")
         for name in small.names:
             dataset = store.dataset(str(name)).load()
-            create_branch(store.database, dataset, _FEATURE, parent=MASTER, actor=ACTOR)
+            create_branch(
+                store.database, dataset, _FEATURE, parent=MASTER, caller=Caller(actor=ACTOR)
+            )
         tell(f"builds: {large.count:,} datasets in {time.monotonic() - began:.1f} s")
         yield {f"{large.count:,} datasets": Grown(store=store, large=large, small=small)}
 

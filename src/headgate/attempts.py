@@ -17,6 +17,7 @@ from headgate.files.edits import root_of, tree_version
 from headgate.files.tree import EMPTY, infer_type
 from headgate.files.tree_store import FileTrees
 from headgate.model.changes import (
+    Caller,
     CommitTransaction,
     OperationKey,
     Provenance,
@@ -54,10 +55,8 @@ class Contents:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitOptions:
-    actor: str
-    attempt: AttemptRef | None = None
+    caller: Caller
     operation: OperationKey | None = None
-    may_write_protected: bool = False
     provenance: Mapping[TransactionId, Provenance] | None = None
     # Views that validation read without writing them.
     reads: tuple[ReadView, ...] = ()
@@ -80,13 +79,11 @@ def commit_transactions(
     return publish(
         database,
         PublishRequest(
-            actor=options.actor,
+            caller=options.caller,
             kind=PublicationKind.COMMIT,
             changes=(*together_with, *checked_commits(database, contents, ids, options)),
             reads=options.reads,
-            attempt=options.attempt,
             operation=options.operation,
-            may_write_protected=options.may_write_protected,
         ),
     )
 
@@ -95,13 +92,13 @@ def checked_commits(
     database: Database, contents: Contents, ids: Sequence[TransactionId], options: CommitOptions
 ) -> list[CommitTransaction]:
     """Return the commits, each with its working version and a type that its content allows."""
-    found, bases, kinds = database.read(lambda c: _gather(c, ids, options.attempt))
+    found, bases, kinds = database.read(lambda c: _gather(c, ids, options.caller.attempt))
     changes = []
     for id in ids:
         transaction = found[id]
         base = bases.get(transaction.parent) if transaction.parent else None
         before = base.version if base else None
-        settled = _complete(database, transaction, kinds[transaction.id], options.attempt)
+        settled = _complete(database, transaction, kinds[transaction.id], options.caller.attempt)
         named = transaction.unit is None and id not in options.inferred
         type = _checked_type(contents, settled, before, kinds[transaction.id], named=named)
         known = (options.provenance or {}).get(id)

@@ -9,6 +9,7 @@ import pytest
 from headgate.catalog.branches import delete_branches
 from headgate.catalog.log import list_events, list_publications
 from headgate.errors import OpenTransactionAlreadyExists, TransactionNotOpen
+from headgate.model.changes import Caller
 from headgate.model.nouns import Publication, TransactionState
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
@@ -108,7 +109,9 @@ def test_f12_both_branches_deleted_in_one_publication_abort_it_once(
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         _, _, opened, _ = _shared(store)
-        delete_branches(store.database, list(branches_by_name(store).values()), actor="ana")
+        delete_branches(
+            store.database, list(branches_by_name(store).values()), caller=Caller(actor="ana")
+        )
         assert load(store, opened.id).state is TransactionState.ABORTED
         assert branches_by_name(store) == {}
         assert_store_sound(store)

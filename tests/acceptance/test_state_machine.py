@@ -27,7 +27,7 @@ from headgate.catalog.datasets import create_tag
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.files.edits import FileEdit, root_of, stage_edit, tree_version
 from headgate.files.tree import EMPTY
-from headgate.model.changes import AddTransaction, ReadView
+from headgate.model.changes import AddTransaction, Caller, ReadView
 from headgate.model.ids import BranchId, Epoch, TransactionId
 from headgate.model.nouns import AttemptRef, PublicationKind, TransactionType
 from headgate.store.transactions import TransactionHandle, UnitHandle, store_bytes
@@ -176,7 +176,7 @@ class CatalogMachine(DoubledMachine):
                 self.store.database,
                 self.store.contents,
                 [TransactionId(txn.id)],
-                CommitOptions(actor="ana", attempt=_ref(by)),
+                CommitOptions(caller=Caller(actor="ana", attempt=_ref(by))),
             )
 
         self.both(lambda: self.model.commit(txn, by=by), real)
@@ -334,7 +334,7 @@ class CatalogMachine(DoubledMachine):
     @rule(data=st.data(), type=TYPES)
     def open_as_attempt(self, data: st.DataObject, type: str) -> None:
         branch, owner = self.branch(data), data.draw(st.sampled_from(self.refs), label="owner")
-        opener = Opener(actor="worker", lease_seconds=900, attempt=_ref(owner))
+        opener = Opener(caller=Caller(actor="worker", attempt=_ref(owner)), lease_seconds=900)
         real_branch = self.handle(branch.dataset, branch.name).load().id
         opening = Opening(branch=real_branch, type=TransactionType(type))
         done = self.both(

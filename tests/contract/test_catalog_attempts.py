@@ -23,6 +23,7 @@ from headgate.errors import (
     TransactionNotOpen,
 )
 from headgate.files.edits import FileEdit, root_of, stage_edit
+from headgate.model.changes import Caller
 from headgate.model.ids import BranchId
 from headgate.model.nouns import (
     AttemptRef,
@@ -48,7 +49,7 @@ def _dispatch(store: Store, key: str = KEY, *, carry: bool = False) -> AttemptRe
 
 
 def _open(store: Store, branch: BranchId, ref: AttemptRef, type: str = "UPDATE") -> Transaction:
-    opener = Opener(actor="worker", lease_seconds=60, attempt=ref)
+    opener = Opener(caller=Caller(actor="worker", attempt=ref), lease_seconds=60)
     opening = Opening(branch=branch, type=TransactionType(type))
     [opened] = open_transactions(store.database, [opening], opener)
     return opened
@@ -60,7 +61,7 @@ def _stage(store: Store, opened: Transaction, ref: AttemptRef | None, text: str)
 
 
 def _commit(store: Store, opened: Transaction, ref: AttemptRef | None) -> None:
-    options = CommitOptions(actor="worker", attempt=ref)
+    options = CommitOptions(caller=Caller(actor="worker", attempt=ref))
     commit_transactions(store.database, store.contents, [opened.id], options)
 
 
@@ -94,7 +95,9 @@ def test_newer_epoch_refuses_every_act_of_the_older(catalog_url: str, tmp_path: 
         acts: list[Callable[[], object]] = [
             lambda: _stage(store, opened, old, "late"),
             lambda: _commit(store, opened, old),
-            lambda: abort_transactions(store.database, [opened.id], actor="w", attempt=old),
+            lambda: abort_transactions(
+                store.database, [opened.id], caller=Caller(actor="w", attempt=old)
+            ),
             lambda: _open(store, free.load().id, old),
             lambda: knock(store, addition(free, "late"), attempt=old),
             lambda: heartbeat(store.database, old),
@@ -122,7 +125,7 @@ def test_transaction_of_an_attempt_refuses_whoever_is_not_it(
             with pytest.raises(AttemptSuperseded):
                 _commit(store, opened, stranger)
         with pytest.raises(AttemptSuperseded):
-            abort_transactions(store.database, [opened.id], actor="w", attempt=other)
+            abort_transactions(store.database, [opened.id], caller=Caller(actor="w", attempt=other))
         _commit(store, opened, mine)
         assert content(master) == {"made": "mine"}
 
@@ -182,7 +185,7 @@ def test_attempt_that_has_ended_may_do_nothing_more(
         end_attempt(store.database, ref, AttemptState.SUPERSEDED)
         _dispatch(store)
         with pytest.raises(TransactionNotOpen):
-            abort_transactions(store.database, [opened.id], actor="w")
+            abort_transactions(store.database, [opened.id], caller=Caller(actor="w"))
 
 
 def test_attempt_below_another_ends_with_it(catalog_url: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from headgate.errors import (
     TransactionNotCommitted,
     ViewConflict,
 )
+from headgate.model.changes import Caller
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound, assert_store_sound
@@ -114,7 +115,7 @@ def test_related_branches_deleted_together_leave_no_parent_that_is_gone(
         for name, parent in (("a", "master"), ("b", "a"), ("c", "b")):
             master.dataset.branch(name).create(parent=parent)
         known = branches_by_name(store)
-        delete_branches(store.database, [known[name] for name in order], actor="ana")
+        delete_branches(store.database, [known[name] for name in order], caller=Caller(actor="ana"))
         assert _parents(store) == {"master": None, "c": "master"}
         assert_store_sound(store)
 
@@ -131,7 +132,7 @@ def test_branch_made_again_under_its_name_is_not_the_old_one(
         assert (old.name, old.view) == (new.name, new.view)
         assert old.id != new.id
         with pytest.raises(ViewConflict):
-            delete_branches(store.database, [old], actor="ana")
+            delete_branches(store.database, [old], caller=Caller(actor="ana"))
         assert feature.load() == new
 
 

@@ -19,6 +19,7 @@ from headgate.catalog.attempts import (
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
 from headgate.files.edits import FileEdit, stage_edit
+from headgate.model.changes import Caller
 from headgate.model.nouns import (
     AttemptRef,
     AttemptState,
@@ -51,7 +52,7 @@ class World:
         return stage_edit(store.database, store.trees, now, edit, attempt=self.job)
 
     def commit(self, attempt: AttemptRef) -> None:
-        options = CommitOptions(actor="ana", attempt=attempt)
+        options = CommitOptions(caller=Caller(actor="ana", attempt=attempt))
         commit_transactions(self.store.database, self.store.contents, [self.opened.id], options)
 
     def state(self, ref: AttemptRef) -> AttemptState | None:
@@ -68,7 +69,7 @@ def _world(store: Store) -> World:
     build = _dispatch(store, "build")
     job = _dispatch(store, "build/0", build)
     opening = Opening(branch=branch.load().id, type=TransactionType.SNAPSHOT)
-    opener = Opener(actor="ana", lease_seconds=60, attempt=job)
+    opener = Opener(caller=Caller(actor="ana", attempt=job), lease_seconds=60)
     [opened] = open_transactions(store.database, [opening], opener)
     world = World(store=store, branch=branch, build=build, job=job, opened=opened)
     world.stage("mine")

@@ -19,7 +19,7 @@ from headgate.errors import (
     NotFound,
     OpenTransactionAlreadyExists,
 )
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import Caller, OperationKey, Receipt
 from headgate.model.nouns import Attempt
 from tests.support.door import addition, knock
 from tests.support.oracle import assert_rows_sound, assert_store_sound
@@ -149,7 +149,9 @@ def test_related_branches_deleted_at_once_leave_a_sound_ancestry(
             known = branches_by_name(store)
             outcomes = _at_once(
                 *[
-                    partial(delete_branches, store.database, [known[name]], actor="x")
+                    partial(
+                        delete_branches, store.database, [known[name]], caller=Caller(actor="x")
+                    )
                     for name in ("a", "b", "c")
                 ]
             )
@@ -170,7 +172,7 @@ def test_publishers_and_a_deleter_at_once_leave_nothing_half_done(
             # Looked at before the race, as the publishers did: all four expect the same view.
             seen = feature.load()
             outcomes = _at_once(
-                partial(delete_branches, store.database, [seen], actor="bo"),
+                partial(delete_branches, store.database, [seen], caller=Caller(actor="bo")),
                 *[partial(knock, store, change) for change in changes],
             )
             assert len(_errors(outcomes)) == 3

@@ -30,6 +30,7 @@ from headgate.errors import (
 )
 from headgate.files.edits import tree_version
 from headgate.files.tree import EMPTY
+from headgate.model.changes import Caller
 from headgate.model.ids import BranchId, TransactionId
 from headgate.model.nouns import TransactionState, TransactionType
 from tests.support.door import commit_of, knock
@@ -46,7 +47,7 @@ from tests.support.stores import (
 
 
 def _opener(actor: str = "bo", lease_seconds: int = 900) -> Opener:
-    return Opener(actor=actor, lease_seconds=lease_seconds)
+    return Opener(caller=Caller(actor=actor), lease_seconds=lease_seconds)
 
 
 def _opening(branch: BranchId) -> Opening:
@@ -197,9 +198,11 @@ def test_aborting_what_is_not_open_is_refused(catalog_url: str, tmp_path: Path) 
     with new_store(catalog_url, tmp_path) as store:
         view = put(files_branch(store), a="1")
         with pytest.raises(TransactionNotOpen):
-            abort_transactions(store.database, [view], actor="ana")
+            abort_transactions(store.database, [view], caller=Caller(actor="ana"))
         with pytest.raises(TransactionNotFound):
-            abort_transactions(store.database, [TransactionId("t-unknown")], actor="ana")
+            abort_transactions(
+                store.database, [TransactionId("t-unknown")], caller=Caller(actor="ana")
+            )
 
 
 def test_commit_of_another_working_version_than_was_checked_is_refused(
@@ -286,12 +289,14 @@ def test_commit_of_several_is_one_publication_or_none(catalog_url: str, tmp_path
         ids = [TransactionId(one.id), TransactionId(two.id)]
         two.abort()
         with pytest.raises(TransactionNotOpen):
-            commit_transactions(store.database, store.contents, ids, CommitOptions(actor="ana"))
+            commit_transactions(
+                store.database, store.contents, ids, CommitOptions(caller=Caller(actor="ana"))
+            )
         assert (content(first), first.load().head) == ({}, one.id)
         again = second.transaction()
         ids[1] = TransactionId(again.id)
         receipt = commit_transactions(
-            store.database, store.contents, ids, CommitOptions(actor="ana")
+            store.database, store.contents, ids, CommitOptions(caller=Caller(actor="ana"))
         )
         assert set(receipt.transactions.values()) == set(ids)
         assert_store_sound(store)

@@ -14,6 +14,7 @@ from headgate.errors import (
     OpenTransactionAlreadyExists,
     TransactionNotOpen,
 )
+from headgate.model.changes import Caller
 from headgate.model.ids import TransactionId
 from headgate.model.nouns import TransactionState
 from tests.support.oracle import assert_store_sound
@@ -174,7 +175,7 @@ def test_transaction_of_a_unit_does_not_end_alone(catalog_url: str, tmp_path: Pa
         for end in (one.commit, one.abort):
             with pytest.raises(Invalid):
                 end()
-        abort_transactions(store.database, [TransactionId(one.id)], actor="admin")
+        abort_transactions(store.database, [TransactionId(one.id)], caller=Caller(actor="admin"))
         assert load(store, two.id).state is TransactionState.ABORTED
 
 

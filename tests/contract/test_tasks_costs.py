@@ -15,6 +15,7 @@ from headgate.files.edits import FileEdit, publish_edit
 from headgate.files.private_copy import LARGE_BYTES
 from headgate.files.transfer import hash_file
 from headgate.files.tree import Entry, Mode
+from headgate.model.changes import Caller
 from headgate.model.names import parse_dataset_name
 from headgate.store.embedded import Store
 from headgate.tasks.messages import Status
@@ -59,7 +60,14 @@ def _publish_tree(store: Store, count: int) -> str:
         Entry(path=f"many/{number:05}", mode=Mode.FILE, size=4, digest=digest)
         for number in range(count)
     ]
-    publish_edit(store.database, store.trees, dataset, "master", FileEdit(put=put), actor="ana")
+    publish_edit(
+        store.database,
+        store.trees,
+        dataset,
+        "master",
+        FileEdit(put=put),
+        caller=Caller(actor="ana"),
+    )
     return str(view_of(store))
 
 

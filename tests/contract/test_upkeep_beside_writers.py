@@ -19,6 +19,7 @@ from headgate.catalog.garbage_collection import (
 from headgate.catalog.retention import Keeping, find_keeping
 from headgate.errors import CatalogUnavailable, ContentSwept, VersionExpired
 from headgate.files.edits import FileEdit, publish_edit
+from headgate.model.changes import Caller
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Instant, TransactionId
 from headgate.store.datasets import BranchHandle
@@ -106,7 +107,9 @@ def test_object_stored_anew_after_its_sweep_is_left_to_its_writer(
     entry = store_bytes(store, "a", ORPHAN.encode())
     assert tidy(store).deleted == 0
     edit = FileEdit(put=[entry])
-    publish_edit(store.database, store.trees, load_dataset(store), "master", edit, actor="ana")
+    publish_edit(
+        store.database, store.trees, load_dataset(store), "master", edit, caller=Caller(actor="ana")
+    )
     assert content(branch) == {"a": ORPHAN}
 
 
@@ -122,7 +125,7 @@ def test_content_swept_between_upload_and_publication_is_refused(
             load_dataset(store),
             "master",
             FileEdit(put=[entry]),
-            actor="ana",
+            caller=Caller(actor="ana"),
         )
     assert branch.load().view is None
 

@@ -15,6 +15,7 @@ from headgate.catalog.log import list_events
 from headgate.catalog.resolve import find_shown
 from headgate.catalog.schema import condemned_objects, operations, versions
 from headgate.errors import ObjectNotFound, VersionExpired
+from headgate.model.changes import Caller
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
 from headgate.store.datasets import BranchHandle
@@ -165,8 +166,12 @@ def test_condemned_transaction_answers_expired_everywhere(
         lambda: branch.files(at=first),
         lambda: TransactionHandle.load(store, first).files(),
         lambda: store.database.read(lambda c: find_shown(c, moment, dataset)),
-        lambda: reset_branch(store.database, dataset, "master", to=first, actor="ana"),
-        lambda: create_branch(store.database, dataset, "x", parent="master", at=first, actor="a"),
+        lambda: reset_branch(
+            store.database, dataset, "master", to=first, caller=Caller(actor="ana")
+        ),
+        lambda: create_branch(
+            store.database, dataset, "x", parent="master", at=first, caller=Caller(actor="a")
+        ),
         lambda: create_tag(store.database, dataset, "v1", at=first, actor="ana"),
         lambda: knock(store, addition(branch, "b", version=version)),
     )

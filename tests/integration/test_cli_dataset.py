@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import headgate
 from headgate.catalog.publish import publish
-from headgate.model.changes import AddTransaction, PublishRequest
+from headgate.model.changes import AddTransaction, Caller, PublishRequest
 from headgate.model.ids import mint_content, mint_version
 from headgate.model.nouns import PublicationKind, TransactionType, Version
 from tests.support.cli import Cli, new_store_cli, put
@@ -44,7 +44,9 @@ def publish_table(name: str, rows: int) -> None:
             type=TransactionType.SNAPSHOT,
             version=version,
         )
-        request = PublishRequest(actor="ana", kind=PublicationKind.COMMIT, changes=(change,))
+        request = PublishRequest(
+            caller=Caller(actor="ana"), kind=PublicationKind.COMMIT, changes=(change,)
+        )
         publish(hg.database, request)
 
 

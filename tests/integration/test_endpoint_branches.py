@@ -6,7 +6,8 @@ import pytest
 
 from headgate.catalog.branches import protect_branch
 from headgate.errors import ViewConflict
-from headgate.iceberg.table_catalog import Principal, TableChange
+from headgate.iceberg.table_catalog import TableChange
+from headgate.model.changes import Caller
 from headgate.model.contexts import parse_context
 from headgate.model.ids import mint_content
 from headgate.model.names import parse_dataset_name
@@ -100,7 +101,7 @@ def test_change_prepared_on_what_the_chain_no_longer_shows_is_a_conflict(
     )
     before = served.publications
     with pytest.raises(ViewConflict):
-        served.catalog.commit(Principal(actor="ana"), chain, [change], None)
+        served.catalog.commit(Caller(actor="ana"), chain, [change], None)
     assert served.publications == before
 
 
@@ -172,7 +173,7 @@ def test_admin_writes_on_a_protected_branch(master: RestClient, served: Served) 
     protect_branch(served.store.database, "master", actor="admin")
     table = served.catalog.resolve(context, name)
     assert table is not None
-    admin = Principal(actor="admin", may_write_protected=True)
+    admin = Caller(actor="admin", may_write_protected=True)
     served.catalog.drop(admin, context, table, None)
     assert served.catalog.resolve(context, name) is None
 

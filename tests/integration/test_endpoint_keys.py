@@ -8,7 +8,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from headgate.iceberg.table_catalog import Idempotency, Principal, TableChange
+from headgate.iceberg.table_catalog import Idempotency, TableChange
+from headgate.model.changes import Caller
 from headgate.model.contexts import parse_context
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import TransactionType
@@ -81,7 +82,7 @@ def test_catalog_itself_answers_a_key_on_record_as_it_did_then(
     client: RestClient, served: Served
 ) -> None:
     create(client)
-    context, ana = parse_context("master"), Principal(actor="ana")
+    context, ana = parse_context("master"), Caller(actor="ana")
     base = served.catalog.resolve(context, parse_dataset_name("db.t"))
     assert base is not None
     key = Idempotency(key=str(uuid4()), request_hash="h")

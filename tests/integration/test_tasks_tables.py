@@ -13,6 +13,7 @@ import pytest
 
 from headgate.catalog.log import list_publications
 from headgate.catalog.transactions import abort_transactions
+from headgate.model.changes import Caller
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import AttemptState
 from headgate.spark import workplace
@@ -183,7 +184,7 @@ def test_output_that_was_taken_away_meanwhile_publishes_nothing(shop: Shop) -> N
     def take_away() -> None:
         head = totals.load().head
         assert head is not None
-        abort_transactions(shop.store.database, [head], actor="bo")
+        abort_transactions(shop.store.database, [head], caller=Caller(actor="bo"))
 
     with calling_at(Failpoint.TASK_BODY_DONE, take_away):
         done = shop.run(count, given)

@@ -10,7 +10,7 @@ from headgate.attempts import CommitOptions, commit_transactions
 from headgate.catalog.attempts import dispatch_attempt, equip_attempt
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.iceberg.service import job_id
-from headgate.model.changes import Receipt
+from headgate.model.changes import Caller, Receipt
 from headgate.model.ids import TransactionId
 from headgate.model.nouns import AttemptRef, TransactionType
 from headgate.store.embedded import Store
@@ -33,7 +33,7 @@ class JobOnMaster:
 
     def commit(self) -> Receipt:
         """Publish the outputs."""
-        options = CommitOptions(actor="builder", attempt=self.ref)
+        options = CommitOptions(caller=Caller(actor="builder", attempt=self.ref))
         ids = list(self.outputs.values())
         return commit_transactions(self.store.database, self.store.contents, ids, options)
 
@@ -54,7 +54,7 @@ def dispatch_job(
             )
             for name in outputs
         ],
-        Opener(actor="builder", lease_seconds=_LEASE_SECONDS, attempt=attempt),
+        Opener(caller=Caller(actor="builder", attempt=attempt), lease_seconds=_LEASE_SECONDS),
     )
     token = secrets.token_urlsafe(16)
     views = {name: store.dataset(name).branch("master").load().view for name in inputs}

@@ -9,23 +9,27 @@ from headgate.files.edits import root_of, tree_version
 from headgate.files.tree import EMPTY
 from headgate.model.changes import (
     AddTransaction,
+    Caller,
     Change,
     CommitTransaction,
     PublishRequest,
     ReadView,
     Receipt,
 )
-from headgate.model.nouns import PublicationKind, Transaction, TransactionType
+from headgate.model.nouns import AttemptRef, PublicationKind, Transaction, TransactionType
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
 from headgate.store.transactions import store_bytes
 from tests.support.stores import load
 
 
-def knock(store: Store, *changes: Change, **more: Any) -> Receipt:
-    """Publish these changes; `more` are fields of the request."""
-    fields: dict[str, Any] = {"actor": "ana", "kind": PublicationKind.COMMIT, **more}
-    return publish(store.database, PublishRequest(changes=changes, **fields))
+def knock(
+    store: Store, *changes: Change, attempt: AttemptRef | None = None, **more: Any
+) -> Receipt:
+    """Publish these changes in the name of an attempt; `more` are fields of the request."""
+    caller = Caller(actor="ana", attempt=attempt)
+    fields: dict[str, Any] = {"kind": PublicationKind.COMMIT, **more}
+    return publish(store.database, PublishRequest(caller=caller, changes=changes, **fields))
 
 
 def commit_of(transaction: Transaction) -> CommitTransaction:

@@ -13,8 +13,9 @@ from headgate.catalog.log import list_publications
 from headgate.catalog.tokens import create_token
 from headgate.iceberg.app import IcebergApp, LoopbackEndpoint
 from headgate.iceberg.service import Action, EmbeddedTokens, Service
-from headgate.iceberg.table_catalog import Principal, TableCatalog
+from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.access import Role
+from headgate.model.changes import Caller
 from headgate.model.contexts import Context
 from headgate.model.nouns import Transaction
 from headgate.server.authorization import ServedTokens
@@ -86,7 +87,7 @@ class Served:
         )
         return token
 
-    def _authorize(self, token: str | None, context: Context, action: Action) -> Principal:
+    def _authorize(self, token: str | None, context: Context, action: Action) -> Caller:
         """Authenticate as an embedded store; a reader's token as a server would."""
         is_reader = token is not None and token == self.__dict__.get("reader")
         decide = ServedTokens(self.store.database) if is_reader else self.tokens

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, RowMapping, Table, select
 from headgate.catalog import schema
 from headgate.catalog.records import list_datasets
 from headgate.files.edits import FileEdit, publish_edit
+from headgate.model.changes import Caller
 from headgate.model.nouns import Dataset, DatasetKind
 from headgate.store.embedded import Store
 from headgate.store.transactions import store_bytes
@@ -74,8 +75,7 @@ def assert_writable(store: Store) -> None:
             dataset,
             name,
             FileEdit(put=[entry]),
-            actor="oracle",
-            may_write_protected=True,
+            caller=Caller(actor="oracle", may_write_protected=True),
         )
         shown = store.dataset(str(dataset.name)).branch(name)
         assert receipt.transactions == {branch["id"]: shown.load().view}

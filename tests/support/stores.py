@@ -60,7 +60,7 @@ def publish_files(branch: BranchHandle, **files: str) -> Receipt:
         branch.dataset.load(),
         branch.name,
         FileEdit(put=entries),
-        actor=store.settings.actor,
+        caller=store.caller,
     )
 
 

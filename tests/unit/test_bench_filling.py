@@ -13,6 +13,7 @@ from bench.places import store_trees
 from headgate.catalog.branches import create_branch
 from headgate.catalog.log import list_history
 from headgate.catalog.records import load_branch, load_transaction
+from headgate.model.changes import Caller
 from headgate.model.ids import Instant
 from headgate.store.embedded import Store
 from headgate.upkeep.doctor import examine
@@ -47,7 +48,9 @@ def test_filled_store_goes_on_through_the_door(catalog_url: str, tmp_path: Path)
     with new_store(catalog_url, tmp_path) as store:
         filled = _fill(store, 120)
         deep = store.dataset(f"{NAMESPACE}.{DEEP}").load()
-        create_branch(store.database, deep, "new", parent=ROOT, at=filled.old, actor="ana")
+        create_branch(
+            store.database, deep, "new", parent=ROOT, at=filled.old, caller=Caller(actor="ana")
+        )
         for branch in store.dataset(str(deep.name)).branches():
             put(store.dataset(str(deep.name)).branch(branch.name), after="filling")
         assert_rows_sound(store)

@@ -144,10 +144,12 @@ def _commit(
         ledger.parts.contents,
         list(made),
         CommitOptions(
-            actor=ledger.actor,
-            attempt=work.attempt,
-            may_write_protected=work.decision.job.spec.source.clean
-            and ledger.opened.reported_by is None,
+            caller=replace(
+                ledger.opened.caller,
+                attempt=work.attempt,
+                may_write_protected=work.decision.job.spec.source.clean
+                and ledger.opened.reported_by is None,
+            ),
             provenance=made,
             inferred=inferred,
         ),

@@ -35,12 +35,9 @@ _RECORD_SECONDS = 1.0
 class Ledger:
     """Safe to use from the threads of all jobs."""
 
-    def __init__(
-        self, parts: Parts, opened: OpenedBuild, actor: str, directory: Path, watch: Watch
-    ) -> None:
+    def __init__(self, parts: Parts, opened: OpenedBuild, directory: Path, watch: Watch) -> None:
         self.parts = parts
         self.opened = opened
-        self.actor = actor
         self.directory = directory
         self.reports = planned_reports(opened.plan, opened.adopted)
         self.publications: list[PublicationNumber] = list(opened.publications)
@@ -103,7 +100,7 @@ class Ledger:
         ref = dispatch_attempt(
             self.parts.database,
             job_key(self.opened.id, position),
-            actor=self.actor,
+            actor=self.opened.caller.actor,
             lease_seconds=LEASE_SECONDS,
             parent=self.opened.attempt,
             carry_transactions=True,
@@ -153,7 +150,7 @@ class Ledger:
             self.parts.database,
             self.attempt(position),
             AttemptState.SUCCEEDED if good else AttemptState.FAILED,
-            actor=self.actor,
+            actor=self.opened.caller.actor,
         )
         self.set(position, state)
 
@@ -209,7 +206,7 @@ class Ledger:
             JobEvent(
                 type=type,
                 at=datetime.now(UTC),
-                actor=self.actor,
+                actor=self.opened.caller.actor,
                 build=opened.id,
                 branch=opened.plan.request.branch,
                 fallback=opened.plan.request.fallback,

@@ -23,6 +23,7 @@ from headgate.catalog.transactions import Opener, Opening, open_in, stage_in
 from headgate.errors import PlanChanged
 from headgate.model.changes import (
     AddTransaction,
+    Caller,
     CommitTransaction,
     CreateBranch,
     Provenance,
@@ -51,10 +52,9 @@ class OpeningRequest:
 
     id: BuildId
     plan: Plan
-    attempt: AttemptRef
-    actor: str
+    # Its attempt is that of the build.
+    caller: Caller
     atomic: bool
-    may_write_protected: bool
     # Of a client-run build: the actor whose claim it is that the published code ran.
     reported_by: str | None = None
 
@@ -65,6 +65,7 @@ class OpenedBuild:
 
     id: BuildId
     plan: Plan
+    caller: Caller
     attempt: AttemptRef
     # First attempt and output transactions of each stale job, by position.
     attempts: Mapping[int, AttemptRef]
@@ -75,7 +76,6 @@ class OpenedBuild:
     publications: tuple[PublicationNumber, ...]
     # Branches that it writes; those made for the build are dropped if nothing commits there.
     branches: tuple[BranchId, ...]
-    may_write_protected: bool
     reported_by: str | None
 
 
@@ -93,10 +93,13 @@ class _Opening:
         self._connection = connection
         self._request = request
         self._plan = request.plan
+        self._caller = request.caller
+        assert request.caller.attempt is not None, f"build {request.id} belongs to an attempt"
+        self._attempt = request.caller.attempt
         self._publications: list[PublicationNumber] = []
 
     def open(self) -> OpenedBuild:
-        lock_attempt(self._connection, self._request.attempt)
+        lock_attempt(self._connection, self._attempt)
         # A plan that writes nothing cannot conflict: everything was fresh when it was read.
         if self._plan.places:
             self._check_unchanged()
@@ -107,14 +110,14 @@ class _Opening:
         return OpenedBuild(
             id=self._request.id,
             plan=self._plan,
-            attempt=self._request.attempt,
+            caller=self._caller,
+            attempt=self._attempt,
             attempts=attempts,
             transactions=transactions,
             adopted=adopted,
             adoptions=adoptions,
             publications=tuple(self._publications),
             branches=tuple(place.branch for place in places.values() if place.branch),
-            may_write_protected=self._request.may_write_protected,
             reported_by=self._request.reported_by,
         )
 
@@ -140,7 +143,7 @@ class _Opening:
             dataset = place.dataset
             if dataset is None:
                 dataset = create_dataset_in(
-                    self._connection, name, kind=kinds[name], branch=None, actor=self._request.actor
+                    self._connection, name, kind=kinds[name], branch=None, caller=self._caller
                 ).id
             if place.branch is None:
                 step = self._new_branch(dataset, place)
@@ -182,7 +185,7 @@ class _Opening:
             # The original's type from the start: jobs of this build decide by it.
             opened = self._open(
                 [_opening(places[name], originals[id].type) for name, (_, id) in wanted.items()],
-                self._request.attempt,
+                self._attempt,
             )
             new = {transaction.dataset: transaction.id for transaction in opened}
             bases = {transaction.dataset: transaction.version for transaction in opened}
@@ -222,7 +225,7 @@ class _Opening:
             id,
             version,
             expected=base.id if base is not None else None,
-            attempt=self._request.attempt,
+            attempt=self._attempt,
         )
         return CommitTransaction(
             transaction=id, version=version, type=original.type, provenance=provenance
@@ -239,9 +242,9 @@ class _Opening:
             attempt = dispatch_in(
                 self._connection,
                 job_key(self._request.id, position),
-                actor=self._request.actor,
+                actor=self._caller.actor,
                 lease_seconds=LEASE_SECONDS,
-                parent=self._request.attempt,
+                parent=self._attempt,
             ).ref
             type = opening_type(decision)
             opened = self._open(
@@ -255,12 +258,7 @@ class _Opening:
         return open_in(
             self._connection,
             openings,
-            Opener(
-                actor=self._request.actor,
-                lease_seconds=LEASE_SECONDS,
-                attempt=attempt,
-                may_write_protected=self._request.may_write_protected,
-            ),
+            Opener(caller=replace(self._caller, attempt=attempt), lease_seconds=LEASE_SECONDS),
         )
 
     def _record(self, adopted: Mapping[DatasetName, TransactionId]) -> None:
@@ -270,8 +268,8 @@ class _Opening:
             self._connection,
             id=self._request.id,
             branch=request.branch,
-            actor=self._request.actor,
-            attempt=self._request.attempt,
+            actor=self._caller.actor,
+            attempt=self._attempt,
             # Enough to request the same build again.
             body={
                 "targets": list(request.targets),
@@ -290,13 +288,7 @@ class _Opening:
             return
         receipt = publish_in(
             self._connection,
-            PublishRequest(
-                actor=self._request.actor,
-                kind=kind,
-                changes=tuple(steps),
-                attempt=self._request.attempt,
-                may_write_protected=self._request.may_write_protected,
-            ),
+            PublishRequest(caller=self._caller, kind=kind, changes=tuple(steps)),
             mint_operation(),
         )
         if receipt.publication is not None:

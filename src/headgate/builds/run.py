@@ -27,6 +27,7 @@ from headgate.builds.spark_jobs import SparkJobs
 from headgate.catalog.attempts import check_newest, dispatch_attempt, give_up, heartbeat
 from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.builds import close_build, settle_builds
+from headgate.model.changes import Caller
 from headgate.model.ids import BuildId, mint_build
 from headgate.model.nouns import AttemptRef, AttemptState, BuildState, JobState
 
@@ -73,7 +74,7 @@ def run_build(
         if request.task_key is not None:
             settle_builds(parts.database, actor=request.actor, key=key)
         opened = _open(parts, request, id, attempt)
-        ledger = Ledger(parts, opened, request.actor, directory / id, watch)
+        ledger = Ledger(parts, opened, directory / id, watch)
     except BaseException:
         # An interrupt after the opening must release the outputs too.
         give_up(parts.database, attempt, AttemptState.FAILED, actor=request.actor)
@@ -90,11 +91,13 @@ def _open(parts: Parts, request: BuildRequest, id: BuildId, attempt: AttemptRef)
         opening = OpeningRequest(
             id=id,
             plan=plan,
-            attempt=attempt,
-            actor=request.actor,
+            caller=Caller(
+                actor=request.actor,
+                attempt=attempt,
+                may_write_protected=request.reported_by is None
+                and all(d.job.spec.source.clean for d in plan.decisions),
+            ),
             atomic=request.atomic,
-            may_write_protected=request.reported_by is None
-            and all(d.job.spec.source.clean for d in plan.decisions),
             reported_by=request.reported_by,
         )
         try:
@@ -152,9 +155,7 @@ class _Build:
         ids = list(ledger.staged)
         if ids or opened.adoptions:
             options = CommitOptions(
-                actor=ledger.actor,
-                attempt=opened.attempt,
-                may_write_protected=opened.may_write_protected,
+                caller=opened.caller,
                 provenance=ledger.staged,
                 inferred=ledger.inferred,
             )
@@ -179,11 +180,11 @@ class _Build:
         ledger, opened = self._ledger, self._ledger.opened
         if state is not BuildState.SUCCEEDED:
             ended = AttemptState.CANCELED if state is BuildState.CANCELED else AttemptState.FAILED
-            give_up(self._database, opened.attempt, ended, actor=ledger.actor)
+            give_up(self._database, opened.attempt, ended, actor=opened.caller.actor)
             if self._request.atomic:
                 ledger.emit_staged(JobEventType.ABORT)
             ledger.withdraw(atomic=self._request.atomic)
-        drop_unused_branches(self._database, opened.branches, actor=ledger.actor)
+        drop_unused_branches(self._database, opened.branches, actor=opened.caller.actor)
         close_build(self._database, opened.id, opened.attempt, state.value)
         if state is BuildState.SUCCEEDED:
             shutil.rmtree(ledger.directory, ignore_errors=True)

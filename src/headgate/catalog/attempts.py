@@ -18,6 +18,7 @@ from headgate.catalog.database import Database, now
 from headgate.catalog.schema import attempts, task_keys, transactions, working_objects
 from headgate.catalog.transactions import abort_in
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
+from headgate.model.changes import Caller
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Epoch, Instant, TransactionId
 from headgate.model.nouns import Attempt, AttemptRef, AttemptState, TransactionState
@@ -191,7 +192,7 @@ def _settle_older(
     if not older:
         return
     if not carry:
-        abort_in(connection, older, actor=actor, kind="superseded")
+        abort_in(connection, older, caller=Caller(actor=actor), kind="superseded")
         return
     records.lock_branches(connection, records.branches_with_head(connection, older))
     found = records.load_transactions(connection, older)
@@ -395,7 +396,7 @@ def give_up_in(
     # Another writer may have taken over or aborted transactions whose lease had expired.
     still = records.lock_transactions(connection, held).values()
     mine = [t.id for t in still if t.state is TransactionState.OPEN]
-    abort_in(connection, mine, actor=actor, kind=kind)
+    abort_in(connection, mine, caller=Caller(actor=actor), kind=kind)
     return True
 
 

@@ -26,6 +26,7 @@ from headgate.catalog.schema import (
 from headgate.catalog.transactions import record_event
 from headgate.model.ancestry import is_in_history
 from headgate.model.changes import (
+    Caller,
     CreateBranch,
     DeleteBranch,
     MoveBranch,
@@ -54,8 +55,7 @@ def create_branch(
     *,
     parent: str | None,
     at: str | None = None,
-    actor: str,
-    may_write_protected: bool = False,
+    caller: Caller,
     operation: OperationKey | None = None,
 ) -> Branch:
     """Create a root branch, or a child of `parent`.
@@ -67,10 +67,9 @@ def create_branch(
     def request(connection: Connection) -> PublishRequest:
         change = _creation(connection, dataset, name, parent=parent, at=at)
         return PublishRequest(
-            actor=actor,
+            caller=caller,
             kind=PublicationKind.CREATE,
             changes=(change,),
-            may_write_protected=may_write_protected,
             operation=operation,
         )
 
@@ -117,21 +116,19 @@ def delete_branches(
     database: Database,
     targets: Sequence[Branch],
     *,
-    actor: str,
-    may_write_protected: bool = False,
+    caller: Caller,
     operation: OperationKey | None = None,
 ) -> Receipt:
     """Delete the branches, all at once; their children move under the grandparent."""
     return publish(
         database,
         PublishRequest(
-            actor=actor,
+            caller=caller,
             kind=PublicationKind.DELETE,
             changes=tuple(
                 DeleteBranch(branch=b.id, expected_head=b.head, expected_view=b.view)
                 for b in targets
             ),
-            may_write_protected=may_write_protected,
             operation=operation,
         ),
     )
@@ -143,8 +140,7 @@ def reset_branch(
     name: str,
     *,
     to: str,
-    actor: str,
-    may_write_protected: bool = False,
+    caller: Caller,
     operation: OperationKey | None = None,
 ) -> Receipt:
     """Move a branch to a transaction of its history, or to one that a reset removed from it."""
@@ -168,10 +164,9 @@ def reset_branch(
     return publish(
         database,
         PublishRequest(
-            actor=actor,
+            caller=caller,
             kind=PublicationKind.RESET,
             changes=() if change.to == change.expected_view == change.expected_head else (change,),
-            may_write_protected=may_write_protected,
             operation=operation,
         ),
     )
@@ -291,7 +286,7 @@ def drop_unused_branches(
         if not unused:
             break
         try:
-            delete_branches(database, unused, actor=actor, may_write_protected=True)
+            delete_branches(database, unused, caller=Caller(actor=actor, may_write_protected=True))
             return unused
         except errors.Conflict:
             # Another writer began to use one of them: read again.

@@ -11,7 +11,7 @@ from headgate.catalog import records
 from headgate.catalog.database import Database, now
 from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import datasets, namespaces, tags
-from headgate.model.changes import CreateBranch, OperationKey, PublishRequest
+from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest
 from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
 from headgate.model.names import DatasetName, check_branch_name
 from headgate.model.nouns import (
@@ -29,7 +29,7 @@ def create_dataset(
     *,
     kind: DatasetKind,
     branch: str | None,
-    actor: str,
+    caller: Caller,
     owned: bool = True,
     operation: OperationKey | None = None,
 ) -> Dataset:
@@ -42,7 +42,7 @@ def create_dataset(
             name,
             kind=kind,
             branch=branch,
-            actor=actor,
+            caller=caller,
             owned=owned,
             operation=operation,
         )
@@ -55,7 +55,7 @@ def create_dataset_in(
     *,
     kind: DatasetKind,
     branch: str | None,
-    actor: str,
+    caller: Caller,
     owned: bool = True,
     id: DatasetId | None = None,
     operation: OperationKey | None = None,
@@ -79,7 +79,7 @@ def create_dataset_in(
         publish_in(
             connection,
             PublishRequest(
-                actor=actor, kind=PublicationKind.CREATE, changes=(root,), operation=operation
+                caller=caller, kind=PublicationKind.CREATE, changes=(root,), operation=operation
             ),
             mint_operation(),
         )

@@ -127,10 +127,11 @@ def _commit(picture: Picture, change: CommitTransaction) -> None:
         raise errors.TransactionNotFound(transaction=change.transaction)
     if transaction.state is not TransactionState.OPEN:
         raise errors.TransactionNotOpen(transaction=transaction.id, state=transaction.state)
-    if transaction.attempt is not None and transaction.attempt != picture.request.attempt:
+    attempt = picture.request.caller.attempt
+    if transaction.attempt is not None and transaction.attempt != attempt:
         raise errors.AttemptSuperseded(
             key=transaction.attempt.key,
-            epoch=picture.request.attempt.epoch if picture.request.attempt else 0,
+            epoch=attempt.epoch if attempt else 0,
             newest=transaction.attempt.epoch,
             state="not the owner",
         )
@@ -283,7 +284,7 @@ def _check_holder(picture: Picture, id: BranchId) -> None:
     holder = picture.transactions.get(branch.head)
     if holder is not None and (holder.lease_until or picture.now) < picture.now:
         refusal = already_open(holder, branch, picture.now)
-        raise errors.HolderExpired(refusal, wanted_by=picture.request.actor)
+        raise errors.HolderExpired(refusal, wanted_by=picture.request.caller.actor)
 
 
 def _past(picture: Picture, dataset: DatasetId, id: TransactionId) -> Transaction:

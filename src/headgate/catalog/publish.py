@@ -89,6 +89,7 @@ _COUNT = (
 
 
 def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list[dict[str, object]]:
+    caller = picture.request.caller
     return [
         {
             "id": t.id,
@@ -101,11 +102,11 @@ def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list
             "type": t.type,
             "state": TransactionState.COMMITTED,
             "version_id": t.version.id if t.version else None,
-            "actor": picture.request.actor,
+            "actor": caller.actor,
             "opened_at": at,
             "closed_at": at,
-            "attempt_key": picture.request.attempt.key if picture.request.attempt else None,
-            "attempt_epoch": picture.request.attempt.epoch if picture.request.attempt else None,
+            "attempt_key": caller.attempt.key if caller.attempt else None,
+            "attempt_epoch": caller.attempt.epoch if caller.attempt else None,
             "publication": number,
             "inputs_key": t.provenance.inputs_key,
             "build_key": t.provenance.build_key,
@@ -165,7 +166,7 @@ def write_publication(
         {
             "number": number,
             "at": at,
-            "actor": picture.request.actor,
+            "actor": picture.request.caller.actor,
             "kind": picture.request.kind,
             "operation_id": operation,
         },
@@ -336,8 +337,8 @@ def publish_in(connection: Connection, request: PublishRequest, operation: Opera
 
 
 def _lock(connection: Connection, request: PublishRequest) -> Picture:
-    if request.attempt is not None:
-        records.lock_attempt(connection, request.attempt)
+    if request.caller.attempt is not None:
+        records.lock_attempt(connection, request.caller.attempt)
     closing = [c.transaction for c in request.changes if isinstance(c, CommitTransaction)]
     units = records.lock_units(connection, closing) if closing else []
     shared = _shared_transactions(request)
@@ -433,7 +434,7 @@ def _check_names_free(connection: Connection, picture: Picture) -> None:
 
 
 def _check_protection(connection: Connection, picture: Picture) -> None:
-    if picture.request.may_write_protected:
+    if picture.request.caller.may_write_protected:
         return
     moved = {m.branch.name for m in picture.moves if m.from_view != m.to_view}
     for name in connection.execute(_PROTECTED).scalars():

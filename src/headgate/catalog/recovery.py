@@ -36,6 +36,7 @@ from headgate.catalog.workspaces import (
     take_over_intent,
 )
 from headgate.errors import HeadgateError, IntentTakenOver
+from headgate.model.changes import Caller
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Instant, TransactionId, mint
 from headgate.model.nouns import TransactionState
@@ -196,7 +197,7 @@ def _abort_abandoned(connection: Connection, id: TransactionId) -> bool:
     found = lock_transactions(connection, [id])
     if id not in _abandoned(connection):
         return False
-    abort_in(connection, [id], actor=RECOVERY_ACTOR, kind="abandoned")
+    abort_in(connection, [id], caller=Caller(actor=RECOVERY_ACTOR), kind="abandoned")
     gone = found[id]
     _audit(
         connection,

@@ -26,6 +26,7 @@ from headgate.catalog.schema import (
     working_objects,
 )
 from headgate.model.ancestry import after_deletion, next_step_pointers
+from headgate.model.changes import Caller
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import (
     BranchId,
@@ -306,11 +307,9 @@ class Opening:
 class Opener:
     """The owner of the lease, and the attempt or unit that the transactions belong to."""
 
-    actor: str
+    caller: Caller
     lease_seconds: int
-    attempt: AttemptRef | None = None
     unit: UnitId | None = None
-    may_write_protected: bool = False
 
 
 def open_transactions(
@@ -325,8 +324,8 @@ def open_transactions(
 def open_in(
     connection: Connection, openings: Sequence[Opening], opener: Opener
 ) -> list[Transaction]:
-    if opener.attempt is not None:
-        records.lock_attempt(connection, opener.attempt)
+    if opener.caller.attempt is not None:
+        records.lock_attempt(connection, opener.caller.attempt)
     named = [opening.branch for opening in openings]
     if len(set(named)) != len(named):
         raise errors.Invalid("a branch is named twice: it takes one OPEN transaction at a time.")
@@ -369,7 +368,7 @@ def _ready(
             raise already_open(holder, branch, moment)
         # Another opening of this call may have aborted it already, by its unit or a shared head.
         if holder.state is TransactionState.OPEN:
-            _abort(connection, holder, actor=opener.actor, kind="taken_over", at=moment)
+            _abort(connection, holder, actor=opener.caller.actor, kind="taken_over", at=moment)
         branch.head = branch.view
     if opening.planned and branch.view != opening.planned_view:
         raise errors.PlanChanged(reason=f"branch {branch.name!r} of {branch.dataset} moved")
@@ -379,7 +378,7 @@ def _ready(
 def _check_protected(
     connection: Connection, wanted: Sequence[records.BranchState], opener: Opener
 ) -> None:
-    if opener.may_write_protected:
+    if opener.caller.may_write_protected:
         return
     names = {branch.name for branch in wanted}
     for name in connection.execute(select(protected_branches.c.name)).scalars():
@@ -405,13 +404,13 @@ def _row(
         "type": opening.type,
         "state": TransactionState.OPEN,
         "version_id": base.id if base else None,
-        "actor": opener.actor,
+        "actor": opener.caller.actor,
         # Transactions of a branch stay ordered by start and commit, whatever the clock does.
         "opened_at": max(moment, after),
         "lease_seconds": opener.lease_seconds,
         "lease_until": moment + opener.lease_seconds * 1_000_000,
-        "attempt_key": opener.attempt.key if opener.attempt else None,
-        "attempt_epoch": opener.attempt.epoch if opener.attempt else None,
+        "attempt_key": opener.caller.attempt.key if opener.caller.attempt else None,
+        "attempt_epoch": opener.caller.attempt.epoch if opener.caller.attempt else None,
         "unit_id": opener.unit,
         "adoptable": 0,
         "provenance": records.dump({}),
@@ -441,16 +440,15 @@ def abort_transactions(
     database: Database,
     ids: Iterable[TransactionId],
     *,
-    actor: str,
-    attempt: AttemptRef | None = None,
+    caller: Caller,
     kind: str = "aborted",
 ) -> None:
     """Abort all transactions; the head of each branch returns to the transaction's parent."""
 
     def work(connection: Connection) -> None:
-        if attempt is not None:
-            records.lock_attempt(connection, attempt)
-        abort_in(connection, list(ids), actor=actor, attempt=attempt, kind=kind)
+        if caller.attempt is not None:
+            records.lock_attempt(connection, caller.attempt)
+        abort_in(connection, list(ids), caller=caller, kind=kind)
 
     database.write(work)
     reach(Failpoint.ABORT_APPLIED)
@@ -475,8 +473,7 @@ def abort_in(
     connection: Connection,
     ids: Sequence[TransactionId],
     *,
-    actor: str,
-    attempt: AttemptRef | None = None,
+    caller: Caller,
     kind: str = "aborted",
 ) -> None:
     records.lock_branches(connection, records.branches_with_head(connection, ids))
@@ -486,14 +483,14 @@ def abort_in(
             raise errors.TransactionNotFound(transaction=id)
         if found[id].state is not TransactionState.OPEN:
             raise errors.TransactionNotOpen(transaction=id, state=found[id].state)
-        owner = found[id].attempt
+        owner, attempt = found[id].attempt, caller.attempt
         if attempt is not None and owner is not None and owner != attempt:
             raise errors.AttemptSuperseded(
                 key=attempt.key, epoch=attempt.epoch, newest=owner.epoch, state="not the owner"
             )
     moment = now(connection)
     for id in ids:
-        _abort(connection, found[id], actor=actor, kind=kind, at=moment)
+        _abort(connection, found[id], actor=caller.actor, kind=kind, at=moment)
 
 
 def _abort(

@@ -14,7 +14,7 @@ from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import branches, transactions, units
 from headgate.catalog.transactions import Opener, Opening, abort_in, open_in
 from headgate.errors import TransactionNotOpen
-from headgate.model.changes import CreateBranch, PublishRequest
+from headgate.model.changes import Caller, CreateBranch, PublishRequest
 from headgate.model.ids import (
     BranchId,
     TransactionId,
@@ -82,14 +82,15 @@ def open_in_unit(
             parent=None,
             made_for=unit.id,
         )
-        request = PublishRequest(actor=unit.actor, kind=PublicationKind.CREATE, changes=(root,))
+        request = PublishRequest(
+            caller=Caller(actor=unit.actor), kind=PublicationKind.CREATE, changes=(root,)
+        )
         publish_in(connection, request, mint_operation())
     id = branch.id if branch else root.id
     opener = Opener(
-        actor=unit.actor,
+        caller=Caller(actor=unit.actor, may_write_protected=may_write_protected),
         lease_seconds=unit.lease_seconds,
         unit=unit.id,
-        may_write_protected=may_write_protected,
     )
     [opened] = open_in(connection, [Opening(branch=id, type=TransactionType.UPDATE)], opener)
     return opened
@@ -124,7 +125,7 @@ def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[Transactio
     def work(connection: Connection) -> list[TransactionId]:
         records.lock_open_unit(connection, id)
         ids = [t.id for t in records.open_transactions_of(connection, unit=id)]
-        abort_in(connection, ids, actor=actor)
+        abort_in(connection, ids, caller=Caller(actor=actor))
         _close(connection, id, TransactionState.ABORTED)
         return ids
 

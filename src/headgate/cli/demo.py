@@ -30,6 +30,7 @@ from headgate.cli.init import CATALOG, WAREHOUSE, make_store
 from headgate.cli.output import JsonOption, show_json
 from headgate.errors import AttemptSuperseded, StatementFailed, WorkFailed
 from headgate.iceberg.service import job_id
+from headgate.model.changes import Caller
 from headgate.model.graph_render import to_tree
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import BuildState, TransactionType
@@ -123,7 +124,10 @@ class _Zombie:
         [self._transaction] = open_transactions(
             hg.database,
             [Opening(branch=branch.id, type=TransactionType.UPDATE)],
-            Opener(actor="first driver", lease_seconds=_LEASE_SECONDS, attempt=self._attempt),
+            Opener(
+                caller=Caller(actor="first driver", attempt=self._attempt),
+                lease_seconds=_LEASE_SECONDS,
+            ),
         )
         token = secrets.token_urlsafe(32)
         outputs = {dataset: self._transaction.id}
@@ -154,7 +158,7 @@ class _Zombie:
             yield "its next INSERT:", error.message
         else:
             raise WorkFailed("the superseded attempt could write: this is a defect of Headgate.")
-        options = CommitOptions(actor="first driver", attempt=self._attempt)
+        options = CommitOptions(caller=Caller(actor="first driver", attempt=self._attempt))
         try:
             commit_transactions(
                 self._hg.database, self._hg.contents, [self._transaction.id], options

@@ -20,7 +20,7 @@ from headgate.catalog.transactions import stage_version
 from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY, Entry, infer_type
 from headgate.files.tree_store import Edited, FileTrees
-from headgate.model.changes import AddTransaction, OperationKey, PublishRequest, Receipt
+from headgate.model.changes import AddTransaction, Caller, OperationKey, PublishRequest, Receipt
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import ContentId, mint_version
 from headgate.model.names import DatasetName
@@ -124,9 +124,8 @@ def publish_edit(
     branch: str,
     edit: FileEdit,
     *,
-    actor: str,
+    caller: Caller,
     operation: OperationKey | None = None,
-    may_write_protected: bool = False,
 ) -> Receipt:
     """Publish the edit as one transaction; prepare it again where another writer was first."""
     check_is_files(dataset)
@@ -139,11 +138,10 @@ def publish_edit(
             try:
                 change = _addition(trees, here, before, apply())
                 request = PublishRequest(
-                    actor=actor,
+                    caller=caller,
                     kind=PublicationKind.COMMIT,
                     changes=(change,) if change else (),
                     operation=operation,
-                    may_write_protected=may_write_protected,
                 )
                 return publish(database, request)
             except (errors.ViewConflict, errors.ObjectNotFound):

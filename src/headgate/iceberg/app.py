@@ -247,7 +247,7 @@ class IcebergApp:
             return problem(404, "NotFoundException", f"there is no operation {method} {path}.")
         route, arguments = found
         context, _ = decode_prefix(segments[1])
-        principal = self._service.authorize(token, context, route.action)
+        caller = self._service.authorize(token, context, route.action)
         if route.action is Action.WRITE and not is_writable(context):
             raise errors.ContextReadOnly(context=str(context))
         request = Request(
@@ -255,7 +255,7 @@ class IcebergApp:
             path=path,
             prefix=segments[1],
             context=context,
-            principal=principal,
+            caller=caller,
             arguments=arguments,
             query=query,
             headers=headers,
@@ -268,11 +268,9 @@ class IcebergApp:
         idempotency = request.idempotency if route.replay else None
         if route.replay is None or idempotency is None:
             return self._handle(route, request)
-        if refusal := self._refusals.find(request.principal.actor, idempotency):
+        if refusal := self._refusals.find(request.caller.actor, idempotency):
             return refusal
-        recall = partial(
-            self._service.catalog.recall, request.principal, request.context, idempotency
-        )
+        recall = partial(self._service.catalog.recall, request.caller, request.context, idempotency)
         if (made := recall()) is not None:
             return route.replay(self._service, request, made)
         try:
@@ -284,14 +282,14 @@ class IcebergApp:
             # The same request may have been handled by another thread meanwhile.
             if (made := recall()) is not None:
                 return route.replay(self._service, request, made)
-            self._refusals.keep(request.principal.actor, idempotency, reply)
+            self._refusals.keep(request.caller.actor, idempotency, reply)
             return reply
 
     def _handle(self, route: Route, request: Request) -> Reply:
         try:
             return route.handler(self._service, request)
         except errors.Denied as refusal:
-            self._service.refused(request.principal, route.action, refusal)
+            self._service.refused(request.caller, route.action, refusal)
             raise
 
 

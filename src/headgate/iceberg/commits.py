@@ -102,7 +102,7 @@ def _commit(
         if changes:
             served = iter(
                 service.catalog.commit(
-                    request.principal, request.context, changes, request.idempotency
+                    request.caller, request.context, changes, request.idempotency
                 )
             )
             tables = [next(served) if isinstance(item, TableChange) else item for item in prepared]

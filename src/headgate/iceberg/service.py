@@ -25,10 +25,10 @@ from headgate.errors import Denied, MalformedRequest, TokenRefused
 from headgate.iceberg.table_catalog import (
     Idempotency,
     Namespace,
-    Principal,
     ServedTable,
     TableCatalog,
 )
+from headgate.model.changes import Caller
 from headgate.model.contexts import Context, JobContext
 from headgate.model.names import DatasetName, check_name_part
 from headgate.tables.metadata import Json, Metadata, as_object, read_object, read_str, read_strings
@@ -45,7 +45,7 @@ class Action(enum.StrEnum):
 
 
 # Raises `Denied` where the token is unknown, revoked or does not allow the action.
-Authorize = Callable[[str | None, Context, Action], Principal]
+Authorize = Callable[[str | None, Context, Action], Caller]
 
 
 class EmbeddedTokens:
@@ -61,14 +61,14 @@ class EmbeddedTokens:
         self._sessions[token] = actor
         return token
 
-    def __call__(self, token: str | None, context: Context, action: Action) -> Principal:
+    def __call__(self, token: str | None, context: Context, action: Action) -> Caller:
         if token is None:
             raise TokenRefused(reason="the request has none")
         actor = self._sessions.get(token)
         if actor is None:
-            return self._database.read(lambda c: job_principal(c, token, context))
+            return self._database.read(lambda c: job_caller(c, token, context))
         refuse_job(context)
-        return Principal(actor=actor)
+        return Caller(actor=actor)
 
 
 def refuse_job(context: Context) -> None:
@@ -77,7 +77,7 @@ def refuse_job(context: Context) -> None:
         raise TokenRefused(reason=f"{context} is open to its own attempt only", is_good=True)
 
 
-def job_principal(connection: Connection, token: str, context: Context) -> Principal:
+def job_caller(connection: Connection, token: str, context: Context) -> Caller:
     """Return the attempt of a job's token, which must be the newest, in its own job's context."""
     found = find_attempt_by_token(connection, token)
     if found is None:
@@ -88,7 +88,7 @@ def job_principal(connection: Connection, token: str, context: Context) -> Princ
     ):
         raise TokenRefused(reason=f"it is for another context than {context}", is_good=True)
     check_newest(connection, attempt.ref)
-    return Principal(actor=attempt.actor, attempt=attempt.ref)
+    return Caller(actor=attempt.actor, attempt=attempt.ref)
 
 
 def job_id(key: str, epoch: int) -> str:
@@ -292,7 +292,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _record_nothing(principal: Principal, action: Action, refusal: Denied) -> None:
+def _record_nothing(caller: Caller, action: Action, refusal: Denied) -> None:
     """An embedded endpoint keeps no audit log."""
 
 
@@ -307,7 +307,7 @@ class Service:
     # `StorageUnavailable`.
     read_outside: Callable[[str], bytes]
     # Records what was refused to an authorized client, for example by a branch's protection.
-    refused: Callable[[Principal, Action, Denied], None] = _record_nothing
+    refused: Callable[[Caller, Action, Denied], None] = _record_nothing
     # Properties that every client gets, such as the address of S3.
     client_defaults: Mapping[str, str] = field(default_factory=dict)
     rendered: RenderedTables = field(default_factory=RenderedTables)
@@ -324,14 +324,14 @@ _DEPTH_LIMIT = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One call on a context, by an authorized principal."""
+    """One call on a context, by an authorized caller."""
 
     method: str
     path: str
     # The prefix as sent: a context and one of its clients.
     prefix: str
     context: Context
-    principal: Principal
+    caller: Caller
     # The path's variable segments, still percent-encoded.
     arguments: Mapping[str, str]
     query: Mapping[str, str]

@@ -24,7 +24,14 @@ from headgate.catalog.resolve import (
 )
 from headgate.catalog.transactions import renew_transactions, stage_in
 from headgate.catalog.units import open_in_unit, renew_unit, renew_unit_in
-from headgate.model.changes import Change, OperationKey, PublishRequest, Receipt, add_on_branch
+from headgate.model.changes import (
+    Caller,
+    Change,
+    OperationKey,
+    PublishRequest,
+    Receipt,
+    add_on_branch,
+)
 from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
 from headgate.model.ids import (
     ContentId,
@@ -37,7 +44,6 @@ from headgate.model.ids import (
 )
 from headgate.model.names import DatasetName
 from headgate.model.nouns import (
-    AttemptRef,
     Branch,
     Dataset,
     DatasetKind,
@@ -55,16 +61,6 @@ Namespace = tuple[str, ...]
 
 # The operations on namespaces are recorded under this branch name, which no branch can have.
 _EVERYWHERE = "*"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Principal:
-    """The client: the actor that history records, and the attempt that the fence compares."""
-
-    actor: str
-    attempt: AttemptRef | None = None
-    # True for an admin.
-    may_write_protected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +126,7 @@ class TableCatalog:
 
     def commit(
         self,
-        principal: Principal,
+        caller: Caller,
         context: Context,
         changes: Sequence[TableChange],
         idempotency: Idempotency | None,
@@ -139,11 +135,11 @@ class TableCatalog:
 
         A base that the context no longer shows raises `ViewConflict`.
         """
-        key = operation_key(principal, context, idempotency)
+        key = operation_key(caller, context, idempotency)
         match context:
             case BranchContext():
                 receipt = _publish_once(
-                    self._database, principal, key, lambda c: _steps(c, principal, context, changes)
+                    self._database, caller, key, lambda c: _steps(c, caller, context, changes)
                 )
                 made = [id for id in receipt.transactions.values() if id is not None]
                 if len(changes) == 1 and len(made) == 1 and not receipt.replayed:
@@ -151,7 +147,7 @@ class TableCatalog:
                     return [_published(changes[0], TransactionId(made[0]))]
             case UnitContext() | JobContext():
                 receipt = _write_once(
-                    self._database, key, lambda c: _stage(c, principal, context, changes)
+                    self._database, key, lambda c: _stage(c, caller, context, changes)
                 )
             case MomentContext():
                 raise errors.ContextReadOnly(context=str(context))
@@ -159,19 +155,19 @@ class TableCatalog:
 
     def drop(
         self,
-        principal: Principal,
+        caller: Caller,
         context: Context,
         table: ServedTable,
         idempotency: Idempotency | None,
     ) -> None:
         """Put a tombstone on the context's branch."""
         branch = _branch_only(context, "DROP TABLE")
-        key = operation_key(principal, context, idempotency)
-        _publish_once(self._database, principal, key, lambda c: _tombstone(c, branch, table))
+        key = operation_key(caller, context, idempotency)
+        _publish_once(self._database, caller, key, lambda c: _tombstone(c, branch, table))
 
     def rename(
         self,
-        principal: Principal,
+        caller: Caller,
         context: Context,
         table: ServedTable,
         to: DatasetName,
@@ -181,7 +177,7 @@ class TableCatalog:
         branch = _branch_only(context, "RENAME TABLE")
 
         def steps(connection: Connection) -> list[Change]:
-            target = _find_or_create(connection, principal, to)
+            target = _find_or_create(connection, caller, to)
             return _tombstone(connection, branch, table) + _add(
                 connection,
                 branch,
@@ -191,11 +187,11 @@ class TableCatalog:
                 base=None,
             )
 
-        key = operation_key(principal, context, idempotency)
-        _publish_once(self._database, principal, key, steps)
+        key = operation_key(caller, context, idempotency)
+        _publish_once(self._database, caller, key, steps)
 
     def recall(
-        self, principal: Principal, context: Context, idempotency: Idempotency
+        self, caller: Caller, context: Context, idempotency: Idempotency
     ) -> Sequence[ServedTable] | None:
         """Return the tables that a write with this key made, or None where none is on record.
 
@@ -204,7 +200,7 @@ class TableCatalog:
 
         def read(connection: Connection) -> Sequence[ServedTable] | None:
             for place in (context, None):
-                key = operation_key(principal, place, idempotency)
+                key = operation_key(caller, place, idempotency)
                 receipt = find_by_key(connection, key) if key else None
                 if receipt is not None:
                     found = _transactions_in(connection, receipt)
@@ -223,21 +219,21 @@ class TableCatalog:
 
     def create_namespace(
         self,
-        principal: Principal,
+        caller: Caller,
         namespace: Namespace,
         properties: Mapping[str, str],
         idempotency: Idempotency | None,
     ) -> None:
         """Create a namespace, or raise `NamespaceExists`."""
         self._change_namespaces(
-            principal,
+            caller,
             idempotency,
             lambda c: catalog.create_namespace_in(c, namespace, properties),
         )
 
     def update_namespace(
         self,
-        principal: Principal,
+        caller: Caller,
         namespace: Namespace,
         removals: Sequence[str],
         updates: Mapping[str, str],
@@ -245,40 +241,40 @@ class TableCatalog:
     ) -> frozenset[str]:
         """Remove and set properties, and return the removed; or raise `NamespaceNotFound`."""
         return self._change_namespaces(
-            principal,
+            caller,
             idempotency,
             lambda c: catalog.update_namespace_in(c, namespace, removals=removals, updates=updates),
         )
 
     def drop_namespace(
-        self, principal: Principal, namespace: Namespace, idempotency: Idempotency | None
+        self, caller: Caller, namespace: Namespace, idempotency: Idempotency | None
     ) -> None:
         """Remove a namespace without datasets, or raise `NamespaceNotEmpty`."""
         self._change_namespaces(
-            principal, idempotency, lambda c: catalog.drop_namespace_in(c, namespace)
+            caller, idempotency, lambda c: catalog.drop_namespace_in(c, namespace)
         )
 
     def _change_namespaces(
         self,
-        principal: Principal,
+        caller: Caller,
         idempotency: Idempotency | None,
         change: Callable[[Connection], Iterable[str] | None],
     ) -> frozenset[str]:
         """Return the removed properties; the key's record keeps them for a repeated request."""
-        key = operation_key(principal, None, idempotency)
+        key = operation_key(caller, None, idempotency)
         receipt = _write_once(self._database, key, lambda c: dict.fromkeys(change(c) or ()))
         return frozenset(receipt.transactions)
 
 
 def operation_key(
-    principal: Principal, context: Context | None, idempotency: Idempotency | None
+    caller: Caller, context: Context | None, idempotency: Idempotency | None
 ) -> OperationKey | None:
     """Return the key that a request is recorded under; for one on namespaces without a context."""
     if idempotency is None:
         return None
     place = context.branch if isinstance(context, BranchContext) else str(context or _EVERYWHERE)
     return OperationKey(
-        principal=principal.actor,
+        principal=caller.actor,
         kind="iceberg",
         branch=place,
         key=idempotency.key,
@@ -369,7 +365,7 @@ def _find_table_dataset(connection: Connection, name: DatasetName) -> Dataset | 
 
 def _find_or_create(
     connection: Connection,
-    principal: Principal,
+    caller: Caller,
     name: DatasetName,
     *,
     id: DatasetId | None = None,
@@ -384,16 +380,16 @@ def _find_or_create(
             name,
             kind=DatasetKind.TABLE,
             branch=None,
-            actor=principal.actor,
+            caller=caller,
             owned=owned,
             id=id,
         )
     except errors.DatasetExists:
         # Another client created it after the first look.
-        return _find_or_create(connection, principal, name)
+        return _find_or_create(connection, caller, name)
 
 
-def _dataset_of(connection: Connection, principal: Principal, change: TableChange) -> Dataset:
+def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> Dataset:
     """Return the dataset of a change's name, which must be the one whose directory it names."""
     known = records.find_dataset_by_id(connection, change.dataset_id)
     if known is not None and known.name != change.name:
@@ -404,7 +400,7 @@ def _dataset_of(connection: Connection, principal: Principal, change: TableChang
     if known is not None:
         return _check_is_table(known)
     found = _find_or_create(
-        connection, principal, change.name, id=change.dataset_id, owned=change.owned
+        connection, caller, change.name, id=change.dataset_id, owned=change.owned
     )
     if found.id != change.dataset_id:
         # A write on another branch created the dataset after this change was prepared.
@@ -428,7 +424,7 @@ def _check_is_table(dataset: Dataset) -> Dataset:
 
 def _publish_once(
     database: Database,
-    principal: Principal,
+    caller: Caller,
     key: OperationKey | None,
     steps: Callable[[Connection], Sequence[Change]],
 ) -> Receipt:
@@ -438,11 +434,10 @@ def _publish_once(
         return publish_prepared(
             database,
             lambda connection: PublishRequest(
-                actor=principal.actor,
+                caller=caller,
                 kind=PublicationKind.COMMIT,
                 changes=tuple(steps(connection)),
                 operation=key,
-                may_write_protected=principal.may_write_protected,
             ),
         )
 
@@ -458,7 +453,7 @@ def _publish_once(
 
 def _steps(
     connection: Connection,
-    principal: Principal,
+    caller: Caller,
     context: BranchContext,
     changes: Sequence[TableChange],
 ) -> list[Change]:
@@ -467,7 +462,7 @@ def _steps(
         steps += _add(
             connection,
             context,
-            _dataset_of(connection, principal, change),
+            _dataset_of(connection, caller, change),
             type=change.type,
             version=_version(change),
             base=change.base,
@@ -605,20 +600,20 @@ def _write_once(
 
 def _stage(
     connection: Connection,
-    principal: Principal,
+    caller: Caller,
     context: UnitContext | JobContext,
     changes: Sequence[TableChange],
 ) -> dict[str, str | None]:
     """Move the working versions, all or none; return their transactions by branch id."""
-    if principal.attempt is not None:
+    if caller.attempt is not None:
         # First, so that a superseded attempt gets that error whatever else is wrong.
-        records.lock_attempt(connection, principal.attempt)
+        records.lock_attempt(connection, caller.attempt)
     staged: dict[str, str | None] = {}
     for change in changes:
         transaction = (
             _job_output(connection, context, change.name)
             if isinstance(context, JobContext)
-            else _unit_transaction(connection, principal, context, change)
+            else _unit_transaction(connection, caller, context, change)
         )
         _check_staged_base(transaction, change)
         stage_in(
@@ -626,7 +621,7 @@ def _stage(
             transaction.id,
             _version(change),
             expected=transaction.version.id if transaction.version else None,
-            attempt=principal.attempt,
+            attempt=caller.attempt,
         )
         staged[transaction.branch_id] = transaction.id
     return staged
@@ -640,7 +635,7 @@ def _job_output(connection: Connection, context: JobContext, name: DatasetName) 
 
 
 def _unit_transaction(
-    connection: Connection, principal: Principal, context: UnitContext, change: TableChange
+    connection: Connection, caller: Caller, context: UnitContext, change: TableChange
 ) -> Transaction:
     """Return the unit's transaction on the dataset, opened at its first write."""
     opened = load_opened(connection, context)
@@ -652,7 +647,7 @@ def _unit_transaction(
                 job=str(context), dataset=str(change.name), outputs=[str(opened.dataset)]
             )
         return opened
-    mine = open_in_unit(connection, opened, _dataset_of(connection, principal, change))
+    mine = open_in_unit(connection, opened, _dataset_of(connection, caller, change))
     renew_unit_in(connection, opened.id)
     return mine
 
@@ -678,7 +673,7 @@ def register(
     versions: TableVersions,
     read_outside: Callable[[str], bytes],
     *,
-    principal: Principal,
+    caller: Caller,
     context: Context,
     name: DatasetName,
     metadata_location: str,
@@ -698,7 +693,7 @@ def register(
         catalog,
         versions,
         register_metadata(found, outside=metadata_location, location=location, now_ms=now_ms),
-        principal=principal,
+        caller=caller,
         context=context,
         name=name,
         dataset=dataset,
@@ -712,7 +707,7 @@ def publish_new_table(
     versions: TableVersions,
     metadata: Metadata,
     *,
-    principal: Principal,
+    caller: Caller,
     context: Context,
     name: DatasetName,
     dataset: DatasetId,
@@ -729,7 +724,7 @@ def publish_new_table(
         owned=owned,
     )
     try:
-        (table,) = catalog.commit(principal, context, [change], idempotency)
+        (table,) = catalog.commit(caller, context, [change], idempotency)
     except errors.ViewConflict as error:
         if catalog.resolve(context, name) is None:
             raise

@@ -61,7 +61,7 @@ def create_namespace(service: Service, request: Request) -> Reply:
     _check_outside_jobs(request)
     namespace = checked_namespace(read_strings(request.json, "namespace"))
     properties = read_properties(request.json, "properties")
-    service.catalog.create_namespace(request.principal, namespace, properties, request.idempotency)
+    service.catalog.create_namespace(request.caller, namespace, properties, request.idempotency)
     return json_reply({"namespace": namespace, "properties": properties})
 
 
@@ -89,7 +89,7 @@ def namespace_exists(service: Service, request: Request) -> Reply:
 def drop_namespace(service: Service, request: Request) -> Reply:
     """Remove an empty namespace."""
     _check_outside_jobs(request)
-    service.catalog.drop_namespace(request.principal, request.namespace, request.idempotency)
+    service.catalog.drop_namespace(request.caller, request.namespace, request.idempotency)
     return NO_CONTENT
 
 
@@ -106,7 +106,7 @@ def update_properties(service: Service, request: Request) -> Reply:
             f"properties {both} are both removed and set. Name each in one list only.",
         )
     removed = service.catalog.update_namespace(
-        request.principal, request.namespace, removals, updates, request.idempotency
+        request.caller, request.namespace, removals, updates, request.idempotency
     )
     return json_reply(
         {
@@ -219,7 +219,7 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
         service.catalog,
         service.versions,
         metadata,
-        principal=request.principal,
+        caller=request.caller,
         context=request.context,
         name=name,
         dataset=dataset,
@@ -241,7 +241,7 @@ def drop_table(service: Service, request: Request) -> Reply:
     if request.query.get("purgeRequested", "").lower() == "true":
         raise errors.ClientCleanupRefused(what=f"DROP TABLE {request.table} PURGE")
     table = _resolve(service, request, request.table)
-    service.catalog.drop(request.principal, request.context, table, request.idempotency)
+    service.catalog.drop(request.caller, request.context, table, request.idempotency)
     return NO_CONTENT
 
 
@@ -253,7 +253,7 @@ def rename_table(service: Service, request: Request) -> Reply:
     load_properties(service, target.namespace)
     if service.catalog.resolve(request.context, target):
         raise errors.TableExists(table=str(target), context=str(request.context))
-    service.catalog.rename(request.principal, request.context, table, target, request.idempotency)
+    service.catalog.rename(request.caller, request.context, table, target, request.idempotency)
     return NO_CONTENT
 
 
@@ -264,7 +264,7 @@ def register_table(service: Service, request: Request) -> Reply:
         service.catalog,
         service.versions,
         service.read_outside,
-        principal=request.principal,
+        caller=request.caller,
         context=request.context,
         name=checked_name(request.namespace, read_str(request.json, "name")),
         metadata_location=read_str(request.json, "metadata-location"),

@@ -21,6 +21,17 @@ from headgate.model.nouns import AttemptRef, Branch, PublicationKind, Transactio
 
 
 @dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Identity and rights under which an operation acts."""
+
+    actor: str
+    # The attempt that the fence compares, if the operation belongs to one.
+    attempt: AttemptRef | None = None
+    # A build of a clean commit, or an admin: allowed on protected branches.
+    may_write_protected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Provenance:
     """The origin of a transaction, which freshness and adoption compare."""
 
@@ -123,14 +134,11 @@ class OperationKey:
 class PublishRequest:
     """One atomic change of one or more branches: all of it happens, or none."""
 
-    actor: str
+    caller: Caller
     kind: PublicationKind
     changes: tuple[Change, ...]
     reads: tuple[ReadView, ...] = ()
-    attempt: AttemptRef | None = None
     operation: OperationKey | None = None
-    # A build of a clean commit, or an admin: allowed on protected branches.
-    may_write_protected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,7 +127,7 @@ def _opened(
     datasets = [branch_tables.load(name).dataset for name in files]
     check_heads(branch_tables, request)
     unit = open_unit(
-        parts.database, context.branch, actor=request.actor, lease_seconds=_LEASE_SECONDS
+        parts.database, context.branch, actor=request.caller.actor, lease_seconds=_LEASE_SECONDS
     )
     try:
         opened = _open(parts, request, unit, datasets, deadline)
@@ -144,7 +144,7 @@ def _opened(
                 deadline=deadline,
             )
     finally:
-        abort_unit_if_open(parts.database, unit.id, actor=request.actor)
+        abort_unit_if_open(parts.database, unit.id, actor=request.caller.actor)
 
 
 def _open(
@@ -155,7 +155,7 @@ def _open(
     def work(connection: Connection) -> dict[DatasetName, Transaction]:
         return {
             dataset.name: open_in_unit(
-                connection, unit, dataset, may_write_protected=request.may_write_protected
+                connection, unit, dataset, may_write_protected=request.caller.may_write_protected
             )
             for dataset in datasets
         }
@@ -301,9 +301,8 @@ def _commit(
         # Without any effect nothing is committed, and the unit is aborted.
         ids,
         CommitOptions(
-            actor=loading.request.actor,
+            caller=loading.request.caller,
             operation=loading.request.operation,
-            may_write_protected=loading.request.may_write_protected,
             provenance=facts,
             reads=(*found.reads, *head_reads(branch_tables, loading.request, reads)),
         ),

@@ -267,7 +267,7 @@ def _publish(
         receipt = publish(
             parts.database,
             PublishRequest(
-                actor=request.actor,
+                caller=request.caller,
                 kind=PublicationKind.COMMIT,
                 changes=tuple(
                     add_version(
@@ -279,7 +279,6 @@ def _publish(
                     )
                 ),
                 operation=request.operation,
-                may_write_protected=request.may_write_protected,
             ),
         )
     except (ViewConflict, OpenTransactionAlreadyExists):
@@ -344,15 +343,15 @@ def _private_unit(
         name,
         parent=on_branch.branch.name,
         at=on_branch.shown.id,
-        actor=request.actor,
+        caller=request.caller,
     )
-    unit = open_unit(parts.database, name, actor=request.actor, lease_seconds=_LEASE_SECONDS)
+    unit = open_unit(parts.database, name, actor=request.caller.actor, lease_seconds=_LEASE_SECONDS)
     try:
         yield unit, parts.database.write(lambda c: open_in_unit(c, unit, on_branch.dataset))
     finally:
-        abort_unit_if_open(parts.database, unit.id, actor=request.actor)
+        abort_unit_if_open(parts.database, unit.id, actor=request.caller.actor)
         branch_aside = parts.database.read(lambda c: load_branch(c, on_branch.dataset, name))
-        delete_branches(parts.database, [branch_aside], actor=request.actor)
+        delete_branches(parts.database, [branch_aside], caller=request.caller)
 
 
 def _stage(parts: Parts, plan: RewritePlan, transaction: Transaction) -> None:

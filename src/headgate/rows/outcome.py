@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from headgate.catalog.database import Database
 from headgate.files.tree_store import FileTrees
-from headgate.model.changes import OperationKey
+from headgate.model.changes import Caller, OperationKey
 from headgate.model.ids import OperationId, PublicationNumber, TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.tables.versions import TableVersions
@@ -46,13 +46,12 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One change of a branch: the actor, the operation key and the time that it may wait."""
+    """One change of a branch: the caller, the operation key and the time that it may wait."""
 
     branch: str
-    actor: str
+    caller: Caller
     operation: OperationKey | None = None
     timeout_seconds: float = TIMEOUT_SECONDS
-    may_write_protected: bool = False
     # The views that the caller has seen; any other view is a conflict.
     if_heads: Mapping[DatasetName, TransactionId | None] = field(default_factory=dict)
 

@@ -102,12 +102,11 @@ def _apply(
             for change in _changes(connection, request, working.branch_tables, each, version)
         ]
         return PublishRequest(
-            actor=request.actor,
+            caller=request.caller,
             kind=PublicationKind.COMMIT,
             changes=tuple(changes),
             reads=working.reads(moved),
             operation=request.operation,
-            may_write_protected=request.may_write_protected,
         )
 
     return publish_prepared(parts.database, prepare)
@@ -190,7 +189,7 @@ def _changes(
             plan.name,
             kind=DatasetKind.TABLE,
             branch=None,
-            actor=request.actor,
+            caller=request.caller,
             id=on_branch.dataset.id,
         )
     elif on_branch.dataset.created_at == 0:

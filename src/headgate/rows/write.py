@@ -81,7 +81,7 @@ def check_may_write(parts: Parts, request: Request) -> None:
     check_unprotected(
         parts.database,
         branch_context(request.branch).branch,
-        may_write_protected=request.may_write_protected,
+        may_write_protected=request.caller.may_write_protected,
     )
 
 
@@ -263,12 +263,11 @@ class _Writer:
         return publish(
             self.parts.database,
             PublishRequest(
-                actor=self.request.actor,
+                caller=self.request.caller,
                 kind=self.write.kind,
                 changes=tuple(changes),
                 reads=(*reads, *head_reads(branch_tables, self.request, checked)),
                 operation=self.request.operation,
-                may_write_protected=self.request.may_write_protected,
             ),
         )
 

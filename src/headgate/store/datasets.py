@@ -30,7 +30,6 @@ from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
 from headgate.iceberg.table_catalog import (
     Idempotency,
-    Principal,
     TableCatalog,
     operation_key,
     register,
@@ -178,7 +177,7 @@ def register_table(
     A directory stands for its newest metadata file.
     """
     options = store.settings.environ
-    principal = Principal(actor=store.settings.actor, may_write_protected=store.may_write_protected)
+    caller = store.caller
     context = BranchContext(chain=(check_branch_name(branch),))
     request = {"dataset": str(name), "metadata-location": location}
     hashed = request_hash("dataset-register", request)
@@ -186,12 +185,12 @@ def register_table(
     try:
         do_once(
             store.database,
-            operation_key(principal, context, idempotency),
+            operation_key(caller, context, idempotency),
             lambda: register(
                 TableCatalog(store.database),
                 store.contents.tables,
                 partial(read_outside, options=options),
-                principal=principal,
+                caller=caller,
                 context=context,
                 name=name,
                 metadata_location=_metadata_file(location, options),
@@ -256,7 +255,7 @@ class DatasetHandle:
                 self.name,
                 kind=chosen,
                 branch=root,
-                actor=self.store.settings.actor,
+                caller=self.store.caller,
                 operation=operation,
             ),
         )
@@ -404,8 +403,7 @@ class BranchHandle:
                 self.name,
                 parent=parent,
                 at=at,
-                actor=self.store.settings.actor,
-                may_write_protected=self.store.may_write_protected,
+                caller=self.store.caller,
                 operation=operation,
             ),
         )
@@ -423,8 +421,7 @@ class BranchHandle:
             lambda: branch_verbs.delete_branches(
                 self.store.database,
                 [self.load()],
-                actor=self.store.settings.actor,
-                may_write_protected=self.store.may_write_protected,
+                caller=self.store.caller,
                 operation=operation,
             ),
         )
@@ -445,8 +442,7 @@ class BranchHandle:
                 self.dataset.load(),
                 self.name,
                 to=to,
-                actor=self.store.settings.actor,
-                may_write_protected=self.store.may_write_protected,
+                caller=self.store.caller,
                 operation=operation,
             ),
         )
@@ -499,9 +495,8 @@ class BranchHandle:
             self.store.database,
             [Opening(branch=branch.id, type=parse_member(TransactionType, type, what="type"))],
             Opener(
-                actor=self.store.settings.actor,
+                caller=self.store.caller,
                 lease_seconds=lease_seconds,
-                may_write_protected=self.store.may_write_protected,
             ),
         )
         handle = TransactionHandle(self.store, opened)
@@ -551,9 +546,8 @@ class BranchHandle:
                 self.dataset.load(),
                 self.name,
                 edit,
-                actor=self.store.settings.actor,
+                caller=self.store.caller,
                 operation=operation,
-                may_write_protected=self.store.may_write_protected,
             ),
         )
 

@@ -197,8 +197,7 @@ class Changing(Working):
             return delete_branches(
                 self.database,
                 found,
-                actor=self.settings.actor,
-                may_write_protected=self.may_write_protected,
+                caller=self.caller,
                 operation=operation,
             )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 import orjson
 
 from headgate.errors import Invalid, InvalidSchemaFile, MissingExtra
-from headgate.model.changes import operation_key
+from headgate.model.changes import Caller, operation_key
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
 from headgate.model.names import check_label, check_options, parse_dataset_name
@@ -335,10 +335,14 @@ class Rows:
         )
         return Request(
             branch=branch,
-            actor=actor,
+            caller=Caller(
+                actor=actor,
+                may_write_protected=how.get(
+                    "may_write_protected", self.store.caller.may_write_protected
+                ),
+            ),
             operation=key,
             timeout_seconds=how.get("timeout_seconds", TIMEOUT_SECONDS),
-            may_write_protected=how.get("may_write_protected", self.store.may_write_protected),
             if_heads={
                 parse_dataset_name(name): TransactionId(id) if id else None
                 for name, id in heads.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -23,7 +23,7 @@ from headgate.files.objects import Objects
 from headgate.files.transfer import Progress, scan, upload
 from headgate.files.tree import Entry, Mode
 from headgate.files.tree_store import FileTrees
-from headgate.model.changes import OperationKey, Receipt, operation_key
+from headgate.model.changes import Caller, OperationKey, Receipt, operation_key
 from headgate.model.ids import UnitId
 from headgate.model.names import (
     DatasetName,
@@ -56,9 +56,7 @@ class StoreParts(Protocol):
     def trees(self) -> FileTrees: ...
 
     @property
-    def may_write_protected(self) -> bool:
-        """True where the actor is an admin, who may write protected branches."""
-        ...
+    def caller(self) -> Caller: ...
 
     @property
     def file_contents(self) -> Objects:
@@ -77,7 +75,12 @@ class Verbs(ABC):
 
     settings: Settings
     database: Database
+    # True where the actor is an admin, who may write protected branches.
     may_write_protected: bool
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(actor=self.settings.actor, may_write_protected=self.may_write_protected)
 
     @property
     @abstractmethod
@@ -322,9 +325,7 @@ class TransactionHandle(EndsWithItsBlock):
 
     def _abort(self) -> Sequence[str]:
         self._check_stands_alone()
-        abort_transactions(
-            self.store.database, [self.transaction.id], actor=self.store.settings.actor
-        )
+        abort_transactions(self.store.database, [self.transaction.id], caller=self.store.caller)
         return [self.id]
 
     def _commit(self, operation: OperationKey | None) -> Receipt:
@@ -334,9 +335,8 @@ class TransactionHandle(EndsWithItsBlock):
             self.store.contents,
             [self.transaction.id],
             CommitOptions(
-                actor=self.store.settings.actor,
+                caller=self.store.caller,
                 operation=operation,
-                may_write_protected=self.store.may_write_protected,
             ),
         )
 
@@ -409,7 +409,7 @@ class UnitHandle(EndsWithItsBlock):
                     c,
                     records.load_unit(c, self.id),
                     records.load_dataset(c, parsed),
-                    may_write_protected=self.store.may_write_protected,
+                    may_write_protected=self.store.caller.may_write_protected,
                 )
             ),
         )
@@ -442,9 +442,8 @@ class UnitHandle(EndsWithItsBlock):
             self.store.contents,
             [t.id for t in unit.transactions],
             CommitOptions(
-                actor=self.actor,
+                caller=replace(self.store.caller, actor=self.actor),
                 operation=operation,
-                may_write_protected=self.store.may_write_protected,
             ),
         )
         if not unit.transactions:

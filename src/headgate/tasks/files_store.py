@@ -160,18 +160,10 @@ class _Target:
 class FilesWorkspaces:
     """Implements `WorkspaceStore` at the catalog, whose publication checks the fence."""
 
-    def __init__(
-        self,
-        database: Database,
-        trees: FileTrees,
-        cache: ContentCache,
-        *,
-        may_write_protected: bool = False,
-    ) -> None:
+    def __init__(self, database: Database, trees: FileTrees, cache: ContentCache) -> None:
         self._database = database
         self._trees = trees
         self._bytes = WorkspaceBytes(trees, cache)
-        self._may_write_protected = may_write_protected
 
     def find_root(self, workspace: WorkspaceRef, attempt: AttemptRef | None = None) -> Digest:
         """Return the tree of the input ref; raise if it is gone or the attempt is superseded."""
@@ -275,12 +267,10 @@ class FilesWorkspaces:
         replaced: Transaction | None = None,
     ) -> PublishRequest:
         return PublishRequest(
-            actor=identity.actor,
+            caller=identity.caller,
             kind=PublicationKind.COMMIT if replaced is None else PublicationKind.REPLACE,
             changes=changes,
-            attempt=identity.attempt,
             operation=operation,
-            may_write_protected=self._may_write_protected,
         )
 
     def _publish(

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from headgate.errors import InvalidTaskInput, InvalidTaskResult
 from headgate.files.private_copy import Changes, PrivateCopy
 from headgate.files.transfer import Progress
-from headgate.model.changes import Change
+from headgate.model.changes import Caller, Change
 from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.tasks.declare import PARAMS, WORKSPACE, TaskDefinition
 
@@ -222,6 +222,13 @@ class Identity:
     # Names at the orchestrator: workflow, reference task, iteration, retry.
     labels: Mapping[str, str] = field(default_factory=dict)
     secret: str | None = field(default=None, repr=False)
+    may_write_protected: bool = False
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(
+            actor=self.actor, attempt=self.attempt, may_write_protected=self.may_write_protected
+        )
 
     @property
     def handle(self) -> AttemptHandle:

@@ -36,18 +36,10 @@ from headgate.tasks.ports import Identity, TableChanges, WorkspaceRef
 class AttemptTables:
     """Tables of one attempt; outputs are its OPEN transactions until it publishes."""
 
-    def __init__(
-        self,
-        database: Database,
-        contents: Contents,
-        identity: Identity,
-        *,
-        may_write_protected: bool = False,
-    ) -> None:
+    def __init__(self, database: Database, contents: Contents, identity: Identity) -> None:
         self._database = database
         self._contents = contents
         self._identity = identity
-        self._may_write_protected = may_write_protected
 
     def open(
         self,
@@ -86,9 +78,7 @@ class AttemptTables:
         # From the scope, not the open transactions: one that was taken over must raise.
         opened = self._database.read(partial(_outputs, attempt=self._identity.attempt))
         written = self._database.read(partial(_written, ids=opened))
-        options = CommitOptions(
-            actor=self._identity.actor, attempt=self._identity.attempt, inferred=written
-        )
+        options = CommitOptions(caller=self._identity.caller, inferred=written)
         return TableChanges(
             changes=tuple(checked_commits(self._database, self._contents, written, options))
         )
@@ -104,9 +94,9 @@ class AttemptTables:
         """Abort open transactions."""
         opened = self._find_open()
         if opened:
-            abort_transactions(
-                self._database, [one.id for one in opened], actor=self._identity.actor
-            )
+            # Without the fence: also where the attempt has ended.
+            caller = replace(self._identity.caller, attempt=None)
+            abort_transactions(self._database, [one.id for one in opened], caller=caller)
 
     def _find_open(self) -> list[Transaction]:
         attempt = self._identity.attempt
@@ -125,12 +115,7 @@ class AttemptTables:
         openings = self._database.read(find)
         if not openings:
             return []
-        opener = Opener(
-            actor=self._identity.actor,
-            lease_seconds=LEASE_SECONDS,
-            attempt=self._identity.attempt,
-            may_write_protected=self._may_write_protected,
-        )
+        opener = Opener(caller=self._identity.caller, lease_seconds=LEASE_SECONDS)
         return open_transactions(self._database, openings, opener)
 
     def _undo_abandoned(self, written: Sequence[DatasetName], workspace: WorkspaceRef) -> None:
@@ -149,11 +134,7 @@ class AttemptTables:
 
     def _request(self, changes: tuple[Change, ...]) -> PublishRequest:
         return PublishRequest(
-            actor=self._identity.actor,
-            kind=PublicationKind.COMMIT,
-            changes=changes,
-            attempt=self._identity.attempt,
-            may_write_protected=self._may_write_protected,
+            caller=self._identity.caller, kind=PublicationKind.COMMIT, changes=changes
         )
 
 

@@ -18,6 +18,7 @@ from headgate.catalog.records import load_transaction
 from headgate.errors import HeadgateError, PublishFenceRefused
 from headgate.files.edits import FileEdit, publish_edit
 from headgate.files.private_copy import changes_of
+from headgate.model.changes import Caller
 from headgate.model.nouns import AttemptRef
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
@@ -224,7 +225,7 @@ class FilesHarness:
             branch.dataset.load(),
             branch.name,
             FileEdit(put=put),
-            actor="another writer",
+            caller=Caller(actor="another writer"),
         )
         return self.head(workspace)
 

@@ -195,7 +195,7 @@ def end_attempt_route(caller: api.CallerDependency, body: AttemptToEnd) -> api.J
     """End an attempt and abort its OPEN transactions; one that has ended stays as it is."""
     with caller.acting() as store:
         attempt = _own(caller, store, body.secret)
-        _tables(store, _identity(attempt)).close()
+        _tables(store, _identity(store, attempt)).close()
         end_attempt(store.database, attempt.ref, AttemptState(body.state))
         return _told(store, attempt)
 
@@ -213,7 +213,7 @@ def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api
             [parse_dataset_name(name) for name in names] for names in (body.inputs, body.outputs)
         )
         store.database.read(lambda c: check_newest(c, attempt.ref))
-        _tables(store, _identity(attempt)).open(read, written, workspace, body.secret)
+        _tables(store, _identity(store, attempt)).open(read, written, workspace, body.secret)
         return _told(store, attempt)
 
 
@@ -242,7 +242,7 @@ def publish_workspace(
     with caller.acting(body.branch) as store:
         attempt = _own(caller, store, body.secret, moving=body.branch)
         identity = replace(
-            _identity(attempt), execution=body.execution, task=body.task, labels=body.labels
+            _identity(store, attempt), execution=body.execution, task=body.task, labels=body.labels
         )
         publication = ClientPublication(
             workspace=workspace,
@@ -283,8 +283,14 @@ def _check_holder(caller: api.Caller, holder: Holder) -> None:
     raise AttemptOfAnother(key=attempt.ref.key, actor=attempt.actor)
 
 
-def _identity(attempt: Attempt) -> Identity:
-    return Identity(attempt=attempt.ref, execution="", actor=attempt.actor, task="")
+def _identity(store: Store, attempt: Attempt) -> Identity:
+    return Identity(
+        attempt=attempt.ref,
+        execution="",
+        actor=attempt.actor,
+        task="",
+        may_write_protected=store.may_write_protected,
+    )
 
 
 def _publication_backend(store: Store, identity: Identity) -> PublicationBackend:
@@ -297,19 +303,12 @@ def _publication_backend(store: Store, identity: Identity) -> PublicationBackend
 
 
 def _tables(store: Store, identity: Identity) -> AttemptTables:
-    return AttemptTables(
-        store.database,
-        store.contents,
-        identity,
-        may_write_protected=store.may_write_protected,
-    )
+    return AttemptTables(store.database, store.contents, identity)
 
 
 def _workspaces(store: Store) -> FilesWorkspaces:
     cache = ContentCache(store.settings.cache / "contents")
-    return FilesWorkspaces(
-        store.database, store.trees, cache, may_write_protected=store.may_write_protected
-    )
+    return FilesWorkspaces(store.database, store.trees, cache)
 
 
 def _told(store: Store, attempt: Attempt) -> api.JsonReply:
