@@ -76,7 +76,7 @@ def test_build_from_afar_reads_and_writes_tables_and_files_as_a_local_one(
         with RemoteStore(there.client.settings) as idle:
             fresh = idle.build(["shop.lengths"], branch="master", upstream=True)
             assert {job.state.value for job in fresh.jobs} == {"skipped"}
-            assert "job_means" not in vars(idle), "nothing was to be computed"
+            assert "job_resources" not in vars(idle), "nothing was to be computed"
         # Nothing is left of what succeeded, on either side.
         assert not list((tmp_path / "client").rglob("job.log"))
 

@@ -181,12 +181,12 @@ def test_output_that_was_taken_away_meanwhile_publishes_nothing(shop: Shop) -> N
     given = put_files(shop.store, a="1")
     totals = shop.store.dataset("db.totals").branch("master")
 
-    def take_away() -> None:
+    def pop() -> None:
         head = totals.load().head
         assert head is not None
         abort_transactions(shop.store.database, [head], caller=Caller(actor="bo"))
 
-    with calling_at(Failpoint.TASK_BODY_DONE, take_away):
+    with calling_at(Failpoint.TASK_BODY_DONE, pop):
         done = shop.run(count, given)
     assert (done.status, done.code) == (Status.FAILED, "transaction_not_open"), done.traceback
     assert (shop.totals(), shown(shop.store)) == ([], {"a": "1"})

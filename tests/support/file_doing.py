@@ -102,7 +102,7 @@ class _FileRunner:
 def do_by_files(monkeypatch: pytest.MonkeyPatch) -> FileWork:
     """Make clients of this process execute their jobs this way."""
     work = FileWork()
-    with_engine = builds.client_means
+    with_engine = builds.client_resources
 
     def means(*given: Any, **more: Any) -> JobResources:
         made = with_engine(*given, **more)
@@ -110,6 +110,6 @@ def do_by_files(monkeypatch: pytest.MonkeyPatch) -> FileWork:
         object.__setattr__(plain, "work", work)
         return plain
 
-    monkeypatch.setattr(builds, "client_means", means)
+    monkeypatch.setattr(builds, "client_resources", means)
     monkeypatch.setattr(builds, "JobRunner", _FileRunner)
     return work

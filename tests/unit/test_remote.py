@@ -32,7 +32,7 @@ from headgate.server.api.conventions import status_of
 from headgate.store.datasets import BranchHandle, DatasetHandle
 from headgate.store.embedded import Store
 from headgate.store.rows import Rows
-from headgate.store.transactions import EndsWithItsBlock, ShownFiles, TransactionHandle, UnitHandle
+from headgate.store.transactions import CommitsAtExit, ShownFiles, TransactionHandle, UnitHandle
 
 PAIRS: list[tuple[type, type]] = [
     (Store, RemoteStore),
@@ -72,7 +72,7 @@ def test_every_verb_of_a_store_is_a_request_to_a_server(here: type, there: type)
 
 @pytest.mark.parametrize("there", [RemoteTransactionHandle, RemoteUnitHandle])
 def test_what_a_block_ends_is_ended_by_a_request(there: type) -> None:
-    assert EndsWithItsBlock.__abstractmethods__ <= vars(there).keys()
+    assert CommitsAtExit.__abstractmethods__ <= vars(there).keys()
 
 
 def _own(here: type, there: type) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.builds.attempt import JobResult
-from headgate.client.builds import Talk
+from headgate.client.builds import EventSender
 from headgate.errors import HeadgateError, Invalid, Unavailable
 
 FAILED = JobResult(succeeded=False, error={"message": "no such column " + "x" * 10_000})
@@ -36,8 +36,8 @@ class _Over(Invalid):
     """The last refusal of all."""
 
 
-def _end(server: _Server, *first: Callable[[Talk], None]) -> Talk:
-    talk = Talk(server.take)
+def _end(server: _Server, *first: Callable[[EventSender], None]) -> EventSender:
+    talk = EventSender(server.take)
     for say in first:
         say(talk)
     talk.end("build/0:1", FAILED, {}, log=None)
@@ -48,7 +48,7 @@ def _end(server: _Server, *first: Callable[[Talk], None]) -> Talk:
 
 def test_what_a_server_away_did_not_hear_is_said_again_in_order() -> None:
     server = _Server(Unavailable("it is away"))
-    talk = _end(server, lambda talk: talk.tell("build/0:1", {"event": "written", "rows": 3}))
+    talk = _end(server, lambda talk: talk.send("build/0:1", {"event": "written", "rows": 3}))
     assert [(one["event"], one["number"]) for one in server.heard] == [("written", 1), ("ended", 2)]
     assert talk.ended == {"build/0:1"}
 

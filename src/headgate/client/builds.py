@@ -48,7 +48,7 @@ _START_WAIT_SECONDS = 20.0
 _START_ANSWER_SECONDS = 30.0
 
 
-def asked_body(targets: Sequence[str], asked: PlanOptions) -> Json:
+def request_body(targets: Sequence[str], asked: PlanOptions) -> Json:
     """Return the options of a plan or build as JSON; the server fills in those left out."""
     check_options(asked, BuildOptions, needed=("branch",))
     given: Json = {name: value for name, value in asked.items() if value is not None}
@@ -61,7 +61,7 @@ def start_build(
     http: HttpClient, targets: Sequence[str], asked: BuildOptions, *, where: str
 ) -> Json:
     """Start a build, done by the server's workers or by the caller; return its record once open."""
-    body = asked_body(targets, asked)
+    body = request_body(targets, asked)
     check_patience(asked)
     deadline = time.monotonic() + asked.get("wait_seconds", 0)
     while True:
@@ -137,13 +137,13 @@ _AGAIN_SECONDS = 0.5
 # Length in characters to which a job's error message is cut.
 _SHORT = 2000
 # Events of a job's process that are sent to the server, each with the fields that are sent.
-_TOLD = {
+_SENT_FIELDS = {
     "progress": ("stages_done", "stages", "tasks_done", "tasks"),
     "written": ("rows",),
 }
 
 
-class Talk:
+class EventSender:
     """Numbers the events of each attempt, and repeats them until the server has received them."""
 
     def __init__(self, send: Callable[[list[Json]], object]) -> None:
@@ -154,20 +154,22 @@ class Talk:
         self._closed = threading.Event()
         # Attempts whose end the server has received.
         self.ended: set[str] = set()
-        self._thread = threading.Thread(target=self._talk, name="headgate-talk", daemon=True)
+        self._thread = threading.Thread(
+            target=self._send_queued, name="headgate-events", daemon=True
+        )
         self._thread.start()
 
-    def tell(self, attempt: str, event: Mapping[str, Any]) -> None:
+    def send(self, attempt: str, event: Mapping[str, Any]) -> None:
         """Queue an event of a job's process, if it is one that the server records."""
         kind = str(event["event"])
-        if kind in _TOLD:
-            self._say(attempt, kind, {name: event.get(name) or 0 for name in _TOLD[kind]})
+        if kind in _SENT_FIELDS:
+            self._queue(attempt, kind, {name: event.get(name) or 0 for name in _SENT_FIELDS[kind]})
 
     def end(
         self, attempt: str, result: JobResult, files: Mapping[str, str], *, log: str | None
     ) -> None:
         """Queue the end of an attempt, its last event."""
-        self._say(
+        self._queue(
             attempt,
             "ended",
             {
@@ -190,37 +192,36 @@ class Talk:
         self._waiting.put(None)
         self._thread.join()
 
-    def _say(self, attempt: str, kind: str, facts: Mapping[str, Any]) -> None:
+    def _queue(self, attempt: str, kind: str, facts: Mapping[str, Any]) -> None:
         with self._lock:
             number = self._numbers[attempt] = self._numbers.get(attempt, 0) + 1
-            said = {"attempt": attempt, "number": number, "event": kind, **facts}
-            self._waiting.put(said)
+            self._waiting.put({"attempt": attempt, "number": number, "event": kind, **facts})
 
-    def _talk(self) -> None:
+    def _send_queued(self) -> None:
         while (first := self._waiting.get()) is not None and not self._closed.is_set():
-            said = [first]
-            while len(said) < _MOST_AT_ONCE and not self._waiting.empty():
+            events = [first]
+            while len(events) < _MOST_AT_ONCE and not self._waiting.empty():
                 more = self._waiting.get()
                 if more is None:
                     self._closed.set()
                     break
-                said.append(more)
-            self._until_heard(said)
+                events.append(more)
+            self._send_until_received(events)
 
-    def _until_heard(self, said: list[Json]) -> None:
+    def _send_until_received(self, events: list[Json]) -> None:
         """Send events until received; replace rejected ones, so that no number is missing."""
-        refused = self._say_all(said)
+        refused = self._send_all(events)
         if refused is not None:
-            for one in said:
-                if self._say_all([one]) is not None:
+            for one in events:
+                if self._send_all([one]) is not None:
                     # If this is rejected too, the client has lost the build: its poll fails too.
-                    self._say_all([_plainly(one, refused)])
-        self.ended |= {one["attempt"] for one in said if one["event"] == "ended"}
+                    self._send_all([_without_content(one, refused)])
+        self.ended |= {one["attempt"] for one in events if one["event"] == "ended"}
 
-    def _say_all(self, said: list[Json]) -> HeadgateError | None:
+    def _send_all(self, events: list[Json]) -> HeadgateError | None:
         while not self._closed.is_set():
             try:
-                self._send(said)
+                self._send(events)
                 return None
             except Unavailable:
                 self._closed.wait(_AGAIN_SECONDS)
@@ -229,13 +230,13 @@ class Talk:
         return None
 
 
-def _plainly(said: Json, refused: HeadgateError) -> Json:
+def _without_content(event: Json, refused: HeadgateError) -> Json:
     """Return a minimal event for the same attempt and number, without the rejected content."""
-    place = {"attempt": said["attempt"], "number": said["number"]}
-    if said["event"] != "ended":
+    place = {"attempt": event["attempt"], "number": event["number"]}
+    if event["event"] != "ended":
         return {**place, "event": "written", "rows": 0}
-    told = str((said["error"] or {}).get("message", "that it succeeded"))[:_SHORT]
-    why = f"the server did not take what the job reported: {refused.message} It said: {told}"
+    reported = str((event["error"] or {}).get("message", "that it succeeded"))[:_SHORT]
+    why = f"the server rejected the report of the job: {refused.message} It reported: {reported}"
     return {**place, "event": "ended", "succeeded": False, "error": {"message": why}}
 
 
@@ -250,7 +251,7 @@ _LOG_TAIL_BYTES = 64 * 1024
 _NOT_WANTED = "it is not wanted any more"
 
 
-def client_means(
+def client_resources(
     settings: Settings, http: HttpClient, directory: Path, *, on_s3: bool, jvm: SharedJvm | None
 ) -> JobResources:
     """Return the server's bytes and tables, and an engine of this process's own."""
@@ -273,18 +274,18 @@ class ClientBuild:
     def __init__(
         self,
         http: HttpClient,
-        means: Callable[[], JobResources],
+        resources: Callable[[], JobResources],
         id: str,
         directory: Path,
         watch: Watch,
     ) -> None:
         self._http = http
-        self._means = means
+        self._resources = resources
         self._id = id
         self._where = f"/builds/{segment(id)}/work"
         self._directory = directory
         self._watch = watch
-        self._talk = Talk(self._post)
+        self._sender = EventSender(self._post)
         self._jobs: dict[int, RemoteJob] = {}
         self._seen = self._expected = 0
         # Runners by attempt in progress; and all attempts begun, so that none is begun twice.
@@ -299,7 +300,7 @@ class ClientBuild:
         self._ready = False
         self._hindered: Exception | None = None
 
-    def to_the_end(self) -> BuildOutcome:
+    def run(self) -> BuildOutcome:
         """Return the outcome; Ctrl-C cancels the build and aborts its OPEN transactions."""
         try:
             try:
@@ -312,7 +313,7 @@ class ClientBuild:
                 raise
         finally:
             self._stop_all(_NOT_WANTED)
-            self._talk.close()
+            self._sender.close()
             for thread in self._threads:
                 thread.join()
         if outcome.state is BuildState.SUCCEEDED:
@@ -334,28 +335,28 @@ class ClientBuild:
             if answer["expected"] not in {0, self._expected}:
                 # The resources are made on this thread, so that there is only one set; the engine
                 # starts on the other.
-                self._in_background(self._prepare, self._means(), answer["expected"])
+                self._in_background(self._prepare, self._resources(), answer["expected"])
             self._expected = answer["expected"]
             for sent in answer["start"]:
                 self._begin(JobOrder.from_json(sent))
 
     def _ask(self, wait_seconds: float, *, patience_seconds: float = LEASE_SECONDS) -> Json:
         """Poll once; repeat while the server is unavailable, as long as it waits for the client."""
-        heard_at = time.monotonic()
+        answered_at = time.monotonic()
         while True:
             try:
                 return self._post([], wait_seconds=wait_seconds)
             except Unavailable:
-                if time.monotonic() - heard_at > patience_seconds:
+                if time.monotonic() - answered_at > patience_seconds:
                     raise
                 time.sleep(_AGAIN_SECONDS)
 
-    def _post(self, said: list[Json], *, wait_seconds: float = 0) -> Json:
+    def _post(self, events: list[Json], *, wait_seconds: float = 0) -> Json:
         body: Json = {
-            "running": sorted(self._begun - self._talk.ended - self._dropped),
+            "running": sorted(self._begun - self._sender.ended - self._dropped),
             "seen": self._seen,
             "expected": self._expected,
-            "said": said,
+            "said": events,
             "ready": self._ready,
             "wait_seconds": wait_seconds,
         }
@@ -373,21 +374,21 @@ class ClientBuild:
         self._seen = answer["seen"]
         if not answer["jobs"]:
             return
-        for told in answer["jobs"]:
-            self._jobs[told["position"]] = self._job(told["position"], told["job"])
+        for sent in answer["jobs"]:
+            self._jobs[sent["position"]] = self._job(sent["position"], sent["job"])
         self._watch([self._jobs[position] for position in sorted(self._jobs)])
 
-    def _outcome(self, told: Json) -> BuildOutcome:
-        jobs = [self._job(at, job).to_live_json() for at, job in enumerate(told["jobs"])]
-        outcome = BuildOutcome.from_live_json({**told, "jobs": jobs})
+    def _outcome(self, sent: Json) -> BuildOutcome:
+        jobs = [self._job(at, job).to_live_json() for at, job in enumerate(sent["jobs"])]
+        outcome = BuildOutcome.from_live_json({**sent, "jobs": jobs})
         if jobs:
             self._watch(outcome.jobs)
         return outcome
 
-    def _job(self, position: int, told: Mapping[str, Any]) -> RemoteJob:
+    def _job(self, position: int, sent: Mapping[str, Any]) -> RemoteJob:
         """Return a job that the server reported, with the path of its log on this machine."""
         here = self._logs.get(position)
-        return RemoteJob({**told, "log": here} if here and told.get("log") else told)
+        return RemoteJob({**sent, "log": here} if here and sent.get("log") else sent)
 
     def _cancel(self) -> None:
         # The build may have ended by itself; the next poll returns its outcome.
@@ -398,7 +399,7 @@ class ClientBuild:
     def _canceled(self) -> BuildOutcome:
         """Cancel the build at the server and return its outcome."""
         # Otherwise the server would receive stopped jobs as failed ones, and try them again.
-        self._talk.close()
+        self._sender.close()
         self._cancel()
         # No job waits for an engine any more.
         self._ready = True
@@ -410,9 +411,9 @@ class ClientBuild:
 
     # --- jobs on this machine ---------------------------------------------------------------
 
-    def _prepare(self, means: JobResources, count: int) -> None:
+    def _prepare(self, resources: JobResources, count: int) -> None:
         try:
-            means.expect(count)
+            resources.expect(count)
         except Exception as error:
             self._hindered = error
             self._cancel()
@@ -428,23 +429,23 @@ class ClientBuild:
         self._begun.add(order.id)
         directory = self._directory / order.name
         self._logs[job_position(order.key)] = str(log_in(directory))
-        doing = self._doing[order.id] = JobRunner(self._means(), directory)
+        doing = self._doing[order.id] = JobRunner(self._resources(), directory)
         self._in_background(self._do, order, doing, directory)
 
     def _do(self, order: JobOrder, doing: JobRunner, directory: Path) -> None:
         try:
-            result = doing.run(order, lambda event: self._talk.tell(order.id, event))
+            result = doing.run(order, lambda event: self._sender.send(order.id, event))
             files = {name: self._tree(put) for name, put in result.files.items()}
         except HeadgateError as error:
             result, files = _failed(error.message, error.code), {}
         except Exception as error:
             result, files = _failed(f"the job could not be done here: {error!r}"), {}
         self._doing.pop(order.id, None)
-        self._talk.end(order.id, result, files, log=_tail(log_in(directory)))
+        self._sender.end(order.id, result, files, log=_tail(log_in(directory)))
 
     def _tree(self, put: Any) -> str:
         """Return the root of an output's files: one digest, however many there are."""
-        return self._means().trees.edit(EMPTY, put=put).root
+        return self._resources().trees.edit(EMPTY, put=put).root
 
     def _stop(self, attempt: str) -> None:
         self._dropped.add(attempt)

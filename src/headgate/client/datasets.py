@@ -51,7 +51,7 @@ class RemoteTransactionHandle(TransactionHandle):
 
     def edit(self, edit: FileEdit) -> None:
         where = f"/files/{segment(str(self.transaction.dataset))}"
-        sent = self.http.post(where, txn=self.id, **edit_body(edit))
+        sent = self.http.post(where, txn=self.id, **edit_json(edit))
         self.transaction = TRANSACTION.parse(sent)
 
     def files(self, prefix: str = "") -> list[Entry]:
@@ -59,7 +59,7 @@ class RemoteTransactionHandle(TransactionHandle):
         return [to_entry(e) for e in self.http.pages(where, txn=self.id, path=prefix or None)]
 
     def noun(self) -> Json:
-        return noun_of(self.http, self.id)
+        return document_of(self.http, self.id)
 
     def renew(self) -> None:
         self.http.request("POST", f"/transactions/{segment(self.id)}/renew")
@@ -86,7 +86,7 @@ class RemoteUnitHandle(UnitHandle):
         return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
 
     def noun(self) -> Json:
-        return noun_of(self.http, self.id)
+        return document_of(self.http, self.id)
 
     def renew(self) -> None:
         self.http.request("POST", f"/transactions/{segment(self.id)}/renew")
@@ -112,7 +112,7 @@ _NOUN = (
 )
 
 
-def noun_of(http: HttpClient, id: str) -> Json:
+def document_of(http: HttpClient, id: str) -> Json:
     """Return the present noun of a unit or transaction, without other fields of the reply."""
     sent: Json = http.get(f"/transactions/{segment(id)}")
     return sent if "transactions" in sent else {name: sent[name] for name in _NOUN}
@@ -131,7 +131,7 @@ def commit(http: HttpClient, id: str, key: str | None) -> Receipt:
     )
 
 
-def edit_body(edit: FileEdit) -> Json:
+def edit_json(edit: FileEdit) -> Json:
     """Return an edit as JSON."""
     return {
         "put": [
@@ -295,7 +295,7 @@ class RemoteBranchHandle(BranchHandle):
         return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
 
     def edit(self, edit: FileEdit, *, idempotency_key: str | None = None) -> Receipt:
-        body = {"branch": self.name, **edit_body(edit)}
+        body = {"branch": self.name, **edit_json(edit)}
         where = f"/files/{segment(self._dataset)}"
         reply = self.http.publish("POST", where, idempotency_key, body=body)
         return to_receipt(reply.document, replayed=reply.replayed)

@@ -12,7 +12,7 @@ from headgate.client.contents import remote_contents
 from headgate.client.http import HttpClient, Reply
 from headgate.errors import ConstraintsViolated, HeadgateError, InvalidRows, Unavailable
 from headgate.files.objects import digest_of
-from headgate.store.rows import How, Rows, read_given
+from headgate.store.rows import RowOptions, Rows, read_given
 
 if TYPE_CHECKING:
     from headgate.rows.outcome import AppliedSchema, Optimized, Outcome, PlannedSchema
@@ -29,7 +29,7 @@ class RemoteRows(Rows):
     def __init__(self, http: HttpClient) -> None:
         self._http = http
 
-    def mutate(self, branch: str, sql: str, **how: Unpack[How]) -> Outcome:
+    def mutate(self, branch: str, sql: str, **how: Unpack[RowOptions]) -> Outcome:
         return self._send("/mutate", how, branch=branch, sql=sql)
 
     def load(
@@ -39,7 +39,7 @@ class RemoteRows(Rows):
         *,
         mode: str = "append",
         engine: str = "arrow",
-        **how: Unpack[How],
+        **how: Unpack[RowOptions],
     ) -> Outcome:
         if engine != "arrow":
             raise Unavailable(
@@ -51,7 +51,7 @@ class RemoteRows(Rows):
         try:
             return self._send("/load", how, branch=branch, mode=mode, **self._sent(streams))
         except (InvalidRows, ConstraintsViolated) as error:
-            _tell_lines(error, [part for parts in given.values() for part in parts])
+            _add_line_numbers(error, [part for parts in given.values() for part in parts])
             raise
 
     def _sent(self, streams: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class RemoteRows(Rows):
         *,
         datasets: Sequence[str] = (),
         dry_run: bool = False,
-        **how: Unpack[How],
+        **how: Unpack[RowOptions],
     ) -> Outcome:
         body = {"source": source, "into": into, "datasets": list(datasets), "dry_run": dry_run}
         return self._send("/merge", how, **body)
@@ -89,7 +89,7 @@ class RemoteRows(Rows):
         return PlannedSchema.from_json(self._http.post("/schema/plan", **body))
 
     def apply_schema_text(
-        self, text: str, *, file: str, branch: str, **how: Unpack[How]
+        self, text: str, *, file: str, branch: str, **how: Unpack[RowOptions]
     ) -> AppliedSchema:
         from headgate.rows.outcome import AppliedSchema  # noqa: PLC0415  (seldom needed)
 
@@ -107,7 +107,7 @@ class RemoteRows(Rows):
         branch: str,
         keep_snapshots: int = 100,
         engine: str = "arrow",
-        **how: Unpack[How],
+        **how: Unpack[RowOptions],
     ) -> Optimized:
         from headgate.rows.outcome import Optimized  # noqa: PLC0415  (seldom needed)
 
@@ -119,10 +119,10 @@ class RemoteRows(Rows):
         body = {"dataset": dataset, "branch": branch, "keep_snapshots": keep_snapshots}
         return Optimized.from_json(self._publish("/optimize", how, **body).document)
 
-    def _publish(self, path: str, how: How, **body: Any) -> Reply:
+    def _publish(self, path: str, how: RowOptions, **body: Any) -> Reply:
         return self._http.publish("POST", path, how.get("idempotency_key"), body=body)
 
-    def _send(self, path: str, how: How, **body: Any) -> Outcome:
+    def _send(self, path: str, how: RowOptions, **body: Any) -> Outcome:
         from headgate.rows.outcome import Outcome  # noqa: PLC0415  (an optional extra)
 
         if how.get("if_head"):
@@ -145,15 +145,15 @@ def _stream(source: Source) -> bytes:
     return sink.getvalue()
 
 
-def _tell_lines(error: HeadgateError, sources: Sequence[Source]) -> None:
+def _add_line_numbers(error: HeadgateError, sources: Sequence[Source]) -> None:
     """Replace row numbers in an error by lines: the server counts rows, users look for lines."""
     line_of = {source.file: source.line_of for source in sources}
     texts: dict[str, str] = {}
-    for told in error.facts.get("rows") or error.facts.get("violations") or ():
-        file, row = told.get("file"), told.get("line")
+    for violation in error.facts.get("rows") or error.facts.get("violations") or ():
+        file, row = violation.get("file"), violation.get("line")
         if file in line_of and row:
-            told["line"] = line_of[file](row - 1)
-            texts[f"{file}:{row}"] = f"{file}:{told['line']}"
+            violation["line"] = line_of[file](row - 1)
+            texts[f"{file}:{row}"] = f"{file}:{violation['line']}"
     if texts:
         places = "|".join(re.escape(place) for place in sorted(texts, key=len, reverse=True))
         error.message = re.sub(

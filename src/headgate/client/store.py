@@ -12,7 +12,7 @@ from headgate.builds.plan import Plan
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import PlannedBuild
 from headgate.catalog.recovery import Recovered
-from headgate.client.builds import asked_body, send_discovery, start_build
+from headgate.client.builds import request_body, send_discovery, start_build
 from headgate.client.contents import remote_contents
 from headgate.client.datasets import RemoteDatasetHandle, RemoteTransactionHandle, RemoteUnitHandle
 from headgate.client.http import HttpClient, events, path_of, segment
@@ -37,7 +37,7 @@ from headgate.store.documents import (
     Json,
     to_receipt,
 )
-from headgate.store.embedded import Store, Working
+from headgate.store.embedded import Store, TaskVerbs
 from headgate.store.transactions import TransactionHandle, UnitHandle
 from headgate.upkeep.reachability import Marking
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     )
 
 
-class RemoteWorking(Working):
+class RemoteTaskVerbs(TaskVerbs):
     """Verbs on workspace tasks: the client executes the tasks, the server publishes."""
 
     http: HttpClient
@@ -101,11 +101,11 @@ class RemoteWorking(Working):
         return []
 
 
-def _say_nothing(rows: int, parts: int) -> None:
+def _no_progress(rows: int, parts: int) -> None:
     """No progress callback: the server compares."""
 
 
-class RemoteStore(RemoteWorking, Store):
+class RemoteStore(RemoteTaskVerbs, Store):
     """The verbs of an embedded store, carried out by a server in the name of the token's actor."""
 
     def __init__(
@@ -251,7 +251,7 @@ class RemoteStore(RemoteWorking, Store):
         dataset: str | None = None,
         rows: int = 5,
         key: Sequence[str] = (),
-        on_large: Callable[[int, int], None] = _say_nothing,
+        on_large: Callable[[int, int], None] = _no_progress,
     ) -> Json | list[Json]:
         asked = {"from": before, "to": after, "dataset": dataset, "rows": rows}
         found: Json | list[Json] = self.http.get("/diff", **asked, key=list(key) or None)
@@ -326,7 +326,7 @@ class RemoteStore(RemoteWorking, Store):
         graph: str | None = None,
         **asked: Unpack[PlanOptions],
     ) -> PlannedBuild:
-        document: Json = self.http.post("/plan", graph=graph, **asked_body(targets, asked))
+        document: Json = self.http.post("/plan", graph=graph, **request_body(targets, asked))
         return PlannedBuild.from_json(document)
 
     def decide(self, targets: Sequence[str], **asked: Unpack[PlanOptions]) -> Plan:
@@ -341,19 +341,17 @@ class RemoteStore(RemoteWorking, Store):
         *,
         watch: Watch = lambda jobs: None,
         id: BuildId | None = None,
-        handed: ClientJobs | None = None,
+        client_jobs: ClientJobs | None = None,
         **asked: Unpack[BuildOptions],
     ) -> BuildOutcome:
         """Execute a client-run build: Spark on this machine, plan and publication at the server."""
         from headgate.client.builds import ClientBuild  # noqa: PLC0415  (slow: Spark)
 
-        if id is not None or handed is not None:
+        if id is not None or client_jobs is not None:
             raise Invalid("the server names its builds, and hands their jobs out by itself.")
         started = start_build(self.http, targets, asked, where="caller")["build"]
         directory = self.scratch / "builds" / started
-        return ClientBuild(
-            self.http, lambda: self.job_means, started, directory, watch
-        ).to_the_end()
+        return ClientBuild(self.http, lambda: self.job_resources, started, directory, watch).run()
 
     def build_on_server(
         self,
@@ -367,12 +365,12 @@ class RemoteStore(RemoteWorking, Store):
         return self.watch_build(started["build"], watch)
 
     @cached_property
-    def job_means(self) -> JobResources:
+    def job_resources(self) -> JobResources:
         """Return the resources of client-run jobs: the server's bytes, the client's engine."""
-        from headgate.client.builds import client_means  # noqa: PLC0415  (slow: Spark)
+        from headgate.client.builds import client_resources  # noqa: PLC0415  (slow: Spark)
 
         on_s3 = self._storage == "s3"
-        return client_means(
+        return client_resources(
             self.settings, self.http, self.scratch, on_s3=on_s3, jvm=self._shared_jvm
         )
 
@@ -421,7 +419,7 @@ class RemoteStore(RemoteWorking, Store):
         runtime = self.__dict__.pop("client_spark", None)
         if runtime is not None:
             runtime.stop()
-        means = self.__dict__.pop("job_means", None)
+        means = self.__dict__.pop("job_resources", None)
         if means is not None:
             means.workplace.close()
         self.http.close()

@@ -42,8 +42,8 @@ class RemoteAttempts:
     def dispatch(self, key: str, *, branch: str | None = None) -> AttemptHandle:
         # The client makes the secret, so that a request repeated after a lost reply is the same.
         secret = secrets.token_urlsafe(32)
-        told = self._post(_ATTEMPTS, {"key": key, "secret": secret, "branch": branch})
-        return AttemptHandle(ref=AttemptRef(key=key, epoch=Epoch(told["epoch"])), secret=secret)
+        sent = self._post(_ATTEMPTS, {"key": key, "secret": secret, "branch": branch})
+        return AttemptHandle(ref=AttemptRef(key=key, epoch=Epoch(sent["epoch"])), secret=secret)
 
     def renew(self, held: AttemptHandle) -> None:
         self._post(f"{_ATTEMPTS}/renew", {"secret": held.secret})

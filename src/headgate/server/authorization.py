@@ -36,7 +36,7 @@ class Authority:
     def __init__(self, database: Database, *, code_from: Role = Role.ADMIN) -> None:
         self._database = database
         self._writers_deliver_code = code_from is not Role.ADMIN
-        self._told: OrderedDict[tuple[str | None, ...], float] = OrderedDict()
+        self._noted: OrderedDict[tuple[str | None, ...], float] = OrderedDict()
         self._lock = threading.Lock()
 
     def grant(self, token: str | None, operation: str) -> Grant:
@@ -80,13 +80,13 @@ class Authority:
     def _is_news(self, refusal: tuple[str | None, ...]) -> bool:
         moment = time.monotonic()
         with self._lock:
-            told = self._told.get(refusal)
-            if told is not None and moment - told < _QUIET_SECONDS:
+            noted = self._noted.get(refusal)
+            if noted is not None and moment - noted < _QUIET_SECONDS:
                 return False
-            self._told[refusal] = moment
-            self._told.move_to_end(refusal)
-            while len(self._told) > _REMEMBERED:
-                self._told.popitem(last=False)
+            self._noted[refusal] = moment
+            self._noted.move_to_end(refusal)
+            while len(self._noted) > _REMEMBERED:
+                self._noted.popitem(last=False)
             return True
 
 

@@ -28,7 +28,7 @@ Seen = int
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedOnce:
+class BuildRequestKey:
     """A build request with a key that its client chose; sent again, it starts no second build."""
 
     actor: str
@@ -36,7 +36,7 @@ class AskedOnce:
     # Of the whole request except the key.
     request_hash: str
 
-    def is_again(self, earlier: AskedOnce | None) -> bool:
+    def repeats(self, earlier: BuildRequestKey | None) -> bool:
         """Return whether this repeats `earlier`; raise if only the key is the same."""
         if earlier is None or (earlier.actor, earlier.key) != (self.actor, self.key):
             return False
@@ -45,19 +45,19 @@ class AskedOnce:
         return True
 
 
-class KeptBuild:
+class ServerBuild:
     """A build of this server: the status of its jobs, and its outcome."""
 
     def __init__(
         self,
-        handed: ClientJobs | None = None,
+        client_jobs: ClientJobs | None = None,
         *,
         actor: str = "",
         branch: str = "",
-        asked: AskedOnce | None = None,
+        request_key: BuildRequestKey | None = None,
     ) -> None:
-        self.handed = handed
-        self.asked = asked
+        self.client_jobs = client_jobs
+        self.request_key = request_key
         # Of a client-run build: the actor that works on it, and the branch that it writes.
         self.actor = actor
         self.branch = branch
@@ -83,12 +83,12 @@ class KeptBuild:
                 if look != self._looks[at]:
                     self._changes += 1
                     self._looks[at], self._changed[at] = look, self._changes
-        self.ring()
+        self.wake_client()
 
-    def ring(self) -> None:
+    def wake_client(self) -> None:
         """Wake the waiting request of the client, if the build is client-run."""
-        if self.handed is not None:
-            self.handed.notify()
+        if self.client_jobs is not None:
+            self.client_jobs.notify()
 
     def live_jobs(self) -> list[Json]:
         return [job.to_live_json() for job in self._jobs]
@@ -97,19 +97,19 @@ class KeptBuild:
         self, running: Collection[str], seen: Seen, *, expected: int, anyway: bool = False
     ) -> Json | None:
         """Return the response to the client; None if nothing is new, unless `anyway`."""
-        assert self.handed is not None
+        assert self.client_jobs is not None
         outcome = self._outcome()
-        orders = {order.id: order for order in self.handed.orders()} if outcome is None else {}
+        orders = {order.id: order for order in self.client_jobs.orders()} if outcome is None else {}
         start = [order.to_json() for id, order in orders.items() if id not in running]
         stop = [id for id in running if id not in orders]
         with self._lock:
             changed = [(at, self._jobs[at]) for at, n in enumerate(self._changed) if n > seen]
             changes = self._changes
-        told = start or stop or changed or outcome or expected != self.handed.expected
-        if not (told or anyway):
+        is_news = start or stop or changed or outcome or expected != self.client_jobs.expected
+        if not (is_news or anyway):
             return None
         return {
-            "expected": self.handed.expected if outcome is None else 0,
+            "expected": self.client_jobs.expected if outcome is None else 0,
             "start": start,
             "stop": stop,
             "seen": changes,
@@ -143,7 +143,7 @@ _POLL_SECONDS = 0.05
 _KEPT = 100
 
 Build = Callable[[BuildId, "Watch"], "BuildOutcome"]
-HandedBuild = Callable[[BuildId, "Watch", ClientJobs], "BuildOutcome"]
+ClientRunBuild = Callable[[BuildId, "Watch", ClientJobs], "BuildOutcome"]
 
 
 class ServerBuilds:
@@ -163,40 +163,40 @@ class ServerBuilds:
         # The pool starts a thread only when it needs one.
         most = at_once + kept_at_once
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="headgate-build")
-        self._known: dict[BuildId, KeptBuild] = {}
+        self._known: dict[BuildId, ServerBuild] = {}
         self._lock = threading.Lock()
 
-    def start(self, build: Build, *, asked: AskedOnce | None = None) -> BuildId:
+    def start(self, build: Build, *, request_key: BuildRequestKey | None = None) -> BuildId:
         """Start a build on the server's workers; return once it is recorded, or raise its error."""
         if self._at_once[False] == 0:
             raise errors.NoBuildsHere
-        id, kept = mint_build(), KeptBuild(asked=asked)
+        id, kept = mint_build(), ServerBuild(request_key=request_key)
         return self._begin(id, kept, lambda: build(id, kept.watch))
 
-    def hand_out(
+    def start_client_run(
         self,
-        build: HandedBuild,
+        build: ClientRunBuild,
         *,
         actor: str,
         branch: str,
         reported_by: str | None,
-        asked: AskedOnce | None = None,
+        request_key: BuildRequestKey | None = None,
     ) -> BuildId:
         """Start a client-run build, as `start` does; cancel it if its client's requests stop."""
         id = mint_build()
         jobs = ClientJobs(
             self._store.build_parts,
-            give_up=lambda: self._give_up(id),
+            give_up=lambda: self._cancel_silent(id),
             reported_by=reported_by,
             silent_seconds=self._silent_seconds,
         )
-        kept = KeptBuild(jobs, actor=actor, branch=branch, asked=asked)
+        kept = ServerBuild(jobs, actor=actor, branch=branch, request_key=request_key)
         return self._begin(id, kept, lambda: build(id, kept.watch, jobs))
 
-    def load_handed(self, id: str) -> KeptBuild:
+    def load_client_run(self, id: str) -> ServerBuild:
         """Return a client-run build of this server, running or ended."""
         kept = self._known.get(BuildId(id))
-        if kept is None or kept.handed is None:
+        if kept is None or kept.client_jobs is None:
             # Raises another error if the build does not exist at all.
             self._store.build_record(id)
             raise errors.BuildNotKept(build=id)
@@ -222,42 +222,44 @@ class ServerBuilds:
         for id, kept in known.items():
             if kept.is_running:
                 self._cancel(id)
-                if kept.handed is not None:
-                    kept.handed.stop_waiting()
+                if kept.client_jobs is not None:
+                    kept.client_jobs.stop_waiting()
         self._pool.shutdown(wait=True)
 
-    def _begin(self, id: BuildId, kept: KeptBuild, work: Callable[[], BuildOutcome]) -> BuildId:
+    def _begin(self, id: BuildId, kept: ServerBuild, work: Callable[[], BuildOutcome]) -> BuildId:
         """Start a build; return its id once it is recorded, or the id of the build it repeats."""
-        is_handed = kept.handed is not None
+        is_client_run = kept.client_jobs is not None
         with self._lock:
-            earlier = self._find_asked(kept.asked)
+            earlier = self._find_repeated(kept.request_key)
             if earlier is not None:
                 id, future = earlier
             else:
-                self._make_room(is_handed=is_handed)
+                self._make_room(is_client_run=is_client_run)
                 self._known[id] = kept
                 future = kept.future = self._pool.submit(work)
-                future.add_done_callback(lambda done: _tell(id, done))
-                future.add_done_callback(lambda _: kept.ring())
+                future.add_done_callback(lambda done: _log_outcome(id, done))
+                future.add_done_callback(lambda _: kept.wake_client())
         self._await_opening(id, future)
         return id
 
-    def _find_asked(self, asked: AskedOnce | None) -> tuple[BuildId, Future[BuildOutcome]] | None:
-        if asked is None:
+    def _find_repeated(
+        self, request_key: BuildRequestKey | None
+    ) -> tuple[BuildId, Future[BuildOutcome]] | None:
+        if request_key is None:
             return None
         for id, kept in self._known.items():
-            if kept.future is not None and asked.is_again(kept.asked):
-                if kept.handed is not None:
+            if kept.future is not None and request_key.repeats(kept.request_key):
+                if kept.client_jobs is not None:
                     # The client is alive: its wait for a lost response is not silence.
-                    kept.handed.receive((), ready=False)
+                    kept.client_jobs.receive((), ready=False)
                 return id, kept.future
         return None
 
-    def _make_room(self, *, is_handed: bool) -> None:
+    def _make_room(self, *, is_client_run: bool) -> None:
         """Raise if the limit of running builds is reached; forget builds that ended long ago."""
-        alike = [k for k in self._known.values() if (k.handed is not None) == is_handed]
+        alike = [k for k in self._known.values() if (k.client_jobs is not None) == is_client_run]
         busy = sum(k.is_running for k in alike)
-        if busy >= self._at_once[is_handed]:
+        if busy >= self._at_once[is_client_run]:
             raise errors.Unavailable(
                 f"this server runs {busy} builds already, as many as it may. Try again when "
                 "one has ended.",
@@ -265,8 +267,8 @@ class ServerBuilds:
             )
         self._forget()
 
-    def _give_up(self, id: BuildId) -> None:
-        _log.warning("build %s: its client has not been heard of any more", id)
+    def _cancel_silent(self, id: BuildId) -> None:
+        _log.warning("build %s: its client sends no requests any more", id)
         self._cancel(id)
 
     def _cancel(self, id: BuildId) -> None:
@@ -296,7 +298,7 @@ class ServerBuilds:
             del self._known[id]
 
 
-def _tell(id: BuildId, done: Future[BuildOutcome]) -> None:
+def _log_outcome(id: BuildId, done: Future[BuildOutcome]) -> None:
     error = done.exception()
     if error is None:
         _log.info("build %s %s", id, done.result().state.value)

@@ -124,10 +124,10 @@ def show_dataset(store: StoreParts, name: DatasetName, *, context: str | None, r
         "transaction": shown.id if shown else None,
         "shown": TRANSACTION.json(shown) if shown else None,
     }
-    return noun | look_inside(store, dataset, shown, rows=rows)
+    return noun | describe_content(store, dataset, shown, rows=rows)
 
 
-def look_inside(
+def describe_content(
     store: StoreParts, dataset: Dataset, shown: Transaction | None, *, rows: int
 ) -> Json:
     """Return the content of a dataset at a transaction, as part of its document.
@@ -136,7 +136,7 @@ def look_inside(
     where only Spark can count the rows. For files `{"files", "bytes", "paths"}`.
     """
     if dataset.kind is DatasetKind.FILES:
-        return _look_into_files(store, shown, paths=rows)
+        return _describe_files(store, shown, paths=rows)
     if shown is None or shown.version is None:
         return {"schema": [], "partitioning": [], "properties": {}, "row_count": 0, "rows": []}
     version = store.contents.tables.read(shown.version.location)
@@ -153,7 +153,7 @@ def look_inside(
     }
 
 
-def _look_into_files(store: StoreParts, shown: Transaction | None, *, paths: int) -> Json:
+def _describe_files(store: StoreParts, shown: Transaction | None, *, paths: int) -> Json:
     root = root_of(shown.version if shown else None)
     size = store.trees.measure(root)
     entries = itertools.islice(store.trees.walk(root), paths) if paths else ()

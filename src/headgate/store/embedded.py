@@ -1,6 +1,6 @@
 """An embedded store: `Store` wires the parts from the settings and has every verb.
 
-Its verbs are grouped in the classes `StoreQueries` (reads), `Working` (tasks) and `Changing`
+Its verbs are grouped in the classes `StoreQueries` (reads), `TaskVerbs` (tasks) and `AdminVerbs`
 (changes of the store as a whole).
 """
 
@@ -62,8 +62,8 @@ from headgate.store.documents import (
     build_json,
 )
 from headgate.store.queries import StoreQueries
-from headgate.store.rows import How, Rows
-from headgate.store.transactions import UnitHandle, Verbs
+from headgate.store.rows import RowOptions, Rows
+from headgate.store.transactions import StoreBase, UnitHandle
 from headgate.tables.versions import TableVersions
 from headgate.upkeep.cleanup import RetentionPolicy, check_older_than, clean_up
 from headgate.upkeep.doctor import examine
@@ -88,8 +88,8 @@ if TYPE_CHECKING:
     from headgate.tasks.supervisor import TaskHost
 
 
-class Working(Verbs):
-    """Verbs and parts for tasks."""
+class TaskVerbs(StoreBase):
+    """StoreBase and parts for tasks."""
 
     @cached_property
     def task_host(self) -> TaskHost:
@@ -167,8 +167,8 @@ class Working(Verbs):
         return FilesWorkspaces(self.database, self.trees, cache)
 
 
-class Changing(Working):
-    """Verbs that change the store as a whole."""
+class AdminVerbs(TaskVerbs):
+    """StoreBase that change the store as a whole."""
 
     def protect(self, branch: str, *, protected: bool = True) -> None:
         """Protect a branch name on every dataset.
@@ -299,14 +299,14 @@ class Shared(Generic[T]):
                 self._made = self._make()
             return self._made
 
-    def take_away(self) -> T | None:
+    def pop(self) -> T | None:
         """Remove and return the part, so that the caller can stop it; None if never made."""
         with self._lock:
             made, self._made = self._made, None
             return made
 
 
-class Store(StoreQueries, Changing):
+class Store(StoreQueries, AdminVerbs):
     """An embedded store: a catalog, a warehouse of content, and the verbs on them.
 
     Open one with `headgate.open`, and close it or use it as a context manager.
@@ -521,7 +521,7 @@ class Store(StoreQueries, Changing):
         *,
         watch: Watch = lambda jobs: None,
         id: BuildId | None = None,
-        handed: ClientJobs | None = None,
+        client_jobs: ClientJobs | None = None,
         **asked: Unpack[BuildOptions],
     ) -> BuildOutcome:
         """Build datasets on a branch, and return the outcome with the state of each job.
@@ -531,7 +531,7 @@ class Store(StoreQueries, Changing):
         :param targets: names of the datasets to build.
         :param watch: called with the jobs whenever one changes.
         :param id: id of the build; minted by default.
-        :param handed: jobs of a client-run build. By default this store's Spark executes the jobs.
+        :param client_jobs: jobs of a client-run build. By default this store's Spark executes the jobs.
         :param asked: options of :class:`BuildOptions`: those of `plan`, and `atomic`, `retries`,
             `abort_on_failure`, `wait_seconds` and `task_key`.
         """
@@ -550,10 +550,10 @@ class Store(StoreQueries, Changing):
             wait_seconds=asked.get("wait_seconds", 0),
             task_key=asked.get("task_key"),
             id=id,
-            reported_by=handed.reported_by if handed is not None else None,
+            reported_by=client_jobs.reported_by if client_jobs is not None else None,
         )
         directory = self.scratch / "builds"
-        return run_build(self.build_parts, request, directory, watch=watch, jobs=handed)
+        return run_build(self.build_parts, request, directory, watch=watch, jobs=client_jobs)
 
     def build_on_server(
         self,
@@ -574,10 +574,10 @@ class Store(StoreQueries, Changing):
 
     @property
     def rows(self) -> Rows:
-        """Verbs on the rows of many tables."""
+        """StoreBase on the rows of many tables."""
         return Rows(self, self.tables, self.spark)
 
-    def mutate(self, branch: str, sql: str, **how: Unpack[How]) -> Outcome:
+    def mutate(self, branch: str, sql: str, **how: Unpack[RowOptions]) -> Outcome:
         """Execute a script of SQL statements in one publication. See `Rows.mutate`."""
         return self.rows.mutate(branch, sql, **how)
 
@@ -588,7 +588,7 @@ class Store(StoreQueries, Changing):
         *,
         mode: str = "append",
         engine: str = "arrow",
-        **how: Unpack[How],
+        **how: Unpack[RowOptions],
     ) -> Outcome:
         """Load files or data in memory into tables, in one publication. See `Rows.load`."""
         return self.rows.load(branch, sources, mode=mode, engine=engine, **how)
@@ -600,7 +600,7 @@ class Store(StoreQueries, Changing):
         *,
         datasets: Sequence[str] = (),
         dry_run: bool = False,
-        **how: Unpack[How],
+        **how: Unpack[RowOptions],
     ) -> Outcome:
         """Merge the changes of a branch into another, in one publication. See `Rows.merge`."""
         return self.rows.merge(source, into=into, datasets=datasets, dry_run=dry_run, **how)
@@ -615,7 +615,7 @@ class Store(StoreQueries, Changing):
 
     def close(self) -> None:
         """Stop what this store started: Spark, its endpoint and the connections to the catalog."""
-        runtime = self._spark.take_away()
+        runtime = self._spark.pop()
         if runtime is not None:
             runtime.stop()
         parts = self.__dict__.pop("build_parts", None)

@@ -1,4 +1,4 @@
-"""Verbs that read the store as a whole: lists of nouns, and records as JSON documents."""
+"""StoreBase that read the store as a whole: lists of nouns, and records as JSON documents."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from headgate.store.documents import (
     event_json,
     jobspec_json,
 )
-from headgate.store.transactions import TransactionHandle, UnitHandle, Verbs, load_opened
+from headgate.store.transactions import StoreBase, TransactionHandle, UnitHandle, load_opened
 
 
-def only_operation(key: str, found: Sequence[Json]) -> Json:
+def single_operation(key: str, found: Sequence[Json]) -> Json:
     """Return the one operation that has an idempotency key.
 
     Raises `NotFound` if none was committed, and `Invalid` if the key is ambiguous.
@@ -53,12 +53,12 @@ def only_operation(key: str, found: Sequence[Json]) -> Json:
     return found[0]
 
 
-def _say_nothing(rows: int, parts: int) -> None:
+def _no_progress(rows: int, parts: int) -> None:
     """No progress callback."""
 
 
-class StoreQueries(Verbs):
-    """Verbs that read the store as a whole and change nothing."""
+class StoreQueries(StoreBase):
+    """StoreBase that read the store as a whole and change nothing."""
 
     def datasets(self) -> list[Dataset]:
         """Return all datasets of the store."""
@@ -185,7 +185,7 @@ class StoreQueries(Verbs):
         :param kind: only operations of this kind.
         """
         found = self.database.read(lambda c: find_operations(c, key, branch=branch, kind=kind))
-        return only_operation(key, found)
+        return single_operation(key, found)
 
     def opened(self, id: str) -> TransactionHandle | UnitHandle:
         """Return the handle of a unit or transaction, in any state, by its id."""
@@ -218,7 +218,7 @@ class StoreQueries(Verbs):
         dataset: str | None = None,
         rows: int = 5,
         key: Sequence[str] = (),
-        on_large: Callable[[int, int], None] = _say_nothing,
+        on_large: Callable[[int, int], None] = _no_progress,
     ) -> Json | list[Json]:
         """Return the changes that lead from one version to another.
 

@@ -104,7 +104,7 @@ ENGINES = ("arrow", "spark")
 SourceArgument: TypeAlias = Any
 
 
-class How(TypedDict, total=False):
+class RowOptions(TypedDict, total=False):
     """Options that every verb on rows accepts, in addition to its own parameters."""
 
     actor: str | None
@@ -129,7 +129,7 @@ class Rows:
         """Settings of the store."""
         return self.store.settings
 
-    def mutate(self, branch: str, sql: str, **how: Unpack[How]) -> Outcome:
+    def mutate(self, branch: str, sql: str, **how: Unpack[RowOptions]) -> Outcome:
         """Execute a script of SQL statements over many tables, and publish its changes together.
 
         The statements are INSERT, UPDATE, DELETE, UPSERT and MERGE. Each statement sees the changes
@@ -138,7 +138,7 @@ class Rows:
 
         :param branch: branch to change, or a chain such as `feature>master`.
         :param sql: statements, separated by semicolons.
-        :param how: options of :class:`How`.
+        :param how: options of :class:`RowOptions`.
         """
         with _needing_extra():
             from headgate.rows.mutate import mutate  # noqa: PLC0415  (an optional extra)
@@ -151,7 +151,7 @@ class Rows:
         *,
         mode: str = "append",
         engine: str = "arrow",
-        **how: Unpack[How],
+        **how: Unpack[RowOptions],
     ) -> Outcome:
         """Load files, directories or data in memory into tables, and publish them together.
 
@@ -160,7 +160,7 @@ class Rows:
             bytes, a list of dicts, or an Arrow table or data frame.
         :param mode: `append`, `merge` (insert or update by key) or `overwrite`.
         :param engine: `arrow` loads in this process, `spark` in a Spark session.
-        :param how: options of :class:`How`.
+        :param how: options of :class:`RowOptions`.
         """
         with _needing_extra():
             from headgate.rows.load import LoadMode, load  # noqa: PLC0415  (an optional extra)
@@ -201,7 +201,7 @@ class Rows:
         *,
         datasets: Sequence[str] = (),
         dry_run: bool = False,
-        **how: Unpack[How],
+        **how: Unpack[RowOptions],
     ) -> Outcome:
         """Merge the changes of a branch since the merge base into another branch.
 
@@ -211,7 +211,7 @@ class Rows:
         :param into: branch that receives them.
         :param datasets: datasets to merge; every dataset of the source by default.
         :param dry_run: return the outcome without a publication.
-        :param how: options of :class:`How`.
+        :param how: options of :class:`RowOptions`.
         """
         with _needing_extra():
             from headgate.rows.merge import MergeRequest, merge  # noqa: PLC0415  (an optional extra)
@@ -235,13 +235,13 @@ class Rows:
         branch: str,
         keep_snapshots: int = 100,
         engine: str = "arrow",
-        **how: Unpack[How],
+        **how: Unpack[RowOptions],
     ) -> Optimized:
         """Compact the small files of a table; the rows and the content id stay the same.
 
         :param keep_snapshots: number of newest Iceberg snapshots to keep in the metadata.
         :param engine: `arrow` rewrites in this process, `spark` in a Spark session.
-        :param how: options of :class:`How`.
+        :param how: options of :class:`RowOptions`.
         """
         with _needing_extra():
             from headgate.rows.optimize import (  # noqa: PLC0415  (an optional extra)
@@ -275,7 +275,9 @@ class Rows:
         """Return the steps that applying a schema file to a branch would take."""
         return self.plan_schema_text(read_schema(file), file=str(file), branch=branch)
 
-    def apply_schema(self, file: Path | str, *, branch: str, **how: Unpack[How]) -> AppliedSchema:
+    def apply_schema(
+        self, file: Path | str, *, branch: str, **how: Unpack[RowOptions]
+    ) -> AppliedSchema:
         """Change the tables of a branch to match a schema file, in one publication.
 
         Existing rows must satisfy the new constraints; otherwise the call raises and changes
@@ -291,7 +293,7 @@ class Rows:
         return plan(self._parts(), branch, parse_schema(text, file))
 
     def apply_schema_text(
-        self, text: str, *, file: str, branch: str, **how: Unpack[How]
+        self, text: str, *, file: str, branch: str, **how: Unpack[RowOptions]
     ) -> AppliedSchema:
         """Do as `apply_schema` with the text of a schema; errors name `file` as its source."""
         with _needing_extra():
@@ -315,13 +317,13 @@ class Rows:
         kind: str,
         branch: str,
         body: Mapping[str, Any],
-        how: How,
+        how: RowOptions,
         *,
         contents: str | None = None,
     ) -> Request:
         from headgate.rows.outcome import TIMEOUT_SECONDS, Request  # noqa: PLC0415  (an optional extra)
 
-        check_options(how, How)
+        check_options(how, RowOptions)
         named = how.get("actor")
         actor = check_label(named, what="an actor") if named else self.settings.actor
         heads = how.get("if_head") or {}

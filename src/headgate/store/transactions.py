@@ -70,7 +70,7 @@ class StoreParts(Protocol):
     ) -> OperationKey | None: ...
 
 
-class Verbs(ABC):
+class StoreBase(ABC):
     """Base of the classes that `Store` is composed of; `Store` supplies the parts."""
 
     settings: Settings
@@ -181,13 +181,13 @@ def _check_alive(transaction: Transaction) -> None:
         raise VersionExpired(what=f"transaction {transaction.id}")
 
 
-class EndsWithItsBlock(ABC):
+class CommitsAtExit(ABC):
     """Context manager that commits at the end of its block, and aborts on an exception.
 
     If the commit fails, it aborts and raises the error of the commit.
     """
 
-    _given_up = False
+    _aborted = False
 
     @abstractmethod
     def commit(self, *, idempotency_key: str | None = None) -> Receipt: ...
@@ -198,7 +198,7 @@ class EndsWithItsBlock(ABC):
         The end of the block commits nothing afterwards.
         """
         ended = self._abort()
-        self._given_up = True
+        self._aborted = True
         return ended
 
     @abstractmethod
@@ -208,7 +208,7 @@ class EndsWithItsBlock(ABC):
     def _state(self) -> TransactionState:
         """Return the state that the catalog has now."""
 
-    def _ends_with_another(self) -> bool:
+    def _belongs_to_unit(self) -> bool:
         return False
 
     def __enter__(self) -> Self:
@@ -220,10 +220,10 @@ class EndsWithItsBlock(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._given_up or self._ends_with_another():
+        if self._aborted or self._belongs_to_unit():
             return
         if error is not None:
-            self._let_go()
+            self._abort_quietly()
             return
         if self._state() is TransactionState.COMMITTED:
             return
@@ -231,10 +231,10 @@ class EndsWithItsBlock(ABC):
             # Raises where the transaction was taken over: the writes of the block are lost.
             self.commit()
         except BaseException:
-            self._let_go()
+            self._abort_quietly()
             raise
 
-    def _let_go(self) -> None:
+    def _abort_quietly(self) -> None:
         """Abort after a failed block.
 
         A transaction that stays OPEN would block its branches until its lease ends. An error of the
@@ -246,7 +246,7 @@ class EndsWithItsBlock(ABC):
 
 
 @dataclass
-class TransactionHandle(EndsWithItsBlock):
+class TransactionHandle(CommitsAtExit):
     """An OPEN transaction on one dataset.
 
     As a context manager it commits at the end of the block, and aborts on an exception. A
@@ -343,7 +343,7 @@ class TransactionHandle(EndsWithItsBlock):
     def _state(self) -> TransactionState:
         return self.store.database.read(lambda c: records.load_transaction(c, self.id)).state
 
-    def _ends_with_another(self) -> bool:
+    def _belongs_to_unit(self) -> bool:
         return self.transaction.unit is not None
 
     def _check_is_files(self) -> None:
@@ -363,7 +363,7 @@ class TransactionHandle(EndsWithItsBlock):
 
 
 @dataclass
-class UnitHandle(EndsWithItsBlock):
+class UnitHandle(CommitsAtExit):
     """A unit: OPEN transactions of several datasets on one branch, published together.
 
     As a context manager it commits at the end of the block, and aborts on an exception.

@@ -36,7 +36,7 @@ def list_history(
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the transactions of a branch, newest first; of the primary branch by default."""
-    store, skip = caller.looking(), _number(cursor)
+    store, skip = caller.reading(), _number(cursor)
     chosen = store.dataset(dataset).branch(branch or store.settings.builds.branch)
     found = chosen.history(aborted=aborted, limit=skip + limit + 1)[skip:]
     return api.page(
@@ -62,7 +62,7 @@ def list_publications(
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List publications, newest first: every change of a view or of the set of branches."""
-    found = caller.looking().publications(
+    found = caller.reading().publications(
         actor=actor,
         dataset=dataset,
         branch=branch,
@@ -80,7 +80,7 @@ def show_publication(
     caller: api.CallerDependency, number: Annotated[int, Path(ge=1, lt=2**53)]
 ) -> api.JsonReply:
     """Return one publication with its moves."""
-    return api.JsonReply(PUBLICATION.wire(caller.looking().publication(number)))
+    return api.JsonReply(PUBLICATION.wire(caller.reading().publication(number)))
 
 
 @past_routes.get("/events", **api.documented("list_events", list[models.EventModel], paged=True))
@@ -96,7 +96,7 @@ def list_events(
 ) -> api.JsonReply:
     """List events other than publications, newest first: recoveries, denials, protections."""
     skip = _number(cursor)
-    found = caller.looking().events(
+    found = caller.reading().events(
         actor=actor, dataset=dataset, branch=branch, kind=kind, limit=limit + 1, skip=skip
     )
     return api.page(
@@ -118,7 +118,7 @@ def list_recoveries(
 ) -> api.JsonReply:
     """List recoveries, newest first: the work that was settled, its actor, and the outcome."""
     skip = _number(cursor)
-    found = caller.looking().recoveries(actor=actor, kind=kind, limit=limit + 1, skip=skip)
+    found = caller.reading().recoveries(actor=actor, kind=kind, limit=limit + 1, skip=skip)
     return api.page(
         request, found, limit=limit, cursor=lambda _: str(skip + limit), to=lambda row: row
     )
@@ -132,7 +132,7 @@ def status(
     kind: str | None = None,
 ) -> api.JsonReply:
     """Return the outcome of an operation by its idempotency key; 404 if nothing was committed."""
-    return api.JsonReply(caller.looking().status(key, branch=branch, kind=kind))
+    return api.JsonReply(caller.reading().status(key, branch=branch, kind=kind))
 
 
 def _number(cursor: str | None) -> int:
@@ -160,7 +160,7 @@ def list_tokens(
     def key(token: Json) -> str:
         return f"{token['created_at']} {token['id']}"
 
-    with caller.acting() as store:
+    with caller.writing() as store:
         rest = api.following(sorted(store.tokens(), key=key), cursor, key=key)
         return api.page(request, rest, limit=limit, cursor=key, to=lambda token: token)
 
@@ -168,7 +168,7 @@ def list_tokens(
 @token_routes.post("/tokens", **api.documented("create_token", models.NewTokenModel, status=201))
 def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.JsonReply:
     """Create a token; only this response contains it."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         require_within(caller.grant, body.branches)
         made = store.create_token(
             actor=body.actor,
@@ -182,7 +182,7 @@ def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.Jso
 @token_routes.delete("/tokens/{id}", **api.documented("revoke_token", models.TokenModel))
 def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Revoke a token, with effect at once; to revoke it twice is not an error."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         return api.JsonReply(store.revoke_token(id))
 
 
@@ -213,14 +213,14 @@ def show_store(caller: api.CallerDependency) -> api.JsonReply:
 @store_routes.post("/recover", **api.documented("recover", models.RecoveryModel))
 def recover(caller: api.CallerDependency, body: models.Recover = _RECOVER) -> api.JsonReply:
     """Settle unfinished operations, and abort transactions that their owners abandoned."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         return api.JsonReply(recovery_json(store.recover(dry_run=body.dry_run)))
 
 
 @store_routes.post("/cleanup", **api.documented("clean_up", models.CleanupModel))
 def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> api.JsonReply:
     """Condemn content that nothing needs, and sweep content that was condemned a day before."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         cleaned = store.clean_up(
             older_than_seconds=body.older_than_seconds, dry_run=body.dry_run, engine=body.engine
         )
@@ -230,5 +230,5 @@ def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> 
 @store_routes.get("/doctor", **api.documented("examine", models.ExaminedModel))
 def examine(caller: api.CallerDependency, deep: bool = False) -> api.JsonReply:
     """Check the whole store and return the problems found, without changing anything."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         return api.JsonReply(store.examine(deep=deep))

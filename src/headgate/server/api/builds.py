@@ -43,7 +43,7 @@ from headgate.server.api.models import (
     asked,
     shown,
 )
-from headgate.server.builds import AskedOnce, KeptBuild
+from headgate.server.builds import BuildRequestKey, ServerBuild
 from headgate.store.documents import Json, jobspec_json
 from headgate.store.embedded import Store
 
@@ -194,7 +194,7 @@ class Working(BaseModel):
         0, ge=0, le=10, description="How long to wait for something that is new."
     )
 
-    def heard(self) -> list[JobMessage]:
+    def messages(self) -> list[JobMessage]:
         return [_heard(one) for one in self.said]
 
 
@@ -284,7 +284,7 @@ def list_builds(
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List builds, newest first."""
-    found = caller.looking().builds(limit=limit + 1, after=cursor)
+    found = caller.reading().builds(limit=limit + 1, after=cursor)
     return api.page(
         request, found, limit=limit, cursor=lambda one: str(one["build"]), to=lambda one: one
     )
@@ -296,7 +296,7 @@ def start_build(caller: api.CallerDependency, body: Building) -> api.JsonReply:
 
     The server's workers run its jobs or, with `where` as `caller`, the client does: see `work`.
     """
-    with caller.acting(body.branch) as store:
+    with caller.writing(body.branch) as store:
 
         def build(id: BuildId, watch: Watch, jobs: ClientJobs | None = None) -> BuildOutcome:
             return store.build(
@@ -314,39 +314,39 @@ def start_build(caller: api.CallerDependency, body: Building) -> api.JsonReply:
                 task_key=body.task_key,
                 watch=watch,
                 id=id,
-                handed=jobs,
+                client_jobs=jobs,
             )
 
         actor = caller.grant.actor
-        asked = _asked(actor, body)
+        request_key = _request_key(actor, body)
         if body.where is Where.SERVER:
-            id = caller.builds.start(build, asked=asked)
+            id = caller.builds.start(build, request_key=request_key)
         else:
             word = None if caller.grant.may_write_protected else actor
-            id = caller.builds.hand_out(
-                build, actor=actor, branch=body.branch, reported_by=word, asked=asked
+            id = caller.builds.start_client_run(
+                build, actor=actor, branch=body.branch, reported_by=word, request_key=request_key
             )
         return api.JsonReply(store.build_record(id), status_code=202)
 
 
-def _asked(actor: str, body: Building) -> AskedOnce | None:
+def _request_key(actor: str, body: Building) -> BuildRequestKey | None:
     if body.request_key is None:
         return None
     text = body.model_dump_json(exclude={"request_key"}).encode()
     request_hash = hashlib.sha256(text).hexdigest()
-    return AskedOnce(actor=actor, key=body.request_key, request_hash=request_hash)
+    return BuildRequestKey(actor=actor, key=body.request_key, request_hash=request_hash)
 
 
 @build_routes.get("/builds/{build}", **api.documented("show_build", BuildWithJobsModel))
 def show_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Return one build with its jobs."""
-    return api.JsonReply(caller.looking().build_record(build))
+    return api.JsonReply(caller.reading().build_record(build))
 
 
 @build_routes.post("/builds/{build}/cancel", **api.documented("cancel_build", BuildModel))
 def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Cancel a running build, wherever it runs, and abort what it has not committed."""
-    with caller.acting(str(caller.looking().build_record(build)["branch"])) as store:
+    with caller.writing(str(caller.reading().build_record(build)["branch"])) as store:
         return api.JsonReply(store.cancel_build(build))
 
 
@@ -358,32 +358,32 @@ def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
 def watch_build(caller: api.CallerDependency, build: str) -> Response:
     """Stream the build as a server-sent event after each change, until it has ended."""
     # Raises if the build does not exist: once the stream has begun, the status cannot change.
-    first = _picture(caller, build)
+    first = _state(caller, build)
     return StreamingResponse(_watch(caller, build, first), media_type=EVENTS)
 
 
 async def _watch(caller: api.Caller, build: str, first: Json) -> AsyncIterator[bytes]:
-    picture, sent, silent = first, None, 0.0
+    state, sent, silent = first, None, 0.0
     while True:
-        ended = picture["state"] != BuildState.RUNNING
+        ended = state["state"] != BuildState.RUNNING
         if ended:
-            yield _event("end", picture)
+            yield _event("end", state)
             return
-        text = orjson.dumps(picture, default=str)
+        text = orjson.dumps(state, default=str)
         if text != sent:
-            yield _event("progress", picture)
+            yield _event("progress", state)
             sent, silent = text, 0.0
         elif silent >= _SILENCE_SECONDS:
             yield b": still here\n\n"
             silent = 0.0
         await asyncio.sleep(_POLL_SECONDS)
         silent += _POLL_SECONDS
-        picture = await run_in_threadpool(_picture, caller, build)
+        state = await run_in_threadpool(_state, caller, build)
 
 
-def _picture(caller: api.Caller, build: str) -> Json:
+def _state(caller: api.Caller, build: str) -> Json:
     """Return the record, with the live jobs or the outcome of a build that this server keeps."""
-    record = caller.looking().build_record(build)
+    record = caller.reading().build_record(build)
     if record["state"] == BuildState.RUNNING:
         live = caller.builds.find_live(build)
         return record | {"jobs": live} if live else record
@@ -411,7 +411,7 @@ async def work_build(caller: api.CallerDependency, build: str, body: Working) ->
     If the client sends no request for a minute, the server cancels the build.
     """
     kept = await run_in_threadpool(_kept, caller, build)
-    await run_in_threadpool(_hear, kept, body)
+    await run_in_threadpool(_receive, kept, body)
     return api.JsonReply(await _answer(kept, body))
 
 
@@ -421,35 +421,35 @@ async def work_build(caller: api.CallerDependency, build: str, body: Working) ->
 )
 def get_bundle(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """Return the code of a JobSpec to a client that may build."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         return Response(store.objects.get(bundle_key(digest)), media_type=api.OCTETS)
 
 
-def _kept(caller: api.Caller, build: str) -> KeptBuild:
+def _kept(caller: api.Caller, build: str) -> ServerBuild:
     """Return the build; raise unless this caller started it and may write its branch."""
-    kept = caller.builds.load_handed(build)
-    with caller.acting(kept.branch):
+    kept = caller.builds.load_client_run(build)
+    with caller.writing(kept.branch):
         if kept.actor != caller.grant.actor:
             raise BuildOfAnother(build=build, actor=kept.actor)
     return kept
 
 
-def _hear(kept: KeptBuild, body: Working) -> None:
-    assert kept.handed is not None
-    kept.handed.receive(body.heard(), ready=body.ready)
+def _receive(kept: ServerBuild, body: Working) -> None:
+    assert kept.client_jobs is not None
+    kept.client_jobs.receive(body.messages(), ready=body.ready)
 
 
-async def _answer(kept: KeptBuild, body: Working) -> object:
+async def _answer(kept: ServerBuild, body: Working) -> object:
     """Return a response as soon as something is new, or at the end of the wait."""
-    assert kept.handed is not None
+    assert kept.client_jobs is not None
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     # The client sends nothing while it waits: a longer wait would count as silence.
-    deadline = loop.time() + min(body.wait_seconds, kept.handed.silent_seconds / 3)
+    deadline = loop.time() + min(body.wait_seconds, kept.client_jobs.silent_seconds / 3)
 
     def wake() -> None:
         loop.call_soon_threadsafe(woken.set)
 
-    with kept.handed.subscribed(wake):
+    with kept.client_jobs.subscribed(wake):
         while True:
             woken.clear()
             rest = deadline - loop.time()
@@ -611,7 +611,7 @@ def list_jobspecs(
     def key(spec: Json) -> str:
         return str(spec["jobspec"])
 
-    found = sorted(caller.looking().jobspecs(branch=branch, dataset=dataset), key=key)
+    found = sorted(caller.reading().jobspecs(branch=branch, dataset=dataset), key=key)
     rest = api.following(found, cursor, key=key)
     return api.page(request, rest, limit=limit, cursor=key, to=lambda spec: spec)
 
@@ -620,7 +620,7 @@ def list_jobspecs(
 def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> api.JsonReply:
     """Replace the JobSpecs of a repository on a branch name; mark those left out as removed."""
     branch = check_branch_name(body.source.branch)
-    with caller.acting(branch) as store:
+    with caller.writing(branch) as store:
         # A clean commit is only the client's claim, which is not enough for a protected branch.
         if not store.may_write_protected and branch in store.protected():
             raise BranchProtected(branch=branch)
@@ -632,7 +632,7 @@ def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> a
 @jobspec_routes.post("/plan", **api.documented("plan", PlanModel))
 def plan(caller: api.CallerDependency, body: PlanToShow) -> api.JsonReply:
     """Return what a build would do, and why, without changing anything."""
-    planned = caller.looking().plan(
+    planned = caller.reading().plan(
         body.targets,
         branch=body.branch,
         fallback=body.fallback,

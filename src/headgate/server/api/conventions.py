@@ -152,11 +152,11 @@ def refusal(status: int, code: str, message: str, **facts: Any) -> JsonReply:
 def _unrouted(error: HTTPException, request: Request) -> JsonReply:
     path = request.url.path
     if error.status_code == 404:
-        told = f"there is no route {path}: /api/openapi.json describes those there are."
-        return refusal(404, "no_such_route", told)
+        message = f"there is no route {path}: /api/openapi.json describes those there are."
+        return refusal(404, "no_such_route", message)
     if error.status_code == 405:
-        told = f"{path} does not take {request.method}: see /api/openapi.json."
-        return refusal(405, "method_not_allowed", told)
+        message = f"{path} does not take {request.method}: see /api/openapi.json."
+        return refusal(405, "method_not_allowed", message)
     return refusal(error.status_code, "http", f"{str(error.detail).lower()}.")
 
 
@@ -173,9 +173,9 @@ def handle_errors(app: FastAPI) -> None:
             {"where": ".".join(str(part) for part in found["loc"]), "what": found["msg"]}
             for found in error.errors()
         ]
-        told = "; ".join(f"{field['where']}: {field['what']}" for field in fields)
+        message = "; ".join(f"{field['where']}: {field['what']}" for field in fields)
         return refusal(
-            400, "malformed_request", f"the request cannot be read: {told}.", fields=fields
+            400, "malformed_request", f"the request cannot be read: {message}.", fields=fields
         )
 
     async def unrouted(request: Request, error: Exception) -> JsonReply:
@@ -248,12 +248,12 @@ class Caller:
     authority: Authority
     builds: ServerBuilds
 
-    def looking(self) -> Store:
+    def reading(self) -> Store:
         """Return the store in the caller's name, for reading; every identified caller may read."""
         return self.served.acting_as(self.grant.actor, may_write_protected=False)
 
     @contextmanager
-    def acting(self, *written: str) -> Iterator[Store]:
+    def writing(self, *written: str) -> Iterator[Store]:
         """Open the store in the caller's name; raise unless they may write these branches."""
         try:
             authorize(self.grant, self.operation, written=written)

@@ -29,7 +29,7 @@ def list_datasets(
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List all datasets by name, with the names of their branches."""
-    store = caller.looking()
+    store = caller.reading()
     found = sorted(store.datasets(), key=lambda dataset: str(dataset.name))
     rest = api.following(found, cursor, key=lambda dataset: str(dataset.name))
     branches = store.branches()
@@ -50,7 +50,7 @@ def create_dataset(
 ) -> api.JsonReply:
     """Create a dataset with an empty root branch."""
     branch = body.branch or caller.served.settings.builds.branch
-    with caller.acting(branch) as store:
+    with caller.writing(branch) as store:
         dataset = store.dataset(body.dataset)
         dataset.create(kind=body.kind, branch=branch, idempotency_key=key)
         return api.JsonReply(dataset_wire(dataset.load(), dataset.branches()), status_code=201)
@@ -59,7 +59,7 @@ def create_dataset(
 @dataset_routes.get("/datasets/{dataset}", **api.documented("show_dataset", models.DatasetModel))
 def show_dataset(caller: api.CallerDependency, dataset: str) -> api.JsonReply:
     """Return one dataset."""
-    found = caller.looking().dataset(dataset)
+    found = caller.reading().dataset(dataset)
     return api.JsonReply(dataset_wire(found.load(), found.branches()))
 
 
@@ -75,7 +75,7 @@ def register_dataset(
 ) -> api.JsonReply:
     """Register an Iceberg table that the server can reach as a dataset, without copying it."""
     branch = body.branch or caller.served.settings.builds.branch
-    with caller.acting(branch) as store:
+    with caller.writing(branch) as store:
         named = store.dataset(dataset)
         named.register(body.metadata_location, branch=branch, idempotency_key=key)
         return api.JsonReply(dataset_wire(named.load(), named.branches()), status_code=201)
@@ -94,7 +94,7 @@ def show_content(
     rows: Annotated[int, Query(ge=0, le=10_000, description="So many rows, or file paths.")] = 0,
 ) -> api.JsonReply:
     """Return the content of a dataset in a context: columns, counts and rows, or files."""
-    return api.JsonReply(caller.looking().dataset(dataset).show(context, rows=rows))
+    return api.JsonReply(caller.reading().dataset(dataset).show(context, rows=rows))
 
 
 # Branches
@@ -113,7 +113,7 @@ def list_branches(
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the branches of one dataset, or of all, by name."""
-    found = sorted(caller.looking().branches(dataset), key=_branch_key)
+    found = sorted(caller.reading().branches(dataset), key=_branch_key)
     rest = api.following(found, cursor, key=_branch_key)
     return api.page(request, rest, limit=limit, cursor=_branch_key, to=BRANCH.wire)
 
@@ -123,7 +123,7 @@ def create_branch(
     caller: api.CallerDependency, body: models.NewBranch, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Create a child at its parent's view or at a transaction of its history, or an empty root."""
-    with caller.acting(body.name) as store:
+    with caller.writing(body.name) as store:
         branch = store.dataset(body.dataset).branch(body.name)
         branch.create(parent=body.parent, at=body.at, idempotency_key=key)
         return api.JsonReply(BRANCH.wire(branch.load()), status_code=201)
@@ -138,7 +138,7 @@ def delete_branch_everywhere(
     key: api.IdempotencyKey,
 ) -> api.JsonReply:
     """Delete a branch of every dataset that has it, in one publication."""
-    with caller.acting(name) as store:
+    with caller.writing(name) as store:
         receipt = store.delete_everywhere(name, idempotency_key=key)
         return api.published(store, receipt, kind=PublicationKind.DELETE)
 
@@ -148,7 +148,7 @@ def reset_branch(
     caller: api.CallerDependency, body: models.Reset, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Move a branch to a transaction of its history, or back to one removed by a reset."""
-    with caller.acting(body.branch) as store:
+    with caller.writing(body.branch) as store:
         branch = store.dataset(body.dataset).branch(body.branch)
         receipt = branch.reset(to=body.to, idempotency_key=key)
         return api.published(store, receipt, kind=PublicationKind.RESET)
@@ -157,7 +157,7 @@ def reset_branch(
 @branch_routes.post("/branches/reparent", **api.documented("reparent_branch", models.BranchModel))
 def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.JsonReply:
     """Correct the ancestry that builds check; no transaction moves and no view changes."""
-    with caller.acting(body.branch) as store:
+    with caller.writing(body.branch) as store:
         mended = store.dataset(body.dataset).branch(body.branch).reparent(under=body.under)
         return api.JsonReply(BRANCH.wire(mended))
 
@@ -167,7 +167,7 @@ def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.
 )
 def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
     """Return one branch of one dataset."""
-    return api.JsonReply(BRANCH.wire(caller.looking().dataset(dataset).branch(name).load()))
+    return api.JsonReply(BRANCH.wire(caller.reading().dataset(dataset).branch(name).load()))
 
 
 @branch_routes.delete(
@@ -178,7 +178,7 @@ def delete_branch(
     caller: api.CallerDependency, dataset: str, name: str, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Delete only the pointer of a branch; its children go to its parent, transactions stay."""
-    with caller.acting(name) as store:
+    with caller.writing(name) as store:
         branch = store.dataset(dataset).branch(name)
         return api.published(store, branch.delete(idempotency_key=key), kind=PublicationKind.DELETE)
 
@@ -191,7 +191,7 @@ def list_protected(
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the branch names that accept only builds of clean commits and admins."""
-    rest = api.following(sorted(caller.looking().protected()), cursor, key=str)
+    rest = api.following(sorted(caller.reading().protected()), cursor, key=str)
     return api.page(request, rest, limit=limit, cursor=str, to=str)
 
 
@@ -200,7 +200,7 @@ def list_protected(
 )
 def protect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
     """Protect a branch name on every dataset."""
-    with caller.acting(check_branch_name(name)) as store:
+    with caller.writing(check_branch_name(name)) as store:
         store.protect(name)
     return api.JsonReply({"name": name, "protected": True})
 
@@ -210,7 +210,7 @@ def protect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
 )
 def unprotect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
     """Remove the protection of a branch name."""
-    with caller.acting(check_branch_name(name)) as store:
+    with caller.writing(check_branch_name(name)) as store:
         store.protect(name, protected=False)
     return api.JsonReply({"name": name, "protected": False})
 
@@ -234,7 +234,7 @@ def list_tags(
     cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the tags of one dataset, or of all, with the transactions that they pin."""
-    found = sorted(caller.looking().tags(dataset), key=_tag_key)
+    found = sorted(caller.reading().tags(dataset), key=_tag_key)
     rest = api.following(found, cursor, key=_tag_key)
     return api.page(request, rest, limit=limit, cursor=_tag_key, to=TAG.json)
 
@@ -242,8 +242,8 @@ def list_tags(
 @tag_routes.post("/tags", **api.documented("create_tag", models.TagModel, status=201))
 def create_tag(caller: api.CallerDependency, body: models.NewTag) -> api.JsonReply:
     """Pin a COMMITTED transaction; the caller must have the right to write its branch."""
-    branch = caller.looking().opened(body.at).branch
-    with caller.acting(branch) as store:
+    branch = caller.reading().opened(body.at).branch
+    with caller.writing(branch) as store:
         pinned = store.dataset(body.dataset).tag(body.name, at=body.at)
         return api.JsonReply(TAG.json(pinned), status_code=201)
 
@@ -251,14 +251,14 @@ def create_tag(caller: api.CallerDependency, body: models.NewTag) -> api.JsonRep
 @tag_routes.delete("/tags/{dataset}/{name:path}", **api.documented("delete_tag", models.TagModel))
 def delete_tag(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
     """Delete a tag; cleanup may then condemn content that only the tag kept."""
-    with caller.acting(_branch_of(caller, dataset, name)) as store:
+    with caller.writing(_branch_of(caller, dataset, name)) as store:
         found = store.dataset(dataset)
         found.untag(name)
         return api.JsonReply({"dataset": str(found.name), "name": name, "transaction": None})
 
 
 def _branch_of(caller: api.Caller, dataset: str, name: str) -> str:
-    store = caller.looking()
+    store = caller.reading()
     pinned = next((tag for tag in store.tags(dataset) if tag.name == name), None)
     if pinned is None:
         raise NotFound(f"dataset {dataset} has no tag {name!r}.", tag=name)
@@ -280,7 +280,7 @@ transaction_routes = api.router("transactions")
 )
 def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) -> api.JsonReply:
     """Open a transaction on a branch of a dataset."""
-    with caller.acting(body.branch) as store:
+    with caller.writing(body.branch) as store:
         branch = store.dataset(body.dataset).branch(body.branch)
         opened = branch.transaction(body.type, lease_seconds=body.lease_seconds)
         return api.JsonReply(TRANSACTION.wire(opened.transaction), status_code=201)
@@ -289,7 +289,7 @@ def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) 
 @transaction_routes.post("/units", **api.documented("open_unit", models.UnitModel, status=201))
 def open_unit(caller: api.CallerDependency, body: models.NewUnit) -> api.JsonReply:
     """Open a unit: transactions of several datasets that commit or abort together."""
-    with caller.acting(body.branch) as store:
+    with caller.writing(body.branch) as store:
         unit = store.transaction(branch=body.branch, lease_seconds=body.lease_seconds)
         return api.JsonReply(unit.noun(), status_code=201)
 
@@ -299,7 +299,7 @@ def open_unit(caller: api.CallerDependency, body: models.NewUnit) -> api.JsonRep
 )
 def open_in_unit(caller: api.CallerDependency, unit: str, body: models.InUnit) -> api.JsonReply:
     """Return the unit's transaction on a dataset; the first request opens it."""
-    with caller.acting(UnitHandle.load(caller.looking(), unit).branch) as store:
+    with caller.writing(UnitHandle.load(caller.reading(), unit).branch) as store:
         opened = UnitHandle.load(store, unit).dataset(body.dataset)
         return api.JsonReply(TRANSACTION.wire(opened.transaction))
 
@@ -310,7 +310,7 @@ def open_in_unit(caller: api.CallerDependency, unit: str, body: models.InUnit) -
 )
 def show_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Return a transaction, or a unit with all of its transactions."""
-    store = caller.looking()
+    store = caller.reading()
     return api.JsonReply(_noun(store, store.opened(id)))
 
 
@@ -320,7 +320,7 @@ def show_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
 )
 def renew_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Renew the lease of a transaction or unit."""
-    with caller.acting(caller.looking().opened(id).branch) as store:
+    with caller.writing(caller.reading().opened(id).branch) as store:
         opened = store.opened(id)
         opened.renew()
         return api.JsonReply(_noun(store, opened))
@@ -334,7 +334,7 @@ def commit_transaction(
     caller: api.CallerDependency, id: str, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Commit a transaction or a whole unit in one publication, and return its number."""
-    with caller.acting(caller.looking().opened(id).branch) as store:
+    with caller.writing(caller.reading().opened(id).branch) as store:
         opened = store.opened(id)
         receipt = opened.commit(idempotency_key=key)
         # Fields of the operation, not of the transaction: the client needs the whole receipt.
@@ -354,7 +354,7 @@ def commit_transaction(
 )
 def abort_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Abort a transaction or a whole unit; its changes never become visible."""
-    with caller.acting(caller.looking().opened(id).branch) as store:
+    with caller.writing(caller.reading().opened(id).branch) as store:
         opened = store.opened(id)
         opened.abort()
         return api.JsonReply(_noun(store, opened))
@@ -384,5 +384,5 @@ def diff(
 ) -> api.JsonReply:
     """Compare schema, counts and samples of a dataset; without one, list all that differ."""
     return api.JsonReply(
-        caller.looking().differences(before, after, dataset=dataset, rows=rows, key=key or ())
+        caller.reading().differences(before, after, dataset=dataset, rows=rows, key=key or ())
     )

@@ -96,7 +96,7 @@ def list_files(
 ) -> api.JsonReply:
     """List the files at or below a path, in the order of their paths."""
     below = check_file_path(path) if path else ""
-    found = caller.looking().dataset(dataset).shown(branch=branch, txn=txn, at=at).entries(below)
+    found = caller.reading().dataset(dataset).shown(branch=branch, txn=txn, at=at).entries(below)
     rest = api.following(found, cursor, key=lambda entry: entry.path)
     return api.page(request, rest, limit=limit, cursor=lambda entry: entry.path, to=entry_wire)
 
@@ -114,7 +114,7 @@ def get_file(
     at: AtQuery = None,
 ) -> Response:
     """Return the bytes of a file, as they are stored."""
-    store = caller.looking()
+    store = caller.reading()
     entry = store.dataset(dataset).shown(branch=branch, txn=txn, at=at).find(path)
     name = quote(entry.path.rpartition("/")[2])
     return StreamingResponse(
@@ -184,7 +184,7 @@ def edit_files(
     key: api.IdempotencyKey,
 ) -> api.JsonReply:
     """Put and remove many files, from contents that are stored already, in one publication."""
-    store = caller.looking()
+    store = caller.reading()
     put = list(in_parallel(lambda file: _entry(store, file), body.put))
     edit = FileEdit(put=put, remove=[check_file_path(path) for path in body.remove])
     if not (edit.put or edit.remove):
@@ -200,7 +200,7 @@ def _write(
     edit: FileEdit,
     key: str | None,
 ) -> api.JsonReply:
-    with caller.acting(_branch(caller, branch, txn)) as store:
+    with caller.writing(_branch(caller, branch, txn)) as store:
         target = store.dataset(dataset).writing(branch=branch, txn=txn)
         if isinstance(target, TransactionHandle):
             if key is not None:
@@ -212,14 +212,14 @@ def _write(
 
 
 def _check(caller: api.Caller, dataset: str, branch: str | None, txn: str | None) -> None:
-    with caller.acting(_branch(caller, branch, txn)) as store:
+    with caller.writing(_branch(caller, branch, txn)) as store:
         # To write in a unit would open its transaction; to read is enough here.
         store.dataset(dataset).shown(branch=branch, txn=txn)
 
 
 def _branch(caller: api.Caller, branch: str | None, txn: str | None) -> str:
     if txn is not None and branch is None:
-        return caller.looking().opened(txn).branch
+        return caller.reading().opened(txn).branch
     if branch is None or txn is not None:
         raise Invalid("say where: name either a branch or a transaction, as ?branch= or ?txn=.")
     return branch
@@ -255,7 +255,7 @@ Sha256Path = Annotated[
 )
 def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """Return the size of a content in the headers; 404 if it is not stored."""
-    size = _size(caller.looking(), digest)
+    size = _size(caller.reading(), digest)
     return Response(headers={"content-length": str(size)}, media_type=api.OCTETS)
 
 
@@ -266,7 +266,7 @@ def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
 )
 def get_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """Return a stored content."""
-    store = caller.looking()
+    store = caller.reading()
     size = _size(store, digest)
     chunks = store.trees.objects.stream(Digest(digest))
     if size <= _SMALL_BYTES:
@@ -285,7 +285,7 @@ async def put_content(
     caller: api.CallerDependency, request: Request, digest: Sha256Path
 ) -> api.JsonReply:
     """Store a content for a later edit of files; cleanup condemns it if no edit names it."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         async with received(request, store.scratch / "uploads") as body:
             if body.digest != digest:
                 raise Invalid(
@@ -340,7 +340,7 @@ class StoredModel(BaseModel):
 @parcel_routes.post("/contents/missing", **api.documented("find_missing_contents", MissingModel))
 def find_missing_contents(caller: api.CallerDependency, body: Contents) -> api.JsonReply:
     """Return those of the contents that are not stored: only they have to be sent."""
-    return api.JsonReply({"missing": caller.looking().trees.objects.find_missing(_digests(body))})
+    return api.JsonReply({"missing": caller.reading().trees.objects.find_missing(_digests(body))})
 
 
 @parcel_routes.post(
@@ -354,7 +354,7 @@ def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
     Contents that are large, not stored, or beyond the limit of one response are left out: request
     them again, and one by one if the response is empty.
     """
-    chunks = _pieces(caller.looking(), _digests(body))
+    chunks = _pieces(caller.reading(), _digests(body))
     return StreamingResponse(chunks, media_type=api.OCTETS)
 
 
@@ -370,7 +370,7 @@ def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
 )
 async def put_contents(caller: api.CallerDependency, request: Request) -> api.JsonReply:
     """Store small contents, each sent as a line `<sha256> <bytes>`, then its bytes."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         async with received(request, store.scratch / "uploads") as body:
             stored = await run_in_threadpool(_store_each, store, body.path)
         return api.JsonReply({"stored": stored}, status_code=201)

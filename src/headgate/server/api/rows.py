@@ -138,7 +138,7 @@ row_routes = api.router("rows")
 @row_routes.post("/mutate", **api.documented("mutate", OutcomeModel))
 def mutate(caller: api.CallerDependency, body: Mutation, key: api.IdempotencyKey) -> api.JsonReply:
     """Run a script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements as one publication."""
-    with caller.acting(_written(body.branch)) as store:
+    with caller.writing(_written(body.branch)) as store:
         outcome = store.mutate(
             body.branch,
             body.sql,
@@ -152,7 +152,7 @@ def mutate(caller: api.CallerDependency, body: Mutation, key: api.IdempotencyKey
 @row_routes.post("/load", **api.documented("load", OutcomeModel))
 def load(caller: api.CallerDependency, body: Load, key: api.IdempotencyKey) -> api.JsonReply:
     """Load rows into tables, by dataset: append, merge by key, or overwrite all rows."""
-    with caller.acting(_written(body.branch)) as store:
+    with caller.writing(_written(body.branch)) as store:
         outcome = store.load(
             body.branch,
             {
@@ -171,7 +171,7 @@ def load(caller: api.CallerDependency, body: Load, key: api.IdempotencyKey) -> a
 @row_routes.post("/merge", **api.documented("merge", OutcomeModel))
 def merge(caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey) -> api.JsonReply:
     """Merge the changes of a branch since the merge base into another; list all conflicts."""
-    with caller.acting(body.into) as store:
+    with caller.writing(body.into) as store:
         outcome = store.merge(
             body.source,
             into=body.into,
@@ -186,7 +186,7 @@ def merge(caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey) ->
 @row_routes.post("/schema/plan", **api.documented("plan_schema", SchemaModel))
 def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
     """Return what a schema file would change on a branch, without changing anything."""
-    rows = caller.looking().rows
+    rows = caller.reading().rows
     planned = rows.plan_schema_text(body.text, file=body.file, branch=body.branch)
     return api.JsonReply(planned.to_json())
 
@@ -196,7 +196,7 @@ def apply_schema(
     caller: api.CallerDependency, body: Schema, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Change the tables of a branch to match a schema file; existing rows must fit."""
-    with caller.acting(_written(body.branch)) as store:
+    with caller.writing(_written(body.branch)) as store:
         applied = store.rows.apply_schema_text(
             body.text, file=body.file, branch=body.branch, idempotency_key=key
         )
@@ -208,7 +208,7 @@ def optimize(
     caller: api.CallerDependency, body: Optimize, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Compact the small files of a table; its rows and content id stay."""
-    with caller.acting(body.branch) as store:
+    with caller.writing(body.branch) as store:
         done = store.rows.optimize(
             body.dataset,
             branch=body.branch,

@@ -166,7 +166,7 @@ def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.Json
     A repeated request with the same secret returns the same attempt.
     """
     named = () if body.branch is None else (body.branch,)
-    with caller.acting(*named) as store:
+    with caller.writing(*named) as store:
         made = dispatch_once(
             store.database,
             body.key,
@@ -184,20 +184,20 @@ def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.Json
 @task_routes.post("/tasks/attempts/renew", **api.documented("renew_attempt", AttemptModel))
 def renew_attempt(caller: api.CallerDependency, body: AttemptToRenew) -> api.JsonReply:
     """Renew the lease of an attempt; return an error if it was superseded or has ended."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         attempt = _own(caller, store, body.secret)
         heartbeat(store.database, attempt.ref)
-        return _told(store, attempt)
+        return _attempt_reply(store, attempt)
 
 
 @task_routes.post("/tasks/attempts/end", **api.documented("end_attempt", AttemptModel))
 def end_attempt_route(caller: api.CallerDependency, body: AttemptToEnd) -> api.JsonReply:
     """End an attempt and abort its OPEN transactions; one that has ended stays as it is."""
-    with caller.acting() as store:
+    with caller.writing() as store:
         attempt = _own(caller, store, body.secret)
         _tables(store, _identity(store, attempt)).close()
         end_attempt(store.database, attempt.ref, AttemptState(body.state))
-        return _told(store, attempt)
+        return _attempt_reply(store, attempt)
 
 
 @task_routes.post("/tasks/attempts/tables", **api.documented("open_attempt_tables", AttemptModel))
@@ -207,14 +207,14 @@ def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api
     What it writes there is published with its workspace, or aborted when the attempt ends.
     """
     workspace = WorkspaceRef(repository=body.repository, branch=body.branch, ref=body.ref)
-    with caller.acting(body.branch) as store:
+    with caller.writing(body.branch) as store:
         attempt = _own(caller, store, body.secret, moving=body.branch)
         read, written = (
             [parse_dataset_name(name) for name in names] for names in (body.inputs, body.outputs)
         )
         store.database.read(lambda c: check_newest(c, attempt.ref))
         _tables(store, _identity(store, attempt)).open(read, written, workspace, body.secret)
-        return _told(store, attempt)
+        return _attempt_reply(store, attempt)
 
 
 @task_routes.get("/tasks/workspaces/{dataset}", **api.documented("show_workspace", WorkspaceModel))
@@ -223,7 +223,7 @@ def show_workspace(
 ) -> api.JsonReply:
     """Return the input of an attempt, and the root of its tree as the digest of a content."""
     workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref)
-    root = _workspaces(caller.looking()).find_root(workspace)
+    root = _workspaces(caller.reading()).find_root(workspace)
     return api.JsonReply(_workspace_wire(workspace) | {"root": root})
 
 
@@ -239,7 +239,7 @@ def publish_workspace(
     The client sends the contents of the tree before. A repeated request returns the first result.
     """
     workspace = WorkspaceRef(repository=dataset, branch=body.branch, ref=body.ref)
-    with caller.acting(body.branch) as store:
+    with caller.writing(body.branch) as store:
         attempt = _own(caller, store, body.secret, moving=body.branch)
         identity = replace(
             _identity(store, attempt), execution=body.execution, task=body.task, labels=body.labels
@@ -311,7 +311,7 @@ def _workspaces(store: Store) -> FilesWorkspaces:
     return FilesWorkspaces(store.database, store.trees, cache)
 
 
-def _told(store: Store, attempt: Attempt) -> api.JsonReply:
+def _attempt_reply(store: Store, attempt: Attempt) -> api.JsonReply:
     return api.JsonReply(_attempt_wire(store.database.read(lambda c: load_attempt(c, attempt.ref))))
 
 
