@@ -531,7 +531,7 @@ class Store(StoreQueries, AdminVerbs):
         :param targets: names of the datasets to build.
         :param watch: called with the jobs whenever one changes.
         :param id: id of the build; minted by default.
-        :param client_jobs: jobs of a client-run build. By default this store's Spark executes the jobs.
+        :param client_jobs: jobs of a client-run build. By default this store's Spark executes them.
         :param asked: options of :class:`BuildOptions`: those of `plan`, and `atomic`, `retries`,
             `abort_on_failure`, `wait_seconds` and `task_key`.
         """
