@@ -9,12 +9,12 @@ import pytest
 
 from headgate.catalog.log import list_publications
 from headgate.catalog.overview import (
-    BranchNameLine,
     count_branch_names,
     list_branch_names,
     list_differing_datasets,
 )
 from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import BranchNameLine
 from headgate.server.web.log_page import log_page
 from headgate.store.embedded import Store
 from tests.support.pages import text_of, visit
@@ -52,7 +52,7 @@ def test_branch_names_add_up_over_all_datasets(store: Store) -> None:
         0,
     )
     assert (lines["master"].parent, lines["master"].ahead) == (None, 0)
-    assert feature.last_actor == "ana"
+    assert feature.last is not None and feature.last.actor == "ana"
 
 
 def test_branch_names_notice_a_parent_that_moved_on_and_an_open_head(store: Store) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate.catalog.overview import DatasetLine, count_datasets, list_dataset_lines
+from headgate.catalog.overview import count_datasets, list_dataset_lines
 from headgate.errors import DatasetNotFound
 from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import DatasetLine
 from headgate.server.web.dataset_page import dataset_page
 from headgate.server.web.datasets_page import datasets_page
 from headgate.server.web.log_page import log_page

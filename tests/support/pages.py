@@ -58,9 +58,10 @@ def visit(store: Store, subject: str = "", *, role: Role = Role.ADMIN, **query: 
     """Return a request for a page, without a server or a browser."""
     asked = {name.rstrip("_"): value for name, value in query.items()}
     grant = Grant(actor="ana", role=role)
-    return Visit(store=store, grant=grant, subject=subject, query=asked)
+    named = store.acting_as(grant.actor, may_write_protected=grant.may_write_protected)
+    return Visit(store=named, grant=grant, subject=subject, query=asked)
 
 
 def text_of(page: Page) -> str:
     """Render a page, and return its HTML."""
-    return "".join(section.body for section in page.sections)
+    return "".join(page.sections.values())

@@ -5,53 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headgate.catalog.builds import JobRecord
-from headgate.catalog.jobspecs import PublishedJobSpec
-from headgate.model.ids import Instant, JobSpecId
 from headgate.server.web.build_page import progress, read_log_tail
 from headgate.server.web.review_page import compare_logic
 
 
-def _published(logic: str | None) -> PublishedJobSpec:
-    declared = {"module": "m", "function": "f"}
-    body: dict[str, Any] = {"jobspec": {"logic_hash": logic, "declaration": declared}}
-    return PublishedJobSpec(
-        id=JobSpecId("js"),
-        branch="b",
-        repository="r",
-        commit="c",
-        clean=True,
-        removed=logic is None,
-        actor="ana",
-        published_at=Instant(0),
-        body=body,
-    )
+def _published(dataset: str, logic: str | None) -> dict[str, Any]:
+    made = {} if logic is None else {"logic_hash": logic, "entry": f"m.{dataset}"}
+    return {"outputs": [dataset], "removed": logic is None, **made}
 
 
 def test_compare_logic_tells_added_changed_and_removed_and_leaves_out_the_same() -> None:
-    base = {"n.changed": _published("1"), "n.same": _published("2"), "n.removed": _published("3")}
-    branch = {
-        "n.added": _published("9"),
-        "n.changed": _published("8"),
-        "n.same": _published("2"),
-        "n.removed": _published(None),
-    }
-    lines = {line.dataset: line.change.value for line in compare_logic(base, branch)}
-    assert lines == {"n.added": "added", "n.changed": "changed", "n.removed": "removed"}
-    assert compare_logic(base, {}) == []
+    base = [_published("changed", "1"), _published("same", "2"), _published("removed", "3")]
+    branch = [
+        _published("added", "9"),
+        _published("changed", "8"),
+        _published("same", "2"),
+        _published("removed", None),
+        _published("removed before", None),
+    ]
+    found = compare_logic(base, branch)
+    signs = {line.dataset: line.sign for line in found}
+    assert signs == {"added": "+", "changed": "~", "removed": "-"}
+    assert [line.title for line in found] == ["m.added", "m.changed", "m.removed"]
+    assert compare_logic(base, []) == []
 
 
 def test_progress_tells_stages_while_spark_works_and_rows_afterwards() -> None:
     stages = {"done": 1, "all": 3, "tasks_done": 4, "tasks": 8}
-    working = _job({"progress": {"stages": stages, "rows": 0, "seconds": 1.5}})
+    working = {"progress": {"stages": stages, "rows": 0, "seconds": 1.5}}
     assert "stage 1/3, 4/8 tasks" in str(progress(working))
-    done = _job({"progress": {"stages": None, "rows": 1200, "seconds": 2}, "spark_jobs": 2})
+    done = {"progress": {"stages": None, "rows": 1200, "seconds": 2}, "spark_jobs": 2}
     assert "1,200 rows" in str(progress(done)) and "2 Spark jobs" in str(progress(done))
-    assert progress(_job({})) == ""
-
-
-def _job(body: dict[str, Any]) -> JobRecord:
-    return JobRecord(ordinal=0, state="running", reason="never-built", attempts=1, body=body)
+    assert progress({}) == ""
 
 
 def test_read_log_tail_reads_only_the_logs_of_that_build(tmp_path: Path) -> None:

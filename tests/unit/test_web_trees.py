@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from headgate.catalog.overview import BranchNameLine
 from headgate.model.graph import Edge, Graph, Mark, Node
 from headgate.model.names import parse_dataset_name
-from headgate.model.nouns import DatasetKind, JobState
+from headgate.model.nouns import BranchNameLine, DatasetKind, JobState
 from headgate.server.web.branches_page import place_in_tree
-from headgate.server.web.lineage_page import around, drawing, stage, state_of, told_of
+from headgate.server.web.lineage_page import around, description_of, drawing, stage, state_of
 
 
 def _line(name: str, parent: str | None) -> BranchNameLine:
@@ -19,8 +18,8 @@ def _line(name: str, parent: str | None) -> BranchNameLine:
         ahead=0,
         behind=0,
         open=0,
-        last_at=None,
-        last_actor=None,
+        last=None,
+        protected=False,
     )
 
 
@@ -66,7 +65,7 @@ def test_drawing_has_a_link_for_each_dataset_and_a_path_for_each_edge() -> None:
     assert drawn.count("<a ") == 4 and drawn.count('class="edge"') == 3
     assert drawn.count("chosen") == 1 and "stale" in drawn
     assert state_of(graph.nodes[0]) == "source"
-    assert told_of(graph.nodes[1]) == "n.d1 on feature: stale"
+    assert description_of(graph.nodes[1]) == "n.d1 on feature: stale"
 
 
 def test_stage_of_a_graph_too_large_to_draw_says_what_to_do() -> None:

@@ -25,8 +25,14 @@ from headgate.builds.bundle import Bundle, make_bundle, module_name
 from headgate.builds.logic_hash import Project, Suspicion
 from headgate.catalog.database import Database
 from headgate.catalog.garbage_collection import sweeping_alone
-from headgate.catalog.jobspecs import PublishedJobSpec, publish_jobspecs
-from headgate.model.jobspecs import Declaration, JobSpec, Source, declaration_from_json
+from headgate.catalog.jobspecs import publish_jobspecs
+from headgate.model.jobspecs import (
+    Declaration,
+    JobSpec,
+    PublishedJobSpec,
+    Source,
+    declaration_from_json,
+)
 from headgate.model.names import DatasetName, check_branch_name
 from headgate.model.object_store import ObjectStore
 from headgate.transforms.discovery import import_roots

@@ -13,25 +13,11 @@ from headgate.catalog.records import dump, in_chunks, load, namespace_key
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
 from headgate.model.ids import Instant, JobSpecId, mint_jobspec
+from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
 
 # Any fixed number: the key of the PostgreSQL advisory lock for publishing JobSpecs.
 _POSTGRES_LOCK = 4_817_220_266
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedJobSpec:
-    """A published JobSpec, or the mark that a dataset's JobSpec was removed on the branch name."""
-
-    id: JobSpecId
-    branch: str
-    repository: str
-    commit: str
-    clean: bool
-    removed: bool
-    actor: str
-    published_at: Instant
-    body: Mapping[str, Any]
 
 
 def publish_jobspecs(

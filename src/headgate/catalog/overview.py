@@ -20,6 +20,7 @@ from sqlalchemy import (
     select,
 )
 
+from headgate.catalog.branches import list_protected
 from headgate.catalog.records import DATASETS, branches_of, dataset_name, namespace_key, to_dataset
 from headgate.catalog.schema import (
     attempts,
@@ -37,36 +38,20 @@ from headgate.catalog.schema import (
 from headgate.catalog.schema import (
     publications as published,
 )
-from headgate.model.ids import DatasetId, Instant, PublicationNumber, TransactionId
+from headgate.model.ids import DatasetId, Instant, PublicationNumber
 from headgate.model.names import DatasetName
-from headgate.model.nouns import Dataset, TransactionState
+from headgate.model.nouns import (
+    BranchNameLine,
+    DatasetLine,
+    DifferingDataset,
+    LastMove,
+    TransactionState,
+)
 
 # Pages of datasets. The cost of a page depends on its size: it starts where the last one ended.
 
 # A dataset with more branches than this is listed with their count only.
 _NAMED = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class LastMove:
-    """The newest publication that moved a branch of a dataset."""
-
-    publication: PublicationNumber
-    at: Instant
-    actor: str
-    kind: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetLine:
-    """A dataset in a list; `blue` if the primary branch has a JobSpec that produces it."""
-
-    dataset: Dataset
-    branch_count: int
-    # Empty if there are too many to list.
-    branches: tuple[str, ...]
-    last: LastMove | None
-    blue: bool
 
 
 def count_datasets(connection: Connection, search: str = "") -> int:
@@ -93,7 +78,7 @@ def list_dataset_lines(
     ids = [dataset.id for dataset in found]
     counts = _branch_counts(connection, ids)
     named = _branch_names(connection, [id for id in ids if counts.get(id, 0) <= _NAMED])
-    last = last_moves(connection, ids)
+    last = _last_moves(connection, moves.c.dataset_id, ids)
     blue = made_on(connection, primary, [dataset.name for dataset in found])
     return [
         DatasetLine(
@@ -107,19 +92,19 @@ def list_dataset_lines(
     ]
 
 
-def last_moves(connection: Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, LastMove]:
-    """Return the newest publication that moved a branch of each dataset."""
+def _last_moves(
+    connection: Connection, key: ColumnElement[Any], values: Sequence[Any]
+) -> dict[Any, LastMove]:
+    """Return the newest publication that moved a branch, by a column of the moves."""
     newest = (
-        select(moves.c.dataset_id, func.max(moves.c.publication).label("number"))
-        .where(moves.c.dataset_id.in_(ids))
-        .group_by(moves.c.dataset_id)
+        select(key.label("key"), func.max(moves.c.publication).label("number"))
+        .where(key.in_(values))
+        .group_by(key)
         .subquery()
     )
-    query = select(newest.c.dataset_id, published).join(
-        published, published.c.number == newest.c.number
-    )
+    query = select(newest.c.key, published).join(published, published.c.number == newest.c.number)
     return {
-        DatasetId(row["dataset_id"]): LastMove(
+        row["key"]: LastMove(
             publication=PublicationNumber(row["number"]),
             at=Instant(row["at"]),
             actor=row["actor"],
@@ -195,39 +180,6 @@ _BEHIND: ColumnElement[bool] = and_(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BranchNameLine:
-    """A branch name over all datasets: its datasets, its parent and its differences from that."""
-
-    name: str
-    # The most frequent parent of its branches; None if most have no parent (root branches).
-    parent: str | None
-    # Other parents that some of its branches have.
-    other_parents: tuple[str, ...]
-    dataset_count: int
-    # Datasets on which its content differs from its parent's; `behind` counts those of them on
-    # which the parent was published later.
-    ahead: int
-    behind: int
-    open: int
-    last_at: Instant | None
-    last_actor: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DifferingDataset:
-    """A dataset on which the content of a branch differs from that of its parent."""
-
-    dataset: DatasetName
-    kind: str
-    parent: str
-    ours: TransactionId | None
-    theirs: TransactionId | None
-    actor: str | None
-    at: Instant | None
-    is_behind: bool
-
-
 def count_branch_names(connection: Connection, search: str = "") -> int:
     query = select(func.count(distinct(branches.c.name))).where(*_matches_branch_name(search))
     return int(connection.execute(query).scalar_one())
@@ -259,8 +211,6 @@ def list_differing_datasets(
                 datasets.c.name.label("dataset_name"),
                 datasets.c.kind,
                 _parents.c.name.label("parent"),
-                branches.c.view_id.label("ours"),
-                _parents.c.view_id.label("theirs"),
                 _ours.c.actor,
                 _ours.c.closed_at,
                 case((_BEHIND, 1), else_=0).label("behind"),
@@ -272,16 +222,12 @@ def list_differing_datasets(
         .limit(limit)
     )
     if after is not None:
-        space = namespace_key(after.namespace)
-        beyond = and_(datasets.c.namespace == space, datasets.c.name > after.name)
-        query = query.where(or_(datasets.c.namespace > space, beyond))
+        query = query.where(_behind(after))
     return [
         DifferingDataset(
             dataset=dataset_name(row),
             kind=row["kind"],
             parent=row["parent"],
-            ours=TransactionId(row["ours"]) if row["ours"] else None,
-            theirs=TransactionId(row["theirs"]) if row["theirs"] else None,
             actor=row["actor"],
             at=Instant(row["closed_at"]) if row["closed_at"] is not None else None,
             is_behind=bool(row["behind"]),
@@ -321,12 +267,16 @@ def _summed(connection: Connection, names: Sequence[str]) -> dict[str, BranchNam
     groups: dict[str, list[RowMapping]] = {}
     for row in connection.execute(query).mappings():
         groups.setdefault(row["name"], []).append(row)
-    last = _last_moves(connection, names)
-    return {name: _to_line(name, rows, last.get(name)) for name, rows in groups.items()}
+    last = _last_moves(connection, moves.c.branch_name, names)
+    protected = list_protected(connection)
+    return {
+        name: _to_line(name, rows, last.get(name), protected=name in protected)
+        for name, rows in groups.items()
+    }
 
 
 def _to_line(
-    name: str, rows: Sequence[RowMapping], last: tuple[Instant, str] | None
+    name: str, rows: Sequence[RowMapping], last: LastMove | None, *, protected: bool
 ) -> BranchNameLine:
     return BranchNameLine(
         name=name,
@@ -336,22 +286,9 @@ def _to_line(
         ahead=sum(row["ahead"] for row in rows),
         behind=sum(row["behind"] for row in rows),
         open=sum(row["open"] for row in rows),
-        last_at=last[0] if last else None,
-        last_actor=last[1] if last else None,
+        last=last,
+        protected=protected,
     )
-
-
-def _last_moves(connection: Connection, names: Sequence[str]) -> dict[str, tuple[Instant, str]]:
-    newest = (
-        select(moves.c.branch_name, func.max(moves.c.publication).label("number"))
-        .where(moves.c.branch_name.in_(names))
-        .group_by(moves.c.branch_name)
-        .subquery()
-    )
-    query = select(newest.c.branch_name, published.c.at, published.c.actor).join(
-        published, published.c.number == newest.c.number
-    )
-    return {row[0]: (Instant(row[1]), row[2]) for row in connection.execute(query)}
 
 
 def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:

@@ -76,14 +76,6 @@ def find_token(connection: Connection, secret: str) -> TokenRecord | None:
     return _to_record(row) if row is not None else None
 
 
-def find_good(connection: Connection, secret: str) -> TokenRecord | None:
-    """Return the record of a token, as `find_token` does; raise if it is no longer valid."""
-    record = find_token(connection, secret)
-    if record is not None:
-        check_good(record, now(connection))
-    return record
-
-
 def load_grant(connection: Connection, id: str) -> Grant:
     """Return the grant of the token with this id; raise if it is unknown or no longer valid."""
     row = connection.execute(select(tokens).where(tokens.c.id == id)).mappings().one_or_none()

@@ -22,7 +22,6 @@ from headgate.builds.attempt import JobOrder, JobResult, job_position, log_in
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import BuildInterrupted, BuildOutcome, RemoteJob, Watch
 from headgate.builds.spark_jobs import JobResources, JobRunner
-from headgate.catalog.jobspecs import PublishedJobSpec
 from headgate.client.contents import RemoteObjects, remote_contents
 from headgate.client.http import HttpClient, segment
 from headgate.errors import HeadgateError, OpenTransactionAlreadyExists, PlanChanged, Unavailable
@@ -30,7 +29,7 @@ from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY
 from headgate.files.tree_store import FileTrees
 from headgate.model.ids import JobSpecId
-from headgate.model.jobspecs import JobSpec
+from headgate.model.jobspecs import JobSpec, PublishedJobSpec
 from headgate.model.names import check_options, split_names
 from headgate.model.nouns import BuildState
 from headgate.settings import Settings

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.model.ids import TransactionId
+from headgate.model.ids import Instant, JobSpecId, TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind
 
@@ -172,6 +172,21 @@ class JobSpec:
             "declaration": self.declaration.to_json(),
             "source": self.source.to_json(),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedJobSpec:
+    """A published JobSpec, or the mark that a dataset's JobSpec was removed on the branch name."""
+
+    id: JobSpecId
+    branch: str
+    repository: str
+    commit: str
+    clean: bool
+    removed: bool
+    actor: str
+    published_at: Instant
+    body: Mapping[str, Any]
 
 
 def jobspec_from_json(data: Mapping[str, Any]) -> JobSpec:

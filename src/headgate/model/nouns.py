@@ -217,3 +217,59 @@ class Tag:
     dataset: DatasetName
     name: str
     transaction: TransactionId
+
+
+# Rows of lists: a dataset, or a branch name over all datasets, with sums over its branches.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastMove:
+    """The newest publication that moved a branch of a dataset, or of a name."""
+
+    publication: PublicationNumber
+    at: Instant
+    actor: str
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetLine:
+    """A dataset in a list; `blue` if the primary branch has a JobSpec that produces it."""
+
+    dataset: Dataset
+    branch_count: int
+    # Empty if there are too many to list.
+    branches: tuple[str, ...]
+    last: LastMove | None
+    blue: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchNameLine:
+    """A branch name over all datasets: its datasets, its parent and its differences from that."""
+
+    name: str
+    # The most frequent parent of its branches; None if most have no parent (root branches).
+    parent: str | None
+    # Other parents that some of its branches have.
+    other_parents: tuple[str, ...]
+    dataset_count: int
+    # Datasets on which its content differs from its parent's; `behind` counts those of them on
+    # which the parent was published later.
+    ahead: int
+    behind: int
+    open: int
+    last: LastMove | None
+    protected: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferingDataset:
+    """A dataset on which the content of a branch differs from that of its parent."""
+
+    dataset: DatasetName
+    kind: str
+    parent: str
+    actor: str | None
+    at: Instant | None
+    is_behind: bool

@@ -41,7 +41,7 @@ from headgate.server.metrics import (
     log_to_stderr,
     write_access_line,
 )
-from headgate.server.web.build_page import again_on
+from headgate.server.web.build_page import retry_on
 from headgate.server.web.host import mount_pages
 from headgate.storage.address import client_properties
 from headgate.store.embedded import Store
@@ -211,7 +211,7 @@ def serve(
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         app = create_server(store, builds_on_server=builds, code_from=code_from)
         add_operation(app, store)
-        mount_pages(app, store, again=again_on(builds) if runs_builds else None)
+        mount_pages(app, store, retry=retry_on(builds) if runs_builds else None)
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.records import find_transaction, find_unit
-from headgate.catalog.tokens import TokenRecord, check_good, find_token
+from headgate.catalog.tokens import TokenRecord, check_good, find_token, load_grant
 from headgate.catalog.transactions import record_event
 from headgate.errors import Denied, TokenRefused
 from headgate.iceberg.service import Action, job_caller, refuse_job
@@ -39,11 +39,15 @@ class Authority:
         self._noted: OrderedDict[tuple[str | None, ...], float] = OrderedDict()
         self._lock = threading.Lock()
 
+    def find_record(self, token: str) -> tuple[TokenRecord | None, Instant]:
+        """Return the record of a token, valid or not, and the time by the database clock."""
+        return self._database.read(lambda c: (find_token(c, token), now(c)))
+
     def grant(self, token: str | None, operation: str) -> Grant:
         """Return the rights of a token; record the denial of one that is expired or revoked."""
         if token is None:
             raise TokenRefused(reason="the request has none")
-        record, moment = self._database.read(lambda c: (find_token(c, token), now(c)))
+        record, moment = self.find_record(token)
         if record is None:
             # Not recorded: guessed tokens must not fill the catalog.
             _log.warning("a request for %s came with an unknown token", operation)
@@ -57,6 +61,21 @@ class Authority:
             self.note(record.grant.actor, operation, refusal)
             raise
         return replace(grant, delivers_code=self._writers_deliver_code)
+
+    def find_token_id(self, token: str) -> str | None:
+        """Return the id of a token; None if it is unknown. Raise if it is expired or revoked."""
+        record, moment = self.find_record(token)
+        if record is None:
+            return None
+        check_good(record, moment)
+        return record.id
+
+    def find_grant(self, token_id: str) -> Grant | None:
+        """Return the present rights of a token by its id; None if it is no longer valid."""
+        try:
+            return self._database.read(lambda c: load_grant(c, token_id))
+        except TokenRefused:
+            return None
 
     def note(
         self, actor: str, operation: str, refusal: Denied, *, branch: str | None = None
@@ -101,7 +120,7 @@ class ServedTokens:
         if token is None:
             raise TokenRefused(reason="the request has none")
         operation = _OPERATIONS[action]
-        record, moment = self._database.read(lambda c: (find_token(c, token), now(c)))
+        record, moment = self._authority.find_record(token)
         if record is None:
             return self._database.read(lambda c: job_caller(c, token, context))
         refuse_job(context)

@@ -33,9 +33,9 @@ from headgate.model.names import parse_dataset_name
 
 if TYPE_CHECKING:
     from headgate.catalog.builds import BuildRecord
-    from headgate.catalog.jobspecs import PublishedJobSpec
     from headgate.catalog.records import Unit
     from headgate.catalog.recovery import Recovered
+    from headgate.model.jobspecs import PublishedJobSpec
 
 T = TypeVar("T")
 

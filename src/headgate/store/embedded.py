@@ -61,6 +61,7 @@ from headgate.store.documents import (
     Json,
     build_json,
 )
+from headgate.store.overview import Overview
 from headgate.store.queries import StoreQueries
 from headgate.store.rows import RowOptions, Rows
 from headgate.store.transactions import StoreBase, UnitHandle
@@ -569,6 +570,11 @@ class Store(StoreQueries, AdminVerbs):
         :param watch: called with the document as the build progresses.
         """
         raise Invalid("there is no server here to build on: set HEADGATE_URL, or build here.")
+
+    @property
+    def overview(self) -> Overview:
+        """Summaries of datasets, branches and logic for pages."""
+        return Overview(self)
 
     # --- rows -------------------------------------------------------------------------------
 

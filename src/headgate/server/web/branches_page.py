@@ -7,20 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from headgate.catalog.branches import list_protected
-from headgate.catalog.database import Connection
-from headgate.catalog.overview import (
-    BranchNameLine,
-    DifferingDataset,
-    count_branch_names,
-    list_branch_names,
-    list_differing_datasets,
-    load_branch_name,
-)
-from headgate.errors import HeadgateError, NotFound
-from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import BranchNameLine, DifferingDataset
 from headgate.server.web import markup
-from headgate.server.web.page import Page, Section, Visit, freshness_counts
+from headgate.server.web.page import Page, Visit, freshness_counts, split_page
 
 _PAGE_ROWS = 100
 _DIFFERING_ROWS = 50
@@ -28,7 +17,7 @@ _DIFFERING_ROWS = 50
 
 def branches_page(visit: Visit) -> Page:
     """Return the tree of all branch names, or one branch with the datasets that differ."""
-    name = visit.asked("branch")
+    name = visit.param("branch")
     return _one(visit, name) if name else _all(visit)
 
 
@@ -64,20 +53,16 @@ def place_in_tree(lines: Iterable[BranchNameLine]) -> list[Placed]:
 
 
 def _all(visit: Visit) -> Page:
-    search, after = visit.asked("search"), visit.asked("after")
-
-    def read(connection: Connection) -> tuple[int, list[BranchNameLine], list[str]]:
-        lines = list_branch_names(
-            connection, search=search, after=after or None, limit=_PAGE_ROWS + 1
-        )
-        return count_branch_names(connection, search), lines, list_protected(connection)
-
-    total, lines, protected = visit.store.database.read(read)
-    shown = lines[:_PAGE_ROWS]
-    following = None
-    if len(lines) > _PAGE_ROWS:
-        following = markup.with_query(markup.BRANCHES, search=search, after=shown[-1].name)
-    body = _tree(visit, place_in_tree(shown), protected) if shown else _nothing(search)
+    search = visit.param("search")
+    total, found = visit.store.overview.branches(
+        search=search, after=visit.param("after"), limit=_PAGE_ROWS + 1
+    )
+    lines, following = split_page(
+        found,
+        _PAGE_ROWS,
+        lambda last: markup.with_query(markup.BRANCHES, search=search, after=last.name),
+    )
+    body = _tree(visit, place_in_tree(lines)) if lines else _nothing(search)
     search_form = markup.form(
         markup.BRANCHES, markup.field("search", "Name contains", search), label="Find branches"
     )
@@ -85,10 +70,10 @@ def _all(visit: Visit) -> Page:
     return Page(
         title="Branches",
         place=markup.BRANCHES,
-        sections=(
-            Section(key="head", body=markup.heading("Branches", beside, search_form)),
-            Section(key="tree", body=markup.join([body, markup.more(following, "Next page")])),
-        ),
+        sections={
+            "head": markup.heading("Branches", beside, search_form),
+            "tree": markup.join([body, markup.more(following, "Next page")]),
+        },
     )
 
 
@@ -99,15 +84,15 @@ def _nothing(search: str) -> Markup:
     return markup.empty("There is no branch yet: the first dataset brings one.", hint)
 
 
-def _tree(visit: Visit, placed: Sequence[Placed], protected: Sequence[str]) -> Markup:
+def _tree(visit: Visit, placed: Sequence[Placed]) -> Markup:
     rows = [
         (
-            _name(here, here.line.name in protected),
+            _name(here),
             markup.count(here.line.dataset_count, "dataset"),
             _standing(here.line),
             markup.badge(f"{here.line.open} open", "busy") if here.line.open else "",
-            markup.moment(here.line.last_at, visit.now),
-            here.line.last_actor or "",
+            markup.moment(here.line.last.at if here.line.last else None, visit.now),
+            here.line.last.actor if here.line.last else "",
         )
         for here in placed
     ]
@@ -115,18 +100,22 @@ def _tree(visit: Visit, placed: Sequence[Placed], protected: Sequence[str]) -> M
     return markup.table(headings, rows, label="Branches")
 
 
-def _name(here: Placed, is_protected: bool) -> Markup:
+def _name(here: Placed) -> Markup:
     line = here.line
     off = [f"off {line.parent}"] if line.parent and here.depth == 0 else []
     off += [f"elsewhere off {', '.join(line.other_parents)}"] if line.other_parents else []
     return markup.tag(
         "span",
         markup.link(line.name, markup.branch_at(line.name)),
-        markup.badge("protected", "taken") if is_protected else None,
+        _protected(line),
         markup.tag("span", "; ".join(off), class_="faint") if off else None,
         class_="named branch",
         style=f"--depth: {here.depth}",
     )
+
+
+def _protected(line: BranchNameLine) -> Markup | None:
+    return markup.badge("protected", "taken") if line.protected else None
 
 
 def _standing(line: BranchNameLine) -> markup.Child:
@@ -136,69 +125,46 @@ def _standing(line: BranchNameLine) -> markup.Child:
         return markup.tag("span", "same content", class_="faint")
     parts: list[markup.Child] = [markup.badge(f"{line.ahead} differ", "warn")]
     if line.behind:
-        told = "its parent was published on since"
-        parts.append(markup.badge(f"{line.behind} behind", "quiet", title=told))
-    return markup.tag("span", parts, class_="chips")
+        title = "its parent was published on since"
+        parts.append(markup.badge(f"{line.behind} behind", "quiet", title=title))
+    return markup.chips(parts)
 
 
 def _one(visit: Visit, name: str) -> Page:
-    after = visit.asked("after")
-    behind = parse_dataset_name(after) if after else None
-
-    def read(
-        connection: Connection,
-    ) -> tuple[BranchNameLine | None, list[DifferingDataset], bool]:
-        return (
-            load_branch_name(connection, name),
-            list_differing_datasets(connection, name, after=behind, limit=_DIFFERING_ROWS + 1),
-            name in list_protected(connection),
-        )
-
-    line, found, is_protected = visit.store.database.read(read)
-    if line is None:
-        raise NotFound(f"no dataset has a branch {name!r}.", branch=name)
-    title = [name, markup.badge("protected", "taken") if is_protected else None]
-    review = markup.link(
-        "Review", markup.with_query(markup.REVIEW, branch=name), class_="button primary"
+    line, found = visit.store.overview.branch(
+        name, after=visit.param("after"), limit=_DIFFERING_ROWS + 1
     )
-    buttons: list[markup.Child] = [_lineage_link(visit, name)]
+    lineage = markup.with_query(markup.LINEAGE, branch=name)
+    buttons = [markup.link("Lineage", lineage, class_="button")]
     if line.parent is not None:
-        buttons.insert(0, review)
+        review = markup.with_query(markup.REVIEW, branch=name)
+        buttons.insert(0, markup.link("Review", review, class_="button primary"))
     return Page(
         title=f"Branch {name}",
         place=markup.BRANCHES,
-        sections=(
-            Section(
-                key="head", body=markup.heading(title, markup.tag("div", buttons, class_="buttons"))
+        sections={
+            "head": markup.heading(
+                [name, _protected(line)], markup.tag("div", buttons, class_="buttons")
             ),
-            Section(key="facts", body=markup.facts(_facts(visit, line))),
-            Section(key="differing", body=_differing(visit, line, found)),
-        ),
+            "facts": markup.facts(_facts(visit, line)),
+            "differing": _differing(visit, line, found),
+        },
     )
-
-
-def _lineage_link(visit: Visit, name: str) -> Markup:
-    return markup.link("Lineage", markup.with_query(markup.LINEAGE, branch=name), class_="button")
 
 
 def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, markup.Child]]:
     parent = (
         markup.link(line.parent, markup.branch_at(line.parent)) if line.parent else "none: a root"
     )
-    pairs: list[tuple[str, markup.Child]] = [
+    last = line.last
+    published = markup.moment(last.at if last else None, visit.now)
+    return [
         ("Parent", parent),
         ("On", markup.count(line.dataset_count, "dataset")),
         ("Against its parent", _standing(line)),
-        (
-            "Published",
-            [markup.moment(line.last_at, visit.now), f" by {line.last_actor or 'nobody'}"],
-        ),
+        ("Published", [published, f" by {last.actor if last else 'nobody'}"]),
+        ("Freshness", freshness_counts(visit, line.name)),
     ]
-    try:
-        pairs.append(("Freshness", freshness_counts(visit, line.name)))
-    except HeadgateError as error:
-        pairs.append(("Freshness", str(error)))
-    return pairs
 
 
 def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]) -> Markup:
@@ -207,6 +173,11 @@ def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]
         return markup.empty("A root has no parent to differ from.", hint)
     if not found:
         return markup.empty(f"It shows the same as {line.parent}, on every dataset.")
+    shown, following = split_page(
+        found,
+        _DIFFERING_ROWS,
+        lambda last: markup.with_query(markup.BRANCHES, branch=line.name, after=str(last.dataset)),
+    )
     rows = [
         (
             markup.link(str(d.dataset), markup.dataset_at(d.dataset, branch=line.name)),
@@ -216,12 +187,8 @@ def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]
             d.actor or "",
             markup.link("Compare", _compare(d, line.name)),
         )
-        for d in found[:_DIFFERING_ROWS]
+        for d in shown
     ]
-    following = None
-    if len(found) > _DIFFERING_ROWS:
-        last = str(found[_DIFFERING_ROWS - 1].dataset)
-        following = markup.with_query(markup.BRANCHES, branch=line.name, after=last)
     headings = ("Dataset", "Kind", "", "Published here", "By", "")
     drawn = markup.table(headings, rows, label="Datasets that differ")
     return markup.card("Differs from its parent", drawn, markup.more(following, "Next page"))

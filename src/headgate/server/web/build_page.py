@@ -5,22 +5,21 @@ The page of a build also cancels it, or starts its targets again on the server's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from headgate.builds.attempt import job_key
-from headgate.catalog.attempts import list_attempts
-from headgate.catalog.builds import BuildRecord, JobRecord, cancel_build, list_builds, load_build
 from headgate.errors import Invalid
 from headgate.model.access import Right, require
 from headgate.model.ids import BuildId
 from headgate.model.nouns import Attempt
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import check_table
-from headgate.server.web.page import Act, Page, Section, Visit
+from headgate.server.web.page import Act, Page, Visit, split_page
+from headgate.store.builds import BuildOptions
+from headgate.store.documents import Json, to_instant
 
 if TYPE_CHECKING:
     from headgate.builds.report import BuildOutcome, Watch
@@ -59,25 +58,24 @@ _LIST_WATCH_SECONDS = 2.0
 
 def builds_page(visit: Visit) -> Page:
     """Return the builds, newest first; the page refreshes while it is open."""
-    after = visit.asked("after") or None
-    found = visit.store.database.read(lambda c: list_builds(c, limit=_PAGE_ROWS + 1, after=after))
-    following = None
-    if len(found) > _PAGE_ROWS:
-        following = markup.with_query(markup.BUILDS, after=found[_PAGE_ROWS - 1].id)
-    body = _list(visit, found[:_PAGE_ROWS]) if found else _nothing()
+    found = visit.store.builds(limit=_PAGE_ROWS + 1, after=visit.param("after") or None)
+    shown, older = split_page(
+        found, _PAGE_ROWS, lambda last: markup.with_query(markup.BUILDS, after=last["build"])
+    )
+    body = _list(visit, shown) if shown else _nothing()
     return Page(
         title="Builds",
         place=markup.BUILDS,
-        sections=(
-            Section(key="head", body=markup.heading("Builds", _running(found))),
-            Section(key="list", body=markup.join([body, markup.more(following)])),
-        ),
+        sections={
+            "head": markup.heading("Builds", _running(found)),
+            "list": markup.join([body, markup.more(older)]),
+        },
         refresh_seconds=_LIST_WATCH_SECONDS,
     )
 
 
-def _running(found: list[BuildRecord]) -> Markup | None:
-    running = sum(build.state == "running" for build in found)
+def _running(found: Sequence[Json]) -> Markup | None:
+    running = sum(build["state"] == "running" for build in found)
     return (
         markup.tag("p", markup.badge(f"{running} running", "busy"), role="status")
         if running
@@ -85,16 +83,16 @@ def _running(found: list[BuildRecord]) -> Markup | None:
     )
 
 
-def _list(visit: Visit, found: list[BuildRecord]) -> Markup:
+def _list(visit: Visit, found: Sequence[Json]) -> Markup:
     rows = [
         (
-            markup.link(markup.short(build.id), markup.build_at(build.id), title=build.id),
-            markup.badge(build.state),
+            markup.link(markup.short(id := build["build"]), markup.build_at(id), title=id),
+            markup.badge(build["state"]),
             targets(build),
-            markup.tag("span", build.branch, class_="chip"),
-            markup.moment(build.started_at, visit.now),
-            markup.lasted(build.started_at, build.ended_at or visit.now),
-            build.actor,
+            markup.chip(build["branch"]),
+            markup.moment(to_instant(build["started_at"]), visit.now),
+            _lasted(visit, build),
+            build["actor"],
         )
         for build in found
     ]
@@ -102,15 +100,17 @@ def _list(visit: Visit, found: list[BuildRecord]) -> Markup:
     return markup.table(headings, rows, label="Builds")
 
 
-def targets(build: BuildRecord) -> markup.Child:
+def _lasted(visit: Visit, build: Json) -> str:
+    ended = to_instant(build["ended_at"]) if build["ended_at"] else visit.now
+    return markup.lasted(to_instant(build["started_at"]), ended)
+
+
+def targets(build: Json) -> markup.Child:
     """Return links to the targets of a build; of many, only to the first few."""
-    names = list(build.body["targets"])
-    shown = [markup.link(name, markup.dataset_at(name, branch=build.branch)) for name in names]
-    parts: list[markup.Child] = []
-    for at, one in enumerate(shown[:_TARGETS]):
-        parts += [", ", one] if at else [one]
+    names, branch = build["targets"], build["branch"]
+    shown = [markup.link(name, markup.dataset_at(name, branch=branch)) for name in names[:_TARGETS]]
     rest = len(names) - _TARGETS
-    return [parts, f" and {rest} more"] if rest > 0 else parts
+    return [markup.separated(shown), f" and {rest} more" if rest > 0 else None]
 
 
 def _nothing() -> Markup:
@@ -124,58 +124,57 @@ def _nothing() -> Markup:
 _WATCH_SECONDS = 1.0
 _ENDED_BADLY = {"failed", "canceled"}
 
-# Starts the targets of a build again, in the visitor's name; returns the new build's id.
-Again = Callable[[Visit, BuildRecord], str]
+# Builds targets again, in the visitor's name; returns the new build's id.
+Retry = Callable[[Visit, Sequence[str], BuildOptions], str]
 
 
 def build_page(visit: Visit, *, can_retry: bool = False) -> Page:
     """Return the page of a build, which refreshes every second until the build has ended."""
-    build = visit.store.database.read(lambda c: load_build(c, visit.subject))
-    chosen = visit.asked_number("job")
-    job = next((job for job in build.jobs if job.ordinal == chosen), None)
-    running = build.state == "running"
+    build = visit.store.build_record(visit.subject)
+    chosen = visit.int_param("job")
     return Page(
-        title=f"Build {markup.short(build.id)}",
+        title=f"Build {markup.short(build['build'])}",
         place=markup.BUILDS,
-        sections=(
-            Section(key="head", body=_head(visit, build, can_retry=can_retry)),
-            Section(key="facts", body=markup.facts(_facts(visit, build))),
-            Section(key="jobs", body=_jobs(build)),
-            Section(key="job", body=_job(visit, build, job) if job else markup.join(None)),
-        ),
-        refresh_seconds=_WATCH_SECONDS if running else None,
+        sections={
+            "head": _head(visit, build, can_retry=can_retry),
+            "facts": markup.facts(_facts(visit, build)),
+            "jobs": _jobs(build),
+            "job": markup.join(None if chosen is None else _job(visit, build, chosen)),
+        },
+        refresh_seconds=_WATCH_SECONDS if build["state"] == "running" else None,
     )
 
 
-def acting(again: Again | None) -> Act:
+def build_actions(retry: Retry | None) -> Act:
     """Return the actions of the buttons: cancel, and retry if the server has workers."""
 
     def act(visit: Visit, action: str, _: Mapping[str, str]) -> str:
-        build = visit.store.database.read(lambda c: load_build(c, visit.subject))
-        require(visit.grant, Right.WRITE, written=[build.branch])
+        targets, options = visit.store.overview.build_request(visit.subject)
+        require(visit.grant, Right.WRITE, written=[options["branch"]])
         if action == "cancel":
-            cancel_build(visit.store.database, build.id, actor=visit.grant.actor)
+            visit.store.cancel_build(visit.subject)
             return "The build was canceled."
-        if action == "retry" and again is not None:
-            return markup.build_at(again(visit, build))
+        if action == "retry" and retry is not None:
+            return markup.build_at(retry(visit, targets, options))
         raise Invalid(f"there is nothing called {action!r} to do here.")
 
     return act
 
 
-def _head(visit: Visit, build: BuildRecord, *, can_retry: bool) -> Markup:
-    title = ["Build ", markup.tag("span", markup.short(build.id), title=build.id)]
+def _head(visit: Visit, build: Json, *, can_retry: bool) -> Markup:
+    id = build["build"]
+    title = ["Build ", markup.tag("span", markup.short(id), title=id)]
     buttons = markup.tag("div", _buttons(visit, build, can_retry=can_retry), class_="buttons")
-    return markup.heading(title, markup.badge(build.state), buttons)
+    return markup.heading(title, markup.badge(build["state"]), buttons)
 
 
-def _buttons(visit: Visit, build: BuildRecord, *, can_retry: bool) -> markup.Child:
-    if not visit.may_write(build.branch):
+def _buttons(visit: Visit, build: Json, *, can_retry: bool) -> markup.Child:
+    if not visit.may_write(build["branch"]):
         return None
-    if build.state == "running":
+    if build["state"] == "running":
         question = "Cancel this build? What it has not committed is aborted."
         return _button("Cancel", "cancel", "danger", ask=question)
-    if build.state in _ENDED_BADLY and can_retry:
+    if build["state"] in _ENDED_BADLY and can_retry:
         return _button("Retry", "retry", "primary")
     return None
 
@@ -186,64 +185,61 @@ def _button(text: str, act: str, tone: str, ask: str | None = None) -> Markup:
     )
 
 
-def _facts(visit: Visit, build: BuildRecord) -> list[tuple[str, markup.Child]]:
-    chain = " > ".join([build.branch, *build.body["fallback"]])
+def _facts(visit: Visit, build: Json) -> list[tuple[str, markup.Child]]:
+    started = markup.moment(to_instant(build["started_at"]), visit.now)
     return [
         ("Targets", targets(build)),
-        ("Chain", markup.code(chain)),
-        ("Started", [markup.moment(build.started_at, visit.now), f" by {build.actor}"]),
-        ("Took", markup.lasted(build.started_at, build.ended_at or visit.now)),
+        ("Chain", markup.code(" > ".join([build["branch"], *build["fallback"]]))),
+        ("Started", [started, f" by {build['actor']}"]),
+        ("Took", _lasted(visit, build)),
     ]
 
 
-def _jobs(build: BuildRecord) -> Markup:
-    if not build.jobs:
+def _jobs(build: Json) -> Markup:
+    jobs = build["jobs"]
+    if not jobs:
         return markup.empty("This build had no jobs.")
     rows = [
         (
-            markup.link(", ".join(job.body["outputs"]), markup.build_at(build.id, job=job.ordinal)),
-            markup.badge(job.state),
-            job.reason,
+            markup.link(", ".join(job["outputs"]), markup.build_at(build["build"], job=position)),
+            markup.badge(job["state"]),
+            job["reason"],
             progress(job),
-            f"{job.attempts}" if job.attempts else "",
+            f"{job['attempts']}" if job["attempts"] else "",
             _took(job),
             _error_line(job),
         )
-        for job in build.jobs
+        for position, job in enumerate(jobs)
     ]
-    has_failed = any(job.body.get("error") for job in build.jobs)
+    has_failed = any(job.get("error") for job in jobs)
     last = "Error" if has_failed else ""
     headings = ("Outputs", "State", "Why", "Progress", "Attempts", "Took", last)
     return markup.card("Jobs", markup.table(headings, rows, label="Jobs", numbers=(4,)))
 
 
-def progress(job: JobRecord) -> markup.Child:
+def progress(job: Json) -> markup.Child:
     """Return a job's progress: stages and tasks while Spark works, rows once written."""
-    told = job.body.get("progress") or {}
+    found = job.get("progress") or {}
     bar: Markup | None = None
     words: list[str] = []
-    if stages := told.get("stages"):
+    if stages := found.get("stages"):
         done, every = stages["tasks_done"], stages["tasks"]
         bar = markup.tag("progress", value=done, max=max(every, 1), aria_label="Tasks")
         words.append(f"stage {stages['done']}/{stages['all']}, {done}/{every} tasks")
-    if rows := told.get("rows"):
+    if rows := found.get("rows"):
         words.append(markup.count(rows, "row"))
-    if jobs := job.body.get("spark_jobs"):
+    if jobs := job.get("spark_jobs"):
         words.append(markup.count(jobs, "Spark job"))
-    return (
-        markup.tag("span", bar, markup.tag("span", ", ".join(words)), class_="chips")
-        if words
-        else ""
-    )
+    return markup.chips(bar, markup.tag("span", ", ".join(words))) if words else ""
 
 
-def _took(job: JobRecord) -> str:
-    seconds = (job.body.get("progress") or {}).get("seconds")
+def _took(job: Json) -> str:
+    seconds = (job.get("progress") or {}).get("seconds")
     return markup.duration(seconds) if seconds is not None else ""
 
 
-def _error_line(job: JobRecord) -> markup.Child:
-    error = job.body.get("error")
+def _error_line(job: Json) -> markup.Child:
+    error = job.get("error")
     if not error:
         return ""
     where = f"{error['file']}:{error['line']} " if error.get("file") else ""
@@ -252,19 +248,20 @@ def _error_line(job: JobRecord) -> markup.Child:
     )
 
 
-def _job(visit: Visit, build: BuildRecord, job: JobRecord) -> Markup:
-    key = job_key(build.id, job.ordinal)
-    attempts = visit.store.database.read(lambda c: list_attempts(c, key))
-    log = read_log_tail(visit.store.settings.root, build.id, job.body.get("log"))
-    checks = job.body.get("checks")
+def _job(visit: Visit, build: Json, position: int) -> Markup | None:
+    if position >= len(build["jobs"]):
+        return None
+    id, job = build["build"], build["jobs"][position]
+    log = read_log_tail(visit.store.settings.root, id, job.get("log"))
+    checks = job.get("checks")
     return markup.join(
         [
-            _error(job.body.get("error")),
+            _error(job.get("error")),
             markup.card(
-                ", ".join(job.body["outputs"]),
+                ", ".join(job["outputs"]),
                 _inputs(job),
-                _attempts(visit, attempts),
-                beside=markup.badge(job.state),
+                _attempts(visit, visit.store.overview.attempts(id, position)),
+                beside=markup.badge(job["state"]),
             ),
             markup.card("Checks", check_table(list(checks))) if checks else None,
             markup.card("Log", markup.tag("pre", log, class_="log")) if log else None,
@@ -272,7 +269,7 @@ def _job(visit: Visit, build: BuildRecord, job: JobRecord) -> Markup:
     )
 
 
-def _inputs(job: JobRecord) -> Markup:
+def _inputs(job: Json) -> Markup:
     rows = [
         (
             markup.link(
@@ -283,7 +280,7 @@ def _inputs(job: JobRecord) -> Markup:
             if given["transaction"]
             else "made by this build",
         )
-        for given in job.body["inputs"]
+        for given in job["inputs"]
     ]
     if not rows:
         return markup.tag("p", "It reads nothing.", class_="hint")
@@ -313,7 +310,7 @@ def _trace(text: str | None) -> Markup | None:
     return markup.tag("details", markup.tag("summary", "Traceback"), markup.command(text.strip()))
 
 
-def _error(error: Mapping[str, Any] | None) -> Markup | None:
+def _error(error: Json | None) -> Markup | None:
     if not error:
         return None
     where = f"{error['file']}:{error['line']}" if error.get("file") else None
@@ -329,25 +326,13 @@ def _error(error: Mapping[str, Any] | None) -> Markup | None:
 # --- retry on the server's workers ----------------------------------------------------------
 
 
-def again_on(builds: ServerBuilds) -> Again:
+def retry_on(builds: ServerBuilds) -> Retry:
     """Return a function that repeats a build in the visitor's name; fresh outputs are skipped."""
 
-    def again(visit: Visit, build: BuildRecord) -> str:
-        grant, asked = visit.grant, build.body
-        store = visit.store.acting_as(grant.actor, may_write_protected=grant.may_write_protected)
-
+    def retry(visit: Visit, targets: Sequence[str], options: BuildOptions) -> str:
         def work(id: BuildId, watch: Watch) -> BuildOutcome:
-            return store.build(
-                asked["targets"],
-                branch=build.branch,
-                fallback=asked["fallback"],
-                upstream=asked.get("upstream", False),
-                atomic=asked.get("atomic", False),
-                parameters=asked.get("parameters", {}),
-                watch=watch,
-                id=id,
-            )
+            return visit.store.build(targets, watch=watch, id=id, **options)
 
         return builds.start(work)
 
-    return again
+    return retry

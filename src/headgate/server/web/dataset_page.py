@@ -11,24 +11,23 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from headgate.catalog.records import find_transaction
 from headgate.errors import DatasetNotFound, MissingExtra, NeedsSpark
 from headgate.files.edits import root_of
 from headgate.files.tree import Entry
 from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.nouns import DatasetKind
+from headgate.model.nouns import DatasetKind, Transaction
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import (
-    Shown,
+    address_of,
     checks,
     comparison,
     history,
     load_logic,
-    load_shown,
     logic,
     logic_card,
 )
-from headgate.server.web.page import Page, Section, Visit
+from headgate.server.web.page import Page, Visit
+from headgate.store.overview import ShownDataset
 from headgate.tables.inspect import (
     Column,
     columns_of,
@@ -47,7 +46,7 @@ _PREVIEW_ROWS = 20
 _ENTRIES = 5_000
 
 
-def content(visit: Visit, shown: Shown) -> Markup:
+def content(visit: Visit, shown: ShownDataset) -> Markup:
     """Return the content tab: rows and schema of a table, or a directory of files."""
     if shown.view is None:
         return _nothing(visit, shown)
@@ -59,7 +58,7 @@ def content(visit: Visit, shown: Shown) -> Markup:
     return markup.join([_rows(visit, version), _schema(version)])
 
 
-def _nothing(visit: Visit, shown: Shown) -> Markup:
+def _nothing(visit: Visit, shown: ShownDataset) -> Markup:
     name, branch = shown.dataset.name, shown.context.partition(">")[0]
     if load_logic(visit, name, branch):
         example = f"headgate build {name} --upstream -b {branch}"
@@ -89,15 +88,15 @@ def _schema(version: StoredVersion) -> Markup:
         "Schema",
         drawn,
         markup.facts(pairs) if pairs else None,
-        beside=markup.tag("span", markup.count(len(columns), "column"), class_="beside"),
+        beside=markup.beside(markup.count(len(columns), "column")),
     )
 
 
 def _rows(visit: Visit, version: StoredVersion) -> Markup:
     options = visit.store.settings.environ
     total = find_row_count(version, options=options)
-    told = "only Spark can count them" if total is None else markup.count(total, "row")
-    beside = markup.tag("span", told, class_="beside")
+    number = "only Spark can count them" if total is None else markup.count(total, "row")
+    beside = markup.beside(number)
     try:
         rows = read_rows(version, limit=_PREVIEW_ROWS, options=options)
     except (MissingExtra, NeedsSpark) as reason:
@@ -107,8 +106,8 @@ def _rows(visit: Visit, version: StoredVersion) -> Markup:
     if not rows:
         return markup.card("Rows", markup.empty("The table has no rows."), beside=beside)
     note = f"the first {len(rows)} of " if total is None or total > len(rows) else ""
-    beside = markup.tag("span", f"{note}{told}", class_="beside")
-    return markup.card("Rows", rows_table(columns_of(version.metadata), rows), beside=beside)
+    drawn = rows_table(columns_of(version.metadata), rows)
+    return markup.card("Rows", drawn, beside=markup.beside(f"{note}{number}"))
 
 
 def rows_table(columns: Iterable[Column], rows: Iterable[Row]) -> Markup:
@@ -147,19 +146,15 @@ def list_directory(entries: Iterable[Entry], prefix: str, limit: int) -> Directo
     return found
 
 
-def _files(visit: Visit, shown: Shown) -> Markup:
-    path = visit.asked("path").strip("/")
+def _files(visit: Visit, shown: ShownDataset) -> Markup:
+    path = visit.param("path").strip("/")
     prefix = f"{path}/" if path else ""
     root = root_of(shown.view.version if shown.view else None)
     whole = visit.store.trees.measure(root)
     walked = visit.store.trees.walk(root, path)
     here = list_directory(itertools.islice(walked, _ENTRIES + 1), prefix, _ENTRIES)
     rows = [*_directories(shown, prefix, here.below), *_entries(here.files, prefix)]
-    beside = markup.tag(
-        "span",
-        f"{markup.count(whole.entries, 'file')}, {markup.size(whole.bytes)}",
-        class_="beside",
-    )
+    beside = markup.beside(f"{markup.count(whole.entries, 'file')}, {markup.size(whole.bytes)}")
     if not rows:
         return markup.card(
             "Files", _crumbs(shown, path), markup.empty("Nothing is here."), beside=beside
@@ -176,11 +171,11 @@ def _files(visit: Visit, shown: Shown) -> Markup:
 
 
 def _directories(
-    shown: Shown, prefix: str, below: Mapping[str, tuple[int, int]]
+    shown: ShownDataset, prefix: str, below: Mapping[str, tuple[int, int]]
 ) -> list[tuple[markup.Child, ...]]:
     return [
         (
-            markup.link(f"{name}/", shown.at(path=f"{prefix}{name}")),
+            markup.link(f"{name}/", address_of(shown, path=f"{prefix}{name}")),
             markup.size(total),
             markup.count(files, "file"),
         )
@@ -195,11 +190,14 @@ def _entries(files: Iterable[Entry], prefix: str) -> list[tuple[markup.Child, ..
     ]
 
 
-def _crumbs(shown: Shown, path: str) -> Markup:
-    steps = [markup.link(str(shown.dataset.name.name), shown.at())]
+def _crumbs(shown: ShownDataset, path: str) -> Markup:
+    steps = [markup.link(str(shown.dataset.name.name), address_of(shown))]
     parts = [part for part in path.split("/") if part]
     for at, part in enumerate(parts, start=1):
-        steps += [markup.tag("span", "/"), markup.link(part, shown.at(path="/".join(parts[:at])))]
+        steps += [
+            markup.tag("span", "/"),
+            markup.link(part, address_of(shown, path="/".join(parts[:at]))),
+        ]
     return markup.tag("nav", steps, class_="crumbs", aria_label="Directory")
 
 
@@ -208,7 +206,7 @@ def _crumbs(shown: Shown, path: str) -> Markup:
 
 def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
     """Return the logic and the build command of a dataset; None if no transform produces it."""
-    branch = visit.asked("branch", visit.primary).partition(">")[0]
+    branch = visit.param("branch", visit.primary).partition(">")[0]
     found = [spec for spec in load_logic(visit, name, branch) if not spec.removed]
     if not found:
         return None
@@ -218,19 +216,17 @@ def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
     return Page(
         title=str(name),
         place=markup.DATASETS,
-        sections=(
-            Section(
-                key="head", body=markup.heading(str(name), markup.badge("not built yet", "warn"))
-            ),
-            Section(key="build", body=markup.empty("Nothing was ever published here.", hint)),
-            Section(key="logic", body=markup.join([logic_card(visit, spec) for spec in found])),
-        ),
+        sections={
+            "head": markup.heading(str(name), markup.badge("not built yet", "warn")),
+            "build": markup.empty("Nothing was ever published here.", hint),
+            "logic": markup.join([logic_card(visit, spec) for spec in found]),
+        },
     )
 
 
 # --- page and tabs --------------------------------------------------------------------------
 
-_TABS: dict[str, tuple[str, Callable[[Visit, Shown], Markup]]] = {
+_TABS: dict[str, tuple[str, Callable[[Visit, ShownDataset], Markup]]] = {
     "content": ("Content", content),
     "history": ("History", history),
     "checks": ("Checks", checks),
@@ -242,27 +238,27 @@ _TABS: dict[str, tuple[str, Callable[[Visit, Shown], Markup]]] = {
 def dataset_page(visit: Visit) -> Page:
     """Return the page of a dataset with one of its tabs."""
     try:
-        shown = load_shown(visit)
+        shown = visit.store.overview.dataset(visit.subject, visit.param("branch"))
     except DatasetNotFound:
         declared = find_declared_page(visit, parse_dataset_name(visit.subject))
         if declared is None:
             raise
         return declared
-    tab = visit.asked("tab", "content")
+    tab = visit.param("tab", "content")
     title, draw = _TABS.get(tab, _TABS["content"])
-    places = [(text, shown.at(tab=key), text == title) for key, (text, _) in _TABS.items()]
+    places = [(text, address_of(shown, tab=key), text == title) for key, (text, _) in _TABS.items()]
     return Page(
         title=str(shown.dataset.name),
         place=markup.DATASETS,
-        sections=(
-            Section(key="head", body=_head(visit, shown, tab)),
-            Section(key="tabs", body=markup.tabs("Sides of this dataset", places)),
-            Section(key=title, body=draw(visit, shown)),
-        ),
+        sections={
+            "head": _head(visit, shown, tab),
+            "tabs": markup.tabs("Sides of this dataset", places),
+            title: draw(visit, shown),
+        },
     )
 
 
-def _head(visit: Visit, shown: Shown, tab: str) -> Markup:
+def _head(visit: Visit, shown: ShownDataset, tab: str) -> Markup:
     dataset = shown.dataset
     title: markup.Child = [markup.mark(blue=shown.blue, primary=visit.primary), str(dataset.name)]
     return markup.join(
@@ -278,7 +274,7 @@ def _head(visit: Visit, shown: Shown, tab: str) -> Markup:
     )
 
 
-def _lineage_link(shown: Shown) -> Markup | None:
+def _lineage_link(shown: ShownDataset) -> Markup | None:
     if shown.branch is None:
         return None
     at = markup.with_query(
@@ -287,7 +283,7 @@ def _lineage_link(shown: Shown) -> Markup | None:
     return markup.link("Lineage", at, class_="button")
 
 
-def _chooser(shown: Shown, tab: str) -> Markup:
+def _chooser(shown: ShownDataset, tab: str) -> Markup:
     names = [branch.name for branch in shown.branches]
     options = [(name, name) for name in names]
     if shown.context not in names:
@@ -301,7 +297,7 @@ def _chooser(shown: Shown, tab: str) -> Markup:
     )
 
 
-def _facts(visit: Visit, shown: Shown) -> list[tuple[str, markup.Child]]:
+def _facts(visit: Visit, shown: ShownDataset) -> list[tuple[str, markup.Child]]:
     pairs: list[tuple[str, markup.Child]] = []
     branch, view = shown.branch, shown.view
     if branch is not None:
@@ -316,19 +312,15 @@ def _facts(visit: Visit, shown: Shown) -> list[tuple[str, markup.Child]]:
         ("View", [markup.code(view.id), " ", markup.badge(view.type.value, "kind")]),
         ("Published", [markup.moment(view.closed_at, visit.now), f" by {view.actor}"]),
     ]
-    if branch is not None and branch.is_open and branch.head is not None:
-        pairs.append(("Open now", _open(visit, branch.head)))
+    if shown.opened is not None:
+        pairs.append(("Open now", _open(visit, shown.opened)))
     if "build" in view.provenance:
         id = str(view.provenance["build"])
         pairs.append(("Build", markup.link(id, markup.build_at(id))))
     return pairs
 
 
-def _open(visit: Visit, head: str) -> markup.Child:
-    opened = visit.store.database.read(lambda c: find_transaction(c, head))
-    if opened is None:
-        return None
+def _open(visit: Visit, opened: Transaction) -> Markup:
     since = markup.moment(opened.opened_at, visit.now)
-    return markup.tag(
-        "span", markup.code(head), " ", markup.badge("OPEN"), f" by {opened.actor}, since ", since
-    )
+    what = [markup.code(opened.id), " ", markup.badge("OPEN")]
+    return markup.tag("span", what, f" by {opened.actor}, since ", since)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
 
-from headgate.catalog.database import Connection
-from headgate.catalog.jobspecs import PublishedJobSpec, load_jobspecs
-from headgate.catalog.log import list_history
-from headgate.catalog.overview import made_on
-from headgate.catalog.records import list_branches, load_branch, load_dataset, load_transaction
-from headgate.catalog.resolve import find_shown
 from headgate.errors import MissingExtra, NeedsSpark
 from headgate.files.tree import Change, ChangeKind
-from headgate.model.contexts import BranchContext, parse_context
 from headgate.model.ids import TransactionId
-from headgate.model.jobspecs import JobSpec, jobspec_from_json
-from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.nouns import Branch, Dataset, Transaction
+from headgate.model.jobspecs import JobSpec, PublishedJobSpec, jobspec_from_json
+from headgate.model.names import DatasetName
+from headgate.model.nouns import Transaction
 from headgate.server.web import markup
-from headgate.server.web.page import Visit
+from headgate.server.web.page import Visit, publish_hint, split_page
 from headgate.store.diff import FilesDifference, Sides, compare_sides, load_sides
+from headgate.store.overview import ShownDataset
 from headgate.tables.diff import ChangedRow, DiffOptions, SchemaChanges, TableDifference
 from headgate.tables.metadata import Row
 from headgate.tables.schemas import type_text
@@ -31,54 +24,9 @@ from headgate.tables.schemas import type_text
 # --- the dataset in a context ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A dataset, its branches, and its view in one context."""
-
-    dataset: Dataset
-    branches: list[Branch]
-    context: str
-    # None if the context is a chain or a moment.
-    branch: Branch | None
-    view: Transaction | None
-    # Whether the primary branch has a JobSpec that produces it.
-    blue: bool
-
-    def at(self, **query: str | int | None) -> str:
-        """Return the address of this dataset in this context."""
-        return markup.dataset_at(self.dataset.name, branch=self.context, **query)
-
-
-def load_shown(visit: Visit) -> Shown:
-    """Load the dataset in the requested context; by default on the primary or any other branch."""
-    name = parse_dataset_name(visit.subject)
-
-    def read(connection: Connection) -> Shown:
-        dataset = load_dataset(connection, name)
-        branches = list_branches(connection, dataset.id)
-        known = {branch.name: branch for branch in branches}
-        default = visit.primary if visit.primary in known else next(iter(known), visit.primary)
-        context = parse_context(visit.asked("branch", default))
-        # A failed build can leave a dataset without branches: that is not an error here.
-        if known and isinstance(context, BranchContext) and not known.keys() & set(context.chain):
-            load_branch(connection, dataset, context.branch)
-        if isinstance(context, BranchContext) and _shows_itself(known.get(context.branch)):
-            # A branch with a view does not use its fallbacks, and a single branch has a history.
-            context = BranchContext(chain=context.chain[:1])
-        return Shown(
-            dataset=dataset,
-            branches=branches,
-            context=str(context),
-            branch=known.get(str(context)),
-            view=find_shown(connection, context, dataset),
-            blue=bool(made_on(connection, visit.primary, [name])),
-        )
-
-    return visit.store.database.read(read)
-
-
-def _shows_itself(branch: Branch | None) -> bool:
-    return branch is not None and branch.view is not None
+def address_of(shown: ShownDataset, **query: str | int | None) -> str:
+    """Return the address of a dataset in the context that is shown."""
+    return markup.dataset_at(shown.dataset.name, branch=shown.context, **query)
 
 
 # --- history --------------------------------------------------------------------------------
@@ -86,49 +34,35 @@ def _shows_itself(branch: Branch | None) -> bool:
 _PAGE_ROWS = 25
 
 
-def history(visit: Visit, shown: Shown) -> Markup:
+def history(visit: Visit, shown: ShownDataset) -> Markup:
     """Return transactions, newest first, each with a link that compares it with its parent."""
     if shown.branch is None:
         return markup.empty("A chain or a moment has no history of its own.", "Choose a branch.")
-    found = _load_history(visit, shown)
+    aborted = visit.param("all") == "1"
+    found = visit.store.overview.history(
+        shown.branch, before=visit.param("before"), aborted=aborted, limit=_PAGE_ROWS + 1
+    )
     if not found:
         return markup.empty("No transaction yet.", "What is written here is listed, newest first.")
-    following = found[_PAGE_ROWS - 1].parent if len(found) > _PAGE_ROWS else None
-    rows = [_line(visit, shown, transaction) for transaction in found[:_PAGE_ROWS]]
+    page, older = split_page(
+        found,
+        _PAGE_ROWS,
+        lambda last: last.parent and address_of(shown, tab="history", before=last.parent),
+    )
+    rows = [_line(visit, shown, transaction) for transaction in page]
     headings = ("Transaction", "Type", "State", "When", "By", "Why", "Checks", "")
-    older = shown.at(tab="history", before=following) if following else None
-    aborted = visit.asked("all") == "1"
     switch = markup.link(
         "Leave out aborted ones" if aborted else "Show aborted ones too",
-        shown.at(tab="history", all=None if aborted else "1"),
+        address_of(shown, tab="history", all=None if aborted else "1"),
     )
     drawn = markup.table(headings, rows, label="Transactions")
-    return markup.card(
-        "History", drawn, markup.more(older), beside=markup.tag("span", switch, class_="beside")
-    )
+    return markup.card("History", drawn, markup.more(older), beside=markup.beside(switch))
 
 
-def _load_history(visit: Visit, shown: Shown) -> list[Transaction]:
-    assert shown.branch is not None
-    branch, before = shown.branch, visit.asked("before")
-
-    def read(connection: Connection) -> list[Transaction]:
-        start = branch
-        if before:
-            first = load_transaction(connection, before)
-            start = replace(
-                branch, head=first.id if first.dataset_id == branch.dataset_id else None
-            )
-        aborted = visit.asked("all") == "1" and not before
-        return list_history(connection, start, aborted=aborted, limit=_PAGE_ROWS + 1)
-
-    return visit.store.database.read(read)
-
-
-def _line(visit: Visit, shown: Shown, t: Transaction) -> tuple[markup.Child, ...]:
+def _line(visit: Visit, shown: ShownDataset, t: Transaction) -> tuple[markup.Child, ...]:
     compare = None
     if t.parent is not None and t.version is not None and not t.condemned:
-        compare = markup.link("Compare", shown.at(tab="compare", from_=t.parent, to=t.id))
+        compare = markup.link("Compare", address_of(shown, tab="compare", from_=t.parent, to=t.id))
     return (
         code_of(t.id),
         markup.badge(t.type.value, "kind"),
@@ -136,7 +70,7 @@ def _line(visit: Visit, shown: Shown, t: Transaction) -> tuple[markup.Child, ...
         markup.moment(t.closed_at or t.opened_at, visit.now),
         t.actor,
         why(t),
-        checks_badge(t.provenance),
+        checks_badge(t.provenance.get("checks") or ()),
         markup.badge("expired", "quiet") if t.condemned else compare,
     )
 
@@ -147,30 +81,27 @@ def code_of(id: TransactionId | str) -> Markup:
 
 def why(t: Transaction) -> markup.Child:
     """Return the origin of a transaction, from its provenance."""
-    told = t.provenance
+    facts = t.provenance
     parts: list[markup.Child] = []
-    if adopted := told.get("adopted_from"):
+    if adopted := facts.get("adopted_from"):
         parts.append(["adopted from ", markup.tag("strong", str(adopted.get("branch")))])
-    if "build" in told:
+    if "build" in facts:
         parts.append(
-            markup.link(str(told.get("job", "build")), markup.build_at(str(told["build"])))
+            markup.link(str(facts.get("job", "build")), markup.build_at(str(facts["build"])))
         )
-    if "commit" in told:
-        clean = "" if told.get("clean", True) else " (with uncommitted changes)"
-        parts.append(["commit ", markup.code(str(told["commit"])[:10]), clean])
+    if "commit" in facts:
+        clean = "" if facts.get("clean", True) else " (with uncommitted changes)"
+        parts.append(["commit ", markup.code(str(facts["commit"])[:10]), clean])
     if t.unit is not None:
         parts.append("with others, in one unit")
-    separated: list[markup.Child] = []
-    for at, part in enumerate(parts):
-        separated += [", ", part] if at else [part]
-    return separated or ("dropped here" if t.version is None else "a write of its own")
+    origin = "dropped here" if t.version is None else "a write of its own"
+    return markup.separated(parts) or origin
 
 
 # --- checks ---------------------------------------------------------------------------------
 
 
-def checks_badge(told: Mapping[str, Any]) -> Markup | str:
-    results = told.get("checks") or []
+def checks_badge(results: Sequence[Mapping[str, Any]]) -> Markup | str:
     if not results:
         return ""
     failed = [result for result in results if not result["passed"]]
@@ -180,14 +111,14 @@ def checks_badge(told: Mapping[str, Any]) -> Markup | str:
     return markup.badge(f"{len(failed)} of {len(results)} failed", worst)
 
 
-def checks(visit: Visit, shown: Shown) -> Markup:
+def checks(visit: Visit, shown: ShownDataset) -> Markup:
     """Return the check results that were recorded with the version shown."""
     results = shown.view.provenance.get("checks") if shown.view else None
     if not results:
         hint = "Checks are declared with a transform's inputs and outputs, and run by builds."
         return markup.empty("Nothing was checked when this version was made.", hint)
-    told = markup.tag("span", markup.count(len(results), "check"), class_="beside")
-    return markup.card("Checks", check_table(results), beside=told)
+    beside = markup.beside(markup.count(len(results), "check"))
+    return markup.card("Checks", check_table(results), beside=beside)
 
 
 def check_table(results: list[Mapping[str, Any]]) -> Markup:
@@ -222,13 +153,13 @@ def _samples(result: Mapping[str, Any]) -> markup.Child:
 _SAMPLES = 10
 
 
-def comparison(visit: Visit, shown: Shown) -> Markup:
+def comparison(visit: Visit, shown: ShownDataset) -> Markup:
     """Return the form that selects two sides, and the difference between them."""
-    before = visit.asked("from", (shown.branch.parent if shown.branch else None) or "")
-    after = visit.asked("to", shown.context)
-    key = visit.asked("key")
+    before = visit.param("from", (shown.branch.parent if shown.branch else None) or "")
+    after = visit.param("to", shown.context)
+    key = visit.param("key")
     chooser = markup.form(
-        shown.at(),
+        address_of(shown),
         markup.hidden("branch", shown.context),
         markup.hidden("tab", "compare"),
         markup.field("from", "From", before, hint="a branch or a transaction"),
@@ -298,7 +229,7 @@ def _schema(changes: SchemaChanges) -> Markup | None:
     lines = schema_lines(changes)
     if not lines:
         return None
-    rows = [(sign_of(sign), markup.tag("code", column), told) for sign, column, told in lines]
+    rows = [(sign_of(sign), markup.code(column), change) for sign, column, change in lines]
     return markup.card(
         "Schema", markup.table(("", "Column", "Change"), rows, label="Schema changes")
     )
@@ -316,7 +247,7 @@ def counts_line(found: TableDifference | FilesDifference) -> Markup:
         return markup.badge("rows not compared", "quiet")
     parts = [("+", added, "good"), ("−", removed, "bad"), ("~", changed, "warn")]
     shown = [markup.badge(f"{sign}{number:,}", tone) for sign, number, tone in parts if number]
-    return markup.tag("span", shown or markup.badge("same rows", "quiet"), class_="chips")
+    return markup.chips(shown or markup.badge("same rows", "quiet"))
 
 
 def _numbers(
@@ -333,7 +264,7 @@ def _rows(found: TableDifference) -> Markup:
     rows = found.rows
     before = "?" if found.before_count is None else f"{found.before_count:,}"
     after = "?" if found.after_count is None else f"{found.after_count:,}"
-    beside = markup.tag("span", f"{before} → {after} rows  ", counts_line(found), class_="beside")
+    beside = markup.beside(f"{before} → {after} rows  ", counts_line(found))
     if rows is None:
         return markup.card("Rows", markup.empty("Only metadata was compared."), beside=beside)
     key = f"Rows are told apart by {', '.join(found.key)}." if found.key else None
@@ -395,12 +326,8 @@ def _files(found: FilesDifference) -> Markup:
         for kind, changes in found.samples.items()
         for change in changes
     ]
-    beside = markup.tag(
-        "span",
-        f"{found.before_count:,} → {found.after_count:,} files  ",
-        counts_line(found),
-        class_="beside",
-    )
+    numbers = f"{found.before_count:,} → {found.after_count:,} files  "
+    beside = markup.beside(numbers, counts_line(found))
     return markup.card(
         "Files", markup.table(("", "Path", "Size"), lines, label="Files"), beside=beside
     )
@@ -414,37 +341,27 @@ def _sizes(change: Change) -> str:
 # --- logic ----------------------------------------------------------------------------------
 
 
-def logic(visit: Visit, shown: Shown) -> Markup:
+def logic(visit: Visit, shown: ShownDataset) -> Markup:
     """Return the JobSpec of each branch name that has one, this branch's first."""
     found = load_logic(visit, shown.dataset.name, shown.context)
     if not found:
-        hint = markup.join(
-            [
-                "Publish transforms from their repository:",
-                markup.command("headgate jobspecs publish"),
-            ]
-        )
-        return markup.empty("No transform makes this dataset.", hint)
+        return markup.empty("No transform makes this dataset.", publish_hint())
     return markup.join([logic_card(visit, published) for published in found])
 
 
 def load_logic(visit: Visit, name: DatasetName, branch: str) -> list[PublishedJobSpec]:
-    found = visit.store.database.read(lambda c: load_jobspecs(c, dataset=str(name)))
+    found = visit.store.overview.jobspecs(str(name))
     return sorted(found, key=lambda p: (p.branch != branch, p.branch))
 
 
 def logic_card(visit: Visit, published: PublishedJobSpec) -> Markup:
     """Return the JobSpec that a branch name has for a dataset, or a note that it was removed."""
-    beside = markup.tag(
-        "span",
-        markup.moment(published.published_at, visit.now),
-        f" by {published.actor}",
-        class_="beside",
-    )
+    at = markup.moment(published.published_at, visit.now)
+    beside = markup.beside(at, f" by {published.actor}")
     title = ["JobSpec on ", published.branch]
     if published.removed:
-        told = "Removed here: builds on this branch no longer fall back to another branch's."
-        return markup.card(title, markup.tag("p", told), beside=beside)
+        note = "Removed here: builds on this branch no longer fall back to another branch's."
+        return markup.card(title, markup.tag("p", note), beside=beside)
     spec = jobspec_from_json(published.body["jobspec"])
     return markup.card(
         title, markup.facts(jobspec_facts(spec, clean=published.clean)), beside=beside
@@ -478,4 +395,4 @@ def jobspec_facts(spec: JobSpec, *, clean: bool) -> list[tuple[str, markup.Child
 
 def _names(names: Iterable[str]) -> markup.Child:
     shown = [markup.link(str(name), markup.dataset_at(str(name)), class_="chip") for name in names]
-    return markup.tag("span", shown, class_="chips") if shown else "none"
+    return markup.chips(shown) if shown else "none"

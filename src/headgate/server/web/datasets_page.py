@@ -2,51 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
-from headgate.catalog.database import Connection
-from headgate.catalog.overview import DatasetLine, count_datasets, list_dataset_lines
-from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import DatasetLine
 from headgate.server.web import markup
-from headgate.server.web.page import Page, Section, Visit
+from headgate.server.web.page import Page, Visit, split_page
 
 PAGE_ROWS = 50
 
 
 def datasets_page(visit: Visit) -> Page:
     """Return one page of the datasets whose names contain the searched text, by name."""
-    search, after = visit.asked("q"), visit.asked("after")
-    behind = parse_dataset_name(after) if after else None
-
-    def read(connection: Connection) -> tuple[int, list[DatasetLine]]:
-        lines = list_dataset_lines(
-            connection, primary=visit.primary, search=search, after=behind, limit=PAGE_ROWS + 1
-        )
-        return count_datasets(connection, search), lines
-
-    total, lines = visit.store.database.read(read)
-    body = _list(visit, lines[:PAGE_ROWS]) if lines else _nothing(search)
-    following = None
-    if len(lines) > PAGE_ROWS:
-        last = str(lines[PAGE_ROWS - 1].dataset.name)
-        following = markup.with_query(markup.DATASETS, q=search, after=last)
-    told = (
-        f"{markup.count(total, 'dataset')} with “{search}”"
-        if search
-        else markup.count(total, "dataset")
+    search = visit.param("q")
+    total, found = visit.store.overview.datasets(
+        search=search, after=visit.param("after"), limit=PAGE_ROWS + 1
     )
-    beside = markup.tag("p", told, class_="beside", role="status")
+    lines, following = split_page(
+        found,
+        PAGE_ROWS,
+        lambda last: markup.with_query(markup.DATASETS, q=search, after=str(last.dataset.name)),
+    )
+    body = _list(visit, lines) if lines else _nothing(search)
+    number = markup.count(total, "dataset") + (f" with “{search}”" if search else "")
+    beside = markup.tag("p", number, class_="beside", role="status")
     return Page(
         title="Datasets",
         place=markup.DATASETS,
-        sections=(
-            Section(key="head", body=markup.heading("Datasets", beside)),
-            Section(key="list", body=markup.join([body, markup.more(following, "Next page")])),
-        ),
+        sections={
+            "head": markup.heading("Datasets", beside),
+            "list": markup.join([body, markup.more(following, "Next page")]),
+        },
     )
 
 
-def _list(visit: Visit, lines: list[DatasetLine]) -> Markup:
+def _list(visit: Visit, lines: Sequence[DatasetLine]) -> Markup:
     rows = [
         (
             markup.tag(
@@ -81,7 +72,7 @@ def _branches(line: DatasetLine) -> markup.Child:
         markup.link(name, markup.dataset_at(line.dataset.name, branch=name), class_="chip")
         for name in line.branches
     ]
-    return markup.tag("span", here, class_="chips")
+    return markup.chips(here)
 
 
 def _nothing(search: str) -> Markup:

@@ -22,17 +22,18 @@ from starlette.staticfiles import StaticFiles
 
 from headgate import __version__
 from headgate.errors import Denied, HeadgateError, Invalid, NotFound, Unavailable
+from headgate.server.authorization import Authority
 from headgate.server.web import markup
 from headgate.server.web import page as frame
 from headgate.server.web.branches_page import branches_page
-from headgate.server.web.build_page import Again, acting, build_page, builds_page
+from headgate.server.web.build_page import Retry, build_actions, build_page, builds_page
 from headgate.server.web.dataset_page import dataset_page
 from headgate.server.web.datasets_page import datasets_page
 from headgate.server.web.lineage_page import lineage_page
 from headgate.server.web.log_page import log_page
-from headgate.server.web.page import Act, Page, PageHeaders, PageMaker, Section, Visit
+from headgate.server.web.page import Act, Page, PageHeaders, PageMaker, Visit
 from headgate.server.web.review_page import review_page
-from headgate.server.web.sessions import COOKIE, Door, Sessions, load_key
+from headgate.server.web.sessions import COOKIE, Sessions, SignIn, load_key
 from headgate.store.embedded import Store
 
 _LOG = logging.getLogger("headgate.pages")
@@ -44,7 +45,7 @@ class Host:
     """Serves pages of one store to visitors that are signed in."""
 
     store: Store
-    door: Door
+    sign_in: SignIn
     # Records a rejection: actor, action, error.
     note: Callable[[str, str, Denied], None]
 
@@ -52,86 +53,82 @@ class Host:
         self, request: Request, make: PageMaker, subject: str = "", act: Act | None = None
     ) -> Response | None:
         """Draw a page, or redirect a visitor without a valid token to the sign-in form."""
-        cookie = request.cookies.get(COOKIE)
-        grant = await run_in_threadpool(self.door.find_visitor, cookie)
-        if grant is None:
-            return self.door.turn_away(request)
+        find_visit = partial(
+            self.find_visit,
+            request.cookies.get(COOKIE),
+            query=dict(request.query_params),
+            subject=subject,
+            path=request.url.path,
+        )
+        visit = await run_in_threadpool(find_visit)
+        if visit is None:
+            return self.sign_in.redirect(request)
         # For the access log.
-        request.state.actor = grant.actor
-        query = dict(request.query_params)
-        path = request.url.path
-        visit = Visit(store=self.store, grant=grant, query=query, subject=subject, path=path)
+        request.state.actor = visit.grant.actor
         page = await run_in_threadpool(make_safely, make, visit)
-        shown = _Shown(self, cookie, query, subject, make)
-        shown.draw(page, grant.actor)
+        shown = _Shown(self, find_visit, make)
+        shown.draw(page, visit)
         if act is not None:
             ui.on("act", lambda event: shown.act(act, event.args))
         if page.status != 200:
             return ui.context.client.build_response(request, page.status)
         return None
 
-    async def visit_again(
-        self, cookie: str | None, query: Mapping[str, str], subject: str
+    def find_visit(
+        self, cookie: str | None, *, query: Mapping[str, str], subject: str, path: str
     ) -> Visit | None:
-        """Return the visit of an open page; None if the visitor's token is no longer valid."""
-        grant = await run_in_threadpool(self.door.find_visitor, cookie)
+        """Return the visit of a page; None if the visitor has no valid token."""
+        grant = self.sign_in.find_grant(cookie)
         if grant is None:
             return None
-        return Visit(store=self.store, grant=grant, query=query, subject=subject)
+        store = self.store.acting_as(grant.actor, may_write_protected=grant.may_write_protected)
+        return Visit(store=store, grant=grant, query=query, subject=subject, path=path)
 
 
 class _Shown:
     """One page in one browser."""
 
-    def __init__(
-        self,
-        host: Host,
-        cookie: str | None,
-        query: Mapping[str, str],
-        subject: str,
-        make: PageMaker,
-    ) -> None:
+    def __init__(self, host: Host, find_visit: Callable[[], Visit | None], make: PageMaker) -> None:
         self._host = host
-        self._cookie = cookie
-        self._query = query
-        self._subject = subject
+        self._find_visit = find_visit
         self._make = make
         self._drawn: dict[str, ui.html] = {}
         self._timer: ui.timer | None = None
 
-    def draw(self, page: Page, actor: str) -> None:
+    def draw(self, page: Page, visit: Visit) -> None:
         ui.page_title(f"{page.title} · Headgate")
         _not_a_landmark()
-        ui.html(frame.top(page.place, actor, self._query.get("q", "")), sanitize=False)
+        top = frame.top(page.place, visit.grant.actor, visit.query.get("q", ""))
+        ui.html(top, sanitize=False)
         with ui.element("main").classes("page"):
-            for section in page.sections:
-                self._drawn[section.key] = ui.html(section.body, sanitize=False)
+            for key, body in page.sections.items():
+                self._drawn[key] = ui.html(body, sanitize=False)
         if page.refresh_seconds is not None:
             self._timer = ui.timer(page.refresh_seconds, self._refresh, immediate=False)
 
     async def _refresh(self) -> None:
-        visit = await self._host.visit_again(self._cookie, self._query, self._subject)
+        visit = await run_in_threadpool(self._find_visit)
         if visit is None:
             ui.navigate.reload()
             return
         page = await run_in_threadpool(make_safely, self._make, visit)
-        for section in page.sections:
-            drawn = self._drawn.get(section.key)
-            if drawn is not None and drawn.content != section.body:
-                drawn.set_content(section.body)
+        for key, body in page.sections.items():
+            drawn = self._drawn.get(key)
+            if drawn is not None and drawn.content != body:
+                drawn.set_content(body)
         if self._timer is not None and page.refresh_seconds is None:
             self._timer.deactivate()
 
-    async def act(self, act: Act, told: Any) -> None:
+    async def act(self, act: Act, sent: Any) -> None:
         """Perform the action of a button, with the present rights of the token."""
-        visit = await self._host.visit_again(self._cookie, self._query, self._subject)
+        visit = await run_in_threadpool(self._find_visit)
         if visit is None:
             ui.navigate.reload()
             return
-        given = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+        given = {str(k): str(v) for k, v in sent.items()} if isinstance(sent, dict) else {}
         action = given.pop("act", "")
         try:
-            said = await run_in_threadpool(act, visit, action, given)
+            result = await run_in_threadpool(act, visit, action, given)
         except Denied as refused:
             note, actor = self._host.note, visit.grant.actor
             await run_in_threadpool(note, actor, f"page:{action}", refused)
@@ -140,10 +137,10 @@ class _Shown:
         except HeadgateError as error:
             ui.notify(str(error), type="negative", multi_line=True, timeout=10_000)
             return
-        if said.startswith("/"):
-            ui.navigate.to(said)
+        if result.startswith("/"):
+            ui.navigate.to(result)
             return
-        ui.notify(said, type="positive")
+        ui.notify(result, type="positive")
         await self._refresh()
 
 
@@ -163,18 +160,18 @@ def make_safely(make: PageMaker, visit: Visit) -> Page:
         return make(visit)
     except HeadgateError as error:
         status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 409)
-        return _trouble(status, str(error), visit)
+        return _error_page(status, str(error), visit)
     except Exception:
         # The last handler before the browser: internals go to the log, never to the page.
         _LOG.exception("a page failed")
-        return _trouble(500, "The server failed to make this page. Its log says why.", visit)
+        return _error_page(500, "The server failed to make this page. Its log says why.", visit)
 
 
-def _trouble(status: int, message: str, visit: Visit) -> Page:
+def _error_page(status: int, message: str, visit: Visit) -> Page:
     # The query may be the cause, such as a mistyped branch: offer the page without it.
     again = visit.path if visit.query else None
-    section = Section(key="trouble", body=frame.trouble(status, message, again=again))
-    return Page(title="Error", sections=(section,), place="", status=status)
+    body = frame.error_body(status, message, again=again)
+    return Page(title="Error", sections={"error": body}, place="", status=status)
 
 
 # --- mount ----------------------------------------------------------------------------------
@@ -184,22 +181,23 @@ _ASSETS = Path(__file__).with_name("assets")
 _RESPONSE_SECONDS = 60.0
 
 
-def mount_pages(app: FastAPI, store: Store, *, again: Again | None = None) -> None:
+def mount_pages(app: FastAPI, store: Store, *, retry: Retry | None = None) -> None:
     """Add the pages to an application, as its last routes: they match every remaining path."""
     key = load_key(store.settings.root / ".headgate" / "pages.key")
-    door = Door(store, Sessions(key), __version__)
-    app.add_api_route(markup.SIGN_IN, door.show, methods=["GET"], include_in_schema=False)
-    app.add_api_route(markup.SIGN_IN, door.enter, methods=["POST"], include_in_schema=False)
-    app.add_api_route(markup.SIGN_OUT, door.leave, methods=["POST"], include_in_schema=False)
+    authority: Authority = app.state.authority
+    forms = SignIn(authority, Sessions(key), __version__)
+    app.add_api_route(markup.SIGN_IN, forms.show_form, methods=["GET"], include_in_schema=False)
+    app.add_api_route(markup.SIGN_IN, forms.sign_in, methods=["POST"], include_in_schema=False)
+    app.add_api_route(markup.SIGN_OUT, forms.sign_out, methods=["POST"], include_in_schema=False)
     app.mount(markup.ASSETS, StaticFiles(directory=_ASSETS))
-    host = Host(store=store, door=door, note=app.state.authority.note)
+    host = Host(store=store, sign_in=forms, note=authority.note)
     _page(host, markup.DATASETS, datasets_page)
     _page(host, "/datasets/{subject}", dataset_page)
     _page(host, markup.BRANCHES, branches_page)
     _page(host, markup.LINEAGE, lineage_page)
     _page(host, markup.BUILDS, builds_page)
-    one_build = partial(build_page, can_retry=again is not None)
-    _page(host, "/builds/{subject}", one_build, acting(again))
+    one_build = partial(build_page, can_retry=retry is not None)
+    _page(host, "/builds/{subject}", one_build, build_actions(retry))
     _page(host, markup.LOG, log_page)
     _page(host, markup.REVIEW, review_page)
     nicegui_app.add_exception_handler(404, _not_found)
@@ -228,5 +226,5 @@ def _page(host: Host, path: str, make: PageMaker, act: Act | None = None) -> Non
 
 
 async def _not_found(_: Request, __: Exception) -> Response:
-    body = frame.trouble(404, "There is no page at this address.")
+    body = frame.error_body(404, "There is no page at this address.")
     return HTMLResponse(frame.document("Not found", body, __version__), status_code=404)

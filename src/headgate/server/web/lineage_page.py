@@ -12,7 +12,7 @@ from headgate.model.graph_render import Layout, Sizes, lay_out
 from headgate.model.names import parse_dataset_name, split_names
 from headgate.model.nouns import DatasetKind, JobState
 from headgate.server.web import markup
-from headgate.server.web.page import Page, Section, Visit, plan_everything
+from headgate.server.web.page import Page, Visit, plan_everything, publish_hint
 
 # --- SVG drawing; boxes are links, colours come from the theme ------------------------------
 
@@ -41,7 +41,7 @@ def state_of(node: Node) -> str:
     return _STATES[node.state][1]
 
 
-def told_of(node: Node) -> str:
+def description_of(node: Node) -> str:
     """Return the description of a box, for screen readers and tooltips."""
     reason = f" ({node.reason.value})" if node.reason and state_of(node) == "stale" else ""
     taken = f" from {node.adopted_from}" if node.adopted_from else ""
@@ -99,7 +99,7 @@ def _link(graph: Graph, at: int, highlighted: str) -> dict[str, markup.Attribute
         "href": address_of(graph, node),
         "class_": f"node {_STATES[node.state][0]}{chosen}",
         "data_node": at,
-        "aria_label": told_of(node),
+        "aria_label": description_of(node),
         # The whole graph is one tab stop; arrow keys move between its boxes.
         "tabindex": -1 if at else 0,
     }
@@ -164,15 +164,15 @@ def _pieces(points: Sequence[tuple[float, float]]) -> Iterator[str]:
 
 def legend() -> Markup:
     """Return the legend of the colours."""
-    kinds = ("fresh", "stale", "adopted", "source")
-    told = {
+    labels = {
         "fresh": "fresh: as its inputs and logic make it",
         "stale": "stale: a build would compute it",
         "adopted": "adopted: it exists elsewhere, a build would take it over",
         "source": "source: only read",
     }
     return markup.join(
-        [markup.tag("span", markup.tag("i", class_=f"swatch {k}"), told[k]) for k in kinds]
+        markup.tag("span", markup.tag("i", class_=f"swatch {kind}"), label)
+        for kind, label in labels.items()
     )
 
 
@@ -191,21 +191,21 @@ _TONES = {"fresh": "good", "stale": "warn", "adopted": "taken", "source": "quiet
 
 def lineage_page(visit: Visit) -> Page:
     """Return the graph of all transforms on a chain, or the part of it around one dataset."""
-    branch = visit.asked("branch", visit.primary)
+    branch = visit.param("branch", visit.primary)
     configured = visit.store.settings.builds.fallback_of(branch)
-    fallback = split_names(visit.asked("fallback")) or configured
-    dataset = visit.asked("dataset")
+    fallback = split_names(visit.param("fallback")) or configured
+    dataset = visit.param("dataset")
     graph = load_graph(visit, branch, fallback)
     if graph is not None and dataset:
         graph = around(graph, dataset)
     return Page(
         title="Lineage",
         place=markup.LINEAGE,
-        sections=(
-            Section(key="head", body=markup.heading("Lineage", _counts(graph))),
-            Section(key="choose", body=_chooser(visit, branch, fallback, dataset)),
-            Section(key="graph", body=_body(visit, graph, dataset)),
-        ),
+        sections={
+            "head": markup.heading("Lineage", _counts(graph)),
+            "choose": _chooser(visit, branch, fallback, dataset),
+            "graph": _body(visit, graph, dataset),
+        },
     )
 
 
@@ -255,8 +255,8 @@ def _counts(graph: Graph | None) -> Markup | None:
     shown = [
         markup.badge(f"{number} {state}", _TONES.get(state)) for state, number in counts.items()
     ]
-    told = markup.tag("span", markup.count(len(graph.nodes), "dataset"), class_="beside")
-    return markup.tag("span", told, shown, class_="chips", role="status")
+    total = markup.beside(markup.count(len(graph.nodes), "dataset"))
+    return markup.tag("span", total, shown, class_="chips", role="status")
 
 
 def _chooser(visit: Visit, branch: str, fallback: tuple[str, ...], dataset: str) -> Markup:
@@ -265,7 +265,7 @@ def _chooser(visit: Visit, branch: str, fallback: tuple[str, ...], dataset: str)
         markup.field("branch", "Branch", branch),
         markup.field("fallback", "Fallbacks", ", ".join(fallback), hint="none"),
         markup.field("dataset", "Around dataset", dataset, hint="all"),
-        markup.hidden("view", visit.asked("view")),
+        markup.hidden("view", visit.param("view")),
         label="Choose what to draw",
     )
 
@@ -277,14 +277,8 @@ def _body(visit: Visit, graph: Graph | None, dataset: str) -> Markup:
             f"{dataset} is neither read nor made by a transform on this chain.", whole
         )
     if graph is None:
-        hint = markup.join(
-            [
-                "Publish transforms from their repository:",
-                markup.command("headgate jobspecs publish"),
-            ]
-        )
-        return markup.empty("No transform is published on this chain.", hint)
-    as_list = visit.asked("view") == "list"
+        return markup.empty("No transform is published on this chain.", publish_hint())
+    as_list = visit.param("view") == "list"
     ways = [
         ("Graph", _at(visit, view=None), not as_list),
         ("List", _at(visit, view="list"), as_list),
@@ -300,8 +294,8 @@ def _at(visit: Visit, **changed: str | None) -> str:
 def stage(graph: Graph, dataset: str) -> Markup:
     """Return the drawing with its tools, or a note if the graph is too large to draw."""
     if len(graph.nodes) > _MOST_DRAWN:
-        told = f"{markup.count(len(graph.nodes), 'dataset')} are too many for one picture."
-        return markup.empty(told, "Name a dataset to see what it hangs on, or look at the list.")
+        note = f"{markup.count(len(graph.nodes), 'dataset')} are too many for one picture."
+        return markup.empty(note, "Name a dataset to see what it hangs on, or look at the list.")
     shown = markup.tag(
         "div",
         markup.tag("div", drawing(graph, dataset), class_="sheet"),
@@ -337,10 +331,10 @@ def _tools() -> Markup:
             type="button",
             class_="button",
             data_zoom=how,
-            aria_label=told,
-            title=told,
+            aria_label=label,
+            title=label,
         )
-        for sign, how, told in _ZOOMS
+        for sign, how, label in _ZOOMS
     ]
     return markup.tag("div", markup.tag("output"), find, buttons, class_="tools")
 
@@ -360,7 +354,7 @@ def _list(graph: Graph) -> Markup:
                 node.place,
                 markup.badge(state, _TONES.get(state)),
                 node.reason.value if node.reason else "",
-                markup.tag("span", reads, class_="chips"),
+                markup.chips(reads),
                 node.job or "",
             )
         )

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from headgate.catalog.database import Connection
-from headgate.catalog.log import list_publications, list_recoveries
-from headgate.catalog.records import load_dataset
-from headgate.errors import Invalid
-from headgate.model.ids import DatasetId
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import MoveRecord, Publication, PublicationKind
 from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import code_of
-from headgate.server.web.page import Page, Section, Visit
+from headgate.server.web.page import Page, Visit, split_page
+from headgate.store.documents import Json, to_instant
 
 _PAGE_ROWS = 50
 _RECOVERIES = 50
@@ -27,56 +22,42 @@ _TONES = {"commit": "good", "adopt": "taken", "merge": "busy", "reset": "warn", 
 
 def log_page(visit: Visit) -> Page:
     """Return publications, newest first, below the newest rows of recovery's audit."""
-    kind = visit.asked("kind")
-    if kind and kind not in set(PublicationKind):
-        raise Invalid(f"{kind!r} is no kind of publication.", kind=kind)
-    before = visit.asked_number("before")
-
-    def read(connection: Connection) -> tuple[list[Publication], list[dict[str, Any]]]:
-        wanted = _dataset(connection, visit.asked("dataset"))
-        branch = visit.asked("branch") or None
-        actor = visit.asked("actor") or None
-        found = list_publications(
-            connection,
-            actor=actor,
-            dataset=wanted,
-            branch=branch,
-            kind=PublicationKind(kind) if kind else None,
-            limit=_PAGE_ROWS + 1,
-            before=before,
-        )
-        if before is not None:
-            return found, []
-        audit = list_recoveries(
-            connection, actor=actor if actor != RECOVERY_ACTOR else None, limit=_RECOVERIES
-        )
-        return found, [row for row in audit if _concerns(row, visit.asked("dataset"), branch)]
-
-    found, audit = visit.store.database.read(read)
+    actor, before = visit.param("actor"), visit.int_param("before")
+    dataset, branch = visit.param("dataset"), visit.param("branch")
+    found = visit.store.publications(
+        actor=actor or None,
+        dataset=dataset or None,
+        branch=branch or None,
+        kind=visit.param("kind") or None,
+        limit=_PAGE_ROWS + 1,
+        before=before,
+    )
+    audit: list[Json] = []
+    if before is None:
+        settled = actor if actor != RECOVERY_ACTOR else ""
+        audit = visit.store.recoveries(actor=settled or None, limit=_RECOVERIES)
     return Page(
         title="Log",
         place=markup.LOG,
-        sections=(
-            Section(key="head", body=markup.heading("Log")),
-            Section(key="filters", body=_filters(visit, kind)),
-            Section(key="recoveries", body=_recoveries(visit, audit)),
-            Section(key="list", body=_publications(visit, found)),
-        ),
+        sections={
+            "head": markup.heading("Log"),
+            "filters": _filters(visit),
+            "recoveries": _recoveries(
+                visit, [row for row in audit if _concerns(row, dataset, branch)]
+            ),
+            "list": _publications(visit, found),
+        },
     )
 
 
-def _dataset(connection: Connection, name: str) -> DatasetId | None:
-    return load_dataset(connection, parse_dataset_name(name)).id if name else None
-
-
-def _filters(visit: Visit, kind: str) -> Markup:
+def _filters(visit: Visit) -> Markup:
     kinds = [("", "all kinds"), *((k.value, k.value) for k in PublicationKind)]
     return markup.form(
         markup.LOG,
-        markup.field("actor", "By", visit.asked("actor"), hint="anybody"),
-        markup.field("dataset", "Dataset", visit.asked("dataset"), hint="all"),
-        markup.field("branch", "Branch", visit.asked("branch"), hint="all"),
-        markup.choice("kind", "Kind", kinds, kind),
+        markup.field("actor", "By", visit.param("actor"), hint="anybody"),
+        markup.field("dataset", "Dataset", visit.param("dataset"), hint="all"),
+        markup.field("branch", "Branch", visit.param("branch"), hint="all"),
+        markup.choice("kind", "Kind", kinds, visit.param("kind")),
         label="Filter the log",
         button="Filter",
     )
@@ -91,6 +72,11 @@ def _publications(visit: Visit, found: list[Publication]) -> Markup:
         return markup.empty(
             "Nothing was published yet.", markup.command("headgate dataset create sales.orders")
         )
+    shown, older = split_page(
+        found,
+        _PAGE_ROWS,
+        lambda last: markup.with_query(markup.LOG, **{**visit.query, "before": str(last.number)}),
+    )
     rows = [
         (
             markup.tag("b", f"{p.number}"),
@@ -99,12 +85,8 @@ def _publications(visit: Visit, found: list[Publication]) -> Markup:
             markup.link(p.actor, markup.with_query(markup.LOG, actor=p.actor)),
             _moves(p.moves),
         )
-        for p in found[:_PAGE_ROWS]
+        for p in shown
     ]
-    older = None
-    if len(found) > _PAGE_ROWS:
-        last = found[_PAGE_ROWS - 1].number
-        older = markup.with_query(markup.LOG, **{**visit.query, "before": str(last)})
     drawn = markup.table(
         ("No.", "When", "Kind", "By", "What"), rows, label="Publications", numbers=(0,)
     )
@@ -120,11 +102,7 @@ def _moves(moves: tuple[MoveRecord, ...]) -> Markup:
 
 def _move(move: MoveRecord) -> markup.Child:
     at = markup.dataset_at(move.dataset, branch=move.branch, tab="history")
-    where = [
-        markup.link(str(move.dataset), at),
-        " ",
-        markup.tag("span", move.branch, class_="chip"),
-    ]
+    where = [markup.link(str(move.dataset), at), " ", markup.chip(move.branch)]
     before, after = move.from_transaction, move.to_transaction
     if before == after:
         return where
@@ -132,21 +110,21 @@ def _move(move: MoveRecord) -> markup.Child:
     return [where, " ", steps]
 
 
-def _concerns(row: Mapping[str, Any], dataset: str, branch: str | None) -> bool:
+def _concerns(row: Json, dataset: str, branch: str) -> bool:
     targets = [outcome["target"] for outcome in row["outcomes"]]
     return any(
         (not dataset or target.get("dataset") == dataset)
-        and (branch is None or target["branch"] == branch)
+        and (not branch or target["branch"] == branch)
         for target in targets
     )
 
 
-def _recoveries(visit: Visit, audit: list[dict[str, Any]]) -> Markup:
+def _recoveries(visit: Visit, audit: Sequence[Json]) -> Markup:
     if not audit:
         return markup.join(None)
     rows = [
         (
-            markup.moment(row["at"], visit.now),
+            markup.moment(to_instant(row["at"]), visit.now),
             markup.badge(row["kind"], "warn"),
             row["original_actor"],
             code_of(row["operation"]),
@@ -160,7 +138,7 @@ def _recoveries(visit: Visit, audit: list[dict[str, Any]]) -> Markup:
     return markup.card("What recovery settled", drawn)
 
 
-def _outcome(outcome: Mapping[str, Any]) -> markup.Child:
+def _outcome(outcome: Json) -> markup.Child:
     target = outcome["target"]
     name, branch = target.get("dataset"), target["branch"]
     if name is None:
@@ -173,7 +151,7 @@ def _outcome(outcome: Mapping[str, Any]) -> markup.Child:
     return [
         where,
         " ",
-        markup.tag("span", branch, class_="chip"),
+        markup.chip(branch),
         f" {outcome['outcome']} at ",
         code_of(shown) if shown else "nothing",
     ]

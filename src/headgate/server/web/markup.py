@@ -124,8 +124,27 @@ def mark(*, blue: bool, primary: str) -> Markup:
     )
 
 
-def link(text: Child, href: str, **attributes: str) -> Markup:
+def link(text: Child, href: str, **attributes: Attribute) -> Markup:
     return tag("a", text, href=href, **attributes)
+
+
+def beside(*children: Child) -> Markup:
+    """Return a note beside a title."""
+    return tag("span", children, class_="beside")
+
+
+def chips(*children: Child) -> Markup:
+    """Return small parts, such as badges and links, side by side."""
+    return tag("span", children, class_="chips")
+
+
+def chip(text: str) -> Markup:
+    return tag("span", text, class_="chip")
+
+
+def separated(children: Iterable[Child]) -> list[Child]:
+    """Return children with commas between them."""
+    return [part for child in children for part in (", ", child)][1:]
 
 
 def code(text: str) -> Markup:
@@ -172,13 +191,13 @@ def command(text: str) -> Markup:
     return tag("pre", tag("code", text), class_="command")
 
 
-def tabs(label: str, entries: Iterable[tuple[str, str, bool]]) -> Markup:
+def tabs(label: str, entries: Iterable[tuple[str, str, bool]], class_: str = "tabs") -> Markup:
     """Return links of text, address, and whether it is the current page."""
-    drawn = [
-        link(text, href, **({"aria_current": "page"} if is_current else {}))
+    drawn = (
+        link(text, href, aria_current="page" if is_current else None)
         for text, href, is_current in entries
-    ]
-    return tag("nav", drawn, class_="tabs", aria_label=label)
+    )
+    return tag("nav", drawn, class_=class_, aria_label=label)
 
 
 def more(href: str | None, text: str = "Show older") -> Markup | None:

@@ -9,15 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.builds.plan import Plan
-from headgate.catalog.jobspecs import datasets_with_jobspec
-from headgate.errors import Invalid, RoleDenied
+from headgate.errors import HeadgateError, Invalid, RoleDenied
 from headgate.model.access import Grant, Right, require
 from headgate.model.freshness import Decided
 from headgate.model.ids import Instant
@@ -27,6 +26,7 @@ from headgate.server.web.markup import Child, badge, heading, link, prose, tag
 if TYPE_CHECKING:
     from headgate.store.embedded import Store
 
+T = TypeVar("T")
 
 # --- visits and pages -----------------------------------------------------------------------
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class Visit:
     """One request for a page: the visitor's grant, the address and the time."""
 
+    # In the name of the visitor.
     store: Store
     grant: Grant
     query: Mapping[str, str] = field(default_factory=dict)
@@ -48,11 +49,11 @@ class Visit:
         """Return the primary branch, the default of pages that show a branch."""
         return self.store.settings.builds.branch
 
-    def asked(self, name: str, default: str = "") -> str:
+    def param(self, name: str, default: str = "") -> str:
         return self.query.get(name, "").strip() or default
 
-    def asked_number(self, name: str) -> int | None:
-        text = self.asked(name)
+    def int_param(self, name: str) -> int | None:
+        text = self.param(name)
         if not text:
             return None
         if not text.isdecimal() or len(text) > 18:
@@ -69,22 +70,26 @@ class Visit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
-    """A part of a page that is redrawn only when it has changed."""
-
-    key: str
-    body: Markup
-
-
-@dataclass(frozen=True, kw_only=True)
 class Page:
     title: str
-    sections: tuple[Section, ...]
+    # Parts by key, in order; each is redrawn only when it has changed.
+    sections: Mapping[str, Markup]
     # Path of the navigation entry that the page belongs to.
     place: str
     # Time between refreshes; None for a page that does not refresh.
     refresh_seconds: float | None = None
     status: int = 200
+
+
+def split_page(
+    found: Sequence[T], size: int, address: Callable[[T], str | None]
+) -> tuple[Sequence[T], str | None]:
+    """Return the rows of a page, and the address of the next page if `found` has a row beyond it.
+
+    :param address: returns the address of the next page from the last row of this one.
+    """
+    shown = found[:size]
+    return shown, address(shown[-1]) if len(found) > size else None
 
 
 # Computes a page. It only reads, and may block: the host calls it in a thread.
@@ -141,17 +146,9 @@ def top(place: str, actor: str, search: str = "") -> Markup:
         href=markup.DATASETS,
         class_="brand",
     )
-    places = tag(
-        "nav",
-        [_entry(text, path, place) for text, path in _PLACES],
-        aria_label="Pages",
-        class_="places",
-    )
+    entries = ((text, path, path == place) for text, path in _PLACES)
+    places = markup.tabs("Pages", entries, class_="places")
     return tag("header", skip, brand, places, _search(search), _theme(), _who(actor), class_="top")
-
-
-def _entry(text: str, path: str, place: str) -> Markup:
-    return link(text, path, **({"aria_current": "page"} if path == place else {}))
 
 
 def _search(text: str) -> Markup:
@@ -200,21 +197,21 @@ def document(title: str, body: Child, version: str) -> str:
     )
 
 
-def trouble(status: int, message: str, *, again: str | None = None) -> Markup:
+def error_body(status: int, message: str, *, again: str | None = None) -> Markup:
     """Return the body of an error page: the message, and links to continue."""
-    said = {
+    title = {
         403: "Not allowed",
         404: "Not found",
         409: "It has changed meanwhile",
         503: "Not available now",
     }.get(status, "That did not work")
-    ways = [link("Start this page over", again, class_="button")] if again else []
-    ways.append(link("All datasets", markup.DATASETS, class_="button"))
+    links = [link("Start this page over", again, class_="button")] if again else []
+    links.append(link("All datasets", markup.DATASETS, class_="button"))
     return tag(
         "div",
-        heading(said),
+        heading(title),
         tag("p", prose(message), role="alert"),
-        tag("p", ways, class_="buttons"),
+        tag("p", links, class_="buttons"),
         class_="trouble",
     )
 
@@ -268,25 +265,27 @@ class PageHeaders:
 
 def plan_everything(visit: Visit, branch: str, fallback: Sequence[str]) -> Plan | None:
     """Plan a build of all transforms on the chain; return None if there are none."""
+    targets = visit.store.overview.targets((branch, *fallback))
+    return visit.store.decide(targets, branch=branch, fallback=fallback) if targets else None
 
-    def names(name: str) -> set[str]:
-        return visit.store.database.read(lambda c: datasets_with_jobspec(c, name))
 
-    targets = sorted(set().union(*(names(name) for name in (branch, *fallback))))
-    if not targets:
-        return None
-    return visit.store.decide(targets, branch=branch, fallback=fallback)
+def publish_hint() -> Markup:
+    """Return the hint for a dataset or a chain without transforms."""
+    how = markup.command("headgate jobspecs publish")
+    return markup.join(["Publish transforms from their repository:", how])
 
 
 def freshness_counts(visit: Visit, branch: str) -> Child:
-    """Return the numbers of fresh, adopted and stale transforms on a branch."""
-    fallback = visit.store.settings.builds.fallback_of(branch)
-    plan = plan_everything(visit, branch, fallback)
+    """Return the numbers of fresh, adopted and stale transforms on a branch, or why it has none."""
+    try:
+        plan = plan_everything(visit, branch, visit.store.settings.builds.fallback_of(branch))
+    except HeadgateError as error:
+        return str(error)
     if plan is None:
         return tag("span", "no transform is published", class_="faint")
     counts = Counter(decision.state for decision in plan.decisions)
     shown = [badge(f"{counts[s]} {s.value}", _TONES[s]) for s in Decided if counts[s]]
-    return tag("span", shown, class_="chips")
+    return markup.chips(shown)
 
 
 _TONES = {Decided.FRESH: "good", Decided.ADOPTED: "taken", Decided.STALE: "warn"}

@@ -5,17 +5,13 @@ The page is for the time before a merge; it only reads.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from headgate.catalog.database import Connection
-from headgate.catalog.jobspecs import PublishedJobSpec, load_jobspecs
-from headgate.catalog.overview import list_branch_names, load_branch_name
-from headgate.errors import HeadgateError, NotFound
+from headgate.errors import NotFound
 from headgate.model.nouns import DatasetKind
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import (
@@ -27,8 +23,9 @@ from headgate.server.web.dataset_parts import (
     sign_of,
     why,
 )
-from headgate.server.web.page import Page, Section, Visit, freshness_counts
+from headgate.server.web.page import Page, Visit, freshness_counts
 from headgate.store.diff import FilesDifference, Sides, compare_sides, list_differing
+from headgate.store.documents import Json
 from headgate.tables.diff import DiffOptions, TableDifference
 from headgate.tables.inspect import recorded_row_count
 
@@ -39,21 +36,21 @@ _ROWS_AT_MOST = 200_000
 _SAMPLES = 3
 
 
-class LogicChange(enum.StrEnum):
-    ADDED = "added"
-    CHANGED = "changed"
-    REMOVED = "removed"
-
-
 @dataclass(frozen=True, kw_only=True)
 class LogicLine:
     """A dataset whose published logic differs between the branch and its base."""
 
     dataset: str
-    change: LogicChange
     title: str
+    # Hashes; None on a side without logic.
     before: str | None
     after: str | None
+
+    @property
+    def sign(self) -> str:
+        if self.before is None:
+            return "+"
+        return "-" if self.after is None else "~"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,91 +60,24 @@ class Reviewed:
     sides: Sides
     found: TableDifference | FilesDifference
 
-    @property
-    def checks(self) -> list[Mapping[str, Any]]:
-        return list(self.sides.after.provenance.get("checks") or []) if self.sides.after else []
 
+def compare_logic(base: Iterable[Json], branch: Iterable[Json]) -> list[LogicLine]:
+    """Compare the JobSpecs of two branches, by the names of the datasets that they produce; pure.
 
-def base_of(visit: Visit, branch: str) -> str:
-    """Return the default base of a branch: its parent, or else the primary branch."""
-    line = visit.store.database.read(lambda c: load_branch_name(c, branch))
-    if line is None and not _has_logic(visit, branch):
-        told = f"no dataset has a branch {branch!r}, and no JobSpec is on it."
-        raise NotFound(told, branch=branch)
-    return (line.parent if line else None) or visit.primary
-
-
-def _has_logic(visit: Visit, branch: str) -> bool:
-    return bool(visit.store.database.read(lambda c: load_jobspecs(c, branch=branch)))
-
-
-def logic_lines(visit: Visit, branch: str, base: str) -> list[LogicLine]:
-    """Return the datasets whose logic differs between the branch and its base, by name."""
-
-    def read(connection: Connection) -> list[LogicLine]:
-        sides = (_by_dataset(connection, name) for name in (base, branch))
-        return compare_logic(*sides)
-
-    return visit.store.database.read(read)
-
-
-def _by_dataset(connection: Connection, branch: str) -> dict[str, PublishedJobSpec]:
-    found = load_jobspecs(connection, branch=branch)
-    return {str(name): spec for spec in found for name in _outputs(spec)}
-
-
-def _outputs(published: PublishedJobSpec) -> list[str]:
-    if published.removed:
-        return list(published.body["outputs"])
-    return [output["dataset"] for output in published.body["jobspec"]["declaration"]["outputs"]]
-
-
-def compare_logic(
-    base: Mapping[str, PublishedJobSpec], branch: Mapping[str, PublishedJobSpec]
-) -> list[LogicLine]:
-    """Compare the logic of two branches; a dataset without logic on the branch is equal; pure."""
+    A dataset without a JobSpec on the branch is equal.
+    """
+    olds, news = (
+        {name: spec for spec in side for name in spec["outputs"]} for side in (base, branch)
+    )
     lines: list[LogicLine] = []
-    for dataset in sorted(branch):
-        here, there = branch[dataset], base.get(dataset)
-        old = _hash(there)
-        new = _hash(here)
-        if old == new:
-            continue
-        named = there if new is None and there is not None else here
-        lines.append(
-            LogicLine(
-                dataset=dataset,
-                change=_change(old, new),
-                title=_title(named),
-                before=old,
-                after=new,
-            )
-        )
+    for dataset in sorted(news):
+        # The document of a removal has no hash.
+        here, there = news[dataset], olds.get(dataset) or {}
+        old, new = there.get("logic_hash"), here.get("logic_hash")
+        if old != new:
+            title = (there if new is None else here)["entry"]
+            lines.append(LogicLine(dataset=dataset, title=title, before=old, after=new))
     return lines
-
-
-def _change(old: str | None, new: str | None) -> LogicChange:
-    if old is None:
-        return LogicChange.ADDED
-    return LogicChange.REMOVED if new is None else LogicChange.CHANGED
-
-
-def _hash(published: PublishedJobSpec | None) -> str | None:
-    if published is None or published.removed:
-        return None
-    return str(published.body["jobspec"]["logic_hash"])
-
-
-def _title(published: PublishedJobSpec) -> str:
-    declared = published.body["jobspec"]["declaration"]
-    return f"{declared['module']}.{declared['function']}"
-
-
-def differing(visit: Visit, branch: str, base: str) -> list[Sides]:
-    """Return the datasets whose content differs; the branch falls back to its base."""
-    if visit.store.database.read(lambda c: load_branch_name(c, branch)) is None:
-        return []
-    return list_differing(visit.store, base, f"{branch}>{base}")
 
 
 def review(visit: Visit, sides: Sequence[Sides]) -> list[Reviewed]:
@@ -175,24 +105,29 @@ def _is_small(visit: Visit, sides: Sides) -> bool:
 
 _PAGE_DATASETS = 5
 _BRANCHES = 50
-_SIGNS = {LogicChange.ADDED: "+", LogicChange.REMOVED: "-", LogicChange.CHANGED: "~"}
 
 
 def review_page(visit: Visit) -> Page:
     """Return the review of a branch: logic, schemas, samples of rows, checks."""
-    branch = visit.asked("branch")
+    branch = visit.param("branch")
     if not branch:
         return _choose(visit)
-    base = visit.asked("base") or base_of(visit, branch)
-    first = visit.asked_number("from") or 0
-    changed = differing(visit, branch, base)
+    line = visit.store.overview.find_branch(branch)
+    base = visit.param("base") or (line and line.parent) or visit.primary
+    olds, news = visit.store.overview.jobspecs_on((base, branch))
+    if line is None and not news and not visit.param("base"):
+        message = f"no dataset has a branch {branch!r}, and no JobSpec is on it."
+        raise NotFound(message, branch=branch)
+    logic = compare_logic(olds, news)
+    first = visit.int_param("from") or 0
+    # The branch falls back to its base.
+    changed = list_differing(visit.store, base, f"{branch}>{base}") if line else []
     shown = review(visit, changed[first : first + _PAGE_DATASETS])
     following = None
     if first + _PAGE_DATASETS < len(changed):
         following = markup.with_query(
             markup.REVIEW, branch=branch, base=base, from_=first + _PAGE_DATASETS
         )
-    logic = logic_lines(visit, branch, base)
     title: list[markup.Child] = [
         "Review ",
         markup.tag("span", branch),
@@ -202,20 +137,19 @@ def review_page(visit: Visit) -> Page:
     return Page(
         title=f"Review {branch}",
         place=markup.REVIEW,
-        sections=(
-            Section(key="head", body=markup.heading(title, _chooser(branch, base))),
-            Section(key="summary", body=_summary(visit, branch, base, changed, logic)),
-            Section(key="logic", body=_logic(logic, branch)),
-            Section(key="data", body=_data(shown, branch, base)),
-            Section(key="more", body=markup.join(markup.more(following, "More datasets"))),
-            Section(key="merge", body=_merge(branch, base)),
-        ),
+        sections={
+            "head": markup.heading(title, _chooser(branch, base)),
+            "summary": _summary(visit, branch, changed, logic),
+            "logic": _logic(logic, branch),
+            "data": _data(shown, branch, base),
+            "more": markup.join(markup.more(following, "More datasets")),
+            "merge": _merge(branch, base),
+        },
     )
 
 
 def _choose(visit: Visit) -> Page:
-    lines = visit.store.database.read(lambda c: list_branch_names(c, limit=_BRANCHES))
-    own = [line for line in lines if line.parent is not None]
+    _, lines = visit.store.overview.branches(limit=_BRANCHES)
     rows = [
         (
             markup.link(line.name, markup.with_query(markup.REVIEW, branch=line.name)),
@@ -224,7 +158,8 @@ def _choose(visit: Visit) -> Page:
             if line.ahead
             else markup.badge("same content", "quiet"),
         )
-        for line in own
+        for line in lines
+        if line.parent is not None
     ]
     hint = "Make a branch of a dataset, or build on one, and it can be reviewed here."
     body = (
@@ -235,10 +170,7 @@ def _choose(visit: Visit) -> Page:
     return Page(
         title="Review",
         place=markup.REVIEW,
-        sections=(
-            Section(key="head", body=markup.heading("Review", _chooser("", ""))),
-            Section(key="list", body=body),
-        ),
+        sections={"head": markup.heading("Review", _chooser("", "")), "list": body},
     )
 
 
@@ -253,28 +185,25 @@ def _chooser(branch: str, base: str) -> Markup:
 
 
 def _summary(
-    visit: Visit, branch: str, base: str, changed: Sequence[Sides], logic: Sequence[LogicLine]
+    visit: Visit, branch: str, changed: Sequence[Sides], logic: Sequence[LogicLine]
 ) -> Markup:
-    checked = [side.after.provenance.get("checks") or [] for side in changed if side.after]
-    results = [result for checks in checked for result in checks]
-    try:
-        freshness = freshness_counts(visit, branch)
-    except HeadgateError as error:
-        freshness = str(error)
+    results = [result for sides in changed for result in _checks(sides)]
     return markup.facts(
         [
-            (
-                "Data",
-                markup.count(len(changed), "dataset") + " differ" + ("s" * (len(changed) == 1)),
-            ),
-            (
-                "Logic",
-                markup.count(len(logic), "transform") + " differ" + ("s" * (len(logic) == 1)),
-            ),
-            ("Checks", checks_badge({"checks": results}) or "none was made"),
-            ("Freshness", freshness),
+            ("Data", _differ(len(changed), "dataset")),
+            ("Logic", _differ(len(logic), "transform")),
+            ("Checks", checks_badge(results) or "none was made"),
+            ("Freshness", freshness_counts(visit, branch)),
         ]
     )
+
+
+def _checks(sides: Sides) -> list[Mapping[str, Any]]:
+    return list(sides.after.provenance.get("checks") or ()) if sides.after else []
+
+
+def _differ(number: int, noun: str) -> str:
+    return f"{markup.count(number, noun)} {'differs' if number == 1 else 'differ'}"
 
 
 def _logic(lines: Sequence[LogicLine], branch: str) -> Markup:
@@ -282,7 +211,7 @@ def _logic(lines: Sequence[LogicLine], branch: str) -> Markup:
         return markup.card("Logic", markup.empty("No transform differs."))
     rows = [
         (
-            sign_of(_SIGNS[line.change]),
+            sign_of(line.sign),
             markup.link(line.dataset, markup.dataset_at(line.dataset, branch=branch, tab="logic")),
             markup.code(line.title),
             _hashes(line),
@@ -313,7 +242,7 @@ def _dataset(one: Reviewed, branch: str, base: str) -> Markup:
     compare = markup.dataset_at(name, branch=branch, tab="compare", from_=base, to=branch)
     made = markup.tag("p", why(sides.after), f", by {sides.after.actor}") if sides.after else None
     gone = markup.tag("p", "It is not shown on the branch.") if sides.after is None else None
-    failed = [result for result in one.checks if not result["passed"]]
+    failed = [result for result in _checks(sides) if not result["passed"]]
     return markup.card(
         markup.link(str(name), markup.dataset_at(name, branch=branch)),
         made,
@@ -321,7 +250,7 @@ def _dataset(one: Reviewed, branch: str, base: str) -> Markup:
         difference_body(one.found),
         markup.card("Checks that failed", check_table(failed)) if failed else None,
         markup.tag("p", markup.link("Compare in full", compare)),
-        beside=markup.tag("span", _schema_badge(one), counts_line(one.found), class_="chips"),
+        beside=markup.chips(_schema_badge(one), counts_line(one.found)),
     )
 
 

@@ -18,13 +18,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from headgate.catalog.tokens import find_good, load_grant
 from headgate.errors import HeadgateError, TokenRefused
 from headgate.model.access import Grant
+from headgate.server.authorization import Authority
 from headgate.server.web import markup
 from headgate.server.web.markup import command, tag
 from headgate.server.web.page import HEADERS, document
-from headgate.store.embedded import Store
 
 COOKIE = "headgate_session"
 LIFETIME_SECONDS = 12 * 3600
@@ -80,28 +79,23 @@ def load_key(path: Path) -> bytes:
 _LONGEST_FORM = 8192
 
 
-class Door:
+class SignIn:
     """Signs visitors in and out; every visit checks the token against the catalog again."""
 
-    def __init__(self, store: Store, sessions: Sessions, version: str) -> None:
-        self._store = store
+    def __init__(self, authority: Authority, sessions: Sessions, version: str) -> None:
+        self._authority = authority
         self._sessions = sessions
         self._version = version
 
-    def find_visitor(self, cookie: str | None) -> Grant | None:
+    def find_grant(self, cookie: str | None) -> Grant | None:
         """Return the present grant of the cookie's token; None if it is missing or revoked."""
         token_id = self._sessions.read(cookie)
-        if token_id is None:
-            return None
-        try:
-            return self._store.database.read(lambda c: load_grant(c, token_id))
-        except TokenRefused:
-            return None
+        return None if token_id is None else self._authority.find_grant(token_id)
 
-    async def show(self, request: Request) -> Response:
+    async def show_form(self, request: Request) -> Response:
         return self._form(markup.local_path(request.query_params.get("next")))
 
-    async def enter(self, request: Request) -> Response:
+    async def sign_in(self, request: Request) -> Response:
         if not is_own(request):
             return self._form(markup.DATASETS, "This form was sent from another site.", 403)
         body = await request.body()
@@ -111,19 +105,17 @@ class Door:
         secret = form.get("token", [""])[0].strip()
         wanted = markup.local_path(form.get("next", [None])[0])
         try:
-            record = await run_in_threadpool(
-                self._store.database.read, lambda c: find_good(c, secret)
-            )
+            token_id = await run_in_threadpool(self._authority.find_token_id, secret)
         except TokenRefused as refused:
             return self._form(wanted, str(refused), 401)
         except HeadgateError as error:
             return self._form(wanted, str(error), 503)
-        if record is None:
+        if token_id is None:
             return self._form(wanted, "This token is not known here.", 401)
         response = RedirectResponse(wanted, status_code=303)
         response.set_cookie(
             COOKIE,
-            self._sessions.issue(record.id),
+            self._sessions.issue(token_id),
             max_age=LIFETIME_SECONDS,
             httponly=True,
             samesite="strict",
@@ -131,22 +123,22 @@ class Door:
         )
         return response
 
-    async def leave(self, request: Request) -> Response:
+    async def sign_out(self, request: Request) -> Response:
         response = RedirectResponse(markup.SIGN_IN, status_code=303)
         if is_own(request):
             response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response
 
-    def turn_away(self, request: Request) -> Response:
+    def redirect(self, request: Request) -> Response:
         """Redirect to the sign-in form, which leads back to this page."""
         if request.headers.get("sec-fetch-site") == "cross-site":
             # Browsers omit a SameSite=Strict cookie if a link of another site led here: reload the
             # page, so that the request comes from this site.
             again = tag("meta", http_equiv="refresh", content="0")
             return HTMLResponse(f"<!doctype html><title>Headgate</title>{again}")
-        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        wanted = markup.with_query(markup.SIGN_IN, next=asked if asked != "/" else None)
-        return RedirectResponse(wanted, status_code=303)
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        form = markup.with_query(markup.SIGN_IN, next=here if here != "/" else None)
+        return RedirectResponse(form, status_code=303)
 
     def _form(self, wanted: str, problem: str | None = None, status: int = 200) -> HTMLResponse:
         text = document("Sign in", _sign_in(wanted, problem), self._version)

@@ -1,0 +1,203 @@
+"""Summaries of a store for pages. Each method reads the catalog once, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headgate.builds.attempt import job_key
+from headgate.catalog import overview
+from headgate.catalog.attempts import list_attempts
+from headgate.catalog.builds import load_build
+from headgate.catalog.database import Connection
+from headgate.catalog.jobspecs import datasets_with_jobspec, load_jobspecs
+from headgate.catalog.log import list_history
+from headgate.catalog.records import (
+    find_transaction,
+    list_branches,
+    load_branch,
+    load_dataset,
+    load_transaction,
+)
+from headgate.catalog.resolve import find_shown
+from headgate.errors import NotFound
+from headgate.model.contexts import BranchContext, parse_context
+from headgate.model.ids import BuildId
+from headgate.model.jobspecs import PublishedJobSpec
+from headgate.model.names import parse_dataset_name
+from headgate.model.nouns import (
+    Attempt,
+    Branch,
+    BranchNameLine,
+    Dataset,
+    DatasetLine,
+    DifferingDataset,
+    Transaction,
+)
+from headgate.store.documents import Json, jobspec_json
+from headgate.store.transactions import StoreParts
+
+if TYPE_CHECKING:
+    from headgate.store.builds import BuildOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownDataset:
+    """A dataset, its branches, and its view in one context."""
+
+    dataset: Dataset
+    branches: list[Branch]
+    context: str
+    # None if the context is a chain or a moment.
+    branch: Branch | None
+    view: Transaction | None
+    # The OPEN transaction of the branch.
+    opened: Transaction | None
+    # Whether the primary branch has a JobSpec that produces it.
+    blue: bool
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Queries that summarize a store. Only an embedded store has them: a server draws the pages."""
+
+    store: StoreParts
+
+    def datasets(
+        self, *, search: str = "", after: str = "", limit: int
+    ) -> tuple[int, list[DatasetLine]]:
+        """Return the number of datasets whose name contains a text, and a page of them, by name.
+
+        :param after: name of the last dataset of one page, to read the next.
+        """
+        last = parse_dataset_name(after) if after else None
+        primary = self.store.settings.builds.branch
+        return self.store.database.read(
+            lambda c: (
+                overview.count_datasets(c, search),
+                overview.list_dataset_lines(
+                    c, primary=primary, search=search, after=last, limit=limit
+                ),
+            )
+        )
+
+    def branches(
+        self, *, search: str = "", after: str = "", limit: int
+    ) -> tuple[int, list[BranchNameLine]]:
+        """Return the number of branch names that contain a text, and a page of them, by name.
+
+        :param after: last branch name of one page, to read the next.
+        """
+        return self.store.database.read(
+            lambda c: (
+                overview.count_branch_names(c, search),
+                overview.list_branch_names(c, search=search, after=after or None, limit=limit),
+            )
+        )
+
+    def find_branch(self, name: str) -> BranchNameLine | None:
+        """Return the summary of a branch name over all datasets; None if no dataset has it."""
+        return self.store.database.read(lambda c: overview.load_branch_name(c, name))
+
+    def branch(
+        self, name: str, *, after: str = "", limit: int
+    ) -> tuple[BranchNameLine, list[DifferingDataset]]:
+        """Return the summary of a branch name, and the datasets that differ from its parent.
+
+        Raises `NotFound` if no dataset has the branch.
+
+        :param after: name of the last dataset of one page, to read the next.
+        """
+        last = parse_dataset_name(after) if after else None
+        line, found = self.store.database.read(
+            lambda c: (
+                overview.load_branch_name(c, name),
+                overview.list_differing_datasets(c, name, after=last, limit=limit),
+            )
+        )
+        if line is None:
+            raise NotFound(f"no dataset has a branch {name!r}.", branch=name)
+        return line, found
+
+    def dataset(self, name: str, context: str = "") -> ShownDataset:
+        """Return a dataset in a context: by default on the primary branch, or on its first one."""
+        wanted, primary = parse_dataset_name(name), self.store.settings.builds.branch
+
+        def read(connection: Connection) -> ShownDataset:
+            dataset = load_dataset(connection, wanted)
+            branches = list_branches(connection, dataset.id)
+            known = {branch.name: branch for branch in branches}
+            default = primary if primary in known else next(iter(known), primary)
+            chosen = parse_context(context or default)
+            if isinstance(chosen, BranchContext):
+                # A failed build can leave a dataset without branches: that is not an error here.
+                if known and not known.keys() & set(chosen.chain):
+                    load_branch(connection, dataset, chosen.branch)
+                first = known.get(chosen.branch)
+                if first is not None and first.view is not None:
+                    # A branch with a view does not use its fallbacks, and has a history.
+                    chosen = BranchContext(chain=chosen.chain[:1])
+            branch = known.get(str(chosen))
+            head = branch.head if branch is not None and branch.is_open else None
+            return ShownDataset(
+                dataset=dataset,
+                branches=branches,
+                context=str(chosen),
+                branch=branch,
+                view=find_shown(connection, chosen, dataset),
+                opened=find_transaction(connection, head) if head is not None else None,
+                blue=bool(overview.made_on(connection, primary, [wanted])),
+            )
+
+        return self.store.database.read(read)
+
+    def history(
+        self, branch: Branch, *, before: str = "", aborted: bool = False, limit: int
+    ) -> list[Transaction]:
+        """Return a page of the transactions of a branch, newest first.
+
+        :param before: id of the transaction that the page starts at; the head by default.
+        :param aborted: include the transactions that were aborted on this branch.
+        """
+
+        def read(connection: Connection) -> list[Transaction]:
+            start = branch
+            if before:
+                first = load_transaction(connection, before)
+                is_here = first.dataset_id == branch.dataset_id
+                start = replace(branch, head=first.id if is_here else None)
+            return list_history(connection, start, aborted=aborted and not before, limit=limit)
+
+        return self.store.database.read(read)
+
+    def jobspecs(self, dataset: str) -> list[PublishedJobSpec]:
+        """Return the JobSpec that each branch name has for a dataset, or its removal."""
+        return self.store.database.read(lambda c: load_jobspecs(c, dataset=dataset))
+
+    def jobspecs_on(self, branches: Sequence[str]) -> list[list[Json]]:
+        """Return the documents of the JobSpecs on each of these branch names."""
+        found = self.store.database.read(lambda c: [load_jobspecs(c, branch=b) for b in branches])
+        return [[jobspec_json(spec) for spec in specs] for specs in found]
+
+    def targets(self, chain: Sequence[str]) -> list[str]:
+        """Return the datasets that JobSpecs on the branch names of a chain produce."""
+        found = self.store.database.read(lambda c: [datasets_with_jobspec(c, b) for b in chain])
+        return sorted(set().union(*found))
+
+    def attempts(self, build: str, position: int) -> list[Attempt]:
+        """Return the attempts of one job of a build, newest first."""
+        key = job_key(BuildId(build), position)
+        return self.store.database.read(lambda c: list_attempts(c, key))
+
+    def build_request(self, id: str) -> tuple[list[str], BuildOptions]:
+        """Return the targets and options of a build, with which it can be started again."""
+        found = self.store.database.read(lambda c: load_build(c, id))
+        options: BuildOptions = {
+            "branch": found.branch,
+            "fallback": found.body["fallback"],
+            "upstream": found.body.get("upstream", False),
+            "atomic": found.body.get("atomic", False),
+            "parameters": found.body.get("parameters", {}),
+        }
+        return found.body["targets"], options

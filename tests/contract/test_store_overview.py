@@ -1,0 +1,168 @@
+"""Summaries for the pages, each of one moment, and the actions of a build's page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.catalog.attempts import dispatch_attempt
+from headgate.catalog.builds import record_build_in
+from headgate.catalog.transactions import Opener, Opening, open_transactions
+from headgate.errors import NotFound, RoleDenied
+from headgate.model.access import Role
+from headgate.model.ids import BuildId, mint_build
+from headgate.model.nouns import TransactionType
+from headgate.server.web.branches_page import branches_page
+from headgate.server.web.build_page import build_actions, build_page, builds_page
+from headgate.server.web.page import Visit
+from headgate.server.web.review_page import review_page
+from headgate.store.builds import BuildOptions
+from headgate.store.embedded import Store
+from headgate.store.overview import Overview
+from tests.support.pages import text_of, visit
+from tests.support.pipelines import files_spec, publish
+from tests.support.stores import files_branch, new_store, put
+
+
+@pytest.fixture
+def store(made_catalog_url: str, tmp_path: Path) -> Iterator[Store]:
+    """A dataset with a branch that differs from its parent, and transforms on both branches."""
+    with new_store(made_catalog_url, tmp_path, actor="bo") as made:
+        master = files_branch(made, "s.a")
+        put(master, one="1")
+        master.dataset.branch("feature").create(parent="master")
+        put(master.dataset.branch("feature"), two="2")
+        publish(made, "master", files_spec("s.b", "s.a"))
+        publish(made, "feature", files_spec("s.b", "s.a", logic="2"), files_spec("s.c", "s.a"))
+        yield made
+
+
+def _running_build(store: Store, **options: Any) -> BuildId:
+    id = mint_build()
+    attempt = dispatch_attempt(store.database, id, actor="bo", lease_seconds=600).ref
+    feature = store.dataset("s.a").branch("feature").load()
+    open_transactions(
+        store.database,
+        [Opening(branch=feature.id, type=TransactionType.APPEND)],
+        Opener(actor="bo", lease_seconds=600, attempt=attempt),
+    )
+    body = {"targets": ["s.b"], "fallback": ["master"], **options}
+    store.database.write(
+        lambda c: record_build_in(
+            c, id=id, branch="feature", actor="bo", attempt=attempt, body=body, planned=[]
+        )
+    )
+    return id
+
+
+@pytest.mark.parametrize(
+    "summarize",
+    [
+        lambda o: o.datasets(limit=9),
+        lambda o: o.branches(limit=9),
+        lambda o: o.find_branch("feature"),
+        lambda o: o.branch("feature", limit=9),
+        lambda o: o.dataset("s.a", "feature>master"),
+        lambda o: o.jobspecs("s.b"),
+        lambda o: o.jobspecs_on(("master", "feature")),
+        lambda o: o.targets(("feature", "master")),
+    ],
+)
+def test_overview_reads_the_catalog_once(
+    store: Store, summarize: Callable[[Overview], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Any] = []
+    read = store.database.read
+
+    def count(work: Any) -> Any:
+        reads.append(work)
+        return read(work)
+
+    monkeypatch.setattr(store.database, "read", count)
+    assert summarize(store.overview)
+    assert len(reads) == 1
+
+
+def test_overview_of_a_branch_has_its_protection_and_its_differences(store: Store) -> None:
+    store.protect("master")
+    total, lines = store.overview.branches(limit=9)
+    assert (total, [(line.name, line.protected) for line in lines]) == (
+        2,
+        [("feature", False), ("master", True)],
+    )
+    line, differing = store.overview.branch("feature", limit=9)
+    assert (line.ahead, [str(found.dataset) for found in differing]) == (1, ["s.a"])
+    with pytest.raises(NotFound):
+        store.overview.branch("none", limit=9)
+
+
+def test_overview_of_a_dataset_has_the_open_transaction_of_the_branch_shown(store: Store) -> None:
+    opened = store.dataset("s.a").branch("master").transaction("APPEND")
+    on_master = store.overview.dataset("s.a").opened
+    assert on_master is not None and on_master.id == opened.id
+    assert store.overview.dataset("s.a", "feature").opened is None
+
+
+def test_overview_history_starts_at_a_transaction_of_this_dataset_only(store: Store) -> None:
+    branch = store.dataset("s.a").branch("feature").load()
+    newest, *_, oldest = store.overview.history(branch, limit=9)
+    assert store.overview.history(branch, before=oldest.id, limit=9) == [oldest]
+    other = put(files_branch(store, "s.other"), one="1")
+    assert store.overview.history(branch, before=other, limit=9) == []
+    assert store.overview.history(branch, limit=1) == [newest]
+
+
+def test_overview_targets_are_those_of_the_whole_chain(store: Store) -> None:
+    assert store.overview.targets(("master",)) == ["s.b"]
+    assert store.overview.targets(("feature", "master")) == ["s.b", "s.c"]
+
+
+def test_branches_page_of_one_branch_lists_what_differs(store: Store) -> None:
+    store.protect("master")
+    assert "protected" in text_of(branches_page(visit(store)))
+    text = text_of(branches_page(visit(store, branch="feature")))
+    assert "1 differ" in text and "s.a" in text and "protected" not in text
+
+
+def test_review_page_shows_logic_and_data_that_differ(store: Store) -> None:
+    text = text_of(review_page(visit(store, branch="feature")))
+    assert "1 dataset differs" in text and "2 transforms differ" in text
+    with pytest.raises(NotFound):
+        review_page(visit(store, branch="none"))
+
+
+def test_build_page_cancels_in_the_name_of_the_visitor(store: Store) -> None:
+    id = _running_build(store)
+    assert "running" in text_of(builds_page(visit(store)))
+    with pytest.raises(RoleDenied):
+        build_actions(None)(visit(store, id, role=Role.READER), "cancel", {})
+    build_actions(None)(visit(store, id), "cancel", {})
+    assert "canceled" in text_of(build_page(visit(store, id)))
+    [event] = store.events(kind="canceled")
+    assert event["actor"] == "ana"
+
+
+def test_build_page_retries_with_the_options_of_the_build(store: Store) -> None:
+    id = _running_build(store, upstream=True, parameters={"day": 3})
+    started: list[Any] = []
+
+    def retry(_: Visit, targets: Sequence[str], options: BuildOptions) -> str:
+        started.append((targets, options))
+        return "build-2"
+
+    assert build_actions(retry)(visit(store, id), "retry", {}) == "/builds/build-2"
+    assert started == [
+        (
+            ["s.b"],
+            {
+                "branch": "feature",
+                "fallback": ["master"],
+                "upstream": True,
+                "atomic": False,
+                "parameters": {"day": 3},
+            },
+        )
+    ]
