@@ -34,6 +34,7 @@ SHARED_STEMS = {
     "jobspecs": "JobSpecs as values, in the catalog and as a command",
     "load": "the verb: by Arrow, and by Spark",
     "log": "publications in the catalog, and the command",
+    "overview": "summaries in the catalog, and of the store for pages",
     "project": "a project that is published, and one under test",
     "recovery": "the rules of recovery, and recovery in the catalog",
     "rows": "rows of tables: values, errors, verbs, routes, commands",
