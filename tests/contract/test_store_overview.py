@@ -13,6 +13,7 @@ from headgate.catalog.builds import record_build_in
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.errors import NotFound, RoleDenied
 from headgate.model.access import Role
+from headgate.model.changes import Caller
 from headgate.model.ids import BuildId, mint_build
 from headgate.model.nouns import TransactionType
 from headgate.server.web.branches_page import branches_page
@@ -47,7 +48,7 @@ def _running_build(store: Store, **options: Any) -> BuildId:
     open_transactions(
         store.database,
         [Opening(branch=feature.id, type=TransactionType.APPEND)],
-        Opener(actor="bo", lease_seconds=600, attempt=attempt),
+        Opener(caller=Caller(actor="bo", attempt=attempt), lease_seconds=600),
     )
     body = {"targets": ["s.b"], "fallback": ["master"], **options}
     store.database.write(

@@ -16,9 +16,9 @@ from headgate.catalog.records import find_transaction, find_unit
 from headgate.catalog.tokens import TokenRecord, check_good, find_token, load_grant
 from headgate.catalog.transactions import record_event
 from headgate.errors import Denied, TokenRefused
-from headgate.iceberg.service import Action, job_principal, refuse_job
-from headgate.iceberg.table_catalog import Principal
+from headgate.iceberg.service import Action, job_caller, refuse_job
 from headgate.model.access import Grant, Role, authorize
+from headgate.model.changes import Caller
 from headgate.model.contexts import BranchContext, Context, UnitContext
 from headgate.model.ids import Instant
 
@@ -99,8 +99,8 @@ class Authority:
     def _is_news(self, refusal: tuple[str | None, ...]) -> bool:
         moment = time.monotonic()
         with self._lock:
-            last = self._noted.get(refusal)
-            if last is not None and moment - last < _QUIET_SECONDS:
+            noted = self._noted.get(refusal)
+            if noted is not None and moment - noted < _QUIET_SECONDS:
                 return False
             self._noted[refusal] = moment
             self._noted.move_to_end(refusal)
@@ -116,13 +116,13 @@ class ServedTokens:
         self._database = database
         self._authority = authority or Authority(database)
 
-    def __call__(self, token: str | None, context: Context, action: Action) -> Principal:
+    def __call__(self, token: str | None, context: Context, action: Action) -> Caller:
         if token is None:
             raise TokenRefused(reason="the request has none")
         operation = _OPERATIONS[action]
         record, moment = self._authority.find_record(token)
         if record is None:
-            return self._database.read(lambda c: job_principal(c, token, context))
+            return self._database.read(lambda c: job_caller(c, token, context))
         refuse_job(context)
         grant = self._authority.check(record, moment, operation)
         written = self._written(context) if action is Action.WRITE else ()
@@ -131,12 +131,12 @@ class ServedTokens:
         except Denied as refusal:
             self._authority.note(grant.actor, operation, refusal, branch=next(iter(written), None))
             raise
-        return Principal(actor=grant.actor, may_write_protected=grant.may_write_protected)
+        return Caller(actor=grant.actor, may_write_protected=grant.may_write_protected)
 
-    def refused(self, principal: Principal, action: Action, refusal: Denied) -> None:
+    def refused(self, caller: Caller, action: Action, refusal: Denied) -> None:
         """Record a denial by branch protection; the rejection of a superseded job is not one."""
-        if principal.attempt is None:
-            self._authority.note(principal.actor, _OPERATIONS[action], refusal)
+        if caller.attempt is None:
+            self._authority.note(caller.actor, _OPERATIONS[action], refusal)
 
     def _written(self, context: Context) -> tuple[str, ...]:
         """Return the branch that a write in this context changes."""
