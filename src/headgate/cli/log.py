@@ -7,15 +7,7 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli import output
-from headgate.cli.format import (
-    built_text,
-    history_rows,
-    log_rows,
-    recovery_rows,
-    show_difference,
-    summary_row,
-)
+from headgate.cli import format, output
 from headgate.errors import Invalid
 from headgate.model.names import parse_member
 from headgate.model.nouns import PublicationKind
@@ -51,8 +43,8 @@ def history(
     output.show_table(
         ("#", "TRANSACTION", "TYPE", "STATE", "ACTOR", "TIME", "MADE ON", "BUILT"),
         [
-            (str(transaction.depth + 1), *row, built_text(transaction.provenance))
-            for transaction, row in zip(found, history_rows(found), strict=True)
+            (str(transaction.depth + 1), *row, format.built_text(transaction.provenance))
+            for transaction, row in zip(found, format.history_rows(found), strict=True)
         ],
         empty=f"branch {chosen.name} of {chosen.dataset.name} is empty.",
     )
@@ -97,7 +89,7 @@ def log(
             return
         output.show_table(
             ("TIME", "KIND", "OF", "OPERATION", "WHAT"),
-            recovery_rows(audit),
+            format.recovery_rows(audit),
             empty="no recoveries.",
         )
         return
@@ -122,7 +114,7 @@ def log(
         return
     output.show_table(
         ("NUMBER", "TIME", "KIND", "ACTOR", "WHAT"),
-        log_rows(found, settled)[:limit],
+        format.log_rows(found, settled)[:limit],
         empty="no publications.",
     )
 
@@ -200,11 +192,11 @@ def diff(
     elif isinstance(found, list):
         output.show_table(
             ("DATASET", "KIND", "FROM", "TO", "CHANGES"),
-            (summary_row(one) for one in found),
+            (format.summary_row(one) for one in found),
             empty=f"no differences between {before} and {after}.",
         )
     else:
-        show_difference(found)
+        format.show_difference(found)
 
 
 def _note_large(rows: int, parts: int) -> None:

@@ -22,14 +22,8 @@ from headgate.cli.format import count_text, size_text
 from headgate.conductor import Comparison, DefinitionState, compare
 from headgate.errors import Invalid, NotFound, TaskFailed
 from headgate.settings import Settings, load_settings
+from headgate.tasks import definitions
 from headgate.tasks.declare import TaskDefinition
-from headgate.tasks.definitions import (
-    load_task,
-    load_tasks,
-    make_taskdef,
-    parse_target,
-    warnings_of,
-)
 from headgate.tasks.messages import Status
 from headgate.tasks.supervisor import Request, RunControl, run_locally
 
@@ -108,7 +102,7 @@ def check(module: Module, json: output.JsonOption = False) -> None:
 
     Example: headgate task check songs.render
     """
-    found = load_tasks(parse_target(module), Path.cwd())
+    found = definitions.load_tasks(definitions.parse_target(module), Path.cwd())
     described = [_described(task) for task in found]
     if json:
         output.show_json(described)
@@ -140,8 +134,8 @@ def extract(
                 f"{file} is not a .json file: give --output a path that ends in .json.",
                 path=str(file),
             )
-    found = load_tasks(parse_target(module), Path.cwd())
-    made = [make_taskdef(task) for task in found]
+    found = definitions.load_tasks(definitions.parse_target(module), Path.cwd())
+    made = [definitions.make_taskdef(task) for task in found]
     _warn(found)
     document = made[0] if len(made) == 1 else made
     with translate_os_errors(file):
@@ -178,8 +172,8 @@ def run(
 
     Example: headgate task run songs.render --input input.json
     """
-    target = parse_target(module)
-    definition = load_task(target, Path.cwd())
+    target = definitions.parse_target(module)
+    definition = definitions.load_task(target, Path.cwd())
     _warn([definition])
     request = Request(
         definition=definition,
@@ -214,9 +208,9 @@ def register(
 
     Example: headgate task register songs.render --dry-run
     """
-    found = load_tasks(parse_target(module), Path.cwd())
+    found = definitions.load_tasks(definitions.parse_target(module), Path.cwd())
     _warn(found)
-    made = {task.name: make_taskdef(task) for task in found}
+    made = {task.name: definitions.make_taskdef(task) for task in found}
     client = _connect(load_settings())
     compared = [compare(taskdef, client.find_taskdef(name)) for name, taskdef in made.items()]
     if not json:
@@ -256,7 +250,7 @@ def start(
     Example: headgate task start songs.render -j 4 --drain 60
     """
     order = {
-        "target": str(parse_target(module)),
+        "target": str(definitions.parse_target(module)),
         "slots": slots,
         "drain_seconds": drain,
         "actor": actor,
@@ -294,7 +288,7 @@ def _short(value: object) -> str:
 
 
 def _described(task: TaskDefinition) -> dict[str, Any]:
-    taskdef = make_taskdef(task)
+    taskdef = definitions.make_taskdef(task)
     workspace = task.workspace
     shown = None if workspace is None else f"/{workspace.directory}"
     return {
@@ -304,13 +298,13 @@ def _described(task: TaskDefinition) -> dict[str, Any]:
         "retries": taskdef["retryCount"],
         "response_seconds": taskdef["responseTimeoutSeconds"],
         "at": f"{task.location.file}:{task.location.line}",
-        "warnings": warnings_of(task),
+        "warnings": definitions.warnings_of(task),
     }
 
 
 def _warn(tasks: Sequence[TaskDefinition]) -> None:
     for task in tasks:
-        for warning in warnings_of(task):
+        for warning in definitions.warnings_of(task):
             output.note(f"warning: {task.name}: {warning}")
 
 

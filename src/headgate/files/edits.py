@@ -20,20 +20,11 @@ from headgate.catalog.transactions import stage_version
 from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY, Entry, infer_type
 from headgate.files.tree_store import Edited, FileTrees
+from headgate.model import nouns
 from headgate.model.changes import AddTransaction, Caller, OperationKey, PublishRequest, Receipt
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import ContentId, mint_version
 from headgate.model.names import DatasetName
-from headgate.model.nouns import (
-    AttemptRef,
-    Branch,
-    Dataset,
-    DatasetKind,
-    PublicationKind,
-    Transaction,
-    TransactionState,
-    Version,
-)
 
 T = TypeVar("T")
 
@@ -56,17 +47,17 @@ class FileEdit:
         }
 
 
-def tree_version(root: Digest) -> Version:
+def tree_version(root: Digest) -> nouns.Version:
     """Return a tree as a version; its digest is both location and content id."""
-    return Version(id=mint_version(), location=root, content_id=ContentId(root))
+    return nouns.Version(id=mint_version(), location=root, content_id=ContentId(root))
 
 
-def root_of(version: Version | None) -> Digest:
+def root_of(version: nouns.Version | None) -> Digest:
     return Digest(version.location) if version else EMPTY
 
 
-def check_is_files(dataset: Dataset) -> None:
-    if dataset.kind is not DatasetKind.FILES:
+def check_is_files(dataset: nouns.Dataset) -> None:
+    if dataset.kind is not nouns.DatasetKind.FILES:
         raise errors.Invalid(
             f"dataset {dataset.name} is a table, not a tree of files. "
             "Write it through Spark or another Iceberg engine.",
@@ -85,14 +76,14 @@ def write_uploaded(upload: Callable[[], Sequence[Entry]], write: Callable[[FileE
 def stage_edit(
     database: Database,
     trees: FileTrees,
-    transaction: Transaction,
+    transaction: nouns.Transaction,
     edit: FileEdit,
     *,
-    attempt: AttemptRef | None = None,
-) -> Transaction:
+    attempt: nouns.AttemptRef | None = None,
+) -> nouns.Transaction:
     """Change the working tree of an OPEN transaction; retry where another writer staged first."""
     for losses in range(_TRIES):
-        if transaction.state is not TransactionState.OPEN:
+        if transaction.state is not nouns.TransactionState.OPEN:
             raise errors.TransactionNotOpen(transaction=transaction.id, state=transaction.state)
         before = root_of(transaction.version)
         apply = partial(_apply, trees, before, edit, transaction.dataset, transaction)
@@ -120,7 +111,7 @@ def stage_edit(
 def publish_edit(
     database: Database,
     trees: FileTrees,
-    dataset: Dataset,
+    dataset: nouns.Dataset,
     branch: str,
     edit: FileEdit,
     *,
@@ -139,7 +130,7 @@ def publish_edit(
                 change = _addition(trees, here, before, apply())
                 request = PublishRequest(
                     caller=caller,
-                    kind=PublicationKind.COMMIT,
+                    kind=nouns.PublicationKind.COMMIT,
                     changes=(change,) if change else (),
                     operation=operation,
                 )
@@ -157,7 +148,7 @@ def publish_edit(
 
 
 def _addition(
-    trees: FileTrees, here: Branch, before: Digest, edited: Edited
+    trees: FileTrees, here: nouns.Branch, before: Digest, edited: Edited
 ) -> AddTransaction | None:
     """Return the edited tree as the branch's next transaction; None if nothing changed."""
     if edited.root == before:
@@ -179,7 +170,7 @@ def _apply(
     root: Digest,
     edit: FileEdit,
     dataset: DatasetName,
-    where: Transaction | None,
+    where: nouns.Transaction | None,
 ) -> Edited:
     removed: list[str] = []
     for path in edit.remove:

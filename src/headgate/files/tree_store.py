@@ -11,23 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from headgate.errors import Invalid, UnsafePath
+from headgate.files import tree
 from headgate.files.objects import Digest, Objects, digest_of, in_parallel
 from headgate.files.transfer import Progress, download, relative_to, scan, upload
-from headgate.files.tree import (
-    EMPTY,
-    Change,
-    Entry,
-    Index,
-    LeafRef,
-    compare,
-    cut,
-    decode_index,
-    decode_leaf,
-    directories_of,
-    encode_index,
-    encode_leaf,
-    find_violation,
-)
+from headgate.files.tree import Change, Entry, Index, LeafRef
 from headgate.model.names import check_file_path
 from headgate.model.nouns import TransactionType
 from headgate.model.object_store import ObjectStore
@@ -111,13 +98,13 @@ class FileTrees:
         if before == after:
             return iter(())
         old, new = load_index(self.objects, before), load_index(self.objects, after)
-        return compare(self._entries_outside(old, new), self._entries_outside(new, old))
+        return tree.compare(self._entries_outside(old, new), self._entries_outside(new, old))
 
     def find_violation(
         self, type: TransactionType, before: Digest | None, after: Digest
     ) -> str | None:
         """Return why a transaction of this type may not make this change, or None if it may."""
-        return find_violation(type, self.difference(before or EMPTY, after))
+        return tree.find_violation(type, self.difference(before or tree.EMPTY, after))
 
     def edit(
         self, root: Digest, *, put: Iterable[Entry] = (), remove: Iterable[str] = ()
@@ -129,7 +116,7 @@ class FileTrees:
         base = _BaseTree(self.objects, load_index(self.objects, root))
         wanted = _settle(base, put, remove)
         leaves, written = _rewrite(base, wanted)
-        index = encode_index(leaves)
+        index = tree.encode_index(leaves)
         new_root = digest_of(index)
         if new_root == root:
             return Edited(root=root, locations=frozenset())
@@ -184,11 +171,11 @@ class FileTrees:
 
 
 def load_index(objects: Objects, root: Digest) -> Index:
-    return Index(()) if root == EMPTY else _decode(objects, root, decode_index)
+    return Index(()) if root == tree.EMPTY else _decode(objects, root, tree.decode_index)
 
 
 def load_leaf(objects: Objects, leaf: LeafRef) -> list[Entry]:
-    return _decode(objects, leaf.digest, decode_leaf)
+    return _decode(objects, leaf.digest, tree.decode_leaf)
 
 
 def _decode(objects: Objects, digest: Digest, decode: Callable[[bytes], Decoded]) -> Decoded:
@@ -280,7 +267,7 @@ def _settle_above(base: _BaseTree, wanted: dict[str, Entry | None]) -> None:
     occupied = _occupied(base, putting)
     above: dict[str, str] = {}
     for path in putting:
-        for directory in directories_of(path):
+        for directory in tree.directories_of(path):
             if directory in above:
                 break
             above[directory] = path
@@ -333,7 +320,7 @@ def _occupied(base: _BaseTree, paths: Iterable[str]) -> set[str]:
     occupied: set[str] = set()
     for path in paths:
         for neighbour in base.neighbours(path):
-            for directory in directories_of(path):
+            for directory in tree.directories_of(path):
                 if directory in occupied:
                     break
                 if neighbour.startswith(f"{directory}/"):
@@ -354,7 +341,7 @@ def _rewrite(
     rest: Sequence[Entry] = ()
 
     def add(entries: Sequence[Entry]) -> None:
-        leaf, data = encode_leaf(entries)
+        leaf, data = tree.encode_leaf(entries)
         leaves.append(leaf)
         written[leaf.digest] = data
 
@@ -363,7 +350,7 @@ def _rewrite(
             leaves.append(leaf)
             continue
         old = base.leaf(at) if leaf else ()
-        complete, rest = cut([*rest, *_merge(old, touched.get(at, {}))])
+        complete, rest = tree.cut([*rest, *_merge(old, touched.get(at, {}))])
         for entries in complete:
             add(entries)
     if rest:

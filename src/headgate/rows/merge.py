@@ -16,26 +16,13 @@ from headgate.errors import BranchNowhere, Invalid, MergeConflict, NotFound, Ver
 from headgate.files.edits import root_of
 from headgate.model.names import DatasetName
 from headgate.model.nouns import DatasetKind, PublicationKind, Transaction, TransactionType
+from headgate.rows import merge_content, working_set
 from headgate.rows.branch_tables import BranchTable, branch_context
 from headgate.rows.engine import Engine, columns_sql, conditions_of, equal_sql, quote, same_sql
-from headgate.rows.merge_content import (
-    MergedSchemas,
-    MergedTree,
-    SchemaConflict,
-    merge_schemas,
-    merge_trees,
-    take_tree,
-)
+from headgate.rows.merge_content import MergedSchemas, MergedTree, SchemaConflict
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import violations_of
-from headgate.rows.working_set import (
-    TableEffect,
-    VersionMove,
-    WorkingSet,
-    WorkingTable,
-    now_ms,
-    scan_with,
-)
+from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, WorkingTable
 from headgate.rows.write import TableWrite, check_may_write, write_tables
 from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.diff import DiffOptions, compare_tables
@@ -201,7 +188,7 @@ def _take(parts: Parts, working: WorkingSet, side: _Side) -> None:
     """Show the source's version: the target has none, or is at the merge base."""
     if side.source.version is not None and not side.is_table:
         target = side.target.version if side.target is not None else None
-        taken = take_tree(parts, root_of(target), root_of(side.source.version))
+        taken = merge_content.take_tree(parts, root_of(target), root_of(side.source.version))
         _show_tree(working, side, replace(taken, version=side.source.version))
         return
     old, new = _stored(parts, side.target), _stored(parts, side.source)
@@ -256,7 +243,7 @@ def _fast_forward(parts: Parts, working: WorkingSet, side: _Side) -> None:
     if alone or not constraints.key or constraints.key != constraints_of(old.metadata).key:
         _take(parts, working, side)
         return
-    schemas = merge_schemas(old, new, old, now_ms=now_ms())
+    schemas = merge_content.merge_schemas(old, new, old, now_ms=working_set.now_ms())
     table, difference = _open(parts, working, side, (old, new, old), schemas)
     _KeyedMerge(table, difference).run()
     table.pointer = side.source.version
@@ -266,7 +253,7 @@ def _three_way(parts: Parts, working: WorkingSet, side: _Side) -> list[dict[str,
     old, new, held = (_stored(parts, t) for t in (side.base, side.source, side.target))
     assert old is not None and new is not None and held is not None
     try:
-        schemas = merge_schemas(old, new, held, now_ms=now_ms())
+        schemas = merge_content.merge_schemas(old, new, held, now_ms=working_set.now_ms())
     except SchemaConflict as conflict:
         return [side.conflict("schema", str(conflict))]
     table, difference = _open(parts, working, side, (old, new, held), schemas)
@@ -288,7 +275,7 @@ def _three_way(parts: Parts, working: WorkingSet, side: _Side) -> list[dict[str,
 def _three_way_by_path(parts: Parts, working: WorkingSet, side: _Side) -> list[dict[str, Any]]:
     assert side.base is not None and side.target is not None
     _check_kept(side.base)
-    merged = merge_trees(
+    merged = merge_content.merge_trees(
         parts, *(root_of(t.version) for t in (side.base, side.source, side.target))
     )
     if merged.version is not None:
@@ -326,7 +313,7 @@ def _open(
 ) -> tuple[WorkingTable, Difference]:
     """Open the target in the working set, and compare base and source, by the merged schemas."""
     base, source, target = versions
-    scan = partial(scan_with, options=parts.options)
+    scan = partial(working_set.scan_with, options=parts.options)
     table = WorkingTable(working.engine, side.on_branch, scan(target, schemas.target))
     if schemas.target is not target.metadata:
         table.final = schemas.target

@@ -14,17 +14,12 @@ from typing import Any
 
 from headgate import errors
 from headgate.attempts import Heartbeat
+from headgate.catalog import tickets
 from headgate.catalog.database import Connection
 from headgate.catalog.operations import begin_operation, do_once, forget_operation, renew_operation
 from headgate.catalog.publish import publish
 from headgate.catalog.records import load_transactions
-from headgate.catalog.tickets import (
-    Ticket,
-    is_waited_for,
-    release_ticket,
-    take_ticket,
-    wait_for_turn,
-)
+from headgate.catalog.tickets import Ticket
 from headgate.model.changes import (
     Change,
     Provenance,
@@ -170,7 +165,7 @@ class _Writer:
                     self._check_time_left(conflict)
         finally:
             if self.ticket is not None:
-                release_ticket(self.parts.database, self.ticket)
+                tickets.release_ticket(self.parts.database, self.ticket)
 
     def _check_time_left(self, conflict: Exception) -> None:
         """Count the conflict; raise it where no attempt is left."""
@@ -195,11 +190,11 @@ class _Writer:
         branch_tables.prefetch(self.write.targets)
         found = [branch_tables.find(name) for name in self.write.targets]
         branches = [one.branch.id for one in found if one is not None and one.branch is not None]
-        crowded = database.read(lambda c: is_waited_for(c, branches))
+        crowded = database.read(lambda c: tickets.is_waited_for(c, branches))
         if branches and (self.losses >= CONFLICTS_BEFORE_TICKET or crowded):
-            self.ticket = take_ticket(database, branches)
+            self.ticket = tickets.take_ticket(database, branches)
             left = max(0.0, self.deadline - time.monotonic())
-            wait_for_turn(database, self.ticket, seconds=left)
+            tickets.wait_for_turn(database, self.ticket, seconds=left)
 
     def _attempt(self) -> tuple[Receipt, Outcome]:
         with self._open() as working:

@@ -23,41 +23,15 @@ from pyspark.sql import functions
 from headgate.errors import ChecksFailed
 from headgate.model.checks import CheckResult, CheckStage, blocking
 from headgate.model.jobspecs import CheckSpec, Declaration, InputSpec, OutputSpec
-from headgate.spark.check_columns import (
-    COMPARISONS,
-    Column,
-    Columns,
-    Family,
-    columns_named,
-    parse_time,
-)
-from headgate.spark.check_plan import (
-    Count,
-    EachRow,
-    Measure,
-    SampledStep,
-    Unique,
-    Unmeasured,
-    judge,
-    measures_of,
-    passes,
-    plan,
-)
+from headgate.spark import check_columns, check_plan
+from headgate.spark.check_columns import Column, Columns, Family
+from headgate.spark.check_plan import Count, EachRow, Measure, SampledStep, Unique, Unmeasured
 from headgate.spark.job_protocol import Source, Target
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import quote
 from headgate.transforms import Input, Output, Transform
+from headgate.transforms import expectation_tree as tree
 from headgate.transforms.discovery import describe
-from headgate.transforms.expectation_tree import (
-    ColumnOperand,
-    Expectation,
-    NowOperand,
-    Op,
-    Property,
-    Subject,
-    expectation_from_json,
-    operand_value,
-)
 from headgate.transforms.source_location import SourceLocation
 
 
@@ -133,11 +107,11 @@ def evaluate_checks(
     if not checks:
         return ()
     columns = Columns(_fields(frame.schema, ()))
-    steps = [plan(_expectation(check), columns) for check in checks]
+    steps = [check_plan.plan(_expectation(check), columns) for check in checks]
     found: dict[Measure, Any] = {}
-    for by, measures in passes(steps).items():
+    for by, measures in check_plan.passes(steps).items():
         found |= _measure(frame, _RowExpressions(columns), by, measures)
-    judged = [judge(step, found) for step in steps]
+    judged = [check_plan.judge(step, found) for step in steps]
     failed = {
         number: judgement.failed
         for number, judgement in enumerate(judged)
@@ -177,8 +151,8 @@ def _result(
     )
 
 
-def _expectation(check: CheckSpec) -> Expectation:
-    return expectation_from_json(dict(check.expectation))
+def _expectation(check: CheckSpec) -> tree.Expectation:
+    return tree.expectation_from_json(dict(check.expectation))
 
 
 def _fields(struct: Any, path: tuple[str, ...]) -> tuple[Column, ...]:
@@ -248,7 +222,7 @@ _LONG_LIMIT = 2**63
 _GROUP_ROWS = "rows"
 
 # Returns a subject's expression, and its column type.
-_Resolve: TypeAlias = Callable[[Subject], tuple[Any, Column]]
+_Resolve: TypeAlias = Callable[[tree.Subject], tuple[Any, Column]]
 
 
 class _RowExpressions:
@@ -261,7 +235,7 @@ class _RowExpressions:
         """Return the column, or the struct's field, whatever characters its name has."""
         return functions.col(".".join(map(quote, self._columns.load(name).path)))
 
-    def condition(self, expectation: Expectation) -> Any:
+    def condition(self, expectation: tree.Expectation) -> Any:
         """Return a condition that is true, false, or null where a null decides nothing."""
         return _condition(expectation, self._resolve, self.column)
 
@@ -271,32 +245,32 @@ class _RowExpressions:
             case Count.VIOLATIONS:
                 assert measure.condition is not None
                 return functions.count_if(~self.condition(measure.condition))
-            case Property():
+            case tree.Property():
                 return self.property(measure.metric, measure.columns)
         raise AssertionError(f"{measure.metric} is not a measure of rows")
 
-    def property(self, measured: Property, names: Sequence[str]) -> Any:
+    def property(self, measured: tree.Property, names: Sequence[str]) -> Any:
         """Return a property of columns, over all rows or within a group."""
         columns = [self.column(name) for name in names]
         match measured:
-            case Property.COUNT:
+            case tree.Property.COUNT:
                 return functions.count(functions.lit(1))
-            case Property.NULL_COUNT:
+            case tree.Property.NULL_COUNT:
                 return functions.count_if(columns[0].isNull())
-            case Property.NULL_PERCENTAGE:
+            case tree.Property.NULL_PERCENTAGE:
                 return functions.avg(columns[0].isNull().cast("int"))
-            case Property.DISTINCT_COUNT:
+            case tree.Property.DISTINCT_COUNT:
                 return functions.count_distinct(columns[0])
-            case Property.APPROX_DISTINCT_COUNT:
+            case tree.Property.APPROX_DISTINCT_COUNT:
                 together = columns[0] if len(columns) == 1 else functions.struct(*columns)
                 return functions.approx_count_distinct(together)
-            case Property.SUM:
+            case tree.Property.SUM:
                 return functions.sum(columns[0])
-            case Property.STANDARD_DEVIATION_SAMPLE:
+            case tree.Property.STANDARD_DEVIATION_SAMPLE:
                 return functions.stddev_samp(columns[0])
         return functions.stddev_pop(columns[0])
 
-    def _resolve(self, subject: Subject) -> tuple[Any, Column]:
+    def _resolve(self, subject: tree.Subject) -> tuple[Any, Column]:
         assert subject.column is not None
         return self.column(subject.column), self._columns.load(subject.column)
 
@@ -305,7 +279,7 @@ class _GroupExpressions:
     """Expressions over groups of rows, each with the properties that conditions name."""
 
     def __init__(
-        self, rows: _RowExpressions, by: Sequence[str], conditions: Iterable[Expectation]
+        self, rows: _RowExpressions, by: Sequence[str], conditions: Iterable[tree.Expectation]
     ) -> None:
         self._rows = rows
         self.keys = {f"key{number}": name for number, name in enumerate(by)}
@@ -323,7 +297,7 @@ class _GroupExpressions:
         rows = functions.count(functions.lit(1)).alias(_GROUP_ROWS)
         return frame.groupBy(*keys).agg(rows, *properties)
 
-    def condition(self, expectation: Expectation) -> Any:
+    def condition(self, expectation: tree.Expectation) -> Any:
         return _condition(expectation, self._resolve, functions.col)
 
     def repeated(self) -> Any:
@@ -336,7 +310,7 @@ class _GroupExpressions:
         """Return the measure over all groups."""
         rows = functions.col(_GROUP_ROWS)
         match measure.metric:
-            case Property.COUNT:
+            case tree.Property.COUNT:
                 return functions.coalesce(functions.sum(rows), functions.lit(0))
             case Count.GROUPS:
                 return functions.count(functions.lit(1))
@@ -350,45 +324,49 @@ class _GroupExpressions:
                 return functions.count_if(~self.condition(measure.condition))
         raise AssertionError(f"{measure.metric} is not a measure of groups")
 
-    def _resolve(self, subject: Subject) -> tuple[Any, Column]:
+    def _resolve(self, subject: tree.Subject) -> tuple[Any, Column]:
         name = next(name for name, known in self.properties.items() if known == subject)
         # Every property is a number; its exact type does not matter to a comparison.
         return functions.col(name), Column(path=(name,), type="double")
 
 
-def _condition(expectation: Expectation, resolve: _Resolve, column: Callable[[str], Any]) -> Any:
+def _condition(
+    expectation: tree.Expectation, resolve: _Resolve, column: Callable[[str], Any]
+) -> Any:
     """Return a condition on rows or groups; nulls as in SQL, except that `is_in` is never null."""
     parts = [_condition(part, resolve, column) for part in expectation.parts]
     match expectation.op:
-        case Op.ALL:
+        case tree.Op.ALL:
             return reduce(operator.and_, parts)
-        case Op.ANY:
+        case tree.Op.ANY:
             return reduce(operator.or_, parts)
-        case Op.NEGATE:
+        case tree.Op.NEGATE:
             return ~parts[0]
     assert expectation.subject is not None
     subject, known = resolve(expectation.subject)
-    operand = operand_value(expectation.operand)
+    operand = tree.operand_value(expectation.operand)
     match expectation.op:
-        case Op.NON_NULL:
+        case tree.Op.NON_NULL:
             return subject.isNotNull()
-        case Op.IS_NULL:
+        case tree.Op.IS_NULL:
             return subject.isNull()
-        case Op.IS_IN:
-            return _is_in(subject, known, [operand_value(value) for value in operand])
-        case Op.RLIKE:
+        case tree.Op.IS_IN:
+            return _is_in(subject, known, [tree.operand_value(value) for value in operand])
+        case tree.Op.RLIKE:
             return subject.rlike(operand)
-        case Op.ARRAY_CONTAINS:
+        case tree.Op.ARRAY_CONTAINS:
             assert known.element is not None, "the plan rejects other types"
             return functions.array_contains(subject, _literal(operand, known.element))
-        case Op.ARRAY_SIZE:
+        case tree.Op.ARRAY_SIZE:
             least, most = operand
             size = functions.array_size(subject)
             return size >= least if most is None else size.between(least, most)
     other = (
-        column(operand.column) if isinstance(operand, ColumnOperand) else _literal(operand, known)
+        column(operand.column)
+        if isinstance(operand, tree.ColumnOperand)
+        else _literal(operand, known)
     )
-    return COMPARISONS[expectation.op](subject, other)
+    return check_columns.COMPARISONS[expectation.op](subject, other)
 
 
 def _is_in(subject: Any, known: Column, values: list[Any]) -> Any:
@@ -401,9 +379,9 @@ def _is_in(subject: Any, known: Column, values: list[Any]) -> Any:
 def _literal(value: Any, compared: Column) -> Any:
     """Return a value as a literal that Spark can compare with this column."""
     if isinstance(value, str) and compared.family is Family.TIME:
-        value = parse_time(value)
+        value = check_columns.parse_time(value)
     match value:
-        case NowOperand(offset_seconds=seconds):
+        case tree.NowOperand(offset_seconds=seconds):
             now = functions.current_timestamp()
             return now + functions.make_dt_interval(secs=functions.lit(seconds))
         case datetime.datetime():
@@ -421,7 +399,7 @@ def _literal(value: Any, compared: Column) -> Any:
     return functions.lit(value)
 
 
-def _subjects_in(expectation: Expectation) -> list[Subject]:
+def _subjects_in(expectation: tree.Expectation) -> list[tree.Subject]:
     own = [expectation.subject] if expectation.subject is not None else []
     return own + [subject for part in expectation.parts for subject in _subjects_in(part)]
 
@@ -470,7 +448,7 @@ def _samplings(
     rows = _RowExpressions(columns)
     by_pass: dict[tuple[str, ...], dict[int, SampledStep]] = {}
     for number, step in failed.items():
-        by_pass.setdefault(measures_of(step)[0].by, {})[number] = step
+        by_pass.setdefault(check_plan.measures_of(step)[0].by, {})[number] = step
     for by, steps in by_pass.items():
         if not by:
             yield frame, [_sample_rows(n, step, rows, columns) for n, step in steps.items()]
@@ -484,7 +462,7 @@ def _sample_rows(
     number: int, step: SampledStep, rows: _RowExpressions, columns: Columns
 ) -> _Sampling:
     assert isinstance(step, EachRow), "the other steps are about groups"
-    names = [columns.load(name).name for name in columns_named(step.condition)]
+    names = [columns.load(name).name for name in check_columns.columns_named(step.condition)]
     return _Sampling(
         number=number,
         fails=~rows.condition(step.condition),

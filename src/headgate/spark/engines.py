@@ -17,15 +17,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from headgate.errors import SparkUnavailable
+from headgate.spark import jvm
 from headgate.spark.java import ICEBERG
-from headgate.spark.jvm import (
-    GatewayAddress,
-    JvmProcess,
-    Launch,
-    open_gateway,
-    spark_home,
-    starting_jvm,
-)
+from headgate.spark.jvm import GatewayAddress, JvmProcess, Launch
 from headgate.spark.session import use_catalog
 
 if TYPE_CHECKING:
@@ -87,8 +81,8 @@ class SharedJvm:
     @classmethod
     def start(cls, request: Launch) -> Self:
         """Start the JVM and its SparkContext; this needs only py4j in this process, not PySpark."""
-        with starting_jvm(request) as process:
-            gateway = open_gateway(process.address)
+        with jvm.starting_jvm(request) as process:
+            gateway = jvm.open_gateway(process.address)
             session = gateway.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
             return cls(process, gateway, session.sparkContext())
 
@@ -254,7 +248,7 @@ def connect_remote(url: str, conf: Mapping[str, str]) -> SparkSession:
 
 def _check_client(url: str) -> None:
     """Raise early if the client's libraries are missing."""
-    spark_home()
+    jvm.spark_home()
     if importlib.util.find_spec("grpc") is None:
         raise SparkUnavailable(
             reason=f"{url} is a Spark Connect server, and its client is not installed",

@@ -17,14 +17,8 @@ from obstore.store import S3Store as Bucket
 from headgate.errors import BucketMissing, Invalid, ObjectNotFound, StorageUnavailable
 from headgate.model.ids import Instant
 from headgate.model.object_store import ObjectInfo
-from headgate.storage.local import (
-    CHUNK_BYTES,
-    HashedFile,
-    check_key,
-    check_prefix,
-    read_checked,
-    storage_errors,
-)
+from headgate.storage import local
+from headgate.storage.local import HashedFile
 
 if TYPE_CHECKING:  # obstore has these types in its stubs only
     from obstore.store import ClientConfig, RetryConfig, S3Config
@@ -67,7 +61,7 @@ class S3Store:
     """The `ObjectStore` of a team: a prefix of one bucket."""
 
     def __init__(self, *, bucket: str, prefix: str, options: Mapping[str, str]) -> None:
-        self._prefix = check_prefix(prefix)
+        self._prefix = local.check_prefix(prefix)
         self._url = f"s3://{bucket}/{self._prefix}".rstrip("/")
         self._secrets = [options[name] for name in _SECRETS if options.get(name)]
         self._bucket = _open_bucket(bucket, self._prefix, options, self._url)
@@ -80,7 +74,7 @@ class S3Store:
         """Put as `ObjectStore` promises; if a reply is lost, the retry may return False."""
         with self._calling(key):
             try:
-                obstore.put(self._bucket, check_key(key), data, mode="create")
+                obstore.put(self._bucket, local.check_key(key), data, mode="create")
             except AlreadyExistsError:
                 return False
         return True
@@ -93,8 +87,8 @@ class S3Store:
         """
         if self.find(key) is not None:
             return False
-        chunks = read_checked(source, sha256)
-        with storage_errors(source):
+        chunks = local.read_checked(source, sha256)
+        with local.storage_errors(source):
             size = source.stat().st_size
         if size <= _ONE_REQUEST_BYTES:
             return self.put(key, b"".join(chunks))
@@ -118,15 +112,15 @@ class S3Store:
 
     def replace(self, key: str, data: bytes) -> None:
         with self._calling(key):
-            obstore.put(self._bucket, check_key(key), data, mode="overwrite")
+            obstore.put(self._bucket, local.check_key(key), data, mode="overwrite")
 
     def get(self, key: str) -> bytes:
         with self._calling(key):
-            return bytes(obstore.get(self._bucket, check_key(key)).bytes())
+            return bytes(obstore.get(self._bucket, local.check_key(key)).bytes())
 
     def stream(self, key: str) -> Iterator[bytes]:
         with self._calling(key):
-            for chunk in obstore.get(self._bucket, check_key(key)).stream(CHUNK_BYTES):
+            for chunk in obstore.get(self._bucket, local.check_key(key)).stream(local.CHUNK_BYTES):
                 yield bytes(chunk)
 
     def local_path(self, key: str) -> Path | None:
@@ -135,13 +129,13 @@ class S3Store:
     def find(self, key: str) -> ObjectInfo | None:
         try:
             with self._calling(key):
-                meta = obstore.head(self._bucket, check_key(key))
+                meta = obstore.head(self._bucket, local.check_key(key))
         except ObjectNotFound:
             return None
         return _describe(key, meta["size"], meta["last_modified"])
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        below = check_prefix(prefix)
+        below = local.check_prefix(prefix)
         with self._calling(below):
             for batch in obstore.list(self._bucket, prefix=below or None):
                 for meta in batch:
@@ -149,7 +143,9 @@ class S3Store:
 
     def delete(self, keys: Iterable[str]) -> None:
         remaining = iter(keys)
-        while batch := [check_key(key) for key in itertools.islice(remaining, _DELETES_AT_ONCE)]:
+        while batch := [
+            local.check_key(key) for key in itertools.islice(remaining, _DELETES_AT_ONCE)
+        ]:
             with self._calling(batch[0]):
                 obstore.delete(self._bucket, batch)
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from headgate.errors import Invalid, MalformedRequest, NotFound, StorageUnavailable
 from headgate.model.object_store import ObjectStore
+from headgate.tables import updates
 from headgate.tables.metadata import (
     MAIN,
     Json,
@@ -24,15 +25,7 @@ from headgate.tables.metadata import (
 )
 from headgate.tables.referenced_files import without_location_settings
 from headgate.tables.schemas import check_schema, current_schema, field_ids, identifier_ids
-from headgate.tables.updates import (
-    FIRST_PARTITION_FIELD_ID,
-    NEWEST_FORMAT_VERSION,
-    State,
-    add_sort_order,
-    add_spec,
-    parse_format_version,
-    upgrade_from_v1,
-)
+from headgate.tables.updates import State
 from headgate.tables.versions import parse_metadata
 
 # --- created here ---------------------------------------------------------------------------
@@ -60,7 +53,7 @@ def create_metadata(request: Mapping[str, Any], *, location: str, now_ms: int) -
         "current-schema-id": 0,
         "schemas": [{**schema, "schema-id": 0}],
         "partition-specs": [],
-        "last-partition-id": FIRST_PARTITION_FIELD_ID - 1,
+        "last-partition-id": updates.FIRST_PARTITION_FIELD_ID - 1,
         "sort-orders": [],
         "refs": {},
         "snapshots": [],
@@ -72,8 +65,8 @@ def create_metadata(request: Mapping[str, Any], *, location: str, now_ms: int) -
     spec = request.get("partition-spec") or {"fields": []}
     order = request.get("write-order") or {"order-id": 0, "fields": []}
     state = State(metadata=empty, now_ms=now_ms)
-    state = add_spec(state, {"spec": numbering.translate(spec, drop="field-id")})
-    state = add_sort_order(state, {"sort-order": numbering.translate(order)})
+    state = updates.add_spec(state, {"spec": numbering.translate(spec, drop="field-id")})
+    state = updates.add_sort_order(state, {"sort-order": numbering.translate(order)})
     kept = {key: value for key, value in properties.items() if key != "format-version"}
     metadata = state.put(
         default_spec_id=state.last_spec_id,
@@ -86,7 +79,7 @@ def create_metadata(request: Mapping[str, Any], *, location: str, now_ms: int) -
 def _format_version(properties: Mapping[str, str]) -> int:
     if "format-version" not in properties:
         return _DEFAULT_FORMAT_VERSION
-    version = parse_format_version(properties["format-version"])
+    version = updates.parse_format_version(properties["format-version"])
     if version < _DEFAULT_FORMAT_VERSION:
         raise impossible("format version 1", "new tables are written at version 2 or 3")
     return version
@@ -223,7 +216,7 @@ def read_external_metadata(read: Callable[[str], bytes], location: str) -> Metad
             what=f"the table at {location!r}", reason=error.message.rstrip(".")
         ) from error
     version = metadata["format-version"]
-    if version not in range(1, NEWEST_FORMAT_VERSION + 1):
+    if version not in range(1, updates.NEWEST_FORMAT_VERSION + 1):
         raise impossible(f"registering {location}", f"it has format version {version!r}")
     if any("manifest-list" not in found for found in metadata.get("snapshots") or []):
         raise impossible(f"registering {location}", "it has a snapshot without a manifest list")
@@ -234,7 +227,7 @@ def register_metadata(metadata: Metadata, *, outside: str, location: str, now_ms
     """Return the first metadata here of a table from elsewhere; only new files go to `location`."""
     upgraded = metadata
     if metadata["format-version"] == 1:
-        upgraded = {**upgrade_from_v1(metadata), "format-version": 2}
+        upgraded = {**updates.upgrade_from_v1(metadata), "format-version": 2}
     if current_schema(upgraded) is None:
         raise impossible(f"registering {outside}", "it has no current schema")
     came_from = {"metadata-file": outside, "timestamp-ms": metadata.get("last-updated-ms", 0)}

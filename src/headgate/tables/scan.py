@@ -17,14 +17,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from pyiceberg import expressions
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    BooleanExpression,
-    GreaterThanOrEqual,
-    In,
-    LessThanOrEqual,
-)
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
@@ -189,7 +183,9 @@ class TableScan:
             with library_errors(self.version.location):
                 whole = self.metadata.schema()
                 projected = whole if columns is None else whole.select(*columns)
-                scan = ArrowScan(self.metadata, self.io, projected, AlwaysTrue(), limit=limit)
+                scan = ArrowScan(
+                    self.metadata, self.io, projected, expressions.AlwaysTrue(), limit=limit
+                )
                 found = [_conform(b, schema) for b in scan.to_record_batches([file.task])]
             yield from found
 
@@ -283,19 +279,19 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return batch.select(schema.names).cast(schema)
 
 
-def _expression(where: Conditions) -> BooleanExpression:
+def _expression(where: Conditions) -> expressions.BooleanExpression:
     parts = [part for condition in where for part in _parts(condition)]
-    return functools.reduce(operator.and_, parts) if parts else AlwaysTrue()
+    return functools.reduce(operator.and_, parts) if parts else expressions.AlwaysTrue()
 
 
 def _parts(condition: Condition) -> list[Any]:
     if isinstance(condition, Among):
-        return [In(condition.column, condition.values)]
+        return [expressions.In(condition.column, condition.values)]
     found: list[Any] = []
     if condition.low is not None:
-        found.append(GreaterThanOrEqual(condition.column, condition.low))
+        found.append(expressions.GreaterThanOrEqual(condition.column, condition.low))
     if condition.high is not None:
-        found.append(LessThanOrEqual(condition.column, condition.high))
+        found.append(expressions.LessThanOrEqual(condition.column, condition.high))
     return found
 
 

@@ -19,25 +19,13 @@ from headgate.catalog.attempts import check_newest, dispatch_attempt, end_attemp
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
 from headgate.catalog.records import load_branch, load_dataset, load_transaction
-from headgate.files.edits import (
-    FileEdit,
-    check_is_files,
-    root_of,
-    spare_condemned,
-    tree_version,
-)
+from headgate.files import edits, private_copy
+from headgate.files.edits import FileEdit
 from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
-from headgate.files.private_copy import (
-    Changes,
-    ContentCache,
-    LocalChange,
-    LocalContents,
-    PrivateCopy,
-    copy_privately,
-)
 from headgate.files.transfer import Progress, counted, hash_file, relative_to
 from headgate.files.tree import Entry, infer_type
 from headgate.files.tree_store import FileTrees
+from headgate.model import nouns
 from headgate.model.changes import (
     AddTransaction,
     Change,
@@ -49,75 +37,60 @@ from headgate.model.changes import (
 )
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import parse_dataset_name
-from headgate.model.nouns import (
-    AttemptRef,
-    AttemptState,
-    Branch,
-    Dataset,
-    PublicationKind,
-    Transaction,
-    TransactionState,
-)
-from headgate.tasks.ports import (
-    AttemptHandle,
-    Identity,
-    Staged,
-    TableChanges,
-    WorkspaceRef,
-)
+from headgate.tasks import ports
 
 
 class WorkspaceBytes:
     """Copies trees to this machine and stores trees from changed copies."""
 
-    def __init__(self, trees: FileTrees, cache: ContentCache) -> None:
+    def __init__(self, trees: FileTrees, cache: private_copy.ContentCache) -> None:
         self._trees = trees
-        self._contents = LocalContents(trees.objects, cache)
+        self._contents = private_copy.LocalContents(trees.objects, cache)
 
     def download(
         self,
-        workspace: WorkspaceRef,
+        workspace: ports.WorkspaceRef,
         root: Digest,
         prefix: str,
         target: Path,
         progress: Progress | None,
-    ) -> PrivateCopy:
+    ) -> private_copy.PrivateCopy:
         entries = list(self._trees.walk(root, prefix))
         if any(entry.path == prefix and not entry.is_directory for entry in entries):
             raise errors.Invalid(
                 f"prefix {prefix!r} of {workspace.repository} is a file, not a directory."
             )
         below = relative_to((entry for entry in entries if entry.path != prefix), prefix)
-        return copy_privately(self._contents, below, target, progress)
+        return private_copy.copy_privately(self._contents, below, target, progress)
 
     def stage(
         self,
-        workspace: WorkspaceRef,
+        workspace: ports.WorkspaceRef,
         root: Digest,
         prefix: str,
-        changes: Changes,
+        changes: private_copy.Changes,
         progress: Progress | None,
-    ) -> Staged:
+    ) -> ports.Staged:
         stored = counted(self._stored(changes.put), progress)
         edited = self._trees.edit(
             root,
             put=[replace(entry, path=_path(prefix, entry.path)) for entry in stored],
             remove=[_path(prefix, path) for path in changes.remove],
         )
-        return Staged(
+        return ports.Staged(
             repository=workspace.repository,
             ref=edited.root,
             objects=edited.locations,
         )
 
-    def _stored(self, changes: Sequence[LocalChange]) -> Iterator[Entry]:
+    def _stored(self, changes: Sequence[private_copy.LocalChange]) -> Iterator[Entry]:
         """Store contents and yield their entries."""
         if not self._trees.objects.in_batches:
             return in_parallel(self._store, changes)
         batches = batched(changes, lambda change: change.entry.size, together=True)
         return chain.from_iterable(in_parallel(self._store_batch, batches, ahead=BATCHES_AHEAD))
 
-    def _store_batch(self, changes: list[LocalChange]) -> list[Entry]:
+    def _store_batch(self, changes: list[private_copy.LocalChange]) -> list[Entry]:
         if len(changes) == 1:
             return [self._store(changes[0])]
         entries = [_hashed(change) for change in changes]
@@ -125,7 +98,7 @@ class WorkspaceBytes:
         self._trees.objects.put_files({e.digest: c.source for e, c in pairs if not e.is_directory})
         return entries
 
-    def _store(self, change: LocalChange) -> Entry:
+    def _store(self, change: private_copy.LocalChange) -> Entry:
         """Store the content of a file and return its entry."""
         if change.entry.is_directory:
             return change.entry
@@ -136,7 +109,7 @@ class WorkspaceBytes:
         return replace(change.entry, digest=digest, size=size)
 
 
-def _hashed(change: LocalChange) -> Entry:
+def _hashed(change: private_copy.LocalChange) -> Entry:
     if change.is_hashed or change.entry.is_directory:
         return change.entry
     digest, size = hash_file(change.source)
@@ -151,62 +124,66 @@ def _path(prefix: str, path: str) -> str:
 class _Target:
     """State of the target branch and of the input transaction."""
 
-    dataset: Dataset
-    branch: Branch
-    head: Transaction | None
-    given: Transaction
+    dataset: nouns.Dataset
+    branch: nouns.Branch
+    head: nouns.Transaction | None
+    given: nouns.Transaction
 
 
 class FilesWorkspaces:
     """Implements `WorkspaceStore` at the catalog, whose publication checks the fence."""
 
-    def __init__(self, database: Database, trees: FileTrees, cache: ContentCache) -> None:
+    def __init__(
+        self, database: Database, trees: FileTrees, cache: private_copy.ContentCache
+    ) -> None:
         self._database = database
         self._trees = trees
         self._bytes = WorkspaceBytes(trees, cache)
 
-    def find_root(self, workspace: WorkspaceRef, attempt: AttemptRef | None = None) -> Digest:
+    def find_root(
+        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None = None
+    ) -> Digest:
         """Return the tree of the input ref; raise if it is gone or the attempt is superseded."""
-        return root_of(self._load_target(workspace, attempt).given.version)
+        return edits.root_of(self._load_target(workspace, attempt).given.version)
 
     def download(
-        self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
-    ) -> PrivateCopy:
+        self, workspace: ports.WorkspaceRef, prefix: str, target: Path, progress: Progress | None
+    ) -> private_copy.PrivateCopy:
         root = self.find_root(workspace)
         return self._bytes.download(workspace, root, prefix, target, progress)
 
     def stage(
         self,
-        workspace: WorkspaceRef,
+        workspace: ports.WorkspaceRef,
         prefix: str,
-        changes: Changes,
-        identity: Identity,
+        changes: private_copy.Changes,
+        identity: ports.Identity,
         progress: Progress | None = None,
-    ) -> Staged:
+    ) -> ports.Staged:
         given = self._database.read(partial(load_transaction, id=workspace.ref))
-        return self._bytes.stage(workspace, root_of(given.version), prefix, changes, progress)
+        return self._bytes.stage(workspace, edits.root_of(given.version), prefix, changes, progress)
 
     def publish(
         self,
-        workspace: WorkspaceRef,
-        staged: Staged,
-        identity: Identity,
+        workspace: ports.WorkspaceRef,
+        staged: ports.Staged,
+        identity: ports.Identity,
         *,
         timeout_seconds: float | None = None,
-        table_changes: TableChanges | None = None,
+        table_changes: ports.TableChanges | None = None,
         operation: OperationKey | None = None,
     ) -> str:
         target = self._load_target(workspace, identity.attempt)
         replaced = self._find_replaced(workspace, target, identity.attempt)
         reach(Failpoint.TASK_HEAD_READ)
-        before, after = root_of(target.given.version), Digest(staged.ref)
+        before, after = edits.root_of(target.given.version), Digest(staged.ref)
         change = AddTransaction(
             branch=target.branch.id,
             expected_head=target.branch.head,
             expected_view=target.branch.view,
             parent=target.given.id,
             type=infer_type(self._trees.difference(before, after)),
-            version=tree_version(after),
+            version=edits.tree_version(after),
             objects=staged.objects,
             provenance=_provenance(identity, replaced),
         )
@@ -216,11 +193,11 @@ class FilesWorkspaces:
 
     def keep(
         self,
-        workspace: WorkspaceRef,
-        identity: Identity,
+        workspace: ports.WorkspaceRef,
+        identity: ports.Identity,
         *,
         timeout_seconds: float | None = None,
-        table_changes: TableChanges | None = None,
+        table_changes: ports.TableChanges | None = None,
         operation: OperationKey | None = None,
     ) -> str:
         target = self._load_target(workspace, identity.attempt)
@@ -241,15 +218,17 @@ class FilesWorkspaces:
         request = self._request(identity, changes, operation, replaced)
         return self._publish(workspace, target, change, request)
 
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged: ports.Staged) -> None:
         """Do nothing: there is no staging branch, and cleanup deletes unreferenced contents."""
 
-    def _load_target(self, workspace: WorkspaceRef, attempt: AttemptRef | None = None) -> _Target:
+    def _load_target(
+        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None = None
+    ) -> _Target:
         return self._database.read(partial(_load_target_in, workspace=workspace, attempt=attempt))
 
     def _find_replaced(
-        self, workspace: WorkspaceRef, target: _Target, attempt: AttemptRef
-    ) -> Transaction | None:
+        self, workspace: ports.WorkspaceRef, target: _Target, attempt: nouns.AttemptRef
+    ) -> nouns.Transaction | None:
         """Return the abandoned publication to replace; None if the branch is at the input."""
         head = target.head
         if head is not None and head.id == target.given.id:
@@ -261,21 +240,23 @@ class FilesWorkspaces:
 
     def _request(
         self,
-        identity: Identity,
+        identity: ports.Identity,
         changes: tuple[Change, ...],
         operation: OperationKey | None,
-        replaced: Transaction | None = None,
+        replaced: nouns.Transaction | None = None,
     ) -> PublishRequest:
         return PublishRequest(
             caller=identity.caller,
-            kind=PublicationKind.COMMIT if replaced is None else PublicationKind.REPLACE,
+            kind=nouns.PublicationKind.COMMIT
+            if replaced is None
+            else nouns.PublicationKind.REPLACE,
             changes=changes,
             operation=operation,
         )
 
     def _publish(
         self,
-        workspace: WorkspaceRef,
+        workspace: ports.WorkspaceRef,
         target: _Target,
         change: AddTransaction | MoveBranch,
         request: PublishRequest,
@@ -295,7 +276,7 @@ class FilesWorkspaces:
         return str(receipt.transactions[target.branch.id])
 
     def _publish_tables(
-        self, workspace: WorkspaceRef, target: _Target, request: PublishRequest
+        self, workspace: ports.WorkspaceRef, target: _Target, request: PublishRequest
     ) -> None:
         """Publish tables alone, on condition that the workspace is still at the input."""
         read = ReadView(branch=target.branch.id, view=target.branch.view)
@@ -307,11 +288,11 @@ class FilesWorkspaces:
             ) from conflict
 
     def _spare(self, target: _Target, root: Digest) -> None:
-        before = root_of(target.given.version)
+        before = edits.root_of(target.given.version)
         found = list(self._trees.difference(before, root))
         put = [change.after for change in found if change.after is not None]
         remove = [change.path for change in found if change.after is None]
-        spare_condemned(
+        edits.spare_condemned(
             self._database,
             self._trees,
             FileEdit(put=put),
@@ -320,18 +301,18 @@ class FilesWorkspaces:
 
 
 def _load_target_in(
-    connection: Connection, workspace: WorkspaceRef, attempt: AttemptRef | None
+    connection: Connection, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None
 ) -> _Target:
     if attempt is not None:
         # Checked first: a superseded attempt explains any state of the branch.
         check_newest(connection, attempt)
     dataset = load_dataset(connection, parse_dataset_name(workspace.repository))
-    check_is_files(dataset)
+    edits.check_is_files(dataset)
     branch = load_branch(connection, dataset, workspace.branch)
     given = load_transaction(connection, workspace.ref)
     if given.dataset_id != dataset.id:
         raise errors.TransactionNotFound(transaction=workspace.ref)
-    if given.state is not TransactionState.COMMITTED:
+    if given.state is not nouns.TransactionState.COMMITTED:
         raise errors.TransactionNotCommitted(transaction=given.id, state=given.state)
     if given.condemned:
         raise errors.VersionExpired(what=f"transaction {given.id}")
@@ -340,7 +321,7 @@ def _load_target_in(
 
 
 def _why_not_replaceable(
-    head: Transaction | None, given: Transaction, attempt: AttemptRef
+    head: nouns.Transaction | None, given: nouns.Transaction, attempt: nouns.AttemptRef
 ) -> str | None:
     """Return why the head is not an abandoned publication of this task; None if it is one."""
     if head is None or head.parent != given.id:
@@ -354,7 +335,7 @@ def _why_not_replaceable(
 
 
 def _fence_refused(
-    workspace: WorkspaceRef, target: _Target, why: str
+    workspace: ports.WorkspaceRef, target: _Target, why: str
 ) -> errors.PublishFenceRefused:
     return errors.PublishFenceRefused(
         repository=workspace.repository,
@@ -365,7 +346,7 @@ def _fence_refused(
     )
 
 
-def _provenance(identity: Identity, replaced: Transaction | None) -> Provenance:
+def _provenance(identity: ports.Identity, replaced: nouns.Transaction | None) -> Provenance:
     facts = {
         "task": identity.task,
         "task_key": identity.attempt.key,
@@ -377,7 +358,7 @@ def _provenance(identity: Identity, replaced: Transaction | None) -> Provenance:
     return Provenance(facts=facts)
 
 
-def _changes(table_changes: TableChanges | None) -> tuple[Change, ...]:
+def _changes(table_changes: ports.TableChanges | None) -> tuple[Change, ...]:
     return table_changes.changes if table_changes is not None else ()
 
 
@@ -388,7 +369,7 @@ class CatalogAttempts:
         self._database = database
         self._actor = actor
 
-    def dispatch(self, key: str, *, branch: str | None = None) -> AttemptHandle:
+    def dispatch(self, key: str, *, branch: str | None = None) -> ports.AttemptHandle:
         made = dispatch_attempt(
             self._database,
             key,
@@ -396,15 +377,15 @@ class CatalogAttempts:
             lease_seconds=LEASE_SECONDS,
             scope=attempt_scope(branch),
         )
-        return AttemptHandle(ref=made.ref)
+        return ports.AttemptHandle(ref=made.ref)
 
-    def renew(self, handle: AttemptHandle) -> None:
+    def renew(self, handle: ports.AttemptHandle) -> None:
         heartbeat(self._database, handle.ref)
 
-    def check(self, handle: AttemptHandle) -> None:
+    def check(self, handle: ports.AttemptHandle) -> None:
         self._database.read(partial(check_newest, ref=handle.ref))
 
-    def end(self, handle: AttemptHandle, state: AttemptState) -> None:
+    def end(self, handle: ports.AttemptHandle, state: nouns.AttemptState) -> None:
         end_attempt(self._database, handle.ref, state)
 
 

@@ -16,28 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from headgate import errors
+from headgate.catalog import workspaces
 from headgate.catalog.attempts import check_newest
 from headgate.catalog.database import Database
-from headgate.catalog.workspaces import (
-    Action,
-    Intent,
-    PlannedMove,
-    announce_move,
-    clear_intent,
-    find_maker,
-    known_repositories,
-    record_maker,
-    record_move,
-    staging_owners,
-)
+from headgate.catalog.workspaces import Action, Intent, PlannedMove
+from headgate.files import private_copy
 from headgate.files.objects import Digest, in_parallel
-from headgate.files.private_copy import (
-    Changes,
-    ContentCache,
-    LocalChange,
-    PrivateCopy,
-    copy_privately,
-)
+from headgate.files.private_copy import Changes, ContentCache, LocalChange, PrivateCopy
 from headgate.files.transfer import Progress, counted
 from headgate.files.tree import Entry, Mode
 from headgate.lakefs.client import Commit, LakeFS, StoredObject
@@ -69,7 +54,7 @@ class LakeFSWorkspaces:
         for one in found:
             check_file_path(one.path)
         contents = LakeFSContents(self._lakefs, workspace, below, self._cache)
-        return copy_privately(contents, contents.entries(found), target, progress)
+        return private_copy.copy_privately(contents, contents.entries(found), target, progress)
 
     def stage(
         self,
@@ -169,7 +154,9 @@ class LakeFSWorkspaces:
         """Return the reason why the head may not be replaced; None if it may."""
         if head.parent != workspace.ref:
             return "that is not a publication on top of the input either"
-        maker = self._database.read(lambda c: find_maker(c, workspace.repository, head.id))
+        maker = self._database.read(
+            lambda c: workspaces.find_maker(c, workspace.repository, head.id)
+        )
         # The protocol treats a commit without a recorded maker as an abandoned publication.
         if maker is not None and maker.key != attempt.key:
             return f"that was published by {maker.key!r}, not by an earlier attempt of this task"
@@ -201,7 +188,12 @@ class LakeFSWorkspaces:
         # Recovery must not read the branch while the request may still be in progress.
         lease_seconds = _INTENT_SECONDS + math.ceil(timeout_seconds or 0)
         intent = self._database.write(
-            partial(announce_move, move=move, actor=identity.actor, lease_seconds=lease_seconds)
+            partial(
+                workspaces.announce_move,
+                move=move,
+                actor=identity.actor,
+                lease_seconds=lease_seconds,
+            )
         )
         reach(Failpoint.INTENT_RECORDED)
         try:
@@ -218,7 +210,7 @@ class LakeFSWorkspaces:
         return made
 
     def _record(self, intent: Intent, move: PlannedMove, made: str | None) -> None:
-        record = partial(record_move, intent=intent, move=move, made=made)
+        record = partial(workspaces.record_move, intent=intent, move=move, made=made)
         try:
             try:
                 self._database.write(record)
@@ -229,7 +221,7 @@ class LakeFSWorkspaces:
             # Recovery found the branch unmoved, so this attempt fails. Its commit exists all the
             # same, and the next attempt needs its maker.
             if made is not None:
-                self._database.write(partial(record_maker, move=move, made=made))
+                self._database.write(partial(workspaces.record_maker, move=move, made=made))
             raise
 
     def _record_failed(
@@ -274,7 +266,7 @@ class LakeFSWorkspaces:
                 why=error.message,
             ) from error
         with suppress(errors.IntentTakenOver):
-            self._database.write(partial(clear_intent, intent=intent))
+            self._database.write(partial(workspaces.clear_intent, intent=intent))
         raise errors.PublishFenceRefused(
             repository=move.repository,
             branch=move.branch,
@@ -300,14 +292,16 @@ def staging_prefix(attempt: AttemptRef) -> str:
 def sweep_staging(database: Database, lakefs: LakeFS, *, dry_run: bool = False) -> list[str]:
     """Delete the staging branches of dead attempts in all known repositories."""
     swept = []
-    for repository in database.read(known_repositories):
+    for repository in database.read(workspaces.known_repositories):
         try:
             found = lakefs.list_branches(repository, STAGING)
         except errors.NotFound:
             # The repository is gone, with its branches.
             continue
         # Read after the listing, so that it includes the owner of every listed live branch.
-        kept = tuple(staging_prefix(attempt) for attempt in database.read(staging_owners))
+        kept = tuple(
+            staging_prefix(attempt) for attempt in database.read(workspaces.staging_owners)
+        )
         for branch in found:
             if kept and branch.startswith(kept):
                 continue

@@ -14,45 +14,27 @@ from typing import Any
 from headgate.errors import HeadgateError, Invalid, TaskDeadlinePassed, TaskFailed
 from headgate.files.private_copy import Changes, PrivateCopy, changes_of
 from headgate.model.failpoints import Failpoint, reach
+from headgate.tasks import declare, ports
 from headgate.tasks.attempt_directory import (
     AttemptDirectory,
     AttemptLog,
     attempt_directory,
     remove_directory,
 )
-from headgate.tasks.declare import (
-    MetricRecorder,
-    Phase,
-    TaskDefinition,
-    WorkspaceSpec,
-    check_workspace,
-)
+from headgate.tasks.declare import MetricRecorder, Phase, TaskDefinition, WorkspaceSpec
 from headgate.tasks.messages import Outcome, Status, failed
-from headgate.tasks.ports import (
-    Fence,
-    Identity,
-    Staged,
-    TableChanges,
-    TableWork,
-    TaskInput,
-    WorkspaceRef,
-    WorkspaceStore,
-    read_input,
-    read_result,
-    write_output,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnvironment:
     """Directories and interfaces of an attempt."""
 
-    identity: Identity
+    identity: ports.Identity
     root: Path
     log: AttemptLog
-    fence: Fence
-    store_for: Callable[[WorkspaceRef], WorkspaceStore]
-    open_tables: Callable[[TaskDefinition, TaskInput], TableWork] | None = None
+    fence: ports.Fence
+    store_for: Callable[[ports.WorkspaceRef], ports.WorkspaceStore]
+    open_tables: Callable[[TaskDefinition, ports.TaskInput], ports.TableWork] | None = None
     marker: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -90,7 +72,7 @@ class _Attempt:
         self._data = data
         self._environment = environment
         self._log = environment.log
-        self._tables: TableWork | None = None
+        self._tables: ports.TableWork | None = None
 
     def run(self) -> dict[str, Any]:
         given = self._read_input()
@@ -105,17 +87,17 @@ class _Attempt:
         finally:
             self._clean("tables", self._tables.close)
 
-    def _read_input(self) -> TaskInput:
+    def _read_input(self) -> ports.TaskInput:
         with self._log.step("input"):
-            given = read_input(self._definition, self._data)
+            given = ports.read_input(self._definition, self._data)
         if given.ignored:
             self._log.write("input has unknown keys", level="warning", keys=list(given.ignored))
         return given
 
-    def _work(self, given: TaskInput) -> dict[str, Any]:
+    def _work(self, given: ports.TaskInput) -> dict[str, Any]:
         spec = self._definition.workspace
         if spec is None or given.workspace is None:
-            return write_output(None, self._call(given, None))
+            return ports.write_output(None, self._call(given, None))
         marker = {
             "task": self._definition.name,
             "attempt": self._environment.identity.attempt.key,
@@ -133,8 +115,8 @@ class _Attempt:
 
     def _in_directory(
         self,
-        given: TaskInput,
-        workspace: WorkspaceRef,
+        given: ports.TaskInput,
+        workspace: ports.WorkspaceRef,
         spec: WorkspaceSpec,
         directory: AttemptDirectory,
         copied: list[PrivateCopy],
@@ -148,20 +130,20 @@ class _Attempt:
             facts |= {"files": len(copy.entries), "bytes": copy.total_bytes}
         reach(Failpoint.TASK_DOWNLOADED)
         with self._log.step("pre checks"):
-            check_workspace(spec.pre, directory.workspace, Phase.PRE)
+            declare.check_workspace(spec.pre, directory.workspace, Phase.PRE)
         result = self._call(given, directory.workspace)
         with self._log.step("post checks"):
-            check_workspace(spec.post, directory.workspace, Phase.POST)
+            declare.check_workspace(spec.post, directory.workspace, Phase.POST)
         table_changes = self._finish_tables()
         if spec.read_only:
             if self._tables is not None and table_changes:
                 self._fenced("first fence", Failpoint.TASK_FENCED_FIRST)
                 self._tables.publish(table_changes)
-            return write_output(workspace, result)
+            return ports.write_output(workspace, result)
         ref = self._publish(store, workspace, spec, copy, table_changes)
-        return write_output(workspace.at(ref), result)
+        return ports.write_output(workspace.at(ref), result)
 
-    def _call(self, given: TaskInput, workspace: Path | None) -> dict[str, Any]:
+    def _call(self, given: ports.TaskInput, workspace: Path | None) -> dict[str, Any]:
         arguments: dict[str, Any] = {"params": given.params}
         if workspace is not None:
             arguments["workspace"] = workspace
@@ -183,21 +165,21 @@ class _Attempt:
                 raise TaskFailed(reason) from error
         reach(Failpoint.TASK_BODY_DONE)
         with self._log.step("result"):
-            return read_result(self._definition, returned)
+            return ports.read_result(self._definition, returned)
 
-    def _finish_tables(self) -> TableChanges:
+    def _finish_tables(self) -> ports.TableChanges:
         if self._tables is None:
-            return TableChanges()
+            return ports.TableChanges()
         with self._log.step("tables"):
             return self._tables.finish()
 
     def _publish(
         self,
-        store: WorkspaceStore,
-        workspace: WorkspaceRef,
+        store: ports.WorkspaceStore,
+        workspace: ports.WorkspaceRef,
         spec: WorkspaceSpec,
         copy: PrivateCopy,
-        table_changes: TableChanges,
+        table_changes: ports.TableChanges,
     ) -> str:
         with self._log.step("compare") as facts:
             changes = changes_of(copy)
@@ -225,10 +207,10 @@ class _Attempt:
 
     def _confirm(
         self,
-        store: WorkspaceStore,
-        workspace: WorkspaceRef,
-        staged: Staged,
-        table_changes: TableChanges,
+        store: ports.WorkspaceStore,
+        workspace: ports.WorkspaceRef,
+        staged: ports.Staged,
+        table_changes: ports.TableChanges,
         changes: Changes,
     ) -> str:
         reach(Failpoint.TASK_STAGED)

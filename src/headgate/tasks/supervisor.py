@@ -26,20 +26,10 @@ from headgate import errors
 from headgate.attempts import Heartbeat
 from headgate.model.ids import mint
 from headgate.model.nouns import AttemptState
+from headgate.tasks import messages
 from headgate.tasks.attempt_directory import delete_old_logs, sweep_directories
 from headgate.tasks.declare import OnTimeout, TaskDefinition
-from headgate.tasks.messages import (
-    FENCE_ERROR,
-    FENCE_REPLY,
-    FENCE_REQUEST,
-    LOG_LINE,
-    OUTCOME,
-    Order,
-    Outcome,
-    Status,
-    failed,
-    outcome_from_json,
-)
+from headgate.tasks.messages import Order, Outcome, Status
 from headgate.tasks.ports import AttemptHandle, Attempts, Fence, ServerAddress, find_target_branch
 
 # By name: the worker package imports this one.
@@ -107,7 +97,9 @@ class AttemptProcess:
             self._end(graceful=outcome is not None)
         if outcome is not None:
             return outcome
-        return failed(self._stop or errors.AttemptDied(how=_exit_text(self._process.returncode)))
+        return messages.failed(
+            self._stop or errors.AttemptDied(how=_exit_text(self._process.returncode))
+        )
 
     def stop(self, error: BaseException) -> None:
         """Stop the process; its outcome is this error unless it has ended.
@@ -134,12 +126,12 @@ class AttemptProcess:
 
     def _receive(self, line: bytes, fence: Fence, watch: Watch) -> Outcome | None:
         message = orjson.loads(line)
-        if OUTCOME in message:
-            return outcome_from_json(message[OUTCOME])
-        if FENCE_REQUEST in message:
-            self._reply(message[FENCE_REQUEST], fence)
-        elif LOG_LINE in message:
-            watch(message[LOG_LINE])
+        if messages.OUTCOME in message:
+            return messages.outcome_from_json(message[messages.OUTCOME])
+        if messages.FENCE_REQUEST in message:
+            self._reply(message[messages.FENCE_REQUEST], fence)
+        elif messages.LOG_LINE in message:
+            watch(message[messages.LOG_LINE])
         return None
 
     def _reply(self, number: int, fence: Fence) -> None:
@@ -148,7 +140,9 @@ class AttemptProcess:
             failure = None
         except errors.HeadgateError as error:
             failure = {"code": error.code, "message": error.message}
-        self._send(orjson.dumps({FENCE_REPLY: number, FENCE_ERROR: failure}) + b"\n")
+        self._send(
+            orjson.dumps({messages.FENCE_REPLY: number, messages.FENCE_ERROR: failure}) + b"\n"
+        )
 
     def _send(self, line: bytes) -> None:
         # A process that has died is reported by its exit code.

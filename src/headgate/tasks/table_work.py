@@ -19,16 +19,10 @@ from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
 from headgate.catalog.transactions import Opener, Opening, abort_transactions, open_transactions
 from headgate.errors import InputNotFound, Invalid
+from headgate.model import nouns
 from headgate.model.changes import Change, MoveBranch, OperationKey, PublishRequest
 from headgate.model.ids import TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.nouns import (
-    AttemptRef,
-    DatasetKind,
-    PublicationKind,
-    Transaction,
-    TransactionType,
-)
 from headgate.tasks.declare import TableSpec
 from headgate.tasks.ports import Identity, TableChanges, WorkspaceRef
 
@@ -98,18 +92,18 @@ class AttemptTables:
             caller = replace(self._identity.caller, attempt=None)
             abort_transactions(self._database, [one.id for one in opened], caller=caller)
 
-    def _find_open(self) -> list[Transaction]:
+    def _find_open(self) -> list[nouns.Transaction]:
         attempt = self._identity.attempt
         return self._database.read(partial(records.open_transactions_of, attempt=attempt))
 
-    def _open(self, written: Sequence[DatasetName], branch: str) -> list[Transaction]:
+    def _open(self, written: Sequence[DatasetName], branch: str) -> list[nouns.Transaction]:
         def find(connection: Connection) -> list[Opening]:
             found = []
             for name in written:
                 dataset = records.load_dataset(connection, name)
                 _check_is_table(dataset.kind, name)
                 opened = records.load_branch(connection, dataset, branch)
-                found.append(Opening(branch=opened.id, type=TransactionType.UPDATE))
+                found.append(Opening(branch=opened.id, type=nouns.TransactionType.UPDATE))
             return found
 
         openings = self._database.read(find)
@@ -129,17 +123,17 @@ class AttemptTables:
             partial(_reverting_moves, names=names, branch=workspace.branch, attempt=attempt)
         )
         if changes:
-            request = replace(self._request(tuple(changes)), kind=PublicationKind.REPLACE)
+            request = replace(self._request(tuple(changes)), kind=nouns.PublicationKind.REPLACE)
             publish(self._database, request)
 
     def _request(self, changes: tuple[Change, ...]) -> PublishRequest:
         return PublishRequest(
-            caller=self._identity.caller, kind=PublicationKind.COMMIT, changes=changes
+            caller=self._identity.caller, kind=nouns.PublicationKind.COMMIT, changes=changes
         )
 
 
 def _reverting_moves(
-    connection: Connection, names: Sequence[DatasetName], branch: str, attempt: AttemptRef
+    connection: Connection, names: Sequence[DatasetName], branch: str, attempt: nouns.AttemptRef
 ) -> list[MoveBranch]:
     changes = []
     for name in names:
@@ -156,7 +150,9 @@ def _reverting_moves(
     return changes
 
 
-def _pinned(connection: Connection, names: Sequence[DatasetName], branch: str) -> list[Transaction]:
+def _pinned(
+    connection: Connection, names: Sequence[DatasetName], branch: str
+) -> list[nouns.Transaction]:
     found = []
     for name in names:
         dataset = records.load_dataset(connection, name)
@@ -170,7 +166,7 @@ def _pinned(connection: Connection, names: Sequence[DatasetName], branch: str) -
     return found
 
 
-def _outputs(connection: Connection, attempt: AttemptRef) -> list[TransactionId]:
+def _outputs(connection: Connection, attempt: nouns.AttemptRef) -> list[TransactionId]:
     scope = find_scope(connection, attempt.key, attempt.epoch) or {}
     return [TransactionId(id) for id in scope.get("outputs", {}).values()]
 
@@ -186,8 +182,8 @@ def _written(connection: Connection, ids: Sequence[TransactionId]) -> list[Trans
     ]
 
 
-def _check_is_table(kind: DatasetKind, name: DatasetName) -> None:
-    if kind is not DatasetKind.TABLE:
+def _check_is_table(kind: nouns.DatasetKind, name: DatasetName) -> None:
+    if kind is not nouns.DatasetKind.TABLE:
         raise Invalid(f"dataset {name} is a files dataset, not a table.", dataset=str(name))
 
 

@@ -26,15 +26,8 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.transforms.expectation_tree import (
-    Expectation,
-    NowOperand,
-    Op,
-    Property,
-    Subject,
-    plain_operand,
-    type_name,
-)
+from headgate.transforms import expectation_tree
+from headgate.transforms.expectation_tree import Expectation, NowOperand, Op, Property, Subject
 from headgate.transforms.source_location import calling_location
 
 __all__ = [
@@ -84,13 +77,17 @@ class ColumnExpectations(Subject):
 
     def has_type(self, data_type: Any) -> Expectation:
         """The column has this Spark type, given as a name (`"bigint"`) or a DataType."""
-        return Expectation(op=Op.HAS_TYPE, subject=self, operand=type_name(data_type))
+        return Expectation(
+            op=Op.HAS_TYPE, subject=self, operand=expectation_tree.type_name(data_type)
+        )
 
     def array_contains(self, value: Any) -> Expectation:
         """The array in each row contains this element."""
         if value is None:
             raise calling_location().error("Spark cannot search for null in an array")
-        return Expectation(op=Op.ARRAY_CONTAINS, subject=self, operand=plain_operand(value))
+        return Expectation(
+            op=Op.ARRAY_CONTAINS, subject=self, operand=expectation_tree.plain_operand(value)
+        )
 
     def array_size(self, at_least: int = 0, at_most: int | None = None) -> Expectation:
         """The array in each row has `at_least` to `at_most` elements, both included."""
@@ -189,7 +186,7 @@ def false() -> Expectation:
 
 
 def _of_schema(op: Op, columns: Mapping[str, Any]) -> Expectation:
-    types = {name: type_name(data_type) for name, data_type in columns.items()}
+    types = {name: expectation_tree.type_name(data_type) for name, data_type in columns.items()}
     return Expectation(op=op, operand=types)
 
 

@@ -12,31 +12,11 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from headgate.catalog import garbage_collection, retention
 from headgate.catalog.database import Connection, Database, now
-from headgate.catalog.garbage_collection import (
-    ObjectMark,
-    VersionMark,
-    claim_objects,
-    condemn_objects,
-    condemn_versions,
-    describe_versions,
-    forget_objects,
-    locations_of,
-    mark_objects,
-    mark_versions,
-    spare_objects,
-    spare_versions,
-    sweeping_alone,
-    tables_since,
-)
+from headgate.catalog.garbage_collection import ObjectMark, VersionMark
 from headgate.catalog.operations import forget_old_operations
-from headgate.catalog.retention import (
-    Keeping,
-    find_keeping,
-    forget_before,
-    oldest_owner,
-    remembered_since,
-)
+from headgate.catalog.retention import Keeping
 from headgate.catalog.transactions import record_event
 from headgate.errors import CatalogUnavailable, Invalid
 from headgate.files.tree_store import FileTrees
@@ -44,21 +24,7 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Instant, VersionId
 from headgate.model.nouns import DatasetKind
 from headgate.model.object_store import ObjectInfo, ObjectStore
-from headgate.upkeep.reachability import (
-    Cutoffs,
-    Disposition,
-    Kind,
-    MarkManifests,
-    Readers,
-    TableFiles,
-    decide,
-    find_complete,
-    find_needed,
-    name_kind,
-    probe,
-    read_key,
-    table_file_of,
-)
+from headgate.upkeep import reachability
 
 DAY_SECONDS = 24 * 3600
 # Objects deleted at once, while other sweeps and writers that take objects back wait.
@@ -106,7 +72,7 @@ def check_older_than(seconds: int) -> int:
 
 def read_clocks(database: Database, objects: ObjectStore) -> Clocks:
     """Return both times; the store's is the time of an object written for it."""
-    return Clocks(database=database.read(now), store=probe(objects).modified_at)
+    return Clocks(database=database.read(now), store=reachability.probe(objects).modified_at)
 
 
 def read_database_clock(database: Database) -> Clocks:
@@ -214,7 +180,7 @@ def clean_up(
     actor: str,
     dry_run: bool = False,
     clocks: Clocks | None = None,
-    mark_manifests: MarkManifests | None = None,
+    mark_manifests: reachability.MarkManifests | None = None,
 ) -> CleanupReport:
     """Condemn what nothing needs and sweep what was condemned; a dry run only reports.
 
@@ -247,12 +213,12 @@ class _Cleanup:
         self._policy = policy
         self._clocks = clocks
 
-    def clean(self, mark_manifests: MarkManifests | None) -> None:
+    def clean(self, mark_manifests: reachability.MarkManifests | None) -> None:
         keeping, versions, age_us = self._database.read(self._mark_versions)
-        self._readers = Readers(
+        self._readers = reachability.Readers(
             objects=self._objects,
             trees=FileTrees(self._objects),
-            tables=TableFiles(
+            tables=reachability.TableFiles(
                 self._objects, since=self._forget(keeping.horizon), mark=mark_manifests
             ),
         )
@@ -262,7 +228,9 @@ class _Cleanup:
             condemned = self._condemn_versions(versions.condemn, keeping)
         self._report_versions(versions, condemned)
         left_out = condemned if self.report.dry_run else ()
-        mark = self._database.read(lambda connection: mark_objects(connection, left_out))
+        mark = self._database.read(
+            lambda connection: garbage_collection.mark_objects(connection, left_out)
+        )
         kept = replace(
             mark,
             roots=mark.roots | spared[DatasetKind.FILES],
@@ -274,9 +242,9 @@ class _Cleanup:
             sweep.apply(mark, found)
             for reason, count in found.failed.items():
                 self.report.keep("object", reason, count=count)
-        self._report_objects(Step.SPARE, Disposition.SPARE, found.spare)
-        self._report_objects(Step.CONDEMN, Disposition.CONDEMN, found.condemn)
-        self._report_objects(Step.SWEEP, Disposition.SWEEP, found.sweep)
+        self._report_objects(Step.SPARE, reachability.Disposition.SPARE, found.spare)
+        self._report_objects(Step.CONDEMN, reachability.Disposition.CONDEMN, found.condemn)
+        self._report_objects(Step.SWEEP, reachability.Disposition.SWEEP, found.sweep)
 
     def record(self, actor: str) -> None:
         """Record an event in the catalog, if anything was done."""
@@ -298,64 +266,70 @@ class _Cleanup:
     def _forget(self, horizon: Instant) -> Instant:
         """Expire snapshots that were last shown before the horizon; return the effective time."""
         if not self.report.dry_run:
-            return forget_before(self._database, horizon)
-        return max(horizon, self._database.read(remembered_since))
+            return retention.forget_before(self._database, horizon)
+        return max(horizon, self._database.read(retention.remembered_since))
 
     # --- versions ---------------------------------------------------------------------------
 
     def _mark_versions(self, connection: Connection) -> tuple[Keeping, VersionMark, int]:
         """Return what is kept, what can be condemned, and the minimum age in microseconds."""
         time = self._clocks.database
-        keeping = find_keeping(connection, retain_seconds=self._policy.retain_seconds, moment=time)
+        keeping = retention.find_keeping(
+            connection, retain_seconds=self._policy.retain_seconds, moment=time
+        )
         age_us = self._policy.older_than_seconds * 1_000_000
-        owner = oldest_owner(connection, time)
+        owner = retention.oldest_owner(connection, time)
         if owner is not None:
             # At least as old as the oldest writer, which may still publish what it found.
             age_us = max(age_us, time - owner)
         older_than = Instant(max(0, time - age_us))
-        return keeping, mark_versions(connection, keeping, older_than), age_us
+        return keeping, garbage_collection.mark_versions(connection, keeping, older_than), age_us
 
     def _condemn_versions(
         self, ids: Collection[VersionId], keeping: Keeping
     ) -> tuple[VersionId, ...]:
-        condemned = condemn_versions(self._database, ids, keeping, self._clocks.database)
+        condemned = garbage_collection.condemn_versions(
+            self._database, ids, keeping, self._clocks.database
+        )
         if condemned:
             reach(Failpoint.CLEANUP_CONDEMNED)
         return tuple(condemned)
 
     def _spare_versions(self, ids: Collection[VersionId]) -> dict[DatasetKind, set[str]]:
         """Spare versions that are needed again, with their objects, if none of those is swept."""
-        roots = self._database.read(lambda connection: locations_of(connection, ids))
+        roots = self._database.read(
+            lambda connection: garbage_collection.locations_of(connection, ids)
+        )
         spared: dict[DatasetKind, set[str]] = {kind: set() for kind in DatasetKind}
         for id, (kind, root) in roots.items():
             if self.report.dry_run:
-                complete = find_complete(self._readers, kind, root) is not None
+                complete = reachability.find_complete(self._readers, kind, root) is not None
             else:
                 complete = self._spare_version(id, kind, root)
             if complete:
                 spared[kind].add(root)
-                self.report.add(Step.SPARE, "version", id, Disposition.SPARE)
+                self.report.add(Step.SPARE, "version", id, reachability.Disposition.SPARE)
             else:
                 why = "it is needed again, but parts of it were swept"
                 self.report.keep("condemned version", why, example=id)
         return spared
 
     def _spare_version(self, id: VersionId, kind: DatasetKind, root: str) -> bool:
-        with sweeping_alone(self._database):
-            locations = find_complete(self._readers, kind, root)
+        with garbage_collection.sweeping_alone(self._database):
+            locations = reachability.find_complete(self._readers, kind, root)
             if locations is None:
                 return False
-            spare_objects(self._database, locations)
-            spare_versions(self._database, [id])
+            garbage_collection.spare_objects(self._database, locations)
+            garbage_collection.spare_versions(self._database, [id])
         return True
 
     def _report_versions(self, mark: VersionMark, condemned: Collection[VersionId]) -> None:
         for reason, count in mark.kept.items():
             self.report.keep("version", reason, count=count)
         if mark.too_young:
-            self.report.keep("version", Disposition.YOUNG, count=mark.too_young)
+            self.report.keep("version", reachability.Disposition.YOUNG, count=mark.too_young)
         described = self._database.read(
-            lambda connection: list(describe_versions(connection, condemned))
+            lambda connection: list(garbage_collection.describe_versions(connection, condemned))
         )
         for where, why in described:
             self.report.add(Step.CONDEMN, "version", where, why)
@@ -364,8 +338,8 @@ class _Cleanup:
 
     def _sort(self, mark: ObjectMark, age_us: int) -> _SweepWork:
         """Decide about every stored object."""
-        needed = find_needed(self._readers, mark)
-        cutoffs = Cutoffs(
+        needed = reachability.find_needed(self._readers, mark)
+        cutoffs = reachability.Cutoffs(
             young_since=Instant(self._clocks.store - age_us),
             fresh_since=Instant(
                 self._clocks.database - self._policy.sweep_after_seconds * 1_000_000
@@ -373,15 +347,15 @@ class _Cleanup:
         )
         found = _SweepWork()
         places = {
-            Disposition.CONDEMN: found.condemn,
-            Disposition.SWEEP: found.sweep,
-            Disposition.SPARE: found.spare,
+            reachability.Disposition.CONDEMN: found.condemn,
+            reachability.Disposition.SWEEP: found.sweep,
+            reachability.Disposition.SPARE: found.spare,
         }
         for info in self._objects.list():
-            kind, _ = read_key(info.key)
+            kind, _ = reachability.read_key(info.key)
             location = f"{self._objects.url}/{info.key}"
             condemned_at = mark.condemned.get(location)
-            disposition = decide(
+            disposition = reachability.decide(
                 kind,
                 needed=needed.holds(info.key, location),
                 modified_at=info.modified_at,
@@ -393,18 +367,20 @@ class _Cleanup:
             if disposition in places:
                 places[disposition][location] = info
             else:
-                example = info.key if kind is Kind.UNKNOWN else None
-                what = name_kind(kind, info.key)
+                example = info.key if kind is reachability.Kind.UNKNOWN else None
+                what = reachability.name_kind(kind, info.key)
                 self.report.keep(what, disposition, bytes=info.size, example=example)
         return found
 
     def _report_objects(
-        self, step: Step, why: Disposition, chosen: Mapping[str, ObjectInfo]
+        self, step: Step, why: reachability.Disposition, chosen: Mapping[str, ObjectInfo]
     ) -> None:
         for location in sorted(chosen):
             info = chosen[location]
-            kind, _ = read_key(info.key)
-            self.report.add(step, name_kind(kind, info.key), location, why, bytes=info.size)
+            kind, _ = reachability.read_key(info.key)
+            self.report.add(
+                step, reachability.name_kind(kind, info.key), location, why, bytes=info.size
+            )
 
 
 # --- sweep ----------------------------------------------------------------------------------
@@ -427,7 +403,11 @@ class _Sweep:
     """Carries out the dispositions of objects, except where a writer came first."""
 
     def __init__(
-        self, database: Database, readers: Readers, policy: RetentionPolicy, time: Instant
+        self,
+        database: Database,
+        readers: reachability.Readers,
+        policy: RetentionPolicy,
+        time: Instant,
     ) -> None:
         self._database = database
         self._readers = readers
@@ -439,10 +419,10 @@ class _Sweep:
 
     def apply(self, mark: ObjectMark, found: _SweepWork) -> None:
         """Condemn, spare and sweep; `found` then has what was done."""
-        spare_objects(self._database, found.spare)
+        garbage_collection.spare_objects(self._database, found.spare)
         if found.condemn:
             sizes = {location: info.size for location, info in found.condemn.items()}
-            done = condemn_objects(self._database, sizes, self._time)
+            done = garbage_collection.condemn_objects(self._database, sizes, self._time)
             found.condemn = {location: found.condemn[location] for location in done}
             reach(Failpoint.CLEANUP_CONDEMNED)
             self._spare_used(mark, found)
@@ -451,7 +431,7 @@ class _Sweep:
         found.sweep = {location: found.sweep[location] for location in swept}
         long_ago = self._time - self._policy.forget_after_seconds * 1_000_000
         gone = mark.condemned.keys() - found.present
-        forget_objects(
+        garbage_collection.forget_objects(
             self._database,
             {place: at for place in gone if (at := mark.condemned[place]) <= long_ago},
         )
@@ -461,12 +441,12 @@ class _Sweep:
 
         Later writers find the mark, so reading once is enough.
         """
-        after = self._database.read(mark_objects)
-        needed = find_needed(self._readers, after, before)
+        after = self._database.read(garbage_collection.mark_objects)
+        needed = reachability.find_needed(self._readers, after, before)
         for location, info in list(found.condemn.items()):
             if needed.holds(info.key, location) is not False:
                 found.spare[location] = found.condemn.pop(location)
-        spare_objects(self._database, found.spare)
+        garbage_collection.spare_objects(self._database, found.spare)
 
     def _sweep(self, due: Mapping[str, Instant], found: _SweepWork) -> list[str]:
         """Delete the objects that are due, in batches; another cleanup may run at the same time."""
@@ -481,15 +461,15 @@ class _Sweep:
         return swept
 
     def _sweep_batch(self, due: Mapping[str, Instant], found: _SweepWork) -> Sequence[str]:
-        with sweeping_alone(self._database, wait_seconds=_SWEEP_LOCK_SECONDS):
+        with garbage_collection.sweeping_alone(self._database, wait_seconds=_SWEEP_LOCK_SECONDS):
             used = self._used_since([place for place in due if _is_table(found.sweep[place])])
-            claimed = claim_objects(
+            claimed = garbage_collection.claim_objects(
                 self._database,
                 {place: at for place, at in due.items() if place not in used},
                 self._time,
             )
             self._objects.delete(found.sweep[place].key for place in claimed)
-        spare_objects(self._database, used)
+        garbage_collection.spare_objects(self._database, used)
         found.spare |= {place: found.sweep[place] for place in used}
         reach(Failpoint.CLEANUP_SWEPT)
         return claimed
@@ -502,11 +482,13 @@ class _Sweep:
         if not places:
             return set()
         since = Instant(self._began - _LONGEST_UNIT_SECONDS * 1_000_000)
-        new = self._database.read(lambda connection: tables_since(connection, since))
+        new = self._database.read(
+            lambda connection: garbage_collection.tables_since(connection, since)
+        )
         named = self._readers.tables.needed(new)
         start = len(self._objects.url) + 1
-        return {place for place in places if table_file_of(place[start:]) in named}
+        return {place for place in places if reachability.table_file_of(place[start:]) in named}
 
 
 def _is_table(info: ObjectInfo) -> bool:
-    return read_key(info.key)[0] is Kind.TABLE
+    return reachability.read_key(info.key)[0] is reachability.Kind.TABLE

@@ -14,24 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate.catalog.consistency import (
-    Finding,
-    Shown,
-    check_all_histories,
-    check_branches,
-    check_counter,
-    check_intents,
-    check_leases,
-    check_log_replays,
-    check_open,
-    check_some_histories,
-    check_sqlite,
-    check_tags,
-    check_versions,
-    check_views_follow_log,
-    count_silent_attempts,
-    list_shown,
-)
+from headgate.catalog import consistency
+from headgate.catalog.consistency import Finding, Shown
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.garbage_collection import find_condemned
 from headgate.catalog.jobspecs import load_jobspecs
@@ -175,7 +159,7 @@ def _check_catalog(database: Database, *, deep: bool) -> Iterator[Finding]:
             )
             return
         if database.dialect == "sqlite":
-            yield from check_sqlite(connection, deep=deep)
+            yield from consistency.check_sqlite(connection, deep=deep)
 
 
 def _try_rows(database: Database, *, deep: bool) -> list[Check]:
@@ -187,20 +171,23 @@ def _try_rows(database: Database, *, deep: bool) -> list[Check]:
 
 def check_rows(connection: Connection, *, deep: bool) -> list[Check]:
     """Check the rows of the catalog, on one snapshot of it."""
-    log = [check_counter(connection), check_views_follow_log(connection)]
+    log = [consistency.check_counter(connection), consistency.check_views_follow_log(connection)]
     if deep:
-        log.append(check_log_replays(connection))
-    silent = count_silent_attempts(connection)
+        log.append(consistency.check_log_replays(connection))
+    silent = consistency.count_silent_attempts(connection)
     notes = [f"{silent} attempts have no recorded end; newer attempts take over"] if silent else []
-    histories = check_all_histories if deep else check_some_histories
+    histories = consistency.check_all_histories if deep else consistency.check_some_histories
     return [
         make_check("log", chain(*log)),
-        make_check("branches", chain(check_branches(connection), check_open(connection))),
-        make_check("tags", check_tags(connection)),
+        make_check(
+            "branches",
+            chain(consistency.check_branches(connection), consistency.check_open(connection)),
+        ),
+        make_check("tags", consistency.check_tags(connection)),
         make_check("histories", histories(connection)),
-        make_check("versions", check_versions(connection, deep=deep)),
-        make_check("leases", check_leases(connection), notes),
-        make_check("intents", check_intents(connection)),
+        make_check("versions", consistency.check_versions(connection, deep=deep)),
+        make_check("leases", consistency.check_leases(connection), notes),
+        make_check("intents", consistency.check_intents(connection)),
     ]
 
 
@@ -212,7 +199,7 @@ def _check_bytes(settings: Settings, database: Database | None, *, deep: bool) -
     checks = [make_check("storage", _check_storage(store))]
     if database is None or not checks[0].ok:
         return checks
-    shown = database.read(list_shown)
+    shown = database.read(consistency.list_shown)
     files = [version for version in shown if version.kind is DatasetKind.FILES]
     trees = _walk_trees(Objects(store), files)
     checks += [

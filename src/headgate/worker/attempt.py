@@ -19,21 +19,12 @@ import orjson
 from headgate.errors import StaleAttempt, Unavailable
 from headgate.settings import load_settings, with_server
 from headgate.store.embedded import Store
+from headgate.tasks import messages
 from headgate.tasks.attempt_directory import AttemptLog
 from headgate.tasks.declare import TaskDefinition
 from headgate.tasks.definitions import load_task, parse_target
 from headgate.tasks.lifecycle import AttemptEnvironment, run_attempt
-from headgate.tasks.messages import (
-    FENCE_ERROR,
-    FENCE_REPLY,
-    FENCE_REQUEST,
-    LOG_LINE,
-    OUTCOME,
-    Order,
-    Outcome,
-    failed,
-    order_from_line,
-)
+from headgate.tasks.messages import Order, Outcome
 from headgate.tasks.ports import TableWork, TaskInput
 
 _PR_SET_PDEATHSIG = 1
@@ -69,15 +60,15 @@ class Supervisor:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def log(self, line: Mapping[str, Any]) -> None:
-        self._send({LOG_LINE: line})
+        self._send({messages.LOG_LINE: line})
 
     def end(self, outcome: Outcome) -> None:
-        self._send({OUTCOME: outcome.to_json()})
+        self._send({messages.OUTCOME: outcome.to_json()})
 
     def check_fence(self) -> None:
         """Check the orchestrator's fence; raise if it rejects or does not reply."""
         number = next(self._numbers)
-        self._send({FENCE_REQUEST: number})
+        self._send({messages.FENCE_REQUEST: number})
         while True:
             try:
                 reply = self._replies.get(timeout=_REPLY_SECONDS)
@@ -87,10 +78,10 @@ class Supervisor:
                     "nothing was published."
                 ) from None
             # Skip late replies to earlier requests.
-            if reply[FENCE_REPLY] == number:
+            if reply[messages.FENCE_REPLY] == number:
                 break
-        if reply[FENCE_ERROR] is not None:
-            raise _FenceRefused(reply[FENCE_ERROR])
+        if reply[messages.FENCE_ERROR] is not None:
+            raise _FenceRefused(reply[messages.FENCE_ERROR])
 
     def _read(self) -> None:
         for line in self._pipe:
@@ -114,7 +105,7 @@ class _FenceRefused(StaleAttempt):
 
 def main() -> int:
     """Run the attempt of the order on the first line of stdin."""
-    order = order_from_line(sys.stdin.buffer.readline())
+    order = messages.order_from_line(sys.stdin.buffer.readline())
     _die_with_parent(order.parent)
     supervisor = Supervisor(sys.stdin.buffer, int(sys.argv[1]))
     supervisor.listen()
@@ -135,7 +126,7 @@ def _run(order: Order, supervisor: Supervisor) -> Outcome:
         definition = load_task(parse_target(order.target), Path(order.directory))
         store = _open_store(order)
     except Exception as error:
-        outcome = failed(error)
+        outcome = messages.failed(error)
         log.write("attempt ended", level="error", **outcome.to_json())
         return outcome
     with store:

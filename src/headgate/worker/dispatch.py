@@ -15,16 +15,11 @@ from headgate.attempts import RENEW_SECONDS, Heartbeat
 from headgate.conductor import IN_PROGRESS, ConductorClient, Dispatch
 from headgate.errors import Conflict, Denied, HeadgateError, NotFound, TaskFailed
 from headgate.model.nouns import AttemptState
+from headgate.tasks import supervisor
 from headgate.tasks.declare import TaskDefinition
 from headgate.tasks.messages import Outcome, Status, failed
 from headgate.tasks.ports import AttemptHandle, find_target_branch
-from headgate.tasks.supervisor import (
-    AttemptProcess,
-    Request,
-    TaskHost,
-    deadline_seconds,
-    make_order,
-)
+from headgate.tasks.supervisor import AttemptProcess, Request, TaskHost
 
 _REPORT_ATTEMPTS = 8
 _REPORT_PAUSE_SECONDS = 1.0
@@ -110,7 +105,7 @@ class DispatchRun:
             directory=self._context.directory,
             data=self.dispatch.data,
         )
-        order = make_order(
+        order = supervisor.make_order(
             self._context.host, request, handle, labels=self.dispatch.labels, supervised_fence=True
         )
         process = AttemptProcess(order, command=self._context.host.command)
@@ -121,7 +116,7 @@ class DispatchRun:
             process.stop(self._stop)
         return process.run(
             fence=lambda: self._context.client.check_current(self.dispatch),
-            deadline_seconds=deadline_seconds(self._definition),
+            deadline_seconds=supervisor.deadline_seconds(self._definition),
             watch=self._watch,
         )
 
