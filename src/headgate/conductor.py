@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from conductor.client.configuration.configuration import Configuration
 from conductor.client.http.api.metadata_resource_api import MetadataResourceApi
@@ -19,8 +20,6 @@ from headgate.errors import Invalid, NotFound, OrchestratorUnavailable, StaleAtt
 IN_PROGRESS = "IN_PROGRESS"
 _NOT_FOUND, _TOO_MANY = 404, 429
 _CLIENT_ERRORS = range(400, 500)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +82,15 @@ class ConductorClient:
 
     def poll(self, task_type: str, *, worker: str, count: int, wait_ms: int) -> list[Dispatch]:
         """Poll at most `count` tasks; they are then in progress."""
-        found = self._call(
-            lambda: self._tasks.batch_poll(task_type, workerid=worker, count=count, timeout=wait_ms)
-        )
+        with self._errors():
+            found = self._tasks.batch_poll(task_type, workerid=worker, count=count, timeout=wait_ms)
         return [_dispatch(task) for task in found or []]
 
     def find_task(self, task_id: str) -> Dispatch | None:
         """Return the current state of a task."""
-        try:
-            return _dispatch(self._call(lambda: self._tasks.get_task(task_id)))
-        except NotFound:
-            return None
+        with suppress(NotFound), self._errors():
+            return _dispatch(self._tasks.get_task(task_id))
+        return None
 
     def check_current(self, polled: Dispatch) -> None:
         """Raise unless the server still waits for this dispatch (the attempt fence)."""
@@ -122,31 +119,30 @@ class ConductorClient:
 
     def find_taskdef(self, name: str) -> dict[str, Any] | None:
         """Return a task definition with all of its fields."""
-        try:
+        with suppress(NotFound), self._errors():
             # The client's model drops fields that it does not define.
-            found = self._call(
-                lambda: self._api.call_api(
-                    "/metadata/taskdefs/{name}",
-                    "GET",
-                    {"name": name},
-                    [],
-                    {"Accept": "application/json"},
-                    response_type="object",
-                    auth_settings=[],
-                    _return_http_data_only=True,
-                )
+            found = self._api.call_api(
+                "/metadata/taskdefs/{name}",
+                "GET",
+                {"name": name},
+                [],
+                {"Accept": "application/json"},
+                response_type="object",
+                auth_settings=[],
+                _return_http_data_only=True,
             )
-        except NotFound:
-            return None
-        return found if isinstance(found, dict) else None
+            return found if isinstance(found, dict) else None
+        return None
 
     def register(self, taskdefs: Sequence[Mapping[str, Any]]) -> None:
         """Create task definitions."""
-        self._call(lambda: self._metadata.register_task_def([dict(one) for one in taskdefs]))
+        with self._errors():
+            self._metadata.register_task_def([dict(one) for one in taskdefs])
 
     def replace(self, taskdef: Mapping[str, Any]) -> None:
         """Replace a task definition."""
-        self._call(lambda: self._metadata.update_task_def(dict(taskdef)))
+        with self._errors():
+            self._metadata.update_task_def(dict(taskdef))
 
     def _update(self, polled: Dispatch, *, worker: str, **fields: Any) -> None:
         result = TaskResult(
@@ -155,11 +151,13 @@ class ConductorClient:
             worker_id=worker,
             **fields,
         )
-        self._call(lambda: self._tasks.update_task(result))
+        with self._errors():
+            self._tasks.update_task(result)
 
-    def _call(self, call: Callable[[], T]) -> T:
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            return call()
+            yield
         except ApiException as error:
             if error.status == _NOT_FOUND:
                 raise NotFound(f"not found at Conductor ({self.url}): {_text(error)}.") from error

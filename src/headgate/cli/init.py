@@ -15,10 +15,11 @@ from headgate.builds.project import Repository, find_repository
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.cli.output import JsonOption, note, show_json
-from headgate.errors import Exists, GitUnusable, Invalid, StorageUnavailable
+from headgate.errors import Exists, GitUnusable, Invalid
 from headgate.model.names import check_branch_name
 from headgate.settings import FILE_NAME, Settings, load_settings
 from headgate.storage.address import open_store
+from headgate.storage.local import storage_error
 from headgate.upkeep.reachability import probe
 
 EMBEDDED = ".headgate"
@@ -57,8 +58,7 @@ def init(
         settings = make_store(file, catalog=catalog, warehouse=warehouse, branch=branch)
         ignored = repository is not None and _ignore_embedded(file.parent, catalog, warehouse)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageUnavailable(where=str(error.filename or file), reason=reason) from error
+        raise storage_error(error, error.filename or file) from error
     if json:
         show_json(
             {

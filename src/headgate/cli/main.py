@@ -78,20 +78,14 @@ class _LazyGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if near := _nearest(args[0], self.list_commands(ctx)):
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near!r}?")
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if args[0] not in COMMANDS and near:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
-
-
-def _nearest(word: str, known: Sequence[str]) -> str | None:
-    """Return the command most similar to an unknown word, if any."""
-    if word in known:
-        return None
-    return next(iter(difflib.get_close_matches(word, known, n=1)), None)
 
 
 app = typer.Typer(

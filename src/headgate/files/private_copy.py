@@ -36,15 +36,12 @@ class Contents(Protocol):
 
     def path(self, digest: Digest) -> str:
         """Return a file that holds exactly this content and must only be read."""
-        ...
 
     def fetch(self, entries: Iterable[Entry]) -> None:
         """Bring the contents that are not on this machine yet, many at once."""
-        ...
 
     def missing(self, digest: Digest) -> ObjectNotFound:
         """Return the error for a content that is gone."""
-        ...
 
 
 class ContentCache:

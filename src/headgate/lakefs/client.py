@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import urllib3
 from lakefs.client import Client
@@ -20,8 +21,6 @@ _EXECUTION = "headgate_execution"
 _PAGE = 1000
 _CHUNK_BYTES = 1024 * 1024
 _DENIED, _NOT_FOUND, _CONFLICT = 403, 404, 409
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +61,13 @@ class LakeFS:
 
     def load_head(self, repository: str, branch: str) -> Commit:
         """Return the commit that a branch points to."""
-        found = self._call(
-            f"read branch {branch!r} of {repository!r}",
-            lambda: self._api.branches_api.get_branch(repository, branch),
-        )
+        with _errors(f"read branch {branch!r} of {repository!r}"):
+            found = self._api.branches_api.get_branch(repository, branch)
         return self.load_commit(repository, found.commit_id)
 
     def load_commit(self, repository: str, id: str) -> Commit:
-        found = self._call(
-            f"read commit {id} of {repository!r}",
-            lambda: self._api.commits_api.get_commit(repository, id),
-        )
+        with _errors(f"read commit {id} of {repository!r}"):
+            found = self._api.commits_api.get_commit(repository, id)
         return Commit(
             id=found.id,
             parents=tuple(found.parents),
@@ -83,12 +78,10 @@ class LakeFS:
         """Yield every object below a prefix, in pages of the largest size that the server has."""
         after = ""
         while True:
-            page = self._call(
-                f"list {prefix!r} of {repository!r} at {ref}",
-                lambda after=after: self._api.objects_api.list_objects(  # type: ignore[misc]
+            with _errors(f"list {prefix!r} of {repository!r} at {ref}"):
+                page = self._api.objects_api.list_objects(
                     repository, ref, prefix=prefix, after=after, amount=_PAGE, user_metadata=False
-                ),
-            )
+                )
             for found in page.results:
                 yield StoredObject(
                     path=found.path,
@@ -102,12 +95,10 @@ class LakeFS:
 
     def read(self, repository: str, ref: str, path: str) -> Iterator[bytes]:
         """Yield the bytes of an object in chunks, from one request."""
-        response = self._call(
-            f"read {path!r} of {repository!r} at {ref}",
-            lambda: self._api.objects_api.get_object_with_http_info(
+        with _errors(f"read {path!r} of {repository!r} at {ref}"):
+            response = self._api.objects_api.get_object_with_http_info(
                 repository, ref, path, _preload_content=False
-            ),
-        )
+            )
         raw = getattr(response, "raw_data", None) or response
         if isinstance(raw, bytes | bytearray):
             yield bytes(raw)
@@ -119,31 +110,23 @@ class LakeFS:
 
     def create_branch(self, repository: str, name: str, source: str) -> None:
         """Create a branch at a ref; raise `Exists` if the name is taken."""
-        self._call(
-            f"create branch {name!r} of {repository!r}",
-            lambda: self._api.branches_api.create_branch(
+        with _errors(f"create branch {name!r} of {repository!r}"):
+            self._api.branches_api.create_branch(
                 repository, BranchCreation(name=name, source=source)
-            ),
-        )
+            )
 
     def upload(self, repository: str, branch: str, path: str, source: Path) -> None:
-        self._call(
-            f"upload {path!r} to {repository!r}",
+        with _errors(f"upload {path!r} to {repository!r}"):
             # By path: the SDK does not send a file that it receives as empty bytes.
-            lambda: self._api.objects_api.upload_object(
-                repository, branch, path, content=str(source)
-            ),
-        )
+            self._api.objects_api.upload_object(repository, branch, path, content=str(source))
 
     def delete(self, repository: str, branch: str, paths: Sequence[str]) -> None:
         for at in range(0, len(paths), _PAGE):
             part = list(paths[at : at + _PAGE])
-            answer = self._call(
-                f"delete {len(part)} objects of {repository!r}",
-                lambda part=part: self._api.objects_api.delete_objects(  # type: ignore[misc]
+            with _errors(f"delete {len(part)} objects of {repository!r}"):
+                answer = self._api.objects_api.delete_objects(
                     repository, branch, PathList(paths=part)
-                ),
-            )
+                )
             if answer.errors:
                 first = answer.errors[0]
                 raise LakeFSUnavailable(doing=f"delete {first.path!r}", reason=first.message)
@@ -151,10 +134,8 @@ class LakeFS:
     def commit(self, repository: str, branch: str, message: str, execution: str) -> str:
         """Commit the staged changes of a branch, and return the id of the commit."""
         commit = CommitCreation(message=message, metadata={_EXECUTION: execution})
-        made = self._call(
-            f"commit branch {branch!r} of {repository!r}",
-            lambda: self._api.commits_api.commit(repository, branch, commit),
-        )
+        with _errors(f"commit branch {branch!r} of {repository!r}"):
+            made = self._api.commits_api.commit(repository, branch, commit)
         return str(made.id)
 
     def merge(
@@ -173,70 +154,58 @@ class LakeFS:
         parent may be a commit that another writer made just before.
         """
         merge = Merge(message=message, metadata={_EXECUTION: execution}, squash_merge=True)
-        made = self._call(
-            f"merge {source!r} into {target!r} of {repository!r}",
-            lambda: self._api.refs_api.merge_into_branch(
+        with _errors(f"merge {source!r} into {target!r} of {repository!r}"):
+            made = self._api.refs_api.merge_into_branch(
                 repository, source, target, merge=merge, **_within(timeout_seconds)
-            ),
-        )
+            )
         return str(made.reference)
 
     def hard_reset(
         self, repository: str, branch: str, ref: str, *, timeout_seconds: float | None
     ) -> None:
         """Point the branch at a commit, without a check of its present head."""
-        self._call(
-            f"hard-reset branch {branch!r} of {repository!r} to {ref}",
-            lambda: self._api.experimental_api.hard_reset_branch(
+        with _errors(f"hard-reset branch {branch!r} of {repository!r} to {ref}"):
+            self._api.experimental_api.hard_reset_branch(
                 repository, branch, ref, force=False, **_within(timeout_seconds)
-            ),
-        )
+            )
 
     def delete_branch(self, repository: str, name: str) -> None:
         """Delete a branch; a missing branch is not an error."""
-        try:
-            self._call(
-                f"delete branch {name!r} of {repository!r}",
-                lambda: self._api.branches_api.delete_branch(repository, name),
-            )
-        except NotFound:
-            return
+        with suppress(NotFound), _errors(f"delete branch {name!r} of {repository!r}"):
+            self._api.branches_api.delete_branch(repository, name)
 
     def list_branches(self, repository: str, prefix: str) -> list[str]:
-        found = self._call(
-            f"list branches of {repository!r}",
-            lambda: self._api.branches_api.list_branches(repository, prefix=prefix, amount=_PAGE),
-        )
+        with _errors(f"list branches of {repository!r}"):
+            found = self._api.branches_api.list_branches(repository, prefix=prefix, amount=_PAGE)
         return [branch.id for branch in found.results]
 
     def create_repository(self, name: str, storage: str, branch: str) -> None:
         """Create an empty repository whose objects are below an address of the storage."""
         wanted = RepositoryCreation(name=name, storage_namespace=storage, default_branch=branch)
-        self._call(
-            f"create repository {name!r}",
-            lambda: self._api.repositories_api.create_repository(wanted),
-        )
+        with _errors(f"create repository {name!r}"):
+            self._api.repositories_api.create_repository(wanted)
 
     def delete_repository(self, name: str) -> None:
-        self._call(
-            f"delete repository {name!r}",
-            lambda: self._api.repositories_api.delete_repository(name),
-        )
+        with _errors(f"delete repository {name!r}"):
+            self._api.repositories_api.delete_repository(name)
 
-    def _call(self, doing: str, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except ApiException as error:
-            reason = f"{error.status} {error.reason}"
-            if error.status == _NOT_FOUND:
-                raise NotFound(f"lakeFS cannot {doing}: it does not exist.") from error
-            if error.status == _DENIED:
-                raise LakeFSDenied(doing=doing, reason=reason) from error
-            if error.status == _CONFLICT and doing.startswith("create"):
-                raise Exists(f"lakeFS cannot {doing}: it already exists.") from error
-            raise LakeFSUnavailable(doing=doing, reason=reason) from error
-        except urllib3.exceptions.HTTPError as error:
-            raise LakeFSUnavailable(doing=doing, reason=type(error).__name__) from error
+
+@contextmanager
+def _errors(doing: str) -> Iterator[None]:
+    """Raise the errors of the SDK as Headgate's own."""
+    try:
+        yield
+    except ApiException as error:
+        reason = f"{error.status} {error.reason}"
+        if error.status == _NOT_FOUND:
+            raise NotFound(f"lakeFS cannot {doing}: it does not exist.") from error
+        if error.status == _DENIED:
+            raise LakeFSDenied(doing=doing, reason=reason) from error
+        if error.status == _CONFLICT and doing.startswith("create"):
+            raise Exists(f"lakeFS cannot {doing}: it already exists.") from error
+        raise LakeFSUnavailable(doing=doing, reason=reason) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise LakeFSUnavailable(doing=doing, reason=type(error).__name__) from error
 
 
 def _within(seconds: float | None) -> dict[str, Any]:

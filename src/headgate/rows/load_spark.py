@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,17 +42,18 @@ from headgate.rows.write import (
     mutation_facts,
     run_once,
 )
+from headgate.spark import load as spark_load
+from headgate.spark import load_violations
+from headgate.spark.load import SparkLoad
+from headgate.spark.load_violations import FoundViolation, LoadCheck, LoadedTable
+from headgate.spark.session import table_identifier
+from headgate.spark.sql import without_error_log
 from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.inspect import columns_of, recorded_size_bytes
 from headgate.tables.metadata import Metadata
 from headgate.tables.scan import TableScan, json_value
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
-
-if TYPE_CHECKING:
-    from headgate.spark.load import SparkLoad
-    from headgate.spark.load_violations import FoundViolation, LoadCheck, LoadedTable
-
 
 Session = Callable[[str], Any]
 
@@ -195,8 +196,6 @@ def _bad_row_errors(
     loading: _OpenLoad, branch_tables: BranchTables, tables: Sequence[TableLoad]
 ) -> Iterator[None]:
     """Raise Spark's failure as errors of all bad rows: Spark fails at the first one."""
-    from headgate.spark.sql import without_error_log  # noqa: PLC0415  (slow: Spark)
-
     try:
         with without_error_log():
             yield
@@ -220,10 +219,8 @@ def _bad_row_errors(
 
 def _check_encodings(tables: Sequence[TableLoad], staged: Mapping[DatasetName, StagedRows]) -> None:
     """Check the bytes where Spark replaced some that are not UTF-8, which it does silently."""
-    from headgate.spark.load import has_replacement_characters  # noqa: PLC0415  (slow: Spark)
-
     text = [t for t in tables if any(file.format != "parquet" for file in t.files)]
-    if any(has_replacement_characters(staged[table.name].rows) for table in text):
+    if any(spark_load.has_replacement_characters(staged[table.name].rows) for table in text):
         _check_files(tables)
 
 
@@ -348,8 +345,6 @@ def _table_load(
     mode: LoadMode,
 ) -> TableLoad:
     """Return a table's load before anything is staged."""
-    from headgate.spark.load import SparkLoad  # noqa: PLC0415  (slow: Spark)
-
     on_branch = branch_tables.load(name)
     version = _version_of(parts, on_branch)
     constraints = constraints_of(version.metadata)
@@ -357,7 +352,7 @@ def _table_load(
     return TableLoad(
         name=name,
         load=SparkLoad(
-            table=_sql_name(name),
+            table=table_identifier(name),
             files=[(str(file.path), file.format) for file in files],
             key=constraints.key,
             defaults=constraints.defaults,
@@ -375,21 +370,19 @@ def _table_load(
 
 def _stage(session: Any, table: TableLoad) -> StagedRows:
     """Write the rows into the table's working version; Spark fails on rows of other types."""
-    from headgate.spark import load as spark  # noqa: PLC0415  (slow: Spark)
-
     load, deleted = table.load, 0
-    rows = spark.read_rows(session, load)
+    rows = spark_load.read_rows(session, load)
     match table.mode:
         case LoadMode.APPEND:
-            spark.append_rows(session, load, rows)
+            spark_load.append_rows(session, load, rows)
         case LoadMode.OVERWRITE:
             deleted = session.table(load.table).count()
-            spark.overwrite_rows(session, load, rows)
+            spark_load.overwrite_rows(session, load, rows)
         case LoadMode.MERGE:
             for frame in rows:
                 check_merge_key(table.name, load.key, frame.columns)
             for at, frame in enumerate(rows):
-                spark.merge_rows(session, load, at, frame)
+                spark_load.merge_rows(session, load, at, frame)
     return StagedRows(table=table, rows=rows, deleted=deleted)
 
 
@@ -410,8 +403,10 @@ def _table_counts(
     if staged.table.mode is LoadMode.MERGE:
         inserted = sum(_inserted_by_merge(one) for one in summaries)
         updated = sum(int(one.get(f"{_MERGE_SUMMARY}updated", 0)) for one in summaries)
-        if len(summaries) > 1 and updated:
-            updated = _changed(session, staged.table)
+        if len(summaries) > 1 and updated and staged.table.snapshot is not None:
+            # A row that several merges changed counts once.
+            load, snapshot = staged.table.load, staged.table.snapshot
+            updated = spark_load.changed_rows(session, load, snapshot)
         return Counts(inserted=inserted, updated=updated)
     inserted = sum(int(one.get("added-records", 0)) for one in summaries)
     return Counts(inserted=inserted, deleted=staged.deleted)
@@ -424,21 +419,9 @@ def _inserted_by_merge(summary: Mapping[str, Any]) -> int:
     return int(summary.get(f"{_MERGE_SUMMARY}inserted", 0))
 
 
-def _changed(session: Any, table: TableLoad) -> int:
-    """Return how many rows changed; one that several merges changed counts once."""
-    from headgate.spark.load import changed_rows  # noqa: PLC0415  (slow: Spark)
-
-    return 0 if table.snapshot is None else changed_rows(session, table.load, table.snapshot)
-
-
 def _version_of(parts: Parts, on_branch: BranchTable) -> StoredVersion:
     assert on_branch.version is not None
     return parts.versions.read(on_branch.version.location)
-
-
-def _sql_name(name: DatasetName) -> str:
-    parts = ("headgate", *name.namespace, name.name)
-    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def _share(files: Sequence[SparkFile], metadata: Metadata) -> float:
@@ -455,7 +438,6 @@ class Validated:
     """The views that validation read, and the tables with unique keys."""
 
     reads: tuple[ReadView, ...]
-    # Tables with unique keys.
     keys_hold: frozenset[DatasetName]
 
 
@@ -504,19 +486,16 @@ def _validate(
     staged: Mapping[DatasetName, StagedRows],
 ) -> Validated:
     """Raise violations where a quick check finds any; return the views that were read."""
-    from headgate.spark.load_violations import (  # noqa: PLC0415  (slow: Spark)
-        may_repeat_keys,
-        may_violate,
-    )
-
     related = RelatedTables(loading.parts, branch_tables)
     checks = {name: _check(related, rows) for name, rows in staged.items()}
     repeated = {
         name
         for name, check in checks.items()
-        if check.constraints.key and not check.keys_hold and may_repeat_keys(session, check)
+        if check.constraints.key
+        and not check.keys_hold
+        and load_violations.may_repeat_keys(session, check)
     }
-    if repeated or any(may_violate(session, check) for check in checks.values()):
+    if repeated or any(load_violations.may_violate(session, check) for check in checks.values()):
         _raise_violations(loading, branch_tables, [rows.table for rows in staged.values()])
     holding = {
         name
@@ -530,8 +509,6 @@ def _validate(
 
 
 def _check(related: RelatedTables, staged: StagedRows) -> LoadCheck:
-    from headgate.spark.load_violations import LoadCheck  # noqa: PLC0415  (slow: Spark)
-
     table = staged.table
     merged = table.mode is LoadMode.MERGE
     return LoadCheck(
@@ -542,9 +519,12 @@ def _check(related: RelatedTables, staged: StagedRows) -> LoadCheck:
         keys_hold=merged and table.keys_hold,
         looks_at_all_keys=merged and table.load.share >= _ALL_KEYS_FROM_SHARE,
         referred={
-            text: (_sql_name(other), key) for text, (other, key) in related.keys(table).items()
+            text: (table_identifier(other), key)
+            for text, (other, key) in related.keys(table).items()
         },
-        referring=tuple((_sql_name(other), column) for other, column in related.referring(table)),
+        referring=tuple(
+            (table_identifier(other), column) for other, column in related.referring(table)
+        ),
     )
 
 
@@ -564,8 +544,6 @@ def _raise_violations(
     loading: _OpenLoad, branch_tables: BranchTables, tables: Sequence[TableLoad]
 ) -> None:
     """Raise for rows that violate constraints, by previews over the branch itself."""
-    from headgate.spark.load_violations import find_violations  # noqa: PLC0415  (slow: Spark)
-
     session = loading.session(loading.request.branch)
     places = {str(table.name): RowPlaces(table.files) for table in tables}
 
@@ -577,7 +555,7 @@ def _raise_violations(
     raise_if_any(
         _violation(found, type_of, places)
         for table in _loaded_tables(loading.parts, session, branch_tables, tables)
-        for found in find_violations(table)
+        for found in load_violations.find_violations(table)
     )
 
 
@@ -602,21 +580,19 @@ def _violation(
 def _loaded_tables(
     parts: Parts, session: Any, branch_tables: BranchTables, tables: Sequence[TableLoad]
 ) -> Iterator[LoadedTable]:
-    from headgate.spark import load_violations as spark  # noqa: PLC0415  (slow: Spark)
-
     preview = {
-        LoadMode.APPEND: spark.preview_append,
-        LoadMode.OVERWRITE: spark.preview_overwrite,
-        LoadMode.MERGE: spark.preview_merge,
+        LoadMode.APPEND: load_violations.preview_append,
+        LoadMode.OVERWRITE: load_violations.preview_overwrite,
+        LoadMode.MERGE: load_violations.preview_merge,
     }
     previews = {table.name: preview[table.mode](session, table.load) for table in tables}
     related = RelatedTables(parts, branch_tables)
 
     def rows_of(name: DatasetName) -> Any:
-        return previews[name].rows if name in previews else session.table(_sql_name(name))
+        return previews[name].rows if name in previews else session.table(table_identifier(name))
 
     for table in sorted(tables, key=lambda table: table.name):
-        yield spark.LoadedTable(
+        yield LoadedTable(
             dataset=str(table.name),
             preview=previews[table.name],
             constraints=table.constraints,

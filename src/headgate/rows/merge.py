@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from headgate.model.nouns import DatasetKind, PublicationKind, Transaction, Tran
 from headgate.rows import merge_content, working_set
 from headgate.rows.branch_tables import BranchTable, branch_context
 from headgate.rows.engine import Engine, columns_sql, conditions_of, equal_sql, quote, same_sql
-from headgate.rows.merge_content import MergedSchemas, MergedTree, SchemaConflict
+from headgate.rows.merge_content import MergedSchemas, SchemaConflict
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import violations_of
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, WorkingTable
@@ -189,23 +189,14 @@ def _take(parts: Parts, working: WorkingSet, side: _Side) -> None:
     if side.source.version is not None and not side.is_table:
         target = side.target.version if side.target is not None else None
         taken = merge_content.take_tree(parts, root_of(target), root_of(side.source.version))
-        _show_tree(working, side, replace(taken, version=side.source.version))
+        _show(working, side, version=side.source.version, type=taken.type, counts=taken.counts)
         return
     old, new = _stored(parts, side.target), _stored(parts, side.source)
-    type = TransactionType.DELETE
-    counts = Counts()
+    type, counts = TransactionType.DELETE, Counts()
     if new is not None:
         type = effect_between(old.metadata if old else None, new.metadata).inferred_type
         counts = _counts(parts, old, new)
-    working.moves.append(
-        VersionMove(
-            on_branch=side.on_branch,
-            version=side.source.version,
-            type=type,
-            facts=side.facts,
-            counts=counts,
-        )
-    )
+    _show(working, side, version=side.source.version, type=type, counts=counts)
 
 
 def _stored(parts: Parts, transaction: Transaction | None) -> StoredVersion | None:
@@ -279,24 +270,22 @@ def _three_way_by_path(parts: Parts, working: WorkingSet, side: _Side) -> list[d
         parts, *(root_of(t.version) for t in (side.base, side.source, side.target))
     )
     if merged.version is not None:
-        _show_tree(working, side, merged)
+        _show(
+            working,
+            side,
+            version=merged.version,
+            type=merged.type,
+            counts=merged.counts,
+            objects=merged.objects,
+        )
     name = str(side.on_branch.dataset.name)
     return [
         {"dataset": name, **one, "reason": f"{name}: {one['reason']}"} for one in merged.conflicts
     ]
 
 
-def _show_tree(working: WorkingSet, side: _Side, tree: MergedTree) -> None:
-    working.moves.append(
-        VersionMove(
-            on_branch=side.on_branch,
-            version=tree.version,
-            type=tree.type,
-            facts=side.facts,
-            counts=tree.counts,
-            objects=tree.objects,
-        )
-    )
+def _show(working: WorkingSet, side: _Side, **content: Any) -> None:
+    working.moves.append(VersionMove(on_branch=side.on_branch, facts=side.facts, **content))
 
 
 def _only_added(base: StoredVersion, version: StoredVersion) -> bool:

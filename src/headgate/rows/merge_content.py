@@ -57,10 +57,7 @@ def merge_schemas(
         )
     if not target_changed:
         merged = _with_schema(target, theirs, source, now_ms)
-        return MergedSchemas(
-            base=_read_by(base, theirs), source=source.metadata, target=merged, unchanged=False
-        )
-    if same_schema(ours, theirs):
+    elif same_schema(ours, theirs):
         if _property_changed(source, target):
             raise SchemaConflict("both sides changed the constraints of the table")
         merged = target.metadata

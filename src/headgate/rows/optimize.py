@@ -27,17 +27,13 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import PublicationNumber, mint_version
 from headgate.model.names import DatasetName
 from headgate.model.nouns import PublicationKind, Transaction, TransactionType, Version
+from headgate.rows import engine, working_set, write
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
-from headgate.rows.engine import advice_on_optimize
 from headgate.rows.outcome import Counts, Optimized, OptimizeState, Parts, Request
-from headgate.rows.working_set import now_ms, scan_with
-from headgate.rows.write import MUTATION_FACT, add_version, keys_hold, mutation_facts
-from headgate.tables.constraints import constraints_of
-from headgate.tables.inspect import recorded_size_bytes
+from headgate.tables import constraints, inspect, updates
 from headgate.tables.metadata import Json, Metadata
 from headgate.tables.scan import DataFile, TableScan
 from headgate.tables.snapshot_writer import FileChange, check_writable, next_metadata, write_rows
-from headgate.tables.updates import apply_updates
 from headgate.tables.versions import StoredVersion
 
 # Rules: which files to compact, and into how many buckets.
@@ -157,7 +153,7 @@ def _replayed(parts: Parts, request: Request, dataset: DatasetName, receipt: Rec
         branch=branch_context(request.branch).branch,
         state=OptimizeState.OPTIMIZED,
         publication=receipt.publication,
-        **provenance[MUTATION_FACT].get("work", {}),
+        **provenance[write.MUTATION_FACT].get("work", {}),
     )
 
 
@@ -178,10 +174,10 @@ def _optimize(
     metadata = _compacted(parts, on_branch, base, files, rewrite)
     dropped = snapshots_to_drop(metadata, keep_snapshots)
     if dropped:
-        metadata = apply_updates(
+        metadata = updates.apply_updates(
             metadata,
             [{"action": "remove-snapshots", "snapshot-ids": dropped}],
-            now_ms=now_ms(),
+            now_ms=working_set.now_ms(),
             base_location=base.location if metadata is base.metadata else None,
         )
     if metadata is base.metadata:
@@ -205,7 +201,7 @@ def advice_for(parts: Parts, request: Request, dataset: DatasetName) -> str | No
     on_branch = BranchTables(parts.database, branch_context(request.branch)).load(dataset)
     assert on_branch.version is not None
     metadata = parts.versions.read(on_branch.version.location).metadata
-    return advice_on_optimize(str(dataset), recorded_size_bytes(metadata))
+    return engine.advice_on_optimize(str(dataset), inspect.recorded_size_bytes(metadata))
 
 
 def _compacted(
@@ -219,13 +215,13 @@ def _compacted(
     metadata = base.metadata
     buckets = wanted_buckets(metadata, sum(file.row_count for file in files))
     if buckets is not None:
-        metadata = apply_updates(
+        metadata = updates.apply_updates(
             metadata,
             rebucket_updates(metadata, buckets),
-            now_ms=now_ms(),
+            now_ms=working_set.now_ms(),
             base_location=base.location,
         )
-    scan = scan_with(base, metadata, parts.options)
+    scan = working_set.scan_with(base, metadata, parts.options)
     groups = groups_to_compact(files, scan.metadata.default_spec_id)
     if not groups:
         return metadata
@@ -240,14 +236,14 @@ def _compacted(
 def _rewrite_in_memory(parts: Parts, plan: RewritePlan) -> Metadata:
     """Rewrite without Spark: a group of files at a time, in memory."""
     check_writable(plan.scan)
-    key = constraints_of(plan.metadata).key
+    key = constraints.constraints_of(plan.metadata).key
     added: list[Any] = []
     for group in plan.groups:
         rows = pa.concat_tables([plan.scan.read(file) for file in group])
         added += write_rows(plan.scan, rows, key)
     removed = [file for group in plan.groups for file in group]
     change = FileChange(operation="replace", removed=removed, added=added)
-    return next_metadata(plan.scan, change, now_ms=now_ms(), base=plan.metadata)
+    return next_metadata(plan.scan, change, now_ms=working_set.now_ms(), base=plan.metadata)
 
 
 def _publish(
@@ -262,7 +258,7 @@ def _publish(
     version = Version(
         id=mint_version(), location=stored.location, content_id=on_branch.version.content_id
     )
-    facts = mutation_facts(VERB, Counts(), keys_hold=keys_hold(on_branch), work=work)
+    facts = write.mutation_facts(VERB, Counts(), keys_hold=write.keys_hold(on_branch), work=work)
     try:
         receipt = publish(
             parts.database,
@@ -270,7 +266,7 @@ def _publish(
                 caller=request.caller,
                 kind=PublicationKind.COMMIT,
                 changes=tuple(
-                    add_version(
+                    write.add_version(
                         branch_tables,
                         on_branch,
                         version=version,
@@ -323,7 +319,7 @@ def _compact(session: Any, plan: RewritePlan) -> None:
         Compaction(
             namespace=name.namespace,
             name=name.name,
-            sort=constraints_of(plan.metadata).key,
+            sort=constraints.constraints_of(plan.metadata).key,
             small_bytes=SMALL_BYTES,
             everything=held != {spec},
         ),

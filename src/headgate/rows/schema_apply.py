@@ -6,8 +6,9 @@ are validated before anything is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from headgate.catalog.database import Connection
@@ -202,11 +203,7 @@ def _changes(
     changes = add_version(branch_tables, on_branch, version=version, type=type, facts=facts)
     if plan.renamed_from is not None:
         changes += add_version(
-            branch_tables,
-            plan.renamed_from,
-            version=None,
-            type=TransactionType.DELETE,
-            facts=facts,
+            branch_tables, plan.renamed_from, version=None, type=TransactionType.DELETE, facts=facts
         )
     return changes
 
@@ -381,8 +378,8 @@ class SchemaChange:
 
 def create_table(spec: DatasetSpec, *, location: str, now_ms: int) -> SchemaChange:
     """Return a table without rows; a keyed one is laid out in buckets of its key."""
-    ids = _Ids(0)
-    fields = [_new_field(column, ids) for column in spec.columns]
+    next_id = count(1).__next__
+    fields = [_new_field(column, next_id) for column in spec.columns]
     by_name = {f["name"]: f for f in fields}
     request: Json = {
         "schema": {
@@ -409,10 +406,10 @@ def change_table(
     schema = current_schema(base)
     assert schema is not None
     olds = {f["name"]: f for f in schema["fields"]}
-    ids = _Ids(int(base["last-column-id"]))
+    next_id = count(int(base["last-column-id"]) + 1).__next__
     steps: list[str] = []
     filled: dict[str, Any] = {}
-    fields = [_match(spec, column, olds, ids, steps, filled) for column in spec.columns]
+    fields = [_match(spec, column, olds, next_id, steps, filled) for column in spec.columns]
     kept = {f["id"] for f in fields}
     steps += [f"drop column {f['name']}" for f in schema["fields"] if f["id"] not in kept]
     by_name = {f["name"]: f for f in fields}
@@ -424,7 +421,10 @@ def change_table(
     ]
     if set(key) != set(schema.get("identifier-field-ids") or []):
         steps.append(f"key ({', '.join(spec.constraints.key)})" if key else "drop key")
-        updates += _partition_updates(spec, by_name)
+        updates += [
+            {"action": "add-spec", "spec": {"fields": _buckets(spec, by_name)}},
+            {"action": "set-default-spec", "spec-id": -1},
+        ]
     steps += _constraint_steps(constraints_of(base), spec.constraints)
     text = constraints_property(changed, spec.constraints)
     updates.append({"action": "set-properties", "updates": {PROPERTY: text}})
@@ -432,19 +432,9 @@ def change_table(
     return SchemaChange(metadata=metadata, steps=tuple(steps), filled=filled)
 
 
-class _Ids:
-    def __init__(self, last: int) -> None:
-        self.last = last
-
-    def __call__(self) -> int:
-        self.last += 1
-        return self.last
-
-
-def _new_field(column: ColumnSpec, ids: _Ids) -> Json:
-    id = ids()
-    made: Json = {"id": id, "name": column.name, "required": column.required}
-    made["type"] = parse_type(column.type, ids)
+def _new_field(column: ColumnSpec, next_id: Callable[[], int]) -> Json:
+    made: Json = {"id": next_id(), "name": column.name, "required": column.required}
+    made["type"] = parse_type(column.type, next_id)
     return {**made, "doc": column.doc} if column.doc else made
 
 
@@ -452,7 +442,7 @@ def _match(
     spec: DatasetSpec,
     column: ColumnSpec,
     olds: dict[str, Json],
-    ids: _Ids,
+    next_id: Callable[[], int],
     steps: list[str],
     filled: dict[str, Any],
 ) -> Json:
@@ -460,12 +450,10 @@ def _match(
     was = column.renamed_from if column.renamed_from in olds else None
     old = olds.get(column.name) or (olds[was] if was else None)
     if old is None:
-        made = _new_field(column, ids)
-        default = spec.constraints.defaults.get(column.name)
         steps.append(f"add column {column.name} {column.type}")
         if column.required:
-            filled[column.name] = default
-        return made
+            filled[column.name] = spec.constraints.defaults.get(column.name)
+        return _new_field(column, next_id)
     if old["name"] != column.name:
         steps.append(f"rename column {old['name']} to {column.name}")
     kind = _widened(spec, column, old, steps)
@@ -478,7 +466,7 @@ def _match(
 
 
 def _widened(spec: DatasetSpec, column: ColumnSpec, old: Json, steps: list[str]) -> Any:
-    wanted = parse_type(column.type, _Ids(0))
+    wanted = parse_type(column.type, count(1).__next__)
     if type_text(wanted) == type_text(old["type"]):
         return old["type"]
     is_plain = isinstance(wanted, str) and isinstance(old["type"], str)
@@ -502,22 +490,9 @@ def _buckets(spec: DatasetSpec, by_name: dict[str, Json]) -> list[Json]:
     if not spec.constraints.key:
         return []
     first = spec.constraints.key[0]
-    return [
-        {
-            "source-id": by_name[first]["id"],
-            "field-id": 1000,
-            "name": f"{first}_bucket",
-            "transform": f"bucket[{spec.buckets or _DEFAULT_BUCKETS}]",
-        }
-    ]
-
-
-def _partition_updates(spec: DatasetSpec, by_name: dict[str, Json]) -> list[Json]:
-    fields = [{k: v for k, v in f.items() if k != "field-id"} for f in _buckets(spec, by_name)]
-    return [
-        {"action": "add-spec", "spec": {"fields": fields}},
-        {"action": "set-default-spec", "spec-id": -1},
-    ]
+    transform = f"bucket[{spec.buckets or _DEFAULT_BUCKETS}]"
+    source = by_name[first]["id"]
+    return [{"source-id": source, "name": f"{first}_bucket", "transform": transform}]
 
 
 def _constraint_steps(old: Constraints, new: Constraints) -> list[str]:
@@ -530,11 +505,8 @@ def _constraint_steps(old: Constraints, new: Constraints) -> list[str]:
     for name in sorted({*old.enums, *new.enums}):
         if old.enums.get(name) != new.enums.get(name):
             values = new.enums.get(name)
-            steps.append(
-                f"column {name}: one of {', '.join(map(str, values))}"
-                if values
-                else f"column {name}: any value"
-            )
+            allowed = f"one of {', '.join(map(str, values))}" if values else "any value"
+            steps.append(f"column {name}: {allowed}")
     for name in sorted({*old.defaults, *new.defaults}):
         if old.defaults.get(name) != new.defaults.get(name):
             steps.append(f"column {name}: default {new.defaults.get(name)!r}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -211,10 +210,6 @@ class WorkingTable:
         ]
         return [file for _, file, _ in touched], pa.concat_tables([empty, *left])
 
-    def conform(self, rows: pa.Table) -> pa.Table:
-        """Return rows of the engine in the table's own schema."""
-        return from_engine(rows, self.scan.schema)
-
 
 @dataclass(frozen=True, kw_only=True)
 class VersionMove:
@@ -292,12 +287,7 @@ class WorkingSet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.engine.close()
 
 
@@ -326,7 +316,8 @@ class TableEffect:
 
     def added_rows(self) -> pa.Table:
         columns = columns_sql(self.table.columns)
-        rows = self.table.conform(self.table.engine.arrow(f"SELECT {columns} FROM {self.added}"))
+        found = self.table.engine.arrow(f"SELECT {columns} FROM {self.added}")
+        rows = from_engine(found, self.table.scan.schema)
         for name in rows.column_names:
             if has_year_out_of_range(rows.column(name)):
                 raise Invalid(

@@ -240,21 +240,14 @@ def _subject(expectation: Expectation) -> Subject:
 
 # --- the verdict ----------------------------------------------------------------------------
 
+# Each with its opposite.
 _SIGNS = {
-    Op.GT: ">",
-    Op.GTE: ">=",
-    Op.LT: "<",
-    Op.LTE: "<=",
-    Op.EQUALS: "=",
-    Op.NOT_EQUALS: "!=",
-}
-_OPPOSITE_SIGNS = {
-    Op.GT: "<=",
-    Op.GTE: "<",
-    Op.LT: ">=",
-    Op.LTE: ">",
-    Op.EQUALS: "!=",
-    Op.NOT_EQUALS: "=",
+    Op.GT: (">", "<="),
+    Op.GTE: (">=", "<"),
+    Op.LT: ("<", ">="),
+    Op.LTE: ("<=", ">"),
+    Op.EQUALS: ("=", "!="),
+    Op.NOT_EQUALS: ("!=", "="),
 }
 _NEGATED_REASONS = {
     Verdict.MET: "it should not hold, but {}",
@@ -381,7 +374,7 @@ def _violation_phrase(expectation: Expectation, subject: Subject) -> str:
     operand = expectation.operand
     match expectation.op:
         case op if op in COMPARISONS:
-            return f"{subject} {_OPPOSITE_SIGNS[op]} {format_value(operand_value(operand))}"
+            return f"{subject} {_SIGNS[op][1]} {format_value(operand_value(operand))}"
         case Op.NON_NULL:
             return f"{subject} null"
         case Op.IS_NULL:
@@ -405,7 +398,7 @@ def _expected_phrase(expectation: Expectation) -> str:
             return "none"
         case Op.IS_IN:
             return f"one of {_listed(expectation.operand)}"
-    return f"{_SIGNS[expectation.op]} {format_value(operand_value(expectation.operand))}"
+    return f"{_SIGNS[expectation.op][0]} {format_value(operand_value(expectation.operand))}"
 
 
 def _listed(operands: list[Any]) -> str:

@@ -58,11 +58,9 @@ class Engine(Protocol):
 
     def cancel(self, tags: Iterable[str]) -> None:
         """End everything that runs under these tags, for good: a tag is never used again."""
-        ...
 
     def stop(self) -> None:
         """End the engine, if this process started it."""
-        ...
 
 
 # --- a JVM of this process ------------------------------------------------------------------

@@ -48,11 +48,9 @@ class JobSession(Protocol):
 
     def spark_jobs(self) -> int | None:
         """Return how many Spark jobs ran for this job; None if the engine does not answer."""
-        ...
 
     def stage_progress(self) -> StageProgress | None:
         """Return the progress of what runs now; None if nothing runs."""
-        ...
 
 
 def join(address: Address) -> SparkSession:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import shutil
 import struct
 import subprocess
 import sys
@@ -99,12 +98,11 @@ def starting_jvm(request: Launch) -> Iterator[JvmProcess]:
 
 def _launch(request: Launch) -> JvmProcess:
     """Start a JVM with an open gateway and without a SparkContext; its output goes to the log."""
-    scratch = Path(tempfile.mkdtemp(prefix="headgate-spark-"))
-    try:
-        process = spawn(request, scratch, stdin=subprocess.PIPE)
-        address = _await_address(process, scratch / "gateway", request.log_path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-spark-", ignore_cleanup_errors=True
+    ) as scratch:
+        process = spawn(request, Path(scratch), stdin=subprocess.PIPE)
+        address = _await_address(process, Path(scratch, "gateway"), request.log_path)
     return JvmProcess(process, address)
 
 

@@ -59,11 +59,9 @@ class Endpoint(Protocol):
 
     def issue(self, actor: str) -> str | None:
         """Return a token for one session, which may do what this process may."""
-        ...
 
     def stop(self) -> None:
         """End the endpoint, if this process started it."""
-        ...
 
 
 class EmbeddedEndpoint:

@@ -23,7 +23,8 @@ from typing import Any
 
 import orjson
 
-from headgate.errors import Exists, StorageUnavailable
+from headgate.errors import Exists
+from headgate.storage.local import storage_error
 
 _ATTEMPTS = "attempts"
 _MARKER = "attempt.json"
@@ -62,8 +63,7 @@ def attempt_directory(
             f"directory already exists: {path}. Attempts do not share a directory.", path=str(path)
         ) from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageUnavailable(where=str(path), reason=reason) from error
+        raise storage_error(error, path) from error
     with (path / _MARKER).open("xb") as file:
         # The system releases the lock when the process ends, however it ends.
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -135,8 +135,7 @@ def remove_directory(path: Path, *, file_count: int = 0) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageUnavailable(where=str(error.filename or path), reason=reason) from error
+        raise storage_error(error, error.filename or path) from error
 
 
 def _make_writable(function: Any, name: str, _error: Any) -> None:

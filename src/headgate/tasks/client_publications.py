@@ -91,11 +91,7 @@ def _received_tree(
     edited = trees.edit(before, put=put, remove=remove)
     if edited.root != root:
         raise Invalid(f"tree {root} does not match its files; upload it again.", root=root)
-    return Staged(
-        repository=workspace.repository,
-        ref=edited.root,
-        objects=edited.locations,
-    )
+    return Staged(repository=workspace.repository, ref=edited.root, objects=edited.locations)
 
 
 def _publish(

@@ -34,6 +34,7 @@ from headgate.model.changes import (
     Provenance,
     PublishRequest,
     ReadView,
+    Receipt,
 )
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import parse_dataset_name
@@ -78,9 +79,7 @@ class WorkspaceBytes:
             remove=[_path(prefix, path) for path in changes.remove],
         )
         return ports.Staged(
-            repository=workspace.repository,
-            ref=edited.root,
-            objects=edited.locations,
+            repository=workspace.repository, ref=edited.root, objects=edited.locations
         )
 
     def _stored(self, changes: Sequence[private_copy.LocalChange]) -> Iterator[Entry]:
@@ -189,7 +188,8 @@ class FilesWorkspaces:
         )
         changes = (change, *_changes(table_changes))
         request = self._request(identity, changes, operation, replaced)
-        return self._publish(workspace, target, change, request)
+        receipt = self._publish(workspace, target, request, after)
+        return str(receipt.transactions[target.branch.id])
 
     def keep(
         self,
@@ -206,7 +206,9 @@ class FilesWorkspaces:
         if replaced is None:
             if _changes(table_changes) or operation is not None:
                 request = self._request(identity, _changes(table_changes), operation)
-                self._publish_tables(workspace, target, request)
+                # On condition that the workspace is still at the input.
+                read = ReadView(branch=target.branch.id, view=target.branch.view)
+                self._publish(workspace, target, replace(request, reads=(read,)))
             return target.given.id
         change = MoveBranch(
             branch=target.branch.id,
@@ -216,7 +218,8 @@ class FilesWorkspaces:
         )
         changes = (change, *_changes(table_changes))
         request = self._request(identity, changes, operation, replaced)
-        return self._publish(workspace, target, change, request)
+        self._publish(workspace, target, request)
+        return target.given.id
 
     def discard(self, staged: ports.Staged) -> None:
         """Do nothing: there is no staging branch, and cleanup deletes unreferenced contents."""
@@ -258,34 +261,20 @@ class FilesWorkspaces:
         self,
         workspace: ports.WorkspaceRef,
         target: _Target,
-        change: AddTransaction | MoveBranch,
         request: PublishRequest,
-    ) -> str:
+        tree: Digest | None = None,
+    ) -> Receipt:
+        """Publish; a condemned content of the new tree is kept, since its bytes exist."""
         try:
-            receipt = publish(self._database, request)
+            return publish(self._database, request)
         except errors.ViewConflict as conflict:
-            raise _fence_refused(
-                workspace, target, "another writer moved it concurrently"
-            ) from conflict
+            why = "another writer moved it concurrently"
+            raise _fence_refused(workspace, target, why) from conflict
         except errors.VersionExpired:
-            # A content of the new tree was condemned; its bytes exist, so it is kept.
-            if not isinstance(change, AddTransaction) or change.version is None:
+            if tree is None:
                 raise
-            self._spare(target, Digest(change.version.location))
-            receipt = publish(self._database, request)
-        return str(receipt.transactions[target.branch.id])
-
-    def _publish_tables(
-        self, workspace: ports.WorkspaceRef, target: _Target, request: PublishRequest
-    ) -> None:
-        """Publish tables alone, on condition that the workspace is still at the input."""
-        read = ReadView(branch=target.branch.id, view=target.branch.view)
-        try:
-            publish(self._database, replace(request, reads=(read,)))
-        except errors.ViewConflict as conflict:
-            raise _fence_refused(
-                workspace, target, "another writer moved it concurrently"
-            ) from conflict
+            self._spare(target, tree)
+            return publish(self._database, request)
 
     def _spare(self, target: _Target, root: Digest) -> None:
         before = edits.root_of(target.given.version)

@@ -195,19 +195,15 @@ class Attempts(Protocol):
 
         :param branch: the branch that the attempt will move, if known.
         """
-        ...
 
     def renew(self, handle: AttemptHandle) -> None:
         """Renew the lease; raise if the attempt is superseded or has ended."""
-        ...
 
     def check(self, handle: AttemptHandle) -> None:
         """Raise if the attempt is superseded or has ended (the attempt fence)."""
-        ...
 
     def end(self, handle: AttemptHandle, state: AttemptState) -> None:
         """End the attempt; a superseded one stays superseded."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +262,6 @@ class WorkspaceStore(Protocol):
         self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
     ) -> PrivateCopy:
         """Copy the files below the prefix at the input ref to an empty directory."""
-        ...
 
     def stage(
         self,
@@ -280,7 +275,6 @@ class WorkspaceStore(Protocol):
 
         The cost is proportional to the change: unchanged files are neither read nor sent.
         """
-        ...
 
     def publish(
         self,
@@ -296,7 +290,6 @@ class WorkspaceStore(Protocol):
         The branch must be at the input ref, or at an abandoned publication on top of it; otherwise
         `PublishFenceRefused` is raised.
         """
-        ...
 
     def keep(
         self,
@@ -307,11 +300,9 @@ class WorkspaceStore(Protocol):
         table_changes: TableChanges | None = None,
     ) -> str:
         """Make the target show the input ref, for an attempt that changed no files."""
-        ...
 
     def discard(self, staged: Staged) -> None:
         """Remove the staged tree; idempotent."""
-        ...
 
 
 # Raises unless the orchestrator still waits for this attempt.
@@ -324,16 +315,12 @@ class TableWork(Protocol):
     @property
     def session(self) -> Any:
         """The Spark session for the task's function."""
-        ...
 
     def finish(self) -> TableChanges:
         """Return the changes to publish; no writes are possible afterwards."""
-        ...
 
     def publish(self, table_changes: TableChanges) -> None:
         """Publish the changes alone, for a read-only workspace."""
-        ...
 
     def close(self) -> None:
         """End the session and abort unpublished transactions."""
-        ...

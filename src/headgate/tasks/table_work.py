@@ -212,8 +212,8 @@ class LazySession:
         return self._session
 
 
-class SparkTables:
-    """Implements `TableWork` at the catalog."""
+class SparkTables(AttemptTables):
+    """Implements `TableWork` at the catalog; the session ends with the Spark of the process."""
 
     def __init__(
         self,
@@ -224,21 +224,11 @@ class SparkTables:
         workspace: WorkspaceRef,
         identity: Identity,
     ) -> None:
+        super().__init__(database, contents, identity)
         token = secrets.token_urlsafe(32)
-        self._attempt_tables = AttemptTables(database, contents, identity)
-        self._attempt_tables.open(spec.read, spec.written, workspace, token)
+        self.open(spec.read, spec.written, workspace, token)
         self._session = LazySession(open_session, spec, identity, token)
 
     @property
     def session(self) -> Any:
         return self._session.get()
-
-    def finish(self) -> TableChanges:
-        return self._attempt_tables.finish()
-
-    def publish(self, table_changes: TableChanges) -> None:
-        self._attempt_tables.publish(table_changes)
-
-    def close(self) -> None:
-        """Abort open transactions; the session ends with the Spark of the process."""
-        self._attempt_tables.close()

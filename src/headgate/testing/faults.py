@@ -79,68 +79,61 @@ class Failpoints:
         return None
 
 
+@dataclass
 class _FaultyJobs:
-    def __init__(self, failpoints: Failpoints, jobs: Jobs, database: Database) -> None:
-        self._failpoints = failpoints
-        self._jobs = jobs
-        self._database = database
+    failpoints: Failpoints
+    jobs: Jobs
+    database: Database
 
     def expect(self, count: int) -> None:
-        self._jobs.expect(count)
+        self.jobs.expect(count)
 
     def start(self, work: JobWork) -> Attempt:
-        attempt, fault = self._jobs.start(work), self._failpoints.take(work)
+        attempt, fault = self.jobs.start(work), self.failpoints.take(work)
         if fault is None:
             return attempt
-        return _FaultyAttempt(attempt, work, fault, self._failpoints, self._database)
+        return _FaultyAttempt(attempt, work, fault, self.failpoints, self.database)
 
 
+@dataclass
 class _FaultyAttempt:
     """An attempt with a fault."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        work: JobWork,
-        fault: _Fault,
-        failpoints: Failpoints,
-        database: Database,
-    ) -> None:
-        self._attempt = attempt
-        self._work = work
-        self._fault = fault
-        self._failpoints = failpoints
-        self._database = database
-        self._pid = 0
+    attempt: Attempt
+    work: JobWork
+    fault: _Fault
+    failpoints: Failpoints
+    database: Database
+    pid: int = 0
 
     def run(self, progress: Progress) -> JobResult:
         def on_event(event: Mapping[str, Any]) -> None:
             if event["event"] == AttemptEvent.STARTED:
-                self._pid = int(event["pid"])
-            if event["event"] == self._fault.event:
+                self.pid = int(event["pid"])
+            if event["event"] == self.fault.event:
                 self._inject()
             progress(event)
 
-        result = self._attempt.run(on_event)
-        ended = explain_end(self._database, self._work.attempt, result).error or {}
+        result = self.attempt.run(on_event)
+        ended = explain_end(self.database, self.work.attempt, result).error or {}
         message = str(ended.get("message", "the attempt ended without an error"))
-        self._failpoints.struck.append(message)
-        if self._fault.kills and result.succeeded:
+        self.failpoints.struck.append(message)
+        if self.fault.kills and result.succeeded:
             # The job ended before the signal arrived; it counts as killed.
             return JobResult(succeeded=False, error={"message": "the process was killed"})
         return result
 
     def stop(self, reason: str) -> None:
-        self._attempt.stop(reason)
+        self.attempt.stop(reason)
 
     def _inject(self) -> None:
-        if self._fault.kills:
+        if self.fault.kills:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
             return
         dispatch_attempt(
-            self._database,
-            self._work.attempt.key,
+            self.database,
+            self.work.attempt.key,
             actor="headgate:testing",
             lease_seconds=_LEASE_SECONDS,
             carry_transactions=True,

@@ -34,7 +34,6 @@ class StoreHarness(Protocol):
 
     def new_target(self, files: Mapping[str, str]) -> WorkspaceRef:
         """Create a target with these files; its head is the input."""
-        ...
 
     def head(self, workspace: WorkspaceRef) -> str: ...
 
@@ -42,11 +41,9 @@ class StoreHarness(Protocol):
 
     def files(self, workspace: WorkspaceRef) -> dict[str, str]:
         """Return the files at the head."""
-        ...
 
     def commit(self, workspace: WorkspaceRef, files: Mapping[str, str]) -> str:
         """Publish on top of the head as another writer."""
-        ...
 
     def dispatch(self, key: str) -> AttemptRef: ...
 
@@ -54,11 +51,9 @@ class StoreHarness(Protocol):
 
     def spoil(self, workspace: WorkspaceRef, staged: Staged) -> None:
         """Make the publication of the staged tree impossible."""
-        ...
 
     def remove(self, workspace: WorkspaceRef) -> None:
         """Remove the target."""
-        ...
 
 
 FILES = {"a": "1", "dir/b": "2"}

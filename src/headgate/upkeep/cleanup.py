@@ -25,6 +25,14 @@ from headgate.model.ids import Instant, VersionId
 from headgate.model.nouns import DatasetKind
 from headgate.model.object_store import ObjectInfo, ObjectStore
 from headgate.upkeep import reachability
+from headgate.upkeep.reachability import (
+    Cutoffs,
+    Disposition,
+    Kind,
+    MarkManifests,
+    Readers,
+    read_key,
+)
 
 DAY_SECONDS = 24 * 3600
 # Objects deleted at once, while other sweeps and writers that take objects back wait.
@@ -180,7 +188,7 @@ def clean_up(
     actor: str,
     dry_run: bool = False,
     clocks: Clocks | None = None,
-    mark_manifests: reachability.MarkManifests | None = None,
+    mark_manifests: MarkManifests | None = None,
 ) -> CleanupReport:
     """Condemn what nothing needs and sweep what was condemned; a dry run only reports.
 
@@ -196,30 +204,23 @@ def clean_up(
     return work.report
 
 
+@dataclass
 class _Cleanup:
     """The steps of one cleanup, in their order."""
 
-    def __init__(
-        self,
-        database: Database,
-        objects: ObjectStore,
-        policy: RetentionPolicy,
-        clocks: Clocks,
-        report: CleanupReport,
-    ) -> None:
-        self.report = report
-        self._database = database
-        self._objects = objects
-        self._policy = policy
-        self._clocks = clocks
+    database: Database
+    objects: ObjectStore
+    policy: RetentionPolicy
+    clocks: Clocks
+    report: CleanupReport
 
-    def clean(self, mark_manifests: reachability.MarkManifests | None) -> None:
-        keeping, versions, age_us = self._database.read(self._mark_versions)
-        self._readers = reachability.Readers(
-            objects=self._objects,
-            trees=FileTrees(self._objects),
+    def clean(self, mark_manifests: MarkManifests | None) -> None:
+        keeping, versions, age_us = self.database.read(self._mark_versions)
+        self.readers = Readers(
+            objects=self.objects,
+            trees=FileTrees(self.objects),
             tables=reachability.TableFiles(
-                self._objects, since=self._forget(keeping.horizon), mark=mark_manifests
+                self.objects, since=self._forget(keeping.horizon), mark=mark_manifests
             ),
         )
         spared = self._spare_versions(versions.spare)
@@ -228,9 +229,7 @@ class _Cleanup:
             condemned = self._condemn_versions(versions.condemn, keeping)
         self._report_versions(versions, condemned)
         left_out = condemned if self.report.dry_run else ()
-        mark = self._database.read(
-            lambda connection: garbage_collection.mark_objects(connection, left_out)
-        )
+        mark = self.database.read(lambda c: garbage_collection.mark_objects(c, left_out))
         kept = replace(
             mark,
             roots=mark.roots | spared[DatasetKind.FILES],
@@ -238,22 +237,22 @@ class _Cleanup:
         )
         found = self._sort(kept, age_us)
         if not self.report.dry_run:
-            sweep = _Sweep(self._database, self._readers, self._policy, self._clocks.database)
+            sweep = _Sweep(self.database, self.readers, self.policy, self.clocks.database)
             sweep.apply(mark, found)
             for reason, count in found.failed.items():
                 self.report.keep("object", reason, count=count)
-        self._report_objects(Step.SPARE, reachability.Disposition.SPARE, found.spare)
-        self._report_objects(Step.CONDEMN, reachability.Disposition.CONDEMN, found.condemn)
-        self._report_objects(Step.SWEEP, reachability.Disposition.SWEEP, found.sweep)
+        self._report_objects(Step.SPARE, Disposition.SPARE, found.spare)
+        self._report_objects(Step.CONDEMN, Disposition.CONDEMN, found.condemn)
+        self._report_objects(Step.SWEEP, Disposition.SWEEP, found.sweep)
 
     def record(self, actor: str) -> None:
         """Record an event in the catalog, if anything was done."""
         report = self.report
         if report.items:
-            self._database.write(
+            self.database.write(
                 lambda connection: record_event(
                     connection,
-                    at=self._clocks.database,
+                    at=self.clocks.database,
                     actor=actor,
                     kind="cleanup",
                     condemned=report.condemned,
@@ -266,18 +265,18 @@ class _Cleanup:
     def _forget(self, horizon: Instant) -> Instant:
         """Expire snapshots that were last shown before the horizon; return the effective time."""
         if not self.report.dry_run:
-            return retention.forget_before(self._database, horizon)
-        return max(horizon, self._database.read(retention.remembered_since))
+            return retention.forget_before(self.database, horizon)
+        return max(horizon, self.database.read(retention.remembered_since))
 
     # --- versions ---------------------------------------------------------------------------
 
     def _mark_versions(self, connection: Connection) -> tuple[Keeping, VersionMark, int]:
         """Return what is kept, what can be condemned, and the minimum age in microseconds."""
-        time = self._clocks.database
+        time = self.clocks.database
         keeping = retention.find_keeping(
-            connection, retain_seconds=self._policy.retain_seconds, moment=time
+            connection, retain_seconds=self.policy.retain_seconds, moment=time
         )
-        age_us = self._policy.older_than_seconds * 1_000_000
+        age_us = self.policy.older_than_seconds * 1_000_000
         owner = retention.oldest_owner(connection, time)
         if owner is not None:
             # At least as old as the oldest writer, which may still publish what it found.
@@ -289,7 +288,7 @@ class _Cleanup:
         self, ids: Collection[VersionId], keeping: Keeping
     ) -> tuple[VersionId, ...]:
         condemned = garbage_collection.condemn_versions(
-            self._database, ids, keeping, self._clocks.database
+            self.database, ids, keeping, self.clocks.database
         )
         if condemned:
             reach(Failpoint.CLEANUP_CONDEMNED)
@@ -297,38 +296,36 @@ class _Cleanup:
 
     def _spare_versions(self, ids: Collection[VersionId]) -> dict[DatasetKind, set[str]]:
         """Spare versions that are needed again, with their objects, if none of those is swept."""
-        roots = self._database.read(
-            lambda connection: garbage_collection.locations_of(connection, ids)
-        )
+        roots = self.database.read(lambda c: garbage_collection.locations_of(c, ids))
         spared: dict[DatasetKind, set[str]] = {kind: set() for kind in DatasetKind}
         for id, (kind, root) in roots.items():
             if self.report.dry_run:
-                complete = reachability.find_complete(self._readers, kind, root) is not None
+                complete = reachability.find_complete(self.readers, kind, root) is not None
             else:
                 complete = self._spare_version(id, kind, root)
             if complete:
                 spared[kind].add(root)
-                self.report.add(Step.SPARE, "version", id, reachability.Disposition.SPARE)
+                self.report.add(Step.SPARE, "version", id, Disposition.SPARE)
             else:
                 why = "it is needed again, but parts of it were swept"
                 self.report.keep("condemned version", why, example=id)
         return spared
 
     def _spare_version(self, id: VersionId, kind: DatasetKind, root: str) -> bool:
-        with garbage_collection.sweeping_alone(self._database):
-            locations = reachability.find_complete(self._readers, kind, root)
+        with garbage_collection.sweeping_alone(self.database):
+            locations = reachability.find_complete(self.readers, kind, root)
             if locations is None:
                 return False
-            garbage_collection.spare_objects(self._database, locations)
-            garbage_collection.spare_versions(self._database, [id])
+            garbage_collection.spare_objects(self.database, locations)
+            garbage_collection.spare_versions(self.database, [id])
         return True
 
     def _report_versions(self, mark: VersionMark, condemned: Collection[VersionId]) -> None:
         for reason, count in mark.kept.items():
             self.report.keep("version", reason, count=count)
         if mark.too_young:
-            self.report.keep("version", reachability.Disposition.YOUNG, count=mark.too_young)
-        described = self._database.read(
+            self.report.keep("version", Disposition.YOUNG, count=mark.too_young)
+        described = self.database.read(
             lambda connection: list(garbage_collection.describe_versions(connection, condemned))
         )
         for where, why in described:
@@ -338,22 +335,20 @@ class _Cleanup:
 
     def _sort(self, mark: ObjectMark, age_us: int) -> _SweepWork:
         """Decide about every stored object."""
-        needed = reachability.find_needed(self._readers, mark)
-        cutoffs = reachability.Cutoffs(
-            young_since=Instant(self._clocks.store - age_us),
-            fresh_since=Instant(
-                self._clocks.database - self._policy.sweep_after_seconds * 1_000_000
-            ),
+        needed = reachability.find_needed(self.readers, mark)
+        cutoffs = Cutoffs(
+            young_since=Instant(self.clocks.store - age_us),
+            fresh_since=Instant(self.clocks.database - self.policy.sweep_after_seconds * 1_000_000),
         )
         found = _SweepWork()
         places = {
-            reachability.Disposition.CONDEMN: found.condemn,
-            reachability.Disposition.SWEEP: found.sweep,
-            reachability.Disposition.SPARE: found.spare,
+            Disposition.CONDEMN: found.condemn,
+            Disposition.SWEEP: found.sweep,
+            Disposition.SPARE: found.spare,
         }
-        for info in self._objects.list():
-            kind, _ = reachability.read_key(info.key)
-            location = f"{self._objects.url}/{info.key}"
+        for info in self.objects.list():
+            kind, _ = read_key(info.key)
+            location = f"{self.objects.url}/{info.key}"
             condemned_at = mark.condemned.get(location)
             disposition = reachability.decide(
                 kind,
@@ -367,17 +362,17 @@ class _Cleanup:
             if disposition in places:
                 places[disposition][location] = info
             else:
-                example = info.key if kind is reachability.Kind.UNKNOWN else None
+                example = info.key if kind is Kind.UNKNOWN else None
                 what = reachability.name_kind(kind, info.key)
                 self.report.keep(what, disposition, bytes=info.size, example=example)
         return found
 
     def _report_objects(
-        self, step: Step, why: reachability.Disposition, chosen: Mapping[str, ObjectInfo]
+        self, step: Step, why: Disposition, chosen: Mapping[str, ObjectInfo]
     ) -> None:
         for location in sorted(chosen):
             info = chosen[location]
-            kind, _ = reachability.read_key(info.key)
+            kind, _ = read_key(info.key)
             self.report.add(
                 step, reachability.name_kind(kind, info.key), location, why, bytes=info.size
             )
@@ -399,40 +394,35 @@ class _SweepWork:
     failed: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass
 class _Sweep:
     """Carries out the dispositions of objects, except where a writer came first."""
 
-    def __init__(
-        self,
-        database: Database,
-        readers: reachability.Readers,
-        policy: RetentionPolicy,
-        time: Instant,
-    ) -> None:
-        self._database = database
-        self._readers = readers
-        self._objects = readers.objects
-        self._policy = policy
-        self._time = time
+    database: Database
+    readers: Readers
+    policy: RetentionPolicy
+    time: Instant
+
+    def __post_init__(self) -> None:
         # The database's own clock: `time` may come from another one.
-        self._began = database.read(now)
+        self.began = self.database.read(now)
 
     def apply(self, mark: ObjectMark, found: _SweepWork) -> None:
         """Condemn, spare and sweep; `found` then has what was done."""
-        garbage_collection.spare_objects(self._database, found.spare)
+        garbage_collection.spare_objects(self.database, found.spare)
         if found.condemn:
             sizes = {location: info.size for location, info in found.condemn.items()}
-            done = garbage_collection.condemn_objects(self._database, sizes, self._time)
+            done = garbage_collection.condemn_objects(self.database, sizes, self.time)
             found.condemn = {location: found.condemn[location] for location in done}
             reach(Failpoint.CLEANUP_CONDEMNED)
             self._spare_used(mark, found)
         due = {location: mark.condemned[location] for location in found.sweep}
         swept = self._sweep(due, found)
         found.sweep = {location: found.sweep[location] for location in swept}
-        long_ago = self._time - self._policy.forget_after_seconds * 1_000_000
+        long_ago = self.time - self.policy.forget_after_seconds * 1_000_000
         gone = mark.condemned.keys() - found.present
         garbage_collection.forget_objects(
-            self._database,
+            self.database,
             {place: at for place in gone if (at := mark.condemned[place]) <= long_ago},
         )
 
@@ -441,12 +431,12 @@ class _Sweep:
 
         Later writers find the mark, so reading once is enough.
         """
-        after = self._database.read(garbage_collection.mark_objects)
-        needed = reachability.find_needed(self._readers, after, before)
+        after = self.database.read(garbage_collection.mark_objects)
+        needed = reachability.find_needed(self.readers, after, before)
         for location, info in list(found.condemn.items()):
             if needed.holds(info.key, location) is not False:
                 found.spare[location] = found.condemn.pop(location)
-        garbage_collection.spare_objects(self._database, found.spare)
+        garbage_collection.spare_objects(self.database, found.spare)
 
     def _sweep(self, due: Mapping[str, Instant], found: _SweepWork) -> list[str]:
         """Delete the objects that are due, in batches; another cleanup may run at the same time."""
@@ -461,15 +451,17 @@ class _Sweep:
         return swept
 
     def _sweep_batch(self, due: Mapping[str, Instant], found: _SweepWork) -> Sequence[str]:
-        with garbage_collection.sweeping_alone(self._database, wait_seconds=_SWEEP_LOCK_SECONDS):
-            used = self._used_since([place for place in due if _is_table(found.sweep[place])])
-            claimed = garbage_collection.claim_objects(
-                self._database,
-                {place: at for place, at in due.items() if place not in used},
-                self._time,
+        with garbage_collection.sweeping_alone(self.database, wait_seconds=_SWEEP_LOCK_SECONDS):
+            used = self._used_since(
+                [place for place in due if read_key(found.sweep[place].key)[0] is Kind.TABLE]
             )
-            self._objects.delete(found.sweep[place].key for place in claimed)
-        garbage_collection.spare_objects(self._database, used)
+            claimed = garbage_collection.claim_objects(
+                self.database,
+                {place: at for place, at in due.items() if place not in used},
+                self.time,
+            )
+            self.readers.objects.delete(found.sweep[place].key for place in claimed)
+        garbage_collection.spare_objects(self.database, used)
         found.spare |= {place: found.sweep[place] for place in used}
         reach(Failpoint.CLEANUP_SWEPT)
         return claimed
@@ -481,14 +473,8 @@ class _Sweep:
         """
         if not places:
             return set()
-        since = Instant(self._began - _LONGEST_UNIT_SECONDS * 1_000_000)
-        new = self._database.read(
-            lambda connection: garbage_collection.tables_since(connection, since)
-        )
-        named = self._readers.tables.needed(new)
-        start = len(self._objects.url) + 1
+        since = Instant(self.began - _LONGEST_UNIT_SECONDS * 1_000_000)
+        new = self.database.read(lambda c: garbage_collection.tables_since(c, since))
+        named = self.readers.tables.needed(new)
+        start = len(self.readers.objects.url) + 1
         return {place for place in places if reachability.table_file_of(place[start:]) in named}
-
-
-def _is_table(info: ObjectInfo) -> bool:
-    return reachability.read_key(info.key)[0] is reachability.Kind.TABLE
