@@ -168,6 +168,16 @@ class ConductorClient:
             raise OrchestratorUnavailable(url=self.url, reason=str(error)) from error
 
 
+def connect(url: str | None) -> ConductorClient:
+    """Return a client of the configured server."""
+    if url is None:
+        raise Invalid(
+            "no Conductor is configured: set [conductor] url in headgate.toml, or "
+            "HEADGATE_CONDUCTOR_URL."
+        )
+    return ConductorClient(url)
+
+
 def _text(error: ApiException) -> str:
     """Return status and body of an error, without request headers."""
     body = error.body if isinstance(error.body, str) else ""

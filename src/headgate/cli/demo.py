@@ -141,11 +141,9 @@ class _Zombie:
         self._session = bind_catalog(hg.spark(_MASTER), conf)
 
     def write(self, region: str, total: int) -> None:
-        """Insert a row in the attempt's open transaction."""
         run_sql(self._session, f"insert into {self._dataset} values ('{region}', {total})")
 
     def supersede(self) -> None:
-        """Dispatch a newer attempt with the same key."""
         dispatch_attempt(
             self._hg.database, _KEY, actor="second driver", lease_seconds=_LEASE_SECONDS
         )
@@ -204,7 +202,8 @@ class _Demo:
 
     def run(self) -> dict[str, Any]:
         self._make_project()
-        with self._start_spark() as jvm, self._open(jvm) as hg:
+        settings = with_actor(load_settings(self._directory), "ana")
+        with self._start_spark() as jvm, Store(settings, jvm=jvm) as hg:
             first = self._build_master(hg)
             before = self._views(hg)
             feature = self._build_feature(hg)
@@ -246,9 +245,6 @@ class _Demo:
             jvm = SharedJvm.start(launch_request(settings, log))
         self._show("local Spark with Iceberg is running")
         return jvm
-
-    def _open(self, jvm: SharedJvm) -> Store:
-        return Store(with_actor(load_settings(self._directory), "ana"), jvm=jvm)
 
     def _build_master(self, hg: Store) -> BuildOutcome:
         self._title("master: publish the logic, build A, B and C")

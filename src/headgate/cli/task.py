@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 import orjson
 import typer
@@ -19,16 +19,13 @@ from headgate import connection
 from headgate.cli import output
 from headgate.cli.exit_codes import EXIT_CODES, translate_os_errors
 from headgate.cli.format import count_text, size_text
-from headgate.conductor import Comparison, DefinitionState, compare
+from headgate.conductor import Comparison, DefinitionState, compare, connect
 from headgate.errors import Invalid, NotFound, TaskFailed
-from headgate.settings import Settings, load_settings
+from headgate.settings import load_settings
 from headgate.tasks import definitions
 from headgate.tasks.declare import TaskDefinition
 from headgate.tasks.messages import Status
 from headgate.tasks.supervisor import Request, RunControl, run_locally
-
-if TYPE_CHECKING:
-    from headgate.conductor import ConductorClient
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -211,7 +208,7 @@ def register(
     found = definitions.load_tasks(definitions.parse_target(module), Path.cwd())
     _warn(found)
     made = {task.name: definitions.make_taskdef(task) for task in found}
-    client = _connect(load_settings())
+    client = connect(load_settings().conductor_url)
     compared = [compare(taskdef, client.find_taskdef(name)) for name, taskdef in made.items()]
     if not json:
         _show_differences(compared)
@@ -262,17 +259,6 @@ def start(
     os.execv(
         sys.executable, [sys.executable, "-m", "headgate.worker", orjson.dumps(order).decode()]
     )
-
-
-def _connect(settings: Settings) -> ConductorClient:
-    from headgate.conductor import ConductorClient  # noqa: PLC0415  (optional and slow: its client)
-
-    if settings.conductor_url is None:
-        raise Invalid(
-            "no Conductor is configured: set [conductor] url in headgate.toml, or "
-            "HEADGATE_CONDUCTOR_URL."
-        )
-    return ConductorClient(settings.conductor_url)
 
 
 def _show_differences(compared: list[Comparison]) -> None:

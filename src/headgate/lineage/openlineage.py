@@ -7,17 +7,8 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
+from openlineage.client import facet_v2
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
-from openlineage.client.facet_v2 import (
-    dataset_version_dataset,
-    error_message_run,
-    job_type_job,
-    output_statistics_output_dataset,
-    parent_run,
-    processing_engine_run,
-    schema_dataset,
-    source_code_location_job,
-)
 from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport
 
 from headgate.builds.attempt import JobEvent, JobEventType
@@ -70,7 +61,7 @@ def run_event(
     # Rows are counted by job, so they are known only of a single output.
     if complete and event.attempt and len(event.outputs) == 1:
         statistics["outputStatistics"] = (
-            output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
                 rowCount=event.rows, producer=_PRODUCER
             )
         )
@@ -123,17 +114,17 @@ def _run_facets(event: JobEvent, namespace: str) -> dict[str, Any]:
                 "rows": event.rows,
             }
         ),
-        "parent": parent_run.ParentRunFacet(
-            run=parent_run.Run(runId=_id(f"build {event.build}")),
-            job=parent_run.Job(namespace=namespace, name=f"build.{event.branch}"),
+        "parent": facet_v2.parent_run.ParentRunFacet(
+            run=facet_v2.parent_run.Run(runId=_id(f"build {event.build}")),
+            job=facet_v2.parent_run.Job(namespace=namespace, name=f"build.{event.branch}"),
             producer=_PRODUCER,
         ),
-        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+        "processing_engine": facet_v2.processing_engine_run.ProcessingEngineRunFacet(
             version=metadata.version("headgate"), name="headgate", producer=_PRODUCER
         ),
     }
     if event.error is not None and event.type is JobEventType.FAIL:
-        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
+        facets["errorMessage"] = facet_v2.error_message_run.ErrorMessageRunFacet(
             message=str(event.error.get("message", "failed")),
             programmingLanguage="PYTHON",
             stackTrace=event.error.get("traceback"),
@@ -146,10 +137,10 @@ def _job_facets(event: JobEvent) -> dict[str, Any]:
     spec = event.decision.job.spec
     repository = spec.source.repository
     return {
-        "jobType": job_type_job.JobTypeJobFacet(
+        "jobType": facet_v2.job_type_job.JobTypeJobFacet(
             processingType="BATCH", integration="HEADGATE", jobType="JOB", producer=_PRODUCER
         ),
-        "sourceCodeLocation": source_code_location_job.SourceCodeLocationJobFacet(
+        "sourceCodeLocation": facet_v2.source_code_location_job.SourceCodeLocationJobFacet(
             type="git",
             url=repository if "://" in repository else f"urn:headgate:repository:{repository}",
             version=spec.source.commit,
@@ -175,12 +166,14 @@ def _dataset_facets(
         )
     }
     if transaction is not None:
-        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(
+        facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(
             datasetVersion=transaction, producer=_PRODUCER
         )
     fields = list(_fields(tables.read(version.location).metadata)) if version and is_table else []
     if fields:
-        facets["schema"] = schema_dataset.SchemaDatasetFacet(fields=fields, producer=_PRODUCER)
+        facets["schema"] = facet_v2.schema_dataset.SchemaDatasetFacet(
+            fields=fields, producer=_PRODUCER
+        )
     return facets
 
 
@@ -190,7 +183,7 @@ def _fields(metadata: Mapping[str, Any]) -> Iterator[Any]:
         if schema.get("schema-id") == current:
             for field in schema["fields"]:
                 type = field["type"] if isinstance(field["type"], str) else field["type"]["type"]
-                yield schema_dataset.SchemaDatasetFacetFields(
+                yield facet_v2.schema_dataset.SchemaDatasetFacetFields(
                     name=field["name"], type=type, description=field.get("doc")
                 )
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import InvalidRows, InvalidSource
-from headgate.rows.engine import has_year_out_of_range
+from headgate.rows.engine import has_year_out_of_range, uuids
 from headgate.rows.sources import ROWS_SHOWN, Source
 
 # Text that types accept.
@@ -145,11 +145,7 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return pc.equal(column, 1)
     if isinstance(kind, pa.UuidType) and _is_text(column.type):
         _check_form(column, _UUID)
-        texts = column.cast(pa.string()).to_pylist()
-        raw = [None if v is None else bytes.fromhex(v.replace("-", "")) for v in texts]
-        return pa.chunked_array(
-            [pa.ExtensionArray.from_storage(kind, pa.array(raw, pa.binary(16)))]
-        )
+        return uuids(column)
     if _is_text(column.type) and not _is_text(kind) and not _is_binary(kind):
         column = pc.utf8_trim_whitespace(column)
     if pa.types.is_integer(kind) and _is_text(column.type):

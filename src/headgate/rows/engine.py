@@ -145,7 +145,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     if column.type == field.type:
         return column
     try:
-        return _uuids(column) if isinstance(field.type, pa.UuidType) else column.cast(field.type)
+        return uuids(column) if isinstance(field.type, pa.UuidType) else column.cast(field.type)
     except pa.ArrowInvalid as error:
         # The engine has no binary type of a fixed length, so a wrong length is found here.
         raise Invalid(
@@ -154,8 +154,8 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         ) from error
 
 
-def _uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert UUIDs, which the engine returns as text."""
+def uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert UUIDs from text."""
     values = [None if v is None else uuid.UUID(str(v)).bytes for v in column.to_pylist()]
     storage = pa.array(values, pa.binary(16))
     return pa.chunked_array([pa.ExtensionArray.from_storage(pa.uuid(), storage)])

@@ -26,22 +26,13 @@ from headgate.model.constraints import Constraints, Violation
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, Transaction
+from headgate.rows import write
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.load import LoadMode, check_merge_key
 from headgate.rows.load_spark_files import FilesByTable, RowPlaces, SparkFile, as_files, check_files
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.sources import SourcesByTable
 from headgate.rows.validate import raise_if_any
-from headgate.rows.write import (
-    CONFLICTS_BEFORE_TICKET,
-    MIN_ATTEMPTS,
-    check_heads,
-    check_may_write,
-    head_reads,
-    keys_hold,
-    mutation_facts,
-    run_once,
-)
 from headgate.spark import load as spark_load
 from headgate.spark import load_violations
 from headgate.spark.load import SparkLoad
@@ -99,7 +90,7 @@ def load_by_spark(
         raise errors.Invalid(
             "a load by Spark needs an existing branch: create it with `headgate branch create`."
         )
-    check_may_write(parts, request)
+    write.check_may_write(parts, request)
 
     def act() -> tuple[Receipt, Outcome]:
         with (
@@ -108,7 +99,7 @@ def load_by_spark(
         ):
             return _execute(loading)
 
-    return run_once(parts, request, act)
+    return write.run_once(parts, request, act)
 
 
 @contextmanager
@@ -126,7 +117,7 @@ def _opened(
     branch_tables = BranchTables(parts.database, context)
     branch_tables.prefetch([*files, *request.if_heads])
     datasets = [branch_tables.load(name).dataset for name in files]
-    check_heads(branch_tables, request)
+    write.check_heads(branch_tables, request)
     unit = open_unit(
         parts.database, context.branch, actor=request.caller.actor, lease_seconds=_LEASE_SECONDS
     )
@@ -172,7 +163,7 @@ def _open(
 
 def _execute(loading: _OpenLoad) -> tuple[Receipt, Outcome]:
     branch_tables = loading.branch_tables()
-    check_heads(branch_tables, loading.request)
+    write.check_heads(branch_tables, loading.request)
     session = loading.session(f"txn:{loading.unit.id}")
     tables = [
         _table_load(loading.parts, branch_tables, name, files, loading.mode)
@@ -251,17 +242,17 @@ def _validate_and_commit(
     try:
         while True:
             branch_tables = loading.branch_tables()
-            check_heads(branch_tables, loading.request)
+            write.check_heads(branch_tables, loading.request)
             found = _validate(loading, session, branch_tables, staged)
             reach(Failpoint.MUTATION_STAGED)
             try:
                 return _commit(loading, branch_tables, counts, found), losses
             except errors.ViewConflict:
                 losses += 1
-                over = time.monotonic() >= loading.deadline and losses >= MIN_ATTEMPTS
+                over = time.monotonic() >= loading.deadline and losses >= write.MIN_ATTEMPTS
                 if over or loading.request.timeout_seconds <= 0:
                     raise
-            if losses >= CONFLICTS_BEFORE_TICKET and ticket is None:
+            if losses >= write.CONFLICTS_BEFORE_TICKET and ticket is None:
                 ticket = _queue(loading, found.reads)
     finally:
         if ticket is not None:
@@ -286,7 +277,9 @@ def _commit(
     ids = [transaction.id for transaction in opened.values()] if any(counts.values()) else []
     facts = {
         opened[name].id: Provenance(
-            facts=mutation_facts(f"load-{loading.mode}", count, keys_hold=name in found.keys_hold)
+            facts=write.mutation_facts(
+                f"load-{loading.mode}", count, keys_hold=name in found.keys_hold
+            )
         )
         for name, count in counts.items()
     }
@@ -301,7 +294,7 @@ def _commit(
             caller=loading.request.caller,
             operation=loading.request.operation,
             provenance=facts,
-            reads=(*found.reads, *head_reads(branch_tables, loading.request, reads)),
+            reads=(*found.reads, *write.head_reads(branch_tables, loading.request, reads)),
         ),
     )
 
@@ -364,7 +357,7 @@ def _table_load(
         required=[column.name for column in columns_of(version.metadata) if column.required],
         schema=TableScan(version, parts.options).schema,
         snapshot=int(snapshot["snapshot-id"]) if snapshot else None,
-        keys_hold=snapshot is None or mode is LoadMode.OVERWRITE or keys_hold(on_branch),
+        keys_hold=snapshot is None or mode is LoadMode.OVERWRITE or write.keys_hold(on_branch),
     )
 
 

@@ -17,26 +17,9 @@ import pyarrow.parquet as parquet
 
 from headgate.errors import InvalidRows
 from headgate.model.names import DatasetName
+from headgate.rows import sources
 from headgate.rows.cast import cast_rows
-from headgate.rows.sources import (
-    ROWS_IN_PART,
-    ROWS_SHOWN,
-    STDIN,
-    Source,
-    SourceLike,
-    SourcesByTable,
-    check_line_lengths,
-    check_no_arrays,
-    check_quotes_closed,
-    files_of,
-    format_of_content,
-    format_of_file,
-    line_finder,
-    lines_from,
-    not_of_format,
-    read_arrow_batches,
-    stream_file,
-)
+from headgate.rows.sources import Source, SourceLike, SourcesByTable
 
 # Characters of a glob pattern, which Spark would expand in a path.
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
@@ -63,13 +46,13 @@ FilesByTable = Mapping[DatasetName, Sequence[SparkFile]]
 
 
 @contextmanager
-def as_files(sources: SourcesByTable) -> Iterator[FilesByTable]:
+def as_files(given: SourcesByTable) -> Iterator[FilesByTable]:
     """Return every source as files; others are converted in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="headgate-load-") as home:
         spool = _Spool(Path(home))
         yield {
             name: [file for source in each for file in spool.files(source)]
-            for name, each in sources.items()
+            for name, each in given.items()
         }
 
 
@@ -85,26 +68,30 @@ class _Spool:
             return [self._write("(rows)", source.schema, source.to_batches())]
         if isinstance(source, bytes):
             return [self._from_bytes("(rows)", [source])]
-        if str(source) == STDIN:
-            return [self._from_bytes(STDIN, iter(lambda: sys.stdin.buffer.read(_PIPE_BLOCK), b""))]
-        return [self._from_file(path) for path in files_of(Path(source))]
+        if str(source) == sources.STDIN:
+            return [
+                self._from_bytes(
+                    sources.STDIN, iter(lambda: sys.stdin.buffer.read(_PIPE_BLOCK), b"")
+                )
+            ]
+        return [self._from_file(path) for path in sources.files_of(Path(source))]
 
     def _from_file(self, path: Path) -> SparkFile:
-        format = format_of_file(path)
+        format = sources.format_of_file(path)
         if format == "arrow":
-            with _format_errors(str(path)), read_arrow_batches(path) as (schema, batches):
+            with _format_errors(str(path)), sources.read_arrow_batches(path) as (schema, batches):
                 return self._write(str(path), schema, batches)
         return self._text_or_parquet(str(path), self._readable(path.absolute()), format)
 
     def _text_or_parquet(self, file: str, path: Path, format: str) -> SparkFile:
         """Return the file; check its bytes for what Spark fails on, or silently misreads."""
         if format in ("csv", "jsonl"):
-            check_line_lengths(file, path)
+            sources.check_line_lengths(file, path)
         if format == "jsonl":
-            check_no_arrays(file, path)
-        if format == "csv" and check_quotes_closed(file, path):
+            sources.check_no_arrays(file, path)
+        if format == "csv" and sources.check_quotes_closed(file, path):
             # Spark would change the line ends within values.
-            parts = stream_file(path, format, file=file)
+            parts = sources.stream_file(path, format, file=file)
             first = next(parts)
             batches = chain.from_iterable(p.rows.to_batches() for p in chain([first], parts))
             made = self._write(file, first.rows.schema, batches)
@@ -120,7 +107,9 @@ class _Spool:
             if schema_for_spark(schema) == schema:
                 return None
             try:
-                return self._write(file, schema, given.iter_batches(batch_size=ROWS_IN_PART))
+                return self._write(
+                    file, schema, given.iter_batches(batch_size=sources.ROWS_IN_PART)
+                )
             except InvalidRows:
                 # Spark will fail on it as well; the bad rows are named then.
                 return None
@@ -139,10 +128,10 @@ class _Spool:
             for block in blocks:
                 out.write(block)
         with path.open("rb") as opened:
-            format = format_of_content(opened.read(4096))
+            format = sources.format_of_content(opened.read(4096))
         if format != "arrow":
             return self._text_or_parquet(file, path, format)
-        with _format_errors(file), read_arrow_batches(path) as (schema, batches):
+        with _format_errors(file), sources.read_arrow_batches(path) as (schema, batches):
             return self._write(file, schema, batches)
 
     def _write(self, file: str, schema: pa.Schema, batches: Any) -> SparkFile:
@@ -153,7 +142,7 @@ class _Spool:
             for batch in batches:
                 rows = pa.Table.from_batches([batch], schema)
                 if changed:
-                    line_of = lines_from(first + 1, lambda row: row)
+                    line_of = sources.lines_from(first + 1, lambda row: row)
                     part = Source(file=file, rows=rows.select(changed), line_of=line_of)
                     cast = cast_rows(part, pa.schema([wanted.field(n) for n in changed]), file)
                     for n, column in zip(changed, cast.columns, strict=True):
@@ -172,7 +161,7 @@ def _format_errors(file: str, format: str = "arrow") -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
-        raise not_of_format(file, format, error) from error
+        raise sources.not_of_format(file, format, error) from error
 
 
 def check_files(files: FilesByTable, schemas: Mapping[DatasetName, pa.Schema]) -> None:
@@ -193,17 +182,17 @@ def _check_rows(file: SparkFile, schema: pa.Schema, dataset: str) -> None:
             cast_rows(part, schema, dataset)
         except InvalidRows as error:
             bad += error.facts["rows"]
-        if len(bad) >= ROWS_SHOWN:
+        if len(bad) >= sources.ROWS_SHOWN:
             break
     if bad:
-        raise InvalidRows(rows=bad[:ROWS_SHOWN], limit=ROWS_SHOWN)
+        raise InvalidRows(rows=bad[: sources.ROWS_SHOWN], limit=sources.ROWS_SHOWN)
 
 
 def _parts(file: SparkFile) -> Iterator[Source]:
     try:
-        yield from stream_file(*file.origin, file=file.file)
+        yield from sources.stream_file(*file.origin, file=file.file)
     except (pa.ArrowException, OSError) as error:
-        raise not_of_format(file.file, file.format, error) from error
+        raise sources.not_of_format(file.file, file.format, error) from error
 
 
 class RowPlaces:
@@ -216,7 +205,7 @@ class RowPlaces:
     def of(self, file: int, row: int) -> dict[str, Any]:
         one = self._files[file]
         if file not in self._finders:
-            self._finders[file] = line_finder(*one.origin)
+            self._finders[file] = sources.line_finder(*one.origin)
         return {"file": one.file, "line": self._finders[file](row)}
 
 

@@ -23,20 +23,13 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Instant, mint_content, mint_dataset, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, TransactionType, Version
+from headgate.rows import working_set
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.engine import columns_sql, literal, quote
 from headgate.rows.outcome import AppliedSchema, Counts, Parts, PlannedSchema, Request
 from headgate.rows.schema_file import ColumnSpec, DatasetSpec, SchemaFile
 from headgate.rows.validate import check_constraints
-from headgate.rows.working_set import (
-    BY,
-    TableEffect,
-    WorkingSet,
-    WorkingTable,
-    effect_of,
-    now_ms,
-    stage_rows,
-)
+from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
 from headgate.rows.write import add_version, mutation_facts
 from headgate.tables.constraints import (
     PROPERTY,
@@ -166,7 +159,7 @@ def _stage(parts: Parts, working: WorkingSet, plan: TablePlan) -> Version:
     metadata = plan.change.metadata
     table = working.tables[plan.name]
     if plan.base is not None and plan.change.filled and table.rows is not None:
-        metadata = stage_rows(effect_of(table), base=metadata)
+        metadata = working_set.stage_rows(working_set.effect_of(table), base=metadata)
     stored = parts.versions.write(plan.on_branch.dataset.id, metadata)
     reach(Failpoint.MUTATION_VERSION_STAGED)
     base = plan.base.metadata if plan.base else None
@@ -263,10 +256,12 @@ class _Planner:
         on_branch = on_branch or _new_dataset(spec.name)
         if held is None or held.version is None:
             location = self.versions.table_location(on_branch.dataset.id)
-            created = create_table(spec, location=location, now_ms=now_ms())
+            created = create_table(spec, location=location, now_ms=working_set.now_ms())
             return TablePlan(name=spec.name, on_branch=on_branch, base=None, change=created)
         base = self.versions.read(held.version.location)
-        change = change_table(spec, base.metadata, base_location=base.location, now_ms=now_ms())
+        change = change_table(
+            spec, base.metadata, base_location=base.location, now_ms=working_set.now_ms()
+        )
         if renamed is not None:
             steps = (f"rename dataset {renamed.dataset.name} to {spec.name}", *change.steps)
             change = replace(change, steps=steps)

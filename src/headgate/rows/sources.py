@@ -162,7 +162,8 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
                 with opened(where) as raw, parquet.ParquetFile(raw) as parts:
                     rows = parts.read()
             case "arrow":
-                rows = _read_arrow(where)
+                with read_arrow_batches(where) as (schema, batches):
+                    rows = pa.Table.from_batches(batches, schema)
                 if isinstance(where, bytes):
                     file = _file_named_in(rows) or file
             case "csv":
@@ -197,17 +198,12 @@ def format_of_content(content: bytes) -> str:
     return "jsonl" if text[:1] in {b"{", b"["} else "csv"
 
 
-def _read_arrow(where: Path | bytes) -> pa.Table:
-    raw = where if isinstance(where, bytes) else where.read_bytes()
-    if raw.startswith(_ARROW_MAGIC):
-        return ipc.open_file(io.BytesIO(raw)).read_all()
-    return ipc.open_stream(io.BytesIO(raw)).read_all()
-
-
 @contextmanager
-def read_arrow_batches(path: Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def read_arrow_batches(
+    where: Path | bytes,
+) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Read an Arrow file or stream, a batch at a time."""
-    with path.open("rb") as raw:
+    with opened(where) as raw:
         is_file = raw.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
         raw.seek(0)
         if is_file:

@@ -21,18 +21,9 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, mint_content, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import TransactionType, Version
+from headgate.rows import engine as sql
 from headgate.rows.branch_tables import BranchTable, BranchTables
-from headgate.rows.engine import (
-    Engine,
-    columns_sql,
-    conditions_of,
-    equal_sql,
-    from_engine,
-    has_year_out_of_range,
-    literal,
-    quote,
-    same_sql,
-)
+from headgate.rows.engine import Engine
 from headgate.rows.outcome import Counts
 from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.inspect import columns_of, recorded_row_count
@@ -115,8 +106,8 @@ class WorkingTable:
             self.engine.execute(f"ALTER TABLE {self.rows} ALTER COLUMN {BY} SET DEFAULT -1")
             for column, value in self.constraints.defaults.items():
                 self.engine.execute(
-                    f"ALTER TABLE {self.rows} ALTER COLUMN {quote(column)} "
-                    f"SET DEFAULT {literal(value)}"
+                    f"ALTER TABLE {self.rows} ALTER COLUMN {sql.quote(column)} "
+                    f"SET DEFAULT {sql.literal(value)}"
                 )
         return self.rows
 
@@ -146,10 +137,12 @@ class WorkingTable:
         name = self.bring(self.key_conditions(source))
         others = [column for column in columns if column not in key]
         if others:
-            sets = ", ".join(f"{quote(column)} = source.{quote(column)}" for column in others)
+            sets = ", ".join(
+                f"{sql.quote(column)} = source.{sql.quote(column)}" for column in others
+            )
             self.engine.execute(
                 f"UPDATE {name} AS held SET {sets}, {BY} = {by} FROM {source} AS source "
-                f"WHERE {equal_sql(key, 'held', 'source')}"
+                f"WHERE {sql.equal_sql(key, 'held', 'source')}"
             )
         self.insert_missing(source, columns, by=by)
 
@@ -157,38 +150,38 @@ class WorkingTable:
         """Insert the rows of the source whose key the table does not have."""
         name = self.bring(self.key_conditions(source))
         self.engine.execute(
-            f"INSERT INTO {name} ({columns_sql(columns)}, {BY}) "
-            f"SELECT {columns_sql(columns, 'source')}, {by} FROM {source} AS source "
-            f"ANTI JOIN {name} AS held ON {equal_sql(self.constraints.key, 'held', 'source')}"
+            f"INSERT INTO {name} ({sql.columns_sql(columns)}, {BY}) "
+            f"SELECT {sql.columns_sql(columns, 'source')}, {by} FROM {source} AS source "
+            f"ANTI JOIN {name} AS held ON {sql.equal_sql(self.constraints.key, 'held', 'source')}"
         )
 
     def newest_by_key(self, source: str) -> str:
         """Return a relation of the last row of each key by `ORDER`; rows without a key all stay."""
         key = self.constraints.key
         name = self.engine.new_name("s")
-        known = " AND ".join(f"{quote(column)} IS NOT NULL" for column in key)
+        known = " AND ".join(f"{sql.quote(column)} IS NOT NULL" for column in key)
         self.engine.execute(
             f"CREATE TEMP TABLE {name} AS SELECT * FROM {source} QUALIFY NOT ({known}) OR "
-            f"row_number() OVER (PARTITION BY {columns_sql(key)} ORDER BY {ORDER} DESC) = 1"
+            f"row_number() OVER (PARTITION BY {sql.columns_sql(key)} ORDER BY {ORDER} DESC) = 1"
         )
         return name
 
     def key_conditions(self, source: str) -> list[Condition]:
         """Return conditions that every row with a key of the source meets."""
-        return [conditions_of(self.engine, source, column) for column in self.constraints.key]
+        return [sql.conditions_of(self.engine, source, column) for column in self.constraints.key]
 
     def relation(self, columns: Sequence[str], where: Conditions = ()) -> str:
         """Return a name under which SQL reads these columns of the table in its current state."""
         parts = []
         if self.rows is not None:
-            parts.append(f"SELECT {columns_sql(columns)} FROM {self.rows}")
+            parts.append(f"SELECT {sql.columns_sql(columns)} FROM {self.rows}")
         unread = [file for file in self.plan(where) if file.path not in self._loaded]
         for file in unread:
             source = self.engine.register(self.scan.read(file, list(columns)))
-            parts.append(f"SELECT {columns_sql(columns)} FROM {source}")
+            parts.append(f"SELECT {sql.columns_sql(columns)} FROM {source}")
         if not parts:
             empty = self.engine.register(self.scan.schema.empty_table())
-            parts.append(f"SELECT {columns_sql(columns)} FROM {empty}")
+            parts.append(f"SELECT {sql.columns_sql(columns)} FROM {empty}")
         name = self.engine.new_name("r")
         self.engine.execute(f"CREATE TEMP VIEW {name} AS {' UNION ALL '.join(parts)}")
         return name
@@ -315,11 +308,11 @@ class TableEffect:
         return TransactionType.UPDATE
 
     def added_rows(self) -> pa.Table:
-        columns = columns_sql(self.table.columns)
+        columns = sql.columns_sql(self.table.columns)
         found = self.table.engine.arrow(f"SELECT {columns} FROM {self.added}")
-        rows = from_engine(found, self.table.scan.schema)
+        rows = sql.from_engine(found, self.table.scan.schema)
         for name in rows.column_names:
-            if has_year_out_of_range(rows.column(name)):
+            if sql.has_year_out_of_range(rows.column(name)):
                 raise Invalid(
                     f"{self.table.name}: a value of {name!r} is not in the years 1 to 9999; "
                     "nothing was changed.",
@@ -334,7 +327,7 @@ class TableEffect:
 
     def fingerprint(self) -> tuple[int, int]:
         """Return a count and hash of the removed rows, whatever their order and files."""
-        columns = columns_sql(self.table.columns)
+        columns = sql.columns_sql(self.table.columns)
         [(count, mark)] = self.table.engine.rows(
             f"SELECT count(*), coalesce(bit_xor(hash({columns})), 0) FROM {self.removed}"
         )
@@ -348,7 +341,7 @@ def effect_of(table: WorkingTable) -> TableEffect:
         return _replaced(table, rows)
     engine, before = table.engine, table.originals()
     removed, added = engine.new_name("removed"), engine.new_name("added")
-    same = same_sql(table.columns, "old", "new")
+    same = sql.same_sql(table.columns, "old", "new")
     engine.execute(
         f"CREATE TEMP TABLE {removed} AS SELECT old.* FROM {before} AS old ANTI JOIN {rows} AS new "
         f"ON old.{RID} = new.{RID} AND {same}"
@@ -381,8 +374,8 @@ def _cancel(table: WorkingTable, removed: str, added: str) -> None:
     back = engine.new_name("back")
     engine.execute(
         f"CREATE TEMP TABLE {back} AS SELECT old.{RID} AS old_id, new.rowid AS new_id "
-        f"FROM {removed} AS old JOIN {added} AS new ON {equal_sql(key, 'old', 'new')} "
-        f"AND {same_sql(table.columns, 'old', 'new')} "
+        f"FROM {removed} AS old JOIN {added} AS new ON {sql.equal_sql(key, 'old', 'new')} "
+        f"AND {sql.same_sql(table.columns, 'old', 'new')} "
         f"QUALIFY row_number() OVER (PARTITION BY old.{RID}) = 1"
     )
     engine.execute(f"DELETE FROM {added} WHERE rowid IN (SELECT new_id FROM {back})")
@@ -396,7 +389,9 @@ def _counts(table: WorkingTable, removed: str, added: str) -> Counts:
     if not old or not new:
         return Counts(inserted=new, deleted=old)
     key = table.constraints.key
-    pairing = equal_sql(key, "old", "new") if key else f"old.{quote(RID)} = new.{quote(RID)}"
+    pairing = (
+        sql.equal_sql(key, "old", "new") if key else f"old.{sql.quote(RID)} = new.{sql.quote(RID)}"
+    )
     both = int(
         engine.value(f"SELECT count(*) FROM {removed} AS old SEMI JOIN {added} AS new ON {pairing}")
     )

@@ -221,6 +221,16 @@ _LONG_LIMIT = 2**63
 # The number of rows of a group, under a name that no measure gets.
 _GROUP_ROWS = "rows"
 
+_PROPERTIES: Mapping[tree.Property, Callable[[Any], Any]] = {
+    tree.Property.NULL_COUNT: lambda column: functions.count_if(column.isNull()),
+    tree.Property.NULL_PERCENTAGE: lambda column: functions.avg(column.isNull().cast("int")),
+    tree.Property.DISTINCT_COUNT: functions.count_distinct,
+    tree.Property.APPROX_DISTINCT_COUNT: functions.approx_count_distinct,
+    tree.Property.SUM: functions.sum,
+    tree.Property.STANDARD_DEVIATION_SAMPLE: functions.stddev_samp,
+    tree.Property.STANDARD_DEVIATION_POPULATION: functions.stddev_pop,
+}
+
 # Returns a subject's expression, and its column type.
 _Resolve: TypeAlias = Callable[[tree.Subject], tuple[Any, Column]]
 
@@ -252,23 +262,10 @@ class _RowExpressions:
     def property(self, measured: tree.Property, names: Sequence[str]) -> Any:
         """Return a property of columns, over all rows or within a group."""
         columns = [self.column(name) for name in names]
-        match measured:
-            case tree.Property.COUNT:
-                return functions.count(functions.lit(1))
-            case tree.Property.NULL_COUNT:
-                return functions.count_if(columns[0].isNull())
-            case tree.Property.NULL_PERCENTAGE:
-                return functions.avg(columns[0].isNull().cast("int"))
-            case tree.Property.DISTINCT_COUNT:
-                return functions.count_distinct(columns[0])
-            case tree.Property.APPROX_DISTINCT_COUNT:
-                together = columns[0] if len(columns) == 1 else functions.struct(*columns)
-                return functions.approx_count_distinct(together)
-            case tree.Property.SUM:
-                return functions.sum(columns[0])
-            case tree.Property.STANDARD_DEVIATION_SAMPLE:
-                return functions.stddev_samp(columns[0])
-        return functions.stddev_pop(columns[0])
+        if measured is tree.Property.COUNT:
+            return functions.count(functions.lit(1))
+        together = columns[0] if len(columns) == 1 else functions.struct(*columns)
+        return _PROPERTIES[measured](together)
 
     def _resolve(self, subject: tree.Subject) -> tuple[Any, Column]:
         assert subject.column is not None
@@ -392,8 +389,6 @@ def _literal(value: Any, compared: Column) -> Any:
             return functions.lit(value.isoformat()).cast(kind)
         case datetime.date():
             return functions.lit(value.isoformat()).cast("date")
-        case bool():
-            return functions.lit(value)
         case int() if abs(value) >= _LONG_LIMIT:
             return functions.lit(decimal.Decimal(value))
     return functions.lit(value)

@@ -199,13 +199,11 @@ class ConnectServer:
         """Do nothing: the server outlives the builds."""
 
     def _end(self, session_id: str) -> None:
-        from pyspark.sql.connect.client import (  # noqa: PLC0415  (optional, and slow)
-            SparkConnectClient,
-        )
+        from pyspark.sql.connect import client as connect  # noqa: PLC0415  (optional, and slow)
 
         url = self.address.url
         server = url.rstrip(";") if "/;" in url else f"{url.rstrip('/')}/"
-        client = SparkConnectClient(
+        client = connect.SparkConnectClient(
             f"{server};session_id={session_id}", retry_policy={"max_retries": 3}
         )
         # A server that does not answer any more computes nothing either.

@@ -156,18 +156,14 @@ def _await_address(
 
 def open_gateway(address: GatewayAddress) -> Any:
     """Connect as PySpark does: each Python thread has a Java thread of its own."""
-    from py4j.clientserver import (  # noqa: PLC0415  (optional: comes with pyspark)
-        ClientServer,
-        JavaParameters,
-        PythonParameters,
-    )
+    from py4j import clientserver  # noqa: PLC0415  (optional: comes with pyspark)
     from py4j.java_gateway import java_import  # noqa: PLC0415  (optional: comes with pyspark)
 
-    gateway = ClientServer(
-        java_parameters=JavaParameters(
+    gateway = clientserver.ClientServer(
+        java_parameters=clientserver.JavaParameters(
             port=address.port, auth_token=address.secret, auto_convert=True
         ),
-        python_parameters=PythonParameters(port=0, eager_load=False),
+        python_parameters=clientserver.PythonParameters(port=0, eager_load=False),
     )
     # PySpark reads this attribute: the process that it would have started.
     gateway.proc = None

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructField
 
 from headgate.model.constraints import Constraints, ViolationKind
 from headgate.spark.load import (
@@ -30,10 +32,6 @@ from headgate.spark.load import (
     union,
 )
 from headgate.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructField
 
 # --- the quick check ------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate import errors
 from headgate.errors.families import kinds_by_code, rebuild
+from headgate.tables.metadata import not_finite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,10 +43,7 @@ class SqlResult:
 def run_sql(session: SparkSession, text: str) -> SqlResult:
     """Run one statement; a statement without a result set has no columns and no rows."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (optional: PySpark brings it)
-    from pyspark.errors import (  # noqa: PLC0415  (optional, and slow)
-        AnalysisException,
-        PySparkException,
-    )
+    from pyspark import errors as pyspark  # noqa: PLC0415  (optional, and slow)
 
     try:
         with without_error_log():
@@ -53,8 +51,9 @@ def run_sql(session: SparkSession, text: str) -> SqlResult:
             columns = _distinct(frame.columns)
             types = [field.dataType for field in frame.schema.fields]
             rows = [map(_json_value, row, types) for row in frame.collect()]
-    except (PySparkException, Py4JJavaError) as error:
-        raise failure_of(str(error), analysed=isinstance(error, AnalysisException)) from error
+    except (pyspark.PySparkException, Py4JJavaError) as error:
+        analysed = isinstance(error, pyspark.AnalysisException)
+        raise failure_of(str(error), analysed=analysed) from error
     return SqlResult(columns=columns, rows=[dict(zip(columns, row, strict=True)) for row in rows])
 
 
@@ -131,8 +130,7 @@ def _json_value(value: Any, kind: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            # JSON has no NaN and no infinity; these are their names in Spark SQL.
-            return value if value - value == 0 else _not_finite(value)
+            return value if value - value == 0 else not_finite(value)
         case datetime.datetime() if kind.typeName() == "timestamp":
             # PySpark returns it in the local time of this process, without a zone.
             return value.astimezone(datetime.UTC).isoformat()
@@ -158,12 +156,6 @@ def _json_value(value: Any, kind: Any) -> Any:
                 for field, item in zip(kind.fields, value, strict=True)
             }
     return str(value)
-
-
-def _not_finite(value: float) -> str:
-    if value != value:
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from headgate.errors import Invalid, MalformedRequest, NotFound, StorageUnavailable
 from headgate.model.object_store import ObjectStore
-from headgate.tables import updates
+from headgate.tables import schemas, updates
 from headgate.tables.metadata import (
     MAIN,
     Json,
@@ -21,10 +21,8 @@ from headgate.tables.metadata import (
     read_object,
     read_objects,
     read_properties,
-    read_str,
 )
 from headgate.tables.referenced_files import without_location_settings
-from headgate.tables.schemas import check_schema, current_schema, field_ids, identifier_ids
 from headgate.tables.updates import State
 from headgate.tables.versions import parse_metadata
 
@@ -42,7 +40,7 @@ def create_metadata(request: Mapping[str, Any], *, location: str, now_ms: int) -
     version = _format_version(properties)
     numbering = _Numbering()
     schema = _renumber(read_object(request, "schema"), numbering)
-    check_schema(schema, version)
+    schemas.check_schema(schema, version)
     empty = {
         "format-version": version,
         "table-uuid": str(uuid4()),
@@ -122,11 +120,11 @@ class _Numbering:
 
 def _renumber(schema: Json, numbering: _Numbering) -> Json:
     """Assign the ids of all columns of one level before those of their children."""
-    sent = list(field_ids(schema))
+    sent = list(schemas.field_ids(schema))
     if len(set(sent)) != len(sent):
         raise impossible("create table", "two fields of the schema have the same id")
     renumbered = _renumber_struct(schema, numbering)
-    keys = [numbering.find(key) for key in identifier_ids(schema)]
+    keys = [numbering.find(key) for key in schemas.identifier_ids(schema)]
     if None in keys:
         raise impossible("create table", "an identifier field is not in the schema")
     return {**renumbered, "identifier-field-ids": keys} if keys else renumbered
@@ -145,25 +143,12 @@ def _renumber_type(kind: Any, numbering: _Numbering) -> Any:
     if isinstance(kind, str):
         return kind
     nested = as_object(kind, what="a column type")
-    match read_str(nested, "type"):
-        case "struct":
-            return _renumber_struct(nested, numbering)
-        case "list":
-            element = numbering.assign(read_int(nested, "element-id"))
-            inner = _renumber_type(nested["element"], numbering)
-            return {**nested, "element-id": element, "element": inner}
-        case "map":
-            key = numbering.assign(read_int(nested, "key-id"))
-            value = numbering.assign(read_int(nested, "value-id"))
-            return {
-                **nested,
-                "key-id": key,
-                "value-id": value,
-                "key": _renumber_type(nested["key"], numbering),
-                "value": _renumber_type(nested["value"], numbering),
-            }
-        case other:
-            raise MalformedRequest(what="a column type", reason=f"{other!r} is not a nested type")
+    if nested.get("type") == "struct":
+        return _renumber_struct(nested, numbering)
+    parts = schemas.nested_parts(nested)
+    ids = {f"{part}-id": numbering.assign(read_int(nested, f"{part}-id")) for part in parts}
+    inner = {part: _renumber_type(nested[part], numbering) for part in parts}
+    return {**nested, **ids, **inner}
 
 
 # --- registered from elsewhere --------------------------------------------------------------
@@ -228,7 +213,7 @@ def register_metadata(metadata: Metadata, *, outside: str, location: str, now_ms
     upgraded = metadata
     if metadata["format-version"] == 1:
         upgraded = {**updates.upgrade_from_v1(metadata), "format-version": 2}
-    if current_schema(upgraded) is None:
+    if schemas.current_schema(upgraded) is None:
         raise impossible(f"registering {outside}", "it has no current schema")
     came_from = {"metadata-file": outside, "timestamp-ms": metadata.get("last-updated-ms", 0)}
     return {

@@ -75,6 +75,13 @@ def as_object(value: Any, *, what: str) -> Json:
     return value
 
 
+def not_finite(value: float) -> str:
+    """Return the SQL spelling of a number that JSON does not have."""
+    if value != value:
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
 def _read_list(source: Mapping[str, Any], key: str) -> list[Any]:
     value = _present(source, key)
     if not isinstance(value, list):

@@ -84,12 +84,10 @@ def references_of(metadata: Metadata, *, snapshots: Iterable[int] | None = None)
 def open_manifests(get: Callable[[str], bytes]) -> ManifestReader:
     """Open a reader of manifests, which gets the bytes of an address by `get`."""
     try:
-        from headgate.tables.manifests import (  # noqa: PLC0415 - an optional extra, and slow
-            ManifestReader,
-        )
+        from headgate.tables import manifests  # noqa: PLC0415 - an optional extra, and slow
     except ImportError as error:
         raise MissingExtra(feature="reading the manifests of tables", extra="arrow") from error
-    return ManifestReader(get)
+    return manifests.ManifestReader(get)
 
 
 def get_below(objects: ObjectStore, location: str) -> bytes:

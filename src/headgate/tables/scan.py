@@ -27,7 +27,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from headgate.errors import HeadgateError, NeedsSpark, StorageUnavailable
-from headgate.tables.metadata import MAIN, Json, Metadata, Row
+from headgate.tables.metadata import MAIN, Json, Metadata, Row, not_finite
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
 
@@ -201,15 +201,10 @@ class TableScan:
 
     def count(self, files: Iterable[DataFile]) -> int:
         """Return the number of rows in these files; only those with deletes are read."""
-        total, others = 0, []
-        for file in files:
-            if file.deletes:
-                others.append(file)
-            else:
-                total += file.row_count
-        for batch in self.batches(others):
-            total += batch.num_rows
-        return total
+        counted = list(files)
+        read = self.batches(file for file in counted if file.deletes)
+        total = sum(file.row_count for file in counted if not file.deletes)
+        return int(total + sum(batch.num_rows for batch in read))
 
     def rows(self, files: Iterable[DataFile], limit: int) -> list[Row]:
         """Return the first rows of these files as JSON values."""
@@ -335,7 +330,7 @@ def json_value(value: Any, kind: pa.DataType) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            return value if value - value == 0 else _not_finite(value)
+            return value if value - value == 0 else not_finite(value)
         case datetime.date() | datetime.time():
             return value.isoformat()
         case decimal.Decimal():
@@ -351,10 +346,3 @@ def json_value(value: Any, kind: pa.DataType) -> Any:
         case list():
             return [json_value(item, kind.value_type) for item in value]
     return str(value)
-
-
-def _not_finite(value: float) -> str:
-    """Return the SQL spelling of a number that JSON does not have."""
-    if value != value:
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"

@@ -20,6 +20,7 @@ from headgate.tables.metadata import (
 
 # --- schemas --------------------------------------------------------------------------------
 
+_NESTED_PARTS = {"list": ("element",), "map": ("key", "value")}
 # Types that came with version 3 of the format.
 _SINCE_V3 = ("variant", "unknown", "geometry", "geography", "timestamp_ns", "timestamptz_ns")
 
@@ -53,19 +54,21 @@ def _ids_of_type(kind: Any) -> Iterator[int]:
     if isinstance(kind, str):
         return
     nested = as_object(kind, what="a column type")
-    match read_str(nested, "type"):
-        case "struct":
-            yield from field_ids(nested)
-        case "list":
-            yield read_int(nested, "element-id")
-            yield from _ids_of_type(nested.get("element"))
-        case "map":
-            yield read_int(nested, "key-id")
-            yield read_int(nested, "value-id")
-            yield from _ids_of_type(nested.get("key"))
-            yield from _ids_of_type(nested.get("value"))
-        case other:
-            raise MalformedRequest(what="a column type", reason=f"{other!r} is not a nested type")
+    if nested.get("type") == "struct":
+        yield from field_ids(nested)
+        return
+    parts = nested_parts(nested)
+    yield from (read_int(nested, f"{part}-id") for part in parts)
+    for part in parts:
+        yield from _ids_of_type(nested.get(part))
+
+
+def nested_parts(kind: Json) -> tuple[str, ...]:
+    """Return the parts of a list or map type: `element`, or `key` and `value`."""
+    name = read_str(kind, "type")
+    if name not in _NESTED_PARTS:
+        raise MalformedRequest(what="a column type", reason=f"{name!r} is not a nested type")
+    return _NESTED_PARTS[name]
 
 
 def check_schema(schema: Json, format_version: int) -> None:

@@ -567,15 +567,14 @@ def task(
             f"@task got unexpected arguments {', '.join(map(repr, sorted(unknown)))}"
         )
     _check_texts(name, owner_email, description, location)
-    _check_kinds(
-        {
-            "workspace": (workspace, WorkspaceSpec),
-            "metrics": (metrics, MetricSpec),
-            "controls": (controls, TaskControls),
-            "tables": (tables, TableSpec),
-        },
-        location,
-    )
+    for option, given, kind in (
+        ("workspace", workspace, WorkspaceSpec),
+        ("metrics", metrics, MetricSpec),
+        ("controls", controls, TaskControls),
+        ("tables", tables, TableSpec),
+    ):
+        if given is not None and not isinstance(given, kind):
+            raise location.error(f"{option} must be a {kind.__name__}, not {given!r}")
     for option, flag in (("strict_params", strict_params), ("strict_input", strict_input)):
         if not isinstance(flag, bool):
             raise location.error(f"{option} must be a boolean, not {flag!r}")
@@ -624,12 +623,6 @@ def _check_texts(
         )
     if description is not None and not isinstance(description, str):
         raise location.error(f"the description of a task must be text, not {description!r}")
-
-
-def _check_kinds(given: Mapping[str, tuple[object, type]], location: SourceLocation) -> None:
-    for name, (value, kind) in given.items():
-        if value is not None and not isinstance(value, kind):
-            raise location.error(f"{name} must be a {kind.__name__}, not {value!r}")
 
 
 def _check_signature(

@@ -93,9 +93,7 @@ class LakeFSWorkspaces:
         timeout_seconds: float | None = None,
         table_changes: TableChanges | None = None,
     ) -> str:
-        _refuse_tables(table_changes)
-        head, replaces = self._may_move(workspace, identity.attempt)
-        reach(Failpoint.TASK_HEAD_READ)
+        head, replaces = self._may_move(workspace, identity.attempt, table_changes)
         if replaces:
             move = _planned(workspace, head, identity, Action.RESET, staged.ref)
             return self._reset(move, staged.ref, identity, timeout_seconds)
@@ -121,9 +119,7 @@ class LakeFSWorkspaces:
         timeout_seconds: float | None = None,
         table_changes: TableChanges | None = None,
     ) -> str:
-        _refuse_tables(table_changes)
-        head, replaces = self._may_move(workspace, identity.attempt)
-        reach(Failpoint.TASK_HEAD_READ)
+        head, replaces = self._may_move(workspace, identity.attempt, table_changes)
         if replaces:
             move = _planned(workspace, head, identity, Action.RESET_TO_INPUT, workspace.ref)
             return self._reset(move, workspace.ref, identity, timeout_seconds)
@@ -133,14 +129,17 @@ class LakeFSWorkspaces:
         if staged.branch is not None:
             self._lakefs.delete_branch(staged.repository, staged.branch)
 
-    def _may_move(self, workspace: WorkspaceRef, attempt: AttemptRef) -> tuple[Commit, bool]:
+    def _may_move(
+        self, workspace: WorkspaceRef, attempt: AttemptRef, table_changes: TableChanges | None
+    ) -> tuple[Commit, bool]:
         """Return the head, and whether it is an abandoned publication that may be replaced."""
+        if table_changes is not None and table_changes.changes:
+            reason = "they cannot be published in one step with a lakeFS workspace"
+            raise errors.UnsafePath(path="tables", reason=reason)
         self._database.read(partial(check_newest, ref=attempt))
         head = self._lakefs.load_head(workspace.repository, workspace.branch)
-        if head.id == workspace.ref:
-            return head, False
-        why = self._why_not(workspace, head, attempt)
-        if why is not None:
+        replaces = head.id != workspace.ref
+        if replaces and (why := self._why_not(workspace, head, attempt)) is not None:
             raise errors.PublishFenceRefused(
                 repository=workspace.repository,
                 branch=workspace.branch,
@@ -148,7 +147,8 @@ class LakeFSWorkspaces:
                 head=head.id,
                 why=why,
             )
-        return head, True
+        reach(Failpoint.TASK_HEAD_READ)
+        return head, replaces
 
     def _why_not(self, workspace: WorkspaceRef, head: Commit, attempt: AttemptRef) -> str | None:
         """Return the reason why the head may not be replaced; None if it may."""
@@ -337,13 +337,6 @@ def _planned(
         epoch=identity.attempt.epoch,
         execution=identity.execution,
     )
-
-
-def _refuse_tables(table_changes: TableChanges | None) -> None:
-    if table_changes is not None and table_changes.changes:
-        raise errors.UnsafePath(
-            path="tables", reason="they cannot be published in one step with a lakeFS workspace"
-        )
 
 
 class LakeFSContents:

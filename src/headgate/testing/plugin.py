@@ -80,10 +80,7 @@ def headgate_published(
     headgate_shared_spark: SharedSpark,
 ) -> Path:
     """Directory with the project's repository and a store with its JobSpecs, copied per test."""
-    from headgate.testing.project import (  # noqa: PLC0415  (slow: the store)
-        PRIMARY,
-        copy_project,
-    )
+    from headgate.testing.project import PRIMARY, copy_project  # noqa: PLC0415  (slow: a store)
 
     root = tmp_path_factory.mktemp("headgate")
     source = request.config.rootpath / str(request.config.getini(_ROOT))

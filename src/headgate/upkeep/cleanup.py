@@ -25,14 +25,7 @@ from headgate.model.ids import Instant, VersionId
 from headgate.model.nouns import DatasetKind
 from headgate.model.object_store import ObjectInfo, ObjectStore
 from headgate.upkeep import reachability
-from headgate.upkeep.reachability import (
-    Cutoffs,
-    Disposition,
-    Kind,
-    MarkManifests,
-    Readers,
-    read_key,
-)
+from headgate.upkeep.reachability import Cutoffs, Disposition, Kind, MarkManifests, Readers
 
 DAY_SECONDS = 24 * 3600
 # Objects deleted at once, while other sweeps and writers that take objects back wait.
@@ -347,7 +340,7 @@ class _Cleanup:
             Disposition.SPARE: found.spare,
         }
         for info in self.objects.list():
-            kind, _ = read_key(info.key)
+            kind, _ = reachability.read_key(info.key)
             location = f"{self.objects.url}/{info.key}"
             condemned_at = mark.condemned.get(location)
             disposition = reachability.decide(
@@ -372,7 +365,7 @@ class _Cleanup:
     ) -> None:
         for location in sorted(chosen):
             info = chosen[location]
-            kind, _ = read_key(info.key)
+            kind, _ = reachability.read_key(info.key)
             self.report.add(
                 step, reachability.name_kind(kind, info.key), location, why, bytes=info.size
             )
@@ -453,7 +446,11 @@ class _Sweep:
     def _sweep_batch(self, due: Mapping[str, Instant], found: _SweepWork) -> Sequence[str]:
         with garbage_collection.sweeping_alone(self.database, wait_seconds=_SWEEP_LOCK_SECONDS):
             used = self._used_since(
-                [place for place in due if read_key(found.sweep[place].key)[0] is Kind.TABLE]
+                [
+                    place
+                    for place in due
+                    if reachability.read_key(found.sweep[place].key)[0] is Kind.TABLE
+                ]
             )
             claimed = garbage_collection.claim_objects(
                 self.database,

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from headgate import connection
-from headgate.conductor import ConductorClient
-from headgate.errors import HeadgateError, Invalid
+from headgate.conductor import connect
+from headgate.errors import HeadgateError
 from headgate.tasks.definitions import load_tasks, parse_target
 from headgate.tasks.supervisor import PROCESS
 from headgate.worker.dispatch import Capacity, Worker, WorkerContext
@@ -43,25 +43,16 @@ def work(order: Mapping[str, Any], *, command: Sequence[str] = PROCESS) -> None:
     directory = Path.cwd()
     tasks = load_tasks(target, directory)
     with connection.open(actor=order["actor"]) as hg:
-        url = hg.settings.conductor_url
-        if url is None:
-            raise Invalid(
-                "no Conductor URL is configured. Set [conductor] url in headgate.toml, or "
-                "HEADGATE_CONDUCTOR_URL."
-            )
         context = WorkerContext(
             host=replace(hg.task_host, command=command),
-            client=ConductorClient(url),
+            client=connect(hg.settings.conductor_url),
             worker=f"{socket.gethostname()}-{os.getpid()}",
             directory=directory,
             module=target.module,
             log=_log,
         )
-        Worker(
-            context,
-            tasks,
-            Capacity(slots=order["slots"], drain_seconds=order["drain_seconds"]),
-        ).run()
+        capacity = Capacity(slots=order["slots"], drain_seconds=order["drain_seconds"])
+        Worker(context, tasks, capacity).run()
 
 
 def _print_result(order: Mapping[str, Any], document: Mapping[str, Any]) -> None:
@@ -72,7 +63,6 @@ def _print_result(order: Mapping[str, Any], document: Mapping[str, Any]) -> None
 
 
 def _log(line: Mapping[str, Any]) -> None:
-    """Write one line of JSON to stderr."""
     sys.stderr.write(orjson.dumps(dict(line), default=str).decode() + "\n")
     sys.stderr.flush()
 
