@@ -27,6 +27,9 @@ class Engine(enum.StrEnum):
     SPARK = "spark"
 
 
+EngineOption = Annotated[
+    Engine, typer.Option("--engine", help="Arrow on this machine, or Spark for large data.")
+]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to retry after concurrent changes.")
 ]
@@ -99,9 +102,7 @@ def load(
     mode: Annotated[
         Mode, typer.Option("--mode", help="Append, merge by key, or overwrite.")
     ] = Mode.APPEND,
-    engine: Annotated[
-        Engine, typer.Option("--engine", help="Arrow on this machine, or Spark for large data.")
-    ] = Engine.ARROW,
+    engine: EngineOption = Engine.ARROW,
     if_head: IfHeadOption = None,
     timeout: TimeoutOption = 60.0,
     actor: output.ActorOption = None,
@@ -275,9 +276,7 @@ def optimize(
             "--keep-snapshots", min=1, max=output.MAX_COUNT, help="Iceberg snapshots to keep."
         ),
     ] = 100,
-    engine: Annotated[
-        Engine, typer.Option("--engine", help="Arrow on this machine, or Spark for large data.")
-    ] = Engine.ARROW,
+    engine: EngineOption = Engine.ARROW,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
     json: output.JsonOption = False,

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from headgate.errors import FileChanged, NotFound, UnsafePath
+from headgate.errors import NotFound, UnsafePath
 from headgate.files.objects import BATCHES_AHEAD, Digest, Objects, batched, in_parallel
 from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.names import check_file_path
-from headgate.storage.local import storage_error, storage_errors
+from headgate.storage.local import open_file, storage_error, storage_errors
 
 # Called with the files and the bytes done so far, by one thread at a time.
 Progress = Callable[[int, int], None]
@@ -125,14 +125,9 @@ def file_mode(status: os.stat_result) -> Mode:
 
 def hash_file(source: Path) -> tuple[Digest, int]:
     """Return digest and size of the file as it is now; raise `FileChanged` if it became a link."""
-    try:
-        with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb", 0) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return Digest(digest), file.tell()
-    except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ELOOP}:
-            raise FileChanged(path=str(source)) from error
-        raise storage_error(error, source) from error
+    with storage_errors(source), os.fdopen(open_file(source), "rb", 0) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Digest(digest), file.tell()
 
 
 # --- upload ---------------------------------------------------------------------------------

@@ -309,20 +309,15 @@ def spark_rewrite(request: Request, session: Session) -> Rewrite:
 
 
 def _compact(session: Any, plan: RewritePlan) -> None:
-    from headgate.spark.maintenance import Compaction, compact  # noqa: PLC0415  (slow: Spark)
+    from headgate.spark.maintenance import compact  # noqa: PLC0415  (slow: Spark)
 
-    name = plan.on_branch.dataset.name
-    spec = int(plan.metadata["default-spec-id"])
     held = {file.task.file.spec_id for group in plan.groups for file in group}
     compact(
         session,
-        Compaction(
-            namespace=name.namespace,
-            name=name.name,
-            sort=constraints.constraints_of(plan.metadata).key,
-            small_bytes=SMALL_BYTES,
-            everything=held != {spec},
-        ),
+        plan.on_branch.dataset.name,
+        sort=constraints.constraints_of(plan.metadata).key,
+        small_bytes=SMALL_BYTES,
+        everything=held != {int(plan.metadata["default-spec-id"])},
     )
 
 

@@ -9,7 +9,7 @@ import re
 import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -129,7 +129,9 @@ class _Reader:
         if not isinstance(required, bool):
             raise self.error(here, f"column {name!r}: required must be true or false")
         for value in [*long.get("enum", []), long.get("default")]:
-            self.check_value(name, long["type"], value, here)
+            if value is not None and not _is_value_of(long["type"], value):
+                reason = f"column {name!r}: {value!r} is not a value of type {long['type']}"
+                raise self.error(here, reason)
         if long.get("enum") and long.get("default", long["enum"][0]) not in long["enum"]:
             raise self.error(here, f"column {name!r}: the default is not in the enum")
         return ColumnSpec(
@@ -139,10 +141,6 @@ class _Reader:
             renamed_from=long.get("renamed_from"),
             doc=long.get("doc"),
         )
-
-    def check_value(self, name: str, kind: str, value: Any, at: KeyPath) -> None:
-        if value is not None and not _is_value_of(kind, value):
-            raise self.error(at, f"column {name!r}: {value!r} is not a value of type {kind}")
 
     def with_key(
         self, columns: tuple[ColumnSpec, ...], key: tuple[str, ...], at: KeyPath
@@ -157,8 +155,7 @@ class _Reader:
                     "nested values do not identify rows",
                 )
         return tuple(
-            ColumnSpec(**{**vars(column), "required": True}) if column.name in key else column
-            for column in columns
+            replace(column, required=True) if column.name in key else column for column in columns
         )
 
     def constraints(

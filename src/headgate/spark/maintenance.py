@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headgate.errors import HeadgateError, StorageUnavailable
+from headgate.model.names import DatasetName
 from headgate.spark.session import CATALOG
 from headgate.spark.sql import quote, quote_text
 from headgate.storage.address import key_below, open_store
@@ -23,33 +23,25 @@ if TYPE_CHECKING:
 _TARGET_BYTES = 512 * 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compaction:
-    """A rewrite of a table's small files, and the order of its rows afterwards."""
+def compact(
+    session: Any, name: DatasetName, *, sort: Sequence[str], small_bytes: int, everything: bool
+) -> None:
+    """Rewrite files in the working version by Iceberg's own action; rows do not change.
 
-    namespace: tuple[str, ...]
-    name: str
-    sort: Sequence[str]
-    # Smaller files are rewritten.
-    small_bytes: int
-    # Also rewrites the large files: their layout is not the table's current one.
-    everything: bool
-
-
-def compact(session: Any, compaction: Compaction) -> None:
-    """Rewrite files in the working version by Iceberg's own action; rows do not change."""
+    Files smaller than `small_bytes` are rewritten, and with `everything` all others as well.
+    """
     options = {
-        "target-file-size-bytes": str(max(_TARGET_BYTES, compaction.small_bytes)),
-        "min-file-size-bytes": str(compaction.small_bytes),
+        "target-file-size-bytes": str(max(_TARGET_BYTES, small_bytes)),
+        "min-file-size-bytes": str(small_bytes),
         "min-input-files": "2",
         "delete-file-threshold": "1",
-        "rewrite-all": str(compaction.everything).lower(),
+        "rewrite-all": str(everything).lower(),
     }
-    listed = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
-    table = ".".join(map(quote, (*compaction.namespace, compaction.name)))
+    listed = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
+    table = ".".join(map(quote, (*name.namespace, name.name)))
     order = ""
-    if compaction.sort:
-        columns = ", ".join(f"{quote(column)} ASC" for column in compaction.sort)
+    if sort:
+        columns = ", ".join(f"{quote(column)} ASC" for column in sort)
         order = f"strategy => 'sort', sort_order => {quote_text(columns)}, "
     session.sql(
         f"CALL {CATALOG}.system.rewrite_data_files(table => {quote_text(table)}, {order}"

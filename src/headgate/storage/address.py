@@ -113,7 +113,7 @@ def client_properties(environ: Mapping[str, str]) -> dict[str, str]:
 
     Credentials are never included: a client has its own, or shares this process's environment.
     """
-    endpoint, region = _first(environ, _ENDPOINT), _first(environ, _REGION)
+    endpoint, region = first_set(environ, _ENDPOINT), first_set(environ, _REGION)
     found: dict[str, str] = {}
     if endpoint:
         found["s3.endpoint"] = endpoint
@@ -127,7 +127,8 @@ def client_properties(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+def first_set(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """Return the value of the first of these variables that is set."""
     return next((environ[name] for name in names if environ.get(name)), None)
 
 

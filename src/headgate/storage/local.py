@@ -199,6 +199,16 @@ def read_checked(source: Path, sha256: str | None) -> Iterator[bytes]:
         raise FileChanged(path=str(source))
 
 
+def open_file(source: Path) -> int:
+    """Open a file to read; raise `FileChanged` if it is gone, or became a symbolic link."""
+    try:
+        return os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP}:
+            raise FileChanged(path=str(source)) from error
+        raise storage_error(error, source) from error
+
+
 class HashedFile:
     """A local file, read in chunks and hashed on the way; symbolic links are not followed.
 
@@ -218,7 +228,7 @@ class HashedFile:
 
     def __iter__(self) -> Iterator[bytes]:
         with (
-            os.fdopen(self._open(), "rb", buffering=0) as file,
+            os.fdopen(open_file(self._source), "rb", buffering=0) as file,
             ThreadPoolExecutor(1, thread_name_prefix="headgate-hash") as pool,
         ):
             while chunk := self._read(file):
@@ -226,14 +236,6 @@ class HashedFile:
                 yield chunk
                 hashed.result()
                 self.size += len(chunk)
-
-    def _open(self) -> int:
-        try:
-            return os.open(self._source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno in {errno.ENOENT, errno.ELOOP}:
-                raise FileChanged(path=str(self._source)) from error
-            raise storage_error(error, self._source) from error
 
     def _read(self, file: RawIOBase) -> bytes:
         with storage_errors(self._source):

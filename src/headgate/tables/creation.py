@@ -42,23 +42,15 @@ def create_metadata(request: Mapping[str, Any], *, location: str, now_ms: int) -
     schema = _renumber(read_object(request, "schema"), numbering)
     schemas.check_schema(schema, version)
     empty = {
+        **updates.empty_metadata(now_ms),
         "format-version": version,
         "table-uuid": str(uuid4()),
         "location": location,
-        "last-sequence-number": 0,
-        "last-updated-ms": now_ms,
         "last-column-id": numbering.last,
         "current-schema-id": 0,
         "schemas": [{**schema, "schema-id": 0}],
-        "partition-specs": [],
-        "last-partition-id": updates.FIRST_PARTITION_FIELD_ID - 1,
-        "sort-orders": [],
-        "refs": {},
-        "snapshots": [],
         "statistics": [],
         "partition-statistics": [],
-        "snapshot-log": [],
-        "metadata-log": [],
     }
     spec = request.get("partition-spec") or {"fields": []}
     order = request.get("write-order") or {"order-id": 0, "fields": []}

@@ -27,6 +27,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from headgate.errors import HeadgateError, NeedsSpark, StorageUnavailable
+from headgate.storage.address import first_set
 from headgate.tables.metadata import MAIN, Json, Metadata, Row, not_finite
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
@@ -219,10 +220,7 @@ class TableScan:
 
 def file_properties(options: Mapping[str, str]) -> dict[str, str]:
     """Return PyIceberg's settings for storage, from AWS_* variables by name."""
-    found = {
-        name: next((options[variable] for variable in variables if options.get(variable)), None)
-        for name, variables in _S3_PROPERTIES.items()
-    }
+    found = {name: first_set(options, names) for name, names in _S3_PROPERTIES.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -1,7 +1,7 @@
 """Commits of a table: updates and requirements of the Iceberg REST protocol, as pure functions.
 
 An update takes the metadata in a `State` and returns the next one; a requirement takes the
-metadata and returns the error if it does not hold.
+metadata and returns the expected and the actual value.
 """
 
 from __future__ import annotations
@@ -520,42 +520,27 @@ def remove_encryption_key(state: State, update: Json) -> State:
 
 # --- requirements ---------------------------------------------------------------------------
 #
-# Each takes the table's metadata, or None where there is no table.
+# Each returns the expected and the actual value; the metadata is empty where there is no table.
 
-Requirement = Callable[[Metadata | None, Json], RequirementFailed | None]
-
-
-def _assert_create(metadata: Metadata | None, _requirement: Json) -> RequirementFailed | None:
-    if metadata is None:
-        return None
-    return RequirementFailed(
-        requirement="assert-create", expected="no table", actual=metadata["table-uuid"]
-    )
+Requirement = Callable[[Metadata, Json], tuple[object, object]]
 
 
-def _assert_table_uuid(metadata: Metadata | None, requirement: Json) -> RequirementFailed | None:
-    expected = read_str(requirement, "uuid")
-    actual = (metadata or {}).get("table-uuid")
-    if actual is not None and str(actual).lower() == expected.lower():
-        return None
-    return RequirementFailed(requirement="assert-table-uuid", expected=expected, actual=actual)
+def _create(metadata: Metadata, _requirement: Json) -> tuple[object, object]:
+    return "no table", metadata.get("table-uuid", "no table")
 
 
-def _assert_ref_snapshot_id(
-    metadata: Metadata | None, requirement: Json
-) -> RequirementFailed | None:
-    """Compare the snapshot of a ref; an expected null means that there is no such ref."""
-    name = read_str(requirement, "ref")
-    expected = None
-    if requirement.get("snapshot-id") is not None:
-        expected = read_int(requirement, "snapshot-id")
-    ref = ((metadata or {}).get("refs") or {}).get(name)
-    actual = ref["snapshot-id"] if ref else None
-    if actual == expected:
-        return None
-    return RequirementFailed(
-        requirement=f"assert-ref-snapshot-id {name!r}", expected=expected, actual=actual
-    )
+def _table_uuid(metadata: Metadata, requirement: Json) -> tuple[object, object]:
+    expected, actual = read_str(requirement, "uuid"), metadata.get("table-uuid")
+    is_same = actual is not None and str(actual).lower() == expected.lower()
+    return expected, expected if is_same else actual
+
+
+def _ref_snapshot_id(metadata: Metadata, requirement: Json) -> tuple[object, object]:
+    """Return the snapshots of a ref; an expected null means that there is no such ref."""
+    ref = (metadata.get("refs") or {}).get(read_str(requirement, "ref"))
+    is_none = requirement.get("snapshot-id") is None
+    expected = None if is_none else read_int(requirement, "snapshot-id")
+    return expected, ref["snapshot-id"] if ref else None
 
 
 # Requirements on one number. Its key in the request is the kind without `assert-`; these are its
@@ -569,20 +554,17 @@ _NUMBERS = {
 }
 
 
-def _assert_number(metadata: Metadata | None, requirement: Json) -> RequirementFailed | None:
+def _number(metadata: Metadata, requirement: Json) -> tuple[object, object]:
     kind: str = requirement["type"]
     expected = read_int(requirement, kind.removeprefix("assert-"))
-    actual = (metadata or {}).get(_NUMBERS[kind])
-    if actual == expected:
-        return None
-    return RequirementFailed(requirement=kind, expected=expected, actual=actual)
+    return expected, metadata.get(_NUMBERS[kind])
 
 
 REQUIREMENTS: dict[str, Requirement] = {
-    "assert-create": _assert_create,
-    "assert-table-uuid": _assert_table_uuid,
-    "assert-ref-snapshot-id": _assert_ref_snapshot_id,
-    **dict.fromkeys(_NUMBERS, _assert_number),
+    "assert-create": _create,
+    "assert-table-uuid": _table_uuid,
+    "assert-ref-snapshot-id": _ref_snapshot_id,
+    **dict.fromkeys(_NUMBERS, _number),
 }
 
 
@@ -592,9 +574,12 @@ def find_unmet(metadata: Metadata | None, requirements: Iterable[Json]) -> Requi
     Every kind is looked up before any is evaluated, so that a malformed request is malformed
     whatever state the table is in.
     """
-    for check, requirement in [(_requirement(item), item) for item in requirements]:
-        if unmet := check(metadata, requirement):
-            return unmet
+    for compare, requirement in [(_requirement(item), item) for item in requirements]:
+        expected, actual = compare(metadata or {}, requirement)
+        if expected != actual:
+            ref = f" {requirement['ref']!r}" if "ref" in requirement else ""
+            name = f"{requirement['type']}{ref}"
+            return RequirementFailed(requirement=name, expected=expected, actual=actual)
     return None
 
 
@@ -664,10 +649,9 @@ def apply_updates(
     return base if state.metadata == base else _finish(base, state, base_location)
 
 
-def apply_create(updates: Sequence[Json], *, now_ms: int) -> Metadata:
-    """Return the first metadata of a table whose creation was staged, from updates alone."""
-    check_update_kinds(updates)
-    empty: Metadata = {
+def empty_metadata(now_ms: int) -> Metadata:
+    """Return what the first metadata of every table starts from."""
+    return {
         "format-version": 2,
         "last-sequence-number": 0,
         "last-updated-ms": now_ms,
@@ -682,6 +666,12 @@ def apply_create(updates: Sequence[Json], *, now_ms: int) -> Metadata:
         "snapshot-log": [],
         "metadata-log": [],
     }
+
+
+def apply_create(updates: Sequence[Json], *, now_ms: int) -> Metadata:
+    """Return the first metadata of a table whose creation was staged, from updates alone."""
+    check_update_kinds(updates)
+    empty = empty_metadata(now_ms)
     state = _apply(empty, updates, now_ms)
     for part in _REQUIRED:
         if part not in state.metadata:

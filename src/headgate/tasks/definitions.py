@@ -269,41 +269,30 @@ def _schema(
     whole = model.model_json_schema(mode=mode, by_alias=True)
     parts: dict[str, Any] = whole.pop("$defs", {})
     recursive = {name for name in parts if _refers_to(parts[name], name, parts)}
-    root: dict[str, Any] = _inlined(whole, parts, recursive, closed=closed)
-    shared = {
-        name: _inlined(parts[name], parts, recursive, closed=closed) for name in sorted(recursive)
-    }
-    return root, shared
 
+    def inlined(node: Any) -> Any:
+        if isinstance(node, list):
+            return [inlined(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        name = _target(node)
+        if name is not None and name not in recursive:
+            siblings = {key: value for key, value in node.items() if key != "$ref"}
+            return inlined({**parts[name], **siblings})
+        found = {key: inlined_value(key, node[key]) for key in node if key not in _OMITTED}
+        if closed and found.get("type") == "object" and "properties" in found:
+            found.setdefault("additionalProperties", False)
+        return found
 
-def _inlined(node: Any, parts: Mapping[str, Any], recursive: set[str], *, closed: bool) -> Any:
-    if isinstance(node, list):
-        return [_inlined(item, parts, recursive, closed=closed) for item in node]
-    if not isinstance(node, dict):
-        return node
-    name = _target(node)
-    if name is not None and name not in recursive:
-        siblings = {key: value for key, value in node.items() if key != "$ref"}
-        return _inlined({**parts[name], **siblings}, parts, recursive, closed=closed)
-    inlined = {
-        key: _inlined_value(key, value, parts, recursive, closed=closed)
-        for key, value in node.items()
-        if key not in _OMITTED
-    }
-    if closed and inlined.get("type") == "object" and "properties" in inlined:
-        inlined.setdefault("additionalProperties", False)
-    return inlined
+    def inlined_value(key: str, value: Any) -> Any:
+        if key in _DATA:
+            return value
+        if key == "properties":
+            # Keys are field names here: a field may be named `title`.
+            return {name: inlined(field) for name, field in value.items()}
+        return inlined(value)
 
-
-def _inlined_value(
-    key: str, value: Any, parts: Mapping[str, Any], recursive: set[str], *, closed: bool
-) -> Any:
-    if key in _DATA:
-        return value
-    if key == "properties":
-        # Keys are field names here: a field may be named `title`.
-        return {name: _inlined(v, parts, recursive, closed=closed) for name, v in value.items()}
-    return _inlined(value, parts, recursive, closed=closed)
+    return inlined(whole), {name: inlined(parts[name]) for name in sorted(recursive)}
 
 
 def _target(node: Mapping[str, Any]) -> str | None:

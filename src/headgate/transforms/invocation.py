@@ -88,18 +88,15 @@ def _run_returning(
 
 
 def _call(transform: Transform, given: Mapping[str, Any], ctx: TransformContext) -> Any:
-    arguments = {**given, **bound_parameters(transform, ctx.parameters)}
-    if transform.wants_context:
-        arguments[CONTEXT] = ctx
-    return transform.function(**arguments)
-
-
-def bound_parameters(transform: Transform, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each declared parameter with its value in this build, or with its default."""
-    return {
+    values = ctx.parameters
+    bound = {
         name: parameter.bind(values[name]) if name in values else parameter
         for name, parameter in transform.parameters.items()
     }
+    arguments = {**given, **bound}
+    if transform.wants_context:
+        arguments[CONTEXT] = ctx
+    return transform.function(**arguments)
 
 
 def user_code_failed(transform: Transform, error: Exception) -> UserCodeFailed:

@@ -219,7 +219,11 @@ class _Cleanup:
         spared = self._spare_versions(versions.spare)
         condemned = versions.condemn
         if not self.report.dry_run:
-            condemned = self._condemn_versions(versions.condemn, keeping)
+            ids, moment = versions.condemn, self.clocks.database
+            done = garbage_collection.condemn_versions(self.database, ids, keeping, moment)
+            condemned = tuple(done)
+            if condemned:
+                reach(Failpoint.CLEANUP_CONDEMNED)
         self._report_versions(versions, condemned)
         left_out = condemned if self.report.dry_run else ()
         mark = self.database.read(lambda c: garbage_collection.mark_objects(c, left_out))
@@ -276,16 +280,6 @@ class _Cleanup:
             age_us = max(age_us, time - owner)
         older_than = Instant(max(0, time - age_us))
         return keeping, garbage_collection.mark_versions(connection, keeping, older_than), age_us
-
-    def _condemn_versions(
-        self, ids: Collection[VersionId], keeping: Keeping
-    ) -> tuple[VersionId, ...]:
-        condemned = garbage_collection.condemn_versions(
-            self.database, ids, keeping, self.clocks.database
-        )
-        if condemned:
-            reach(Failpoint.CLEANUP_CONDEMNED)
-        return tuple(condemned)
 
     def _spare_versions(self, ids: Collection[VersionId]) -> dict[DatasetKind, set[str]]:
         """Spare versions that are needed again, with their objects, if none of those is swept."""

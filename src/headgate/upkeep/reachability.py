@@ -172,9 +172,8 @@ class TableFiles:
         self._since = since
         self._versions = TableVersions(objects, cache_bytes=0, remembered=lambda: since)
         self._mark = mark or partial(mark_here, objects)
-        self._roots_seen: set[str] = set()
-        self._lists_seen: set[str] = set()
-        self._manifests_seen: set[str] = set()
+        # Addresses of the metadata files, manifest lists and manifests that were read.
+        self._seen: set[str] = set()
         self._named: set[str] = set()
 
     def fresh(self) -> TableFiles:
@@ -189,7 +188,7 @@ class TableFiles:
 
         Raise if metadata cannot be read: nothing may be swept while its references are unknown.
         """
-        new = set(roots) - self._roots_seen
+        new = set(roots) - self._seen
         if not new:
             return self._named
         reader = open_manifests(partial(get_below, self._objects))
@@ -198,16 +197,14 @@ class TableFiles:
         for named in in_parallel(self._named_by, sorted(new)):
             self._add(named.statistics)
             lists |= named.manifest_lists
-        lists -= self._lists_seen
+        lists -= self._seen
         self._add(lists)
         manifests: dict[str, ManifestRef] = {}
         for refs in in_parallel(reader.manifests, sorted(filter(self.is_ours, lists))):
-            manifests |= {ref.path: ref for ref in refs if ref.path not in self._manifests_seen}
+            manifests |= {ref.path: ref for ref in refs if ref.path not in self._seen}
         self._add(manifests)
         self._add(self._mark([ref for ref in manifests.values() if self.is_ours(ref.path)]))
-        self._roots_seen |= new
-        self._lists_seen |= lists
-        self._manifests_seen |= manifests.keys()
+        self._seen |= new | lists | manifests.keys()
         return self._named
 
     def _add(self, locations: Iterable[str]) -> None:
