@@ -11,18 +11,10 @@ from rich.tree import Tree
 
 from headgate.builds.report import JobStatus
 from headgate.cli.output import note, show_json, show_line, show_table
+from headgate.model import nouns
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
 from headgate.model.incrementality import REFUSED
-from headgate.model.nouns import (
-    Branch,
-    JobState,
-    MoveRecord,
-    Publication,
-    PublicationKind,
-    Transaction,
-    TransactionState,
-)
 from headgate.store.documents import PUBLICATION, Json, unpublished_json
 from headgate.tables.schemas import type_text
 
@@ -32,23 +24,23 @@ if TYPE_CHECKING:
 _MOVES_SHOWN = 3
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STATE_STYLES = {
-    TransactionState.OPEN: "yellow",
-    TransactionState.COMMITTED: "green",
-    TransactionState.ABORTED: "dim",
+    nouns.TransactionState.OPEN: "yellow",
+    nouns.TransactionState.COMMITTED: "green",
+    nouns.TransactionState.ABORTED: "dim",
 }
 
 
-def branch_trees(branches: Iterable[Branch], protected: Collection[str] = ()) -> list[Tree]:
+def branch_trees(branches: Iterable[nouns.Branch], protected: Collection[str] = ()) -> list[Tree]:
     """Return one tree of branches for each dataset, with heads and views."""
-    by_dataset: dict[str, list[Branch]] = defaultdict(list)
+    by_dataset: dict[str, list[nouns.Branch]] = defaultdict(list)
     for branch in branches:
         by_dataset[str(branch.dataset)].append(branch)
     return [_dataset_tree(name, of, protected) for name, of in by_dataset.items()]
 
 
-def _dataset_tree(name: str, branches: Sequence[Branch], protected: Collection[str]) -> Tree:
+def _dataset_tree(name: str, branches: Sequence[nouns.Branch], protected: Collection[str]) -> Tree:
     tree = Tree(Text(name, style="bold"))
-    children: dict[str | None, list[Branch]] = defaultdict(list)
+    children: dict[str | None, list[nouns.Branch]] = defaultdict(list)
     for branch in branches:
         children[branch.parent].append(branch)
 
@@ -60,17 +52,17 @@ def _dataset_tree(name: str, branches: Sequence[Branch], protected: Collection[s
     return tree
 
 
-def branch_line(branch: Branch, *, is_protected: bool = False) -> Text:
+def branch_line(branch: nouns.Branch, *, is_protected: bool = False) -> Text:
     """Return `master  t-2  protected`; an OPEN head follows the view."""
     line = Text.assemble((branch.name, "cyan"), "  ", (branch.view or "empty", "dim"))
     if branch.is_open:
-        line.append(f"  OPEN {branch.head}", style=_STATE_STYLES[TransactionState.OPEN])
+        line.append(f"  OPEN {branch.head}", style=_STATE_STYLES[nouns.TransactionState.OPEN])
     if is_protected:
         line.append("  protected", style="magenta")
     return line
 
 
-def history_rows(transactions: Iterable[Transaction]) -> list[tuple[str, ...]]:
+def history_rows(transactions: Iterable[nouns.Transaction]) -> list[tuple[str, ...]]:
     return [
         (
             t.id,
@@ -85,7 +77,7 @@ def history_rows(transactions: Iterable[Transaction]) -> list[tuple[str, ...]]:
 
 
 def log_rows(
-    publications: Iterable[Publication], events: Iterable[Mapping[str, Any]] = ()
+    publications: Iterable[nouns.Publication], events: Iterable[Mapping[str, Any]] = ()
 ) -> list[tuple[str, ...]]:
     """Return rows of publications and events, newest first."""
     rows = [
@@ -99,14 +91,14 @@ def log_rows(
     ]
 
 
-def moves_text(moves: Sequence[MoveRecord]) -> str:
+def moves_text(moves: Sequence[nouns.MoveRecord]) -> str:
     """Return the first few moves, each as `dataset@branch from → to`, and the number of others."""
     shown = ", ".join(_move(move) for move in moves[:_MOVES_SHOWN])
     more = len(moves) - _MOVES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _move(move: MoveRecord) -> str:
+def _move(move: nouns.MoveRecord) -> str:
     before, after = move.from_transaction or "nothing", move.to_transaction or "nothing"
     # An empty branch was created or deleted.
     change = "" if before == after else f" {before} → {after}"
@@ -151,7 +143,7 @@ def transaction_line(noun: Mapping[str, Any]) -> Text:
     return Text.assemble(
         (noun["transaction"], "bold"),
         f"  {noun['dataset']}@{noun['branch']}  {noun['type']}  ",
-        (noun["state"], _STATE_STYLES[TransactionState(noun["state"])]),
+        (noun["state"], _STATE_STYLES[nouns.TransactionState(noun["state"])]),
         f"  by {noun['actor']}, opened {to_the_second(noun['opened_at'])}",
         f", closed {to_the_second(closed)}" if closed is not None else "",
     )
@@ -178,7 +170,9 @@ def count_text(count: int, one: str) -> str:
 # Receipts of commands that publish.
 
 
-def show_receipt(store: Store, receipt: Receipt, *, kind: PublicationKind, json: bool) -> None:
+def show_receipt(
+    store: Store, receipt: Receipt, *, kind: nouns.PublicationKind, json: bool
+) -> None:
     """Print the publication of a receipt, as text or as JSON."""
     if not json:
         show_moves(store, receipt)
@@ -197,7 +191,7 @@ def show_moves(store: Store, receipt: Receipt) -> None:
         note(f"publication {publication.number}: {moves_text(publication.moves)}")
 
 
-def _find_publication(store: Store, receipt: Receipt) -> Publication | None:
+def _find_publication(store: Store, receipt: Receipt) -> nouns.Publication | None:
     number = receipt.publication
     return None if number is None else store.publication(number)
 
@@ -375,17 +369,17 @@ def _show_changed(found: Json) -> None:
 
 # state → (mark, style)
 _JOB_STYLES = {
-    JobState.WAITING: ("○", "dim"),
-    JobState.RUNNING: ("◐", "cyan"),
-    JobState.SUCCEEDED: ("●", "green"),
-    JobState.FAILED: ("✗", "bold red"),
-    JobState.ABORTED: ("✗", "red"),
-    JobState.SKIPPED: ("–", "dim"),
-    JobState.ADOPTED: ("◆", "blue"),
+    nouns.JobState.WAITING: ("○", "dim"),
+    nouns.JobState.RUNNING: ("◐", "cyan"),
+    nouns.JobState.SUCCEEDED: ("●", "green"),
+    nouns.JobState.FAILED: ("✗", "bold red"),
+    nouns.JobState.ABORTED: ("✗", "red"),
+    nouns.JobState.SKIPPED: ("–", "dim"),
+    nouns.JobState.ADOPTED: ("◆", "blue"),
 }
 _BAR_WIDTH = 10
 # Shown first when the terminal has no room for all jobs.
-_SHOWN_FIRST = (JobState.RUNNING, JobState.FAILED, JobState.ABORTED)
+_SHOWN_FIRST = (nouns.JobState.RUNNING, nouns.JobState.FAILED, nouns.JobState.ABORTED)
 
 
 def job_tree(title: str, jobs: Sequence[Json]) -> Tree:
@@ -416,7 +410,9 @@ def live_tree(title: str, jobs: Sequence[JobStatus], *, room: int) -> Tree:
             node.add(stages)
     rest = Counter(job.state for at, job in enumerate(jobs) if at not in shown)
     if rest:
-        counted = ", ".join(f"{rest[state]} {state.value}" for state in JobState if rest[state])
+        counted = ", ".join(
+            f"{rest[state]} {state.value}" for state in nouns.JobState if rest[state]
+        )
         tree.add(Text(counted, style="dim"))
     return tree
 
@@ -424,7 +420,7 @@ def live_tree(title: str, jobs: Sequence[JobStatus], *, room: int) -> Tree:
 def _stages(job: Json) -> Text | None:
     """Return the progress of the Spark stages of a running job."""
     found = job.get("stages")
-    if job["state"] != JobState.RUNNING or found is None:
+    if job["state"] != nouns.JobState.RUNNING or found is None:
         return None
     full = _BAR_WIDTH * found["tasks_done"] // max(found["tasks"], 1)
     stage = min(found["done"] + 1, found["all"])
@@ -447,7 +443,7 @@ def _chosen(jobs: Sequence[JobStatus], room: int) -> set[int]:
     chosen: set[int] = set()
     for position in sorted(range(len(jobs)), key=rank):
         # A running job has a second line for its stages.
-        room -= 2 if jobs[position].state is JobState.RUNNING else 1
+        room -= 2 if jobs[position].state is nouns.JobState.RUNNING else 1
         if room < 0:
             break
         chosen.add(position)
@@ -460,7 +456,7 @@ def _chain(title: str) -> Tree:
 
 def job_line(job: Json) -> Text:
     """Return the state, reason, rows and duration of a job in one line."""
-    state = JobState(job["state"])
+    state = nouns.JobState(job["state"])
     mark, style = _JOB_STYLES[state]
     line = Text.assemble((f"{mark} ", style), (", ".join(job["outputs"]), "bold"), "  ")
     line.append(f"{state.value} ({job['reason']})", style=style)
@@ -468,9 +464,9 @@ def job_line(job: Json) -> Text:
         line.append(f", from {job['adopted_from']['branch']}", style=style)
     if job["attempts"] > 1:
         line.append(f", attempt {job['attempts']}")
-    if state is JobState.RUNNING and job.get("rows"):
+    if state is nouns.JobState.RUNNING and job.get("rows"):
         line.append(f", {count_text(job['rows'], 'row')}", style="dim")
-    if state is JobState.SUCCEEDED:
+    if state is nouns.JobState.SUCCEEDED:
         rows = f"{count_text(job['rows'], 'row')}, " if job.get("rows") is not None else ""
         jobs = count_text(job["spark_jobs"], "Spark job")
         line.append(f", {rows}{jobs}", style="dim")

@@ -27,6 +27,7 @@ _INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _TIME = r"^\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?$"
 _ZONED = r"\d{2}:\d{2}.*(Z|[+-]\d{2}(:?\d{2})?)$"
+# As a schema file names them.
 _TYPE_NAMES = {
     "bool": "boolean",
     "int32": "int",
@@ -260,7 +261,8 @@ def _cast_by_halves(
             continue
         except _CAST_ERRORS:
             if length == 1:
-                reason = f"{name} = {_shown(part[0])} is not of type {_type_name(kind)}"
+                wanted = _TYPE_NAMES.get(str(kind), str(kind))
+                reason = f"{name} = {_shown(part[0])} is not of type {wanted}"
                 failures.append(CastFailure(row=start, reason=reason))
                 continue
         half = length // 2
@@ -275,11 +277,6 @@ def _shown(value: Any) -> str:
         # Python has no such date.
         text = " ".join(pa.array([value]).to_string(window=2).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _type_name(kind: pa.DataType) -> str:
-    """Return the type as a schema file names it."""
-    return _TYPE_NAMES.get(str(kind), str(kind))
 
 
 # Nested types: each part is cast like a column of its own.

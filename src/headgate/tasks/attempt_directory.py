@@ -166,7 +166,8 @@ class AttemptLog:
 
     def write(self, event: str, *, level: str = "info", **facts: Any) -> None:
         """Write one event."""
-        line = {"at": _now(), "level": level, "event": event, **self._fields, **facts}
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        line = {"at": at, "level": level, "event": event, **self._fields, **facts}
         with self._lock, self.path.open("ab") as file:
             file.write(orjson.dumps(line, default=str) + b"\n")
         self._listener(line)
@@ -216,7 +217,3 @@ def delete_old_logs(directory: Path) -> None:
                 path.unlink()
         except FileNotFoundError:
             continue
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

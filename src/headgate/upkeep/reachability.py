@@ -23,13 +23,7 @@ from headgate.model.ids import Instant
 from headgate.model.nouns import DatasetKind
 from headgate.model.object_store import ObjectInfo, ObjectStore
 from headgate.storage.address import key_below
-from headgate.tables.referenced_files import (
-    ManifestRef,
-    References,
-    get_below,
-    open_manifests,
-    references_of,
-)
+from headgate.tables.referenced_files import ManifestRef, get_below, open_manifests, references_of
 from headgate.tables.versions import TableVersions
 
 if TYPE_CHECKING:
@@ -194,7 +188,8 @@ class TableFiles:
         reader = open_manifests(partial(get_below, self._objects))
         self._add(new)
         lists: set[str] = set()
-        for named in in_parallel(self._named_by, sorted(new)):
+        read = self._versions.read
+        for named in in_parallel(lambda root: references_of(read(root).metadata), sorted(new)):
             self._add(named.statistics)
             lists |= named.manifest_lists
         lists -= self._seen
@@ -212,9 +207,6 @@ class TableFiles:
             key = key_below(self._objects.url, location)
             if key is not None:
                 self._named.add(key)
-
-    def _named_by(self, location: str) -> References:
-        return references_of(self._versions.read(location).metadata)
 
 
 def mark_here(objects: ObjectStore, manifests: Sequence[ManifestRef]) -> Iterator[str]:
