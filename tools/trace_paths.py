@@ -1,5 +1,7 @@
 """Count the Headgate modules that one write executes: `python -m tools.trace_paths [-v]`.
 
+The exit code is 1 if a write executes more modules than its goal.
+
 Four writes run, each in a fresh store and a fresh process: `headgate files put`, an Iceberg
 commit, a build of one job, and the process of a local task attempt. A module counts if one of its
 functions runs between the start of the write and the UPDATE of a branch's view. What runs while a
@@ -358,11 +360,14 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join((str(_ROOT), str(_ROOT / "src")))
     os.environ["HEADGATE_ACTOR"] = "ana"
     print(f"{'path':20}{'modules':>8}{'goal':>6}")
+    above = False
     for name, write in WRITES.items():
         modules = measure(name)
+        above = above or len(modules) > write.goal
         print(f"{write.title:20}{len(modules):8}{write.goal:6}")
         for module, functions in sorted(modules.items()) if known.verbose else ():
             print(f"    {module}: {', '.join(functions)}")
+    sys.exit(above)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from headgate.catalog.attempts import check_newest
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
-from headgate.catalog.records import load_dataset, load_transactions
+from headgate.catalog.records import check_newest, load_dataset, load_transactions
 from headgate.catalog.transactions import stage_version
 from headgate.errors import Conflict, HeadgateError, TransactionNotOpen, TransactionTypeViolated
 from headgate.files.edits import root_of, tree_version

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from headgate.catalog.log import list_publications
-from headgate.catalog.workspaces import list_intents
+from headgate.catalog.recovery import list_intents
 from headgate.errors import (
     CatalogUnavailable,
     CommitInterrupted,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.catalog.workspaces import list_intents
+from headgate.catalog.recovery import list_intents
 from headgate.model.failpoints import Failpoint
 from headgate.store.embedded import Store
 from tests.support import lakefs_tasks

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from headgate.catalog.log import list_events, list_recoveries
-from headgate.catalog.workspaces import list_intents
+from headgate.catalog.recovery import list_intents
 from headgate.model.failpoints import Failpoint
 from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.store.embedded import Store

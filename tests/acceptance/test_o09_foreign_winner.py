@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from headgate.catalog.recovery import list_intents
 from headgate.catalog.schema import intents
-from headgate.catalog.workspaces import list_intents
 from headgate.lakefs.endpoint import connect
 from headgate.model.failpoints import Failpoint
 from headgate.store.embedded import Store

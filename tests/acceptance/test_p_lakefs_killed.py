@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate.catalog.log import list_events
-from headgate.catalog.workspaces import Intent, list_intents
+from headgate.catalog.recovery import list_intents
+from headgate.catalog.workspaces import Intent
 from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.store.embedded import Store
 from tests.support import lakefs_tasks

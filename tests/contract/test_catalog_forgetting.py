@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from headgate.catalog.database import Database
-from headgate.catalog.retention import Remembered, forget_before, remembered_since
+from headgate.catalog.retention import forget_before, remembered_since
 from headgate.model.ids import Instant
+from headgate.tables.versions import Remembered
 
 
 @pytest.fixture
@@ -32,9 +34,9 @@ def test_moment_moves_forward_and_never_back(database: Database) -> None:
 def test_reader_asks_again_after_a_while(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remembered = Remembered(database)
+    remembered = Remembered(partial(database.read, remembered_since))
     assert remembered() == 0
     forget_before(database, Instant(500))
     assert remembered() == 0
-    monkeypatch.setattr("headgate.catalog.retention._BELIEVED_SECONDS", -1.0)
+    monkeypatch.setattr("headgate.tables.versions._BELIEVED_SECONDS", -1.0)
     assert remembered() == 500

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.builds.plan import BuildOptions
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.builds import record_build_in
 from headgate.catalog.transactions import Opener, Opening, open_transactions
@@ -20,7 +21,6 @@ from headgate.server.web.branches_page import branches_page
 from headgate.server.web.build_page import build_actions, build_page, builds_page
 from headgate.server.web.page import Visit
 from headgate.server.web.review_page import review_page
-from headgate.store.builds import BuildOptions
 from headgate.store.embedded import Store
 from headgate.store.overview import Overview
 from tests.support.pages import text_of, visit

@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 
 from headgate.catalog.attempts import end_attempt
-from headgate.catalog.workspaces import (
-    Action,
-    PlannedMove,
-    announce_move,
-    clear_intent,
-    find_maker,
-    list_intents,
-)
+from headgate.catalog.recovery import list_intents
+from headgate.catalog.workspaces import Action, PlannedMove, announce_move, clear_intent, find_maker
 from headgate.errors import LakeFSUnavailable
 from headgate.lakefs.endpoint import connect
 from headgate.model.failpoints import Failpoint

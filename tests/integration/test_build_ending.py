@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from headgate.builds.report import BuildInterrupted, BuildOutcome
-from headgate.catalog.builds import BuildRecord, cancel_build, list_builds, load_build
+from headgate.catalog.builds import BuildRecord, list_builds, load_build
+from headgate.catalog.recovery import cancel_build
 from headgate.errors import BuildNotRunning, DatasetNotFound, OpenTransactionAlreadyExists
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import BuildState

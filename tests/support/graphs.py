@@ -8,8 +8,7 @@ from dataclasses import replace
 from headgate.model.freshness import Facts, Fingerprint, Pin, View, decide, fingerprint
 from headgate.model.graph import Graph, GraphFacts, make_graph
 from headgate.model.ids import ContentId, Instant, TransactionId
-from headgate.model.job_graph import Job, compile_graph
-from headgate.model.jobspecs import JobSpec
+from headgate.model.jobspecs import Job, JobSpec, compile_graph
 from headgate.model.names import DatasetName
 from headgate.model.nouns import DatasetKind, JobState
 from tests.support.jobspecs import name, published, spec

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.model.ids import TransactionId
-from headgate.model.job_graph import Removed
 from headgate.model.jobspecs import (
     Declaration,
     InputSpec,
     JobSpec,
     OutputSpec,
+    Removed,
     Source,
 )
 from headgate.model.names import DatasetName, parse_dataset_name

@@ -17,8 +17,7 @@ from headgate.model.freshness import (
 )
 from headgate.model.ids import ContentId, Instant, TransactionId
 from headgate.model.incrementality import Base
-from headgate.model.job_graph import compile_graph
-from headgate.model.jobspecs import JobSpec
+from headgate.model.jobspecs import JobSpec, compile_graph
 from headgate.model.names import DatasetName
 from headgate.model.nouns import TransactionType
 from tests.support.jobspecs import name, published

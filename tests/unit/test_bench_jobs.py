@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.jobs import pipeline_source
 from bench.pipeline import STEPS
-from headgate.model.job_graph import compile_graph
+from headgate.model.jobspecs import compile_graph
 from headgate.transforms import Transform
 from tests.support.jobspecs import name, published, spec
 

@@ -7,11 +7,10 @@ import io
 from rich.console import Console
 
 from headgate.builds.report import JobReport
-from headgate.cli.build import BuildProgress
-from headgate.cli.format import live_tree
+from headgate.cli.build import BuildProgress, live_tree
 from headgate.model.freshness import Facts, decide
 from headgate.model.ids import Instant
-from headgate.model.job_graph import compile_graph
+from headgate.model.jobspecs import compile_graph
 from headgate.model.nouns import JobState
 from tests.support.jobspecs import name, published, spec
 

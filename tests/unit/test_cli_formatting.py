@@ -11,7 +11,6 @@ from rich.console import Console
 from headgate.cli.format import (
     branch_line,
     branch_trees,
-    count_text,
     event_text,
     history_rows,
     log_rows,
@@ -21,6 +20,7 @@ from headgate.cli.format import (
     to_the_second,
     transaction_line,
 )
+from headgate.cli.output import count_text
 from headgate.model.ids import (
     BranchId,
     Instant,

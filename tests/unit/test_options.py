@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from headgate.builds.plan import PlanOptions, plan_request
 from headgate.settings import BuildSettings
-from headgate.store.builds import PlanOptions, plan_request
 from tests.support.rows import graph_store, insert_people
 
 

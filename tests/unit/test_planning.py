@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import CyclicJobs, JobSpecNotFound, OutputContested
-from headgate.model.job_graph import Job, Published, Removed, compile_graph, resolve_jobspec
-from headgate.model.jobspecs import jobspec_from_json
+from headgate.model.jobspecs import (
+    Job,
+    Published,
+    Removed,
+    compile_graph,
+    jobspec_from_json,
+    resolve_jobspec,
+)
 from headgate.model.names import DatasetName
 from tests.support.jobspecs import name, published, spec
 

@@ -15,8 +15,7 @@ from headgate.model.freshness import (
     fingerprint_from_json,
 )
 from headgate.model.ids import digest
-from headgate.model.job_graph import compile_graph
-from headgate.model.jobspecs import IncrementalSpec, ParameterSpec
+from headgate.model.jobspecs import IncrementalSpec, ParameterSpec, compile_graph
 from tests.support.jobspecs import name, published, spec
 from tests.support.planning import CHAIN, candidate, decided, facts, made_from, only, view
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from headgate.catalog import records
 from headgate.catalog.branches import list_protected
@@ -19,12 +19,12 @@ from headgate.catalog.builds import find_adoptable_by_key
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.jobspecs import Pointer, find_pointers
 from headgate.catalog.merge_base import find_span
-from headgate.catalog.resolve import find_on_chain, first_with_view
-from headgate.errors import HeadgateError
+from headgate.catalog.resolve import find_on_chain
+from headgate.errors import HeadgateError, Invalid
 from headgate.files.edits import root_of
 from headgate.files.objects import Digest
 from headgate.files.tree import ChangeKind
-from headgate.model.ancestry import make_chain, output_place, require_compatible
+from headgate.model.ancestry import first_with_view, make_chain, output_place, require_compatible
 from headgate.model.changes import Provenance
 from headgate.model.freshness import (
     Candidate,
@@ -48,9 +48,14 @@ from headgate.model.incrementality import (
     Question,
     ReadAt,
 )
-from headgate.model.job_graph import Removed, compile_graph
-from headgate.model.jobspecs import InputSpec, JobSpec, jobspec_from_json
-from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.model.jobspecs import InputSpec, JobSpec, Removed, compile_graph, jobspec_from_json
+from headgate.model.names import (
+    DatasetName,
+    check_branch_name,
+    check_options,
+    parse_dataset_name,
+    split_names,
+)
 from headgate.model.nouns import (
     Branch,
     Dataset,
@@ -59,6 +64,7 @@ from headgate.model.nouns import (
     TransactionState,
     TransactionType,
 )
+from headgate.settings import BuildSettings
 from headgate.tables.metadata import Json, Metadata
 from headgate.tables.snapshots import current_snapshot_id, snapshots_since
 
@@ -618,3 +624,64 @@ class _Inspection:
         last = self._question.last.transaction
         why = f"{last}, read last of {self._question.dataset}, has expired"
         return Answer(why=why, broken_by=last)
+
+
+# Options of plans and builds, the same for an embedded store and for the client of a server.
+
+
+class PlanOptions(TypedDict, total=False):
+    """Options of a plan, for an embedded and a served store; only `branch` is required."""
+
+    branch: Required[str]
+    # Branch names, also as `a,b`. Default: the configured fallbacks, else the primary branch.
+    fallback: Sequence[str] | None
+    upstream: bool
+    # Execute every job, also fresh ones.
+    force: bool
+    # Incremental jobs read all of their inputs.
+    full: bool
+    parameters: Mapping[str, Any] | None
+
+
+class BuildOptions(PlanOptions, total=False):
+    """Options of a build: those of its plan, and those of its execution."""
+
+    # Publish nothing until every job of the build has succeeded.
+    atomic: bool
+    retries: int
+    abort_on_failure: bool
+    wait_seconds: float
+    task_key: str | None
+
+
+def check_patience(asked: BuildOptions) -> None:
+    """Raise `Invalid` if the number of retries or the time to wait is negative."""
+    for option, given in (
+        ("retries", asked.get("retries", 0)),
+        ("wait_seconds", asked.get("wait_seconds", 0)),
+    ):
+        if not given >= 0:
+            raise Invalid(f"{option} is {given!r}: give 0 or more.")
+
+
+def plan_request(
+    targets: Sequence[str], asked: PlanOptions, *, builds: BuildSettings
+) -> PlanRequest:
+    """Return the request for a plan of these targets, with defaults from the settings."""
+    check_options(asked, BuildOptions, needed=("branch",))
+    fallback = asked.get("fallback")
+    wanted = split_names(targets)
+    if not wanted:
+        raise Invalid("name the datasets to build.")
+    for name in (asked["branch"], *split_names(fallback or ())):
+        check_branch_name(name)
+    return PlanRequest(
+        targets=wanted,
+        branch=asked["branch"],
+        fallback=builds.fallback_of(asked["branch"]) if fallback is None else split_names(fallback),
+        upstream=asked.get("upstream", False),
+        force=asked.get("force", False),
+        full=asked.get("full", False),
+        adopt=builds.adopt,
+        parameters=asked.get("parameters") or {},
+    )

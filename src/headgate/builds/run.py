@@ -18,15 +18,16 @@ from headgate.attempts import (
     commit_transactions,
 )
 from headgate.builds.attempt import JobEventType, Jobs, Parts
-from headgate.builds.job import run_job
-from headgate.builds.ledger import Ledger
+from headgate.builds.job import Ledger, run_job
 from headgate.builds.open import OpenedBuild, OpeningRequest, open_build
 from headgate.builds.plan import PlanRequest, plan_build
 from headgate.builds.report import BuildInterrupted, BuildOutcome, Watch
 from headgate.builds.spark_jobs import SparkJobs
-from headgate.catalog.attempts import check_newest, dispatch_attempt, give_up, heartbeat
+from headgate.catalog.attempts import dispatch_attempt, give_up, heartbeat
 from headgate.catalog.branches import drop_unused_branches
-from headgate.catalog.builds import close_build, settle_builds
+from headgate.catalog.builds import close_build
+from headgate.catalog.records import check_newest
+from headgate.catalog.recovery import settle_builds
 from headgate.model.changes import Caller
 from headgate.model.ids import BuildId, mint_build
 from headgate.model.nouns import AttemptRef, AttemptState, BuildState, JobState

@@ -230,7 +230,7 @@ def heartbeat(database: Database, ref: AttemptRef) -> None:
             .values(lease_until=moment + attempts.c.lease_seconds * 1_000_000)
         )
         if changed.rowcount != 1:
-            raise _superseded(connection, ref)
+            raise records.superseded(connection, ref)
         connection.execute(
             update(transactions)
             .where(
@@ -273,19 +273,6 @@ def find_attempt_by_token(
     return (_to_attempt(row), records.load(row["scope"])) if row else None
 
 
-def check_newest(connection: Connection, ref: AttemptRef) -> None:
-    """Raise if an attempt, or its build, was superseded or has ended. Takes no lock."""
-    row = connection.execute(
-        select(attempts.c.state, attempts.c.parent_key, attempts.c.parent_epoch).where(
-            attempts.c.key == ref.key, attempts.c.epoch == ref.epoch
-        )
-    ).one_or_none()
-    if row is None or row.state != AttemptState.RUNNING:
-        raise _superseded(connection, ref)
-    if row.parent_key is not None:
-        check_newest(connection, AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch)))
-
-
 def find_scope(connection: Connection, key: str, epoch: int) -> Mapping[str, Any] | None:
     """Return the scope of an attempt: what it may read and write."""
     text = connection.execute(
@@ -322,18 +309,6 @@ def load_attempt(connection: Connection, ref: AttemptRef) -> Attempt:
         .one()
     )
     return _to_attempt(row)
-
-
-def _superseded(connection: Connection, ref: AttemptRef) -> AttemptSuperseded:
-    newest = connection.execute(
-        select(task_keys.c.epoch).where(task_keys.c.key == ref.key)
-    ).scalar_one_or_none()
-    state = connection.execute(
-        select(attempts.c.state).where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
-    ).scalar_one_or_none()
-    return AttemptSuperseded(
-        key=ref.key, epoch=ref.epoch, newest=newest or 0, state=state or "unknown"
-    )
 
 
 def _to_attempt(row: RowMapping) -> Attempt:

@@ -1,21 +1,19 @@
-"""Records of builds and their jobs, candidates for adoption, and the end of builds."""
+"""Records of builds and their jobs, and candidates for adoption."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
 
 from headgate.catalog import records
-from headgate.catalog.attempts import end_attempt_in, find_attempt_state, give_up_in
-from headgate.catalog.branches import drop_unused_branches
+from headgate.catalog.attempts import end_attempt_in
 from headgate.catalog.database import Database, now
-from headgate.catalog.schema import attempts, branches, builds, jobs, transactions
-from headgate.errors import BuildNotRunning, NotFound
-from headgate.model.ids import BranchId, BuildId, Epoch, Instant, TransactionId
+from headgate.catalog.schema import builds, jobs, transactions
+from headgate.errors import NotFound
+from headgate.model.ids import BuildId, Instant, TransactionId
 from headgate.model.nouns import AttemptRef, AttemptState, Transaction, TransactionState
 
 RUNNING = "running"
@@ -170,35 +168,6 @@ def _to_build(row: RowMapping, found: tuple[JobRecord, ...]) -> BuildRecord:
     )
 
 
-# Ending builds and dropping their unused branches
-
-_ENDED: dict[AttemptState | None, str] = {
-    AttemptState.SUCCEEDED: "succeeded",
-    AttemptState.FAILED: "failed",
-    AttemptState.SUPERSEDED: "canceled",
-    AttemptState.CANCELED: "canceled",
-}
-_UNFINISHED = ("waiting", "running")
-
-
-def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
-    """Cancel a build and abort its OPEN transactions.
-
-    The process of the build stops when the catalog next rejects its attempt.
-    """
-
-    def work(connection: Connection) -> BuildId:
-        found = load_build(connection, id)
-        if found.state not in {RUNNING, "canceled"}:
-            raise BuildNotRunning(build=id, state=found.state)
-        ref = _attempt_of(connection, found.id)
-        give_up_in(connection, ref, AttemptState.CANCELED, actor=actor, kind="canceled")
-        return found.id
-
-    _finish(database, database.write(work), actor=actor)
-    return database.read(lambda c: load_build(c, id))
-
-
 def close_build(database: Database, id: BuildId, attempt: AttemptRef, state: str) -> None:
     """End the attempt and the record of a build together, as its own last step."""
 
@@ -210,80 +179,3 @@ def close_build(database: Database, id: BuildId, attempt: AttemptRef, state: str
         end_build_in(connection, id, state)
 
     database.write(work)
-
-
-def settle_builds(database: Database, *, actor: str, key: str | None = None) -> list[BuildId]:
-    """Close builds that no process runs any more, superseded or abandoned; return their ids."""
-    dead = database.read(partial(_dead, key=key))
-    for id in dead:
-        database.write(partial(_give_up_dead, id=id, actor=actor))
-        _finish(database, id, actor=actor)
-    return dead
-
-
-def _finish(database: Database, id: BuildId, *, actor: str) -> None:
-    """Drop the unused branches of a build, then close its record.
-
-    The record is closed last: after a crash before that, recovery finds the build and finishes it.
-    """
-    drop_unused_branches(database, database.read(partial(_made_for, build=id)), actor=actor)
-    database.write(partial(_close, id=id))
-
-
-def _dead(
-    connection: Connection, *, key: str | None = None, id: BuildId | None = None
-) -> list[BuildId]:
-    """Return builds recorded as running whose attempt has ended or is abandoned."""
-    expired = attempts.c.lease_until + records.abandonment(attempts.c.lease_seconds) < now(
-        connection
-    )
-    query = (
-        select(builds.c.id)
-        .join(
-            attempts,
-            and_(
-                attempts.c.key == builds.c.attempt_key, attempts.c.epoch == builds.c.attempt_epoch
-            ),
-        )
-        .where(builds.c.state == RUNNING, (attempts.c.state != AttemptState.RUNNING) | expired)
-    )
-    if key is not None:
-        query = query.where(builds.c.attempt_key == key)
-    if id is not None:
-        query = query.where(builds.c.id == id)
-    return [BuildId(found) for found in connection.execute(query).scalars()]
-
-
-def _give_up_dead(connection: Connection, id: BuildId, actor: str) -> None:
-    # Its process may have renewed the lease since the first read.
-    if _dead(connection, id=id):
-        ref = _attempt_of(connection, id)
-        give_up_in(connection, ref, AttemptState.FAILED, actor=actor, kind="abandoned")
-
-
-def _close(connection: Connection, id: BuildId) -> None:
-    """Close the record of a build with the state of its attempt; abort its unfinished jobs."""
-    state = find_attempt_state(connection, _attempt_of(connection, id))
-    if state not in _ENDED or not end_build_in(connection, id, _ENDED[state]):
-        return
-    mine = (jobs.c.build_id == id, jobs.c.state.in_(_UNFINISHED))
-    for row in connection.execute(select(jobs.c.ordinal, jobs.c.body).where(*mine)).all():
-        connection.execute(
-            update(jobs)
-            .where(jobs.c.build_id == id, jobs.c.ordinal == row.ordinal)
-            .values(
-                state="aborted", body=records.dump({**records.load(row.body), "state": "aborted"})
-            )
-        )
-
-
-def _attempt_of(connection: Connection, id: BuildId) -> AttemptRef:
-    row = connection.execute(
-        select(builds.c.attempt_key, builds.c.attempt_epoch).where(builds.c.id == id)
-    ).one()
-    return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch))
-
-
-def _made_for(connection: Connection, build: BuildId) -> list[BranchId]:
-    query = select(branches.c.id).where(branches.c.made_for == build)
-    return [BranchId(id) for id in connection.execute(query).scalars()]

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, RowMapping, and_, func, select, text, union, 
 
 from headgate.catalog.database import now
 from headgate.catalog.records import dataset_name, in_chunks
+from headgate.catalog.recovery import list_intents
 from headgate.catalog.retention import PAGE_ROWS
 from headgate.catalog.schema import (
     attempts,
@@ -29,7 +30,6 @@ from headgate.catalog.schema import (
     units,
     versions,
 )
-from headgate.catalog.workspaces import list_intents
 from headgate.model.ancestry import Step, next_step_pointers
 from headgate.model.ids import Instant, TransactionId
 from headgate.model.nouns import AttemptState, DatasetKind, TransactionState

@@ -497,9 +497,27 @@ def lock_attempt(connection: Connection, ref: AttemptRef) -> None:
     # Read again under the lock: another process may have ended or superseded the attempt.
     state = connection.execute(_ATTEMPT, attempt).scalar_one_or_none()
     if newest != ref.epoch or state != AttemptState.RUNNING:
-        raise errors.AttemptSuperseded(
-            key=ref.key, epoch=ref.epoch, newest=newest or 0, state=state or "unknown"
-        )
+        raise superseded(connection, ref)
+
+
+def check_newest(connection: Connection, ref: AttemptRef) -> None:
+    """Raise if an attempt, or its build, was superseded or has ended. Takes no lock."""
+    row = connection.execute(_ATTEMPT, {"the_key": ref.key, "the_epoch": ref.epoch}).one_or_none()
+    if row is None or row.state != AttemptState.RUNNING:
+        raise superseded(connection, ref)
+    if row.parent_key is not None:
+        check_newest(connection, AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch)))
+
+
+def superseded(connection: Connection, ref: AttemptRef) -> errors.AttemptSuperseded:
+    newest = connection.execute(
+        select(task_keys.c.epoch).where(task_keys.c.key == ref.key)
+    ).scalar_one_or_none()
+    attempt = {"the_key": ref.key, "the_epoch": ref.epoch}
+    state = connection.execute(_ATTEMPT, attempt).scalar_one_or_none()
+    return errors.AttemptSuperseded(
+        key=ref.key, epoch=ref.epoch, newest=newest or 0, state=state or "unknown"
+    )
 
 
 def lock_units(connection: Connection, closing: Iterable[TransactionId]) -> list[UnitId]:

@@ -9,37 +9,50 @@ or a recovery and a slow owner, cannot both settle it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
-from headgate.catalog.builds import settle_builds
+from headgate.catalog.attempts import find_attempt_state, give_up_in
+from headgate.catalog.branches import drop_unused_branches
+from headgate.catalog.builds import RUNNING, BuildRecord, end_build_in, load_build
 from headgate.catalog.database import Database, now
 from headgate.catalog.records import (
     abandonment,
     branches_with_head,
     dump,
+    load,
     lock_branches,
     lock_transactions,
 )
-from headgate.catalog.schema import recoveries, transactions
-from headgate.catalog.transactions import abort_in, record_event
-from headgate.catalog.units import settle_units
-from headgate.catalog.workspaces import (
-    Intent,
-    PlannedMove,
-    clear_intent,
-    list_intents,
-    record_maker,
-    release_intent,
-    take_over_intent,
+from headgate.catalog.schema import (
+    attempts,
+    branches,
+    builds,
+    intents,
+    jobs,
+    recoveries,
+    transactions,
+    units,
 )
-from headgate.errors import HeadgateError, IntentTakenOver
+from headgate.catalog.transactions import abort_in, record_event
+from headgate.catalog.workspaces import Action, Intent, PlannedMove, clear_intent, record_maker
+from headgate.errors import BuildNotRunning, HeadgateError, IntentTakenOver
 from headgate.model.changes import Caller
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import Instant, TransactionId, mint
-from headgate.model.nouns import TransactionState
+from headgate.model.ids import (
+    BranchId,
+    BuildId,
+    Epoch,
+    Instant,
+    IntentId,
+    OperationId,
+    TransactionId,
+    mint,
+)
+from headgate.model.nouns import AttemptRef, AttemptState, TransactionState
 from headgate.model.recovery import RECOVERY_ACTOR, Landing, WorkspaceHead
 
 # The one reason to keep an intent that needs no attention.
@@ -86,7 +99,9 @@ def recover(database: Database, read_head: ReadHead | None, *, dry_run: bool = F
             done.aborted_transactions.append(id)
     if not dry_run:
         settle_builds(database, actor=RECOVERY_ACTOR)
-        settle_units(database, actor=RECOVERY_ACTOR)
+        left = database.read(_left_by_units)
+        if left:
+            drop_unused_branches(database, left, actor=RECOVERY_ACTOR)
     return done
 
 
@@ -179,6 +194,70 @@ def _record_landing(
     )
 
 
+# Pending intents, for recovery, the doctor and cleanup.
+
+
+def list_intents(connection: Connection) -> list[Intent]:
+    query = select(intents).order_by(intents.c.created_at, intents.c.id)
+    return [_to_intent(row) for row in connection.execute(query).mappings()]
+
+
+def take_over_intent(connection: Connection, intent: Intent) -> Intent | None:
+    """Own an expired intent; None where its owner or another recovery was first."""
+    at = now(connection)
+    epoch = Epoch(intent.epoch + 1)
+    changed = connection.execute(
+        update(intents)
+        .where(
+            intents.c.id == intent.id,
+            intents.c.epoch == intent.epoch,
+            intents.c.lease_until < at,
+        )
+        .values(epoch=epoch, lease_until=at + intents.c.lease_seconds * 1_000_000)
+    )
+    return replace(intent, epoch=epoch) if changed.rowcount == 1 else None
+
+
+def release_intent(connection: Connection, intent: Intent) -> None:
+    """Expire the intent's lease, so that the next recovery can own it at once."""
+    connection.execute(
+        update(intents)
+        .where(intents.c.id == intent.id, intents.c.epoch == intent.epoch)
+        .values(lease_until=now(connection) - 1)
+    )
+
+
+def _to_intent(row: RowMapping) -> Intent:
+    return Intent(
+        id=IntentId(row["id"]),
+        epoch=Epoch(row["epoch"]),
+        operation=OperationId(row["operation_id"]),
+        actor=row["actor"],
+        lease_until=Instant(row["lease_until"]),
+        move=_find_move(row["body"]),
+    )
+
+
+def _find_move(text: str) -> PlannedMove | None:
+    try:
+        body: Mapping[str, Any] = load(text)
+        return PlannedMove(**{**body, "action": Action(body["action"])})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def staging_owners(connection: Connection) -> set[AttemptRef]:
+    """Return the attempts whose staging branches are kept: live ones, and those of an intent."""
+    horizon = now(connection) - abandonment(attempts.c.lease_seconds)
+    rows = connection.execute(
+        select(attempts.c.key, attempts.c.epoch).where(
+            attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until >= horizon
+        )
+    )
+    live = {AttemptRef(key=row.key, epoch=Epoch(row.epoch)) for row in rows}
+    return live | {intent.move.attempt for intent in list_intents(connection) if intent.move}
+
+
 # Transactions whose owner is long gone.
 
 
@@ -235,3 +314,120 @@ def _audit(
             at=at,
         )
     )
+
+
+# Builds that are canceled or have no process any more, and branches that units left.
+
+_ENDED: dict[AttemptState | None, str] = {
+    AttemptState.SUCCEEDED: "succeeded",
+    AttemptState.FAILED: "failed",
+    AttemptState.SUPERSEDED: "canceled",
+    AttemptState.CANCELED: "canceled",
+}
+_UNFINISHED = ("waiting", "running")
+
+
+def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
+    """Cancel a build and abort its OPEN transactions.
+
+    The process of the build stops when the catalog next rejects its attempt.
+    """
+
+    def work(connection: Connection) -> BuildId:
+        found = load_build(connection, id)
+        if found.state not in {RUNNING, "canceled"}:
+            raise BuildNotRunning(build=id, state=found.state)
+        ref = _attempt_of(connection, found.id)
+        give_up_in(connection, ref, AttemptState.CANCELED, actor=actor, kind="canceled")
+        return found.id
+
+    _finish(database, database.write(work), actor=actor)
+    return database.read(lambda c: load_build(c, id))
+
+
+def settle_builds(database: Database, *, actor: str, key: str | None = None) -> list[BuildId]:
+    """Close builds that no process runs any more, superseded or abandoned; return their ids."""
+    dead = database.read(partial(_dead, key=key))
+    for id in dead:
+        database.write(partial(_give_up_dead, id=id, actor=actor))
+        _finish(database, id, actor=actor)
+    return dead
+
+
+def _finish(database: Database, id: BuildId, *, actor: str) -> None:
+    """Drop the unused branches of a build, then close its record.
+
+    The record is closed last: after a crash before that, recovery finds the build and finishes it.
+    """
+    drop_unused_branches(database, database.read(partial(_made_for, build=id)), actor=actor)
+    database.write(partial(_close, id=id))
+
+
+def _dead(
+    connection: Connection, *, key: str | None = None, id: BuildId | None = None
+) -> list[BuildId]:
+    """Return builds recorded as running whose attempt has ended or is abandoned."""
+    expired = attempts.c.lease_until + abandonment(attempts.c.lease_seconds) < now(connection)
+    query = (
+        select(builds.c.id)
+        .join(
+            attempts,
+            and_(
+                attempts.c.key == builds.c.attempt_key, attempts.c.epoch == builds.c.attempt_epoch
+            ),
+        )
+        .where(builds.c.state == RUNNING, (attempts.c.state != AttemptState.RUNNING) | expired)
+    )
+    if key is not None:
+        query = query.where(builds.c.attempt_key == key)
+    if id is not None:
+        query = query.where(builds.c.id == id)
+    return [BuildId(found) for found in connection.execute(query).scalars()]
+
+
+def _give_up_dead(connection: Connection, id: BuildId, actor: str) -> None:
+    # Its process may have renewed the lease since the first read.
+    if _dead(connection, id=id):
+        ref = _attempt_of(connection, id)
+        give_up_in(connection, ref, AttemptState.FAILED, actor=actor, kind="abandoned")
+
+
+def _close(connection: Connection, id: BuildId) -> None:
+    """Close the record of a build with the state of its attempt; abort its unfinished jobs."""
+    state = find_attempt_state(connection, _attempt_of(connection, id))
+    if state not in _ENDED or not end_build_in(connection, id, _ENDED[state]):
+        return
+    mine = (jobs.c.build_id == id, jobs.c.state.in_(_UNFINISHED))
+    for row in connection.execute(select(jobs.c.ordinal, jobs.c.body).where(*mine)).all():
+        connection.execute(
+            update(jobs)
+            .where(jobs.c.build_id == id, jobs.c.ordinal == row.ordinal)
+            .values(state="aborted", body=dump({**load(row.body), "state": "aborted"}))
+        )
+
+
+def _attempt_of(connection: Connection, id: BuildId) -> AttemptRef:
+    row = connection.execute(
+        select(builds.c.attempt_key, builds.c.attempt_epoch).where(builds.c.id == id)
+    ).one()
+    return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch))
+
+
+def _made_for(connection: Connection, build: BuildId) -> list[BranchId]:
+    query = select(branches.c.id).where(branches.c.made_for == build)
+    return [BranchId(id) for id in connection.execute(query).scalars()]
+
+
+def _left_by_units(connection: Connection) -> list[BranchId]:
+    """Return unused root branches of aborted units, whichever writer aborted them."""
+    # An unused root has no head: the partial index `branches_unused` has only these few rows.
+    query = (
+        select(branches.c.id)
+        .join(units, units.c.id == branches.c.made_for)
+        .where(
+            branches.c.head_id.is_(None),
+            branches.c.made_for.is_not(None),
+            units.c.state == TransactionState.ABORTED,
+        )
+    )
+    return [BranchId(id) for id in connection.execute(query).scalars()]

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from headgate import errors
 from headgate.catalog import records
 from headgate.catalog.log import newest_publication, publication_at, view_at
+from headgate.model.ancestry import first_with_view
 from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
 from headgate.model.ids import DatasetId, Instant, PublicationNumber, TransactionId
 from headgate.model.nouns import Branch, Dataset, Transaction, TransactionState
@@ -34,11 +35,6 @@ class OnChain:
     own: Branch | None
     # The first branch with a view, where reads and new branches start.
     source: Branch | None
-
-
-def first_with_view(chain: Sequence[str], branches: Mapping[str, Branch]) -> Branch | None:
-    """Return the first branch of a chain that has a view, from a dataset's branches by name."""
-    return next((b for name in chain if (b := branches.get(name)) and b.view is not None), None)
 
 
 def find_on_chain(connection: Connection, chain: Sequence[str], dataset: DatasetId) -> OnChain:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import enum
 import re
-import threading
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -255,8 +253,6 @@ def _histories_since(
 # The time since which snapshots are remembered
 
 _KEY = "snapshots_remembered_since"
-# Forgotten content stays on storage for at least a day, so a reader may use a value this old.
-_BELIEVED_SECONDS = 60.0
 
 
 def remembered_since(connection: Connection) -> Instant:
@@ -279,21 +275,3 @@ def forget_before(database: Database, moment: Instant) -> Instant:
         return max(held, moment)
 
     return database.write(work)
-
-
-class Remembered:
-    """Cached value of `remembered_since`, read at most once a minute; thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._lock = threading.Lock()
-        self._since: Instant | None = None
-        self._asked_at = 0.0
-
-    def __call__(self) -> Instant:
-        with self._lock:
-            at = time.monotonic()
-            if self._since is None or at - self._asked_at > _BELIEVED_SECONDS:
-                self._since = self._database.read(remembered_since)
-                self._asked_at = at
-            return self._since

@@ -130,7 +130,7 @@ def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[Transactio
         return ids
 
     ended = database.write(work)
-    settle_units(database, actor=actor, unit=id)
+    drop_unused_branches(database, database.read(partial(_unused_roots, unit=id)), actor=actor)
     return ended
 
 
@@ -149,22 +149,7 @@ def _close(connection: Connection, id: UnitId, state: TransactionState) -> None:
     connection.execute(update(units).where(units.c.id == id).values(state=state))
 
 
-def settle_units(database: Database, *, actor: str, unit: UnitId | None = None) -> None:
-    """Delete unused root branches of aborted units, whichever writer aborted them."""
-    drop_unused_branches(database, database.read(partial(_left_by_units, unit=unit)), actor=actor)
-
-
-def _left_by_units(connection: Connection, unit: UnitId | None) -> list[BranchId]:
+def _unused_roots(connection: Connection, unit: UnitId) -> list[BranchId]:
     # An unused root has no head: the partial index `branches_unused` has only these few rows.
-    query = (
-        select(branches.c.id)
-        .join(units, units.c.id == branches.c.made_for)
-        .where(
-            branches.c.head_id.is_(None),
-            branches.c.made_for.is_not(None),
-            units.c.state == TransactionState.ABORTED,
-        )
-    )
-    if unit is not None:
-        query = query.where(branches.c.made_for == unit)
+    query = select(branches.c.id).where(branches.c.head_id.is_(None), branches.c.made_for == unit)
     return [BranchId(id) for id in connection.execute(query).scalars()]

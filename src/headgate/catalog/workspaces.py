@@ -8,29 +8,25 @@ commit and clears the intent. An attempt that dies in between leaves an intent f
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    RowMapping,
     Table,
     Text,
     delete,
     insert,
     select,
-    update,
 )
 
 from headgate.catalog.database import now
-from headgate.catalog.records import abandonment, dump, load, lock_attempt
-from headgate.catalog.schema import attempts, intents, metadata
+from headgate.catalog.records import dump, lock_attempt
+from headgate.catalog.schema import intents, metadata
 from headgate.errors import IntentTakenOver
 from headgate.model.ids import Epoch, Instant, IntentId, OperationId, mint_intent, mint_operation
-from headgate.model.nouns import AttemptRef, AttemptState
+from headgate.model.nouns import AttemptRef
 from headgate.model.recovery import Landing, WorkspaceHead, landing_of
 
 workspace_publications = Table(
@@ -172,39 +168,6 @@ def find_maker(connection: Connection, repository: str, ref: str) -> AttemptRef 
     return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch)) if row else None
 
 
-# Pending intents, for recovery and for the doctor.
-
-
-def list_intents(connection: Connection) -> list[Intent]:
-    query = select(intents).order_by(intents.c.created_at, intents.c.id)
-    return [_to_intent(row) for row in connection.execute(query).mappings()]
-
-
-def take_over_intent(connection: Connection, intent: Intent) -> Intent | None:
-    """Own an expired intent; None where its owner or another recovery was first."""
-    at = now(connection)
-    epoch = Epoch(intent.epoch + 1)
-    changed = connection.execute(
-        update(intents)
-        .where(
-            intents.c.id == intent.id,
-            intents.c.epoch == intent.epoch,
-            intents.c.lease_until < at,
-        )
-        .values(epoch=epoch, lease_until=at + intents.c.lease_seconds * 1_000_000)
-    )
-    return replace(intent, epoch=epoch) if changed.rowcount == 1 else None
-
-
-def release_intent(connection: Connection, intent: Intent) -> None:
-    """Expire the intent's lease, so that the next recovery can own it at once."""
-    connection.execute(
-        update(intents)
-        .where(intents.c.id == intent.id, intents.c.epoch == intent.epoch)
-        .values(lease_until=now(connection) - 1)
-    )
-
-
 def clear_intent(connection: Connection, intent: Intent) -> None:
     """Delete the intent; raise `IntentTakenOver` where another process owns it."""
     if not _clear(connection, intent):
@@ -216,25 +179,6 @@ def _clear(connection: Connection, intent: Intent) -> bool:
     return connection.execute(delete(intents).where(*mine)).rowcount == 1
 
 
-def _to_intent(row: RowMapping) -> Intent:
-    return Intent(
-        id=IntentId(row["id"]),
-        epoch=Epoch(row["epoch"]),
-        operation=OperationId(row["operation_id"]),
-        actor=row["actor"],
-        lease_until=Instant(row["lease_until"]),
-        move=_find_move(row["body"]),
-    )
-
-
-def _find_move(text: str) -> PlannedMove | None:
-    try:
-        body: Mapping[str, Any] = load(text)
-        return PlannedMove(**{**body, "action": Action(body["action"])})
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 # Staging branches, for cleanup.
 
 
@@ -242,15 +186,3 @@ def known_repositories(connection: Connection) -> list[str]:
     """Return the repositories in which tasks of this store have published."""
     column = workspace_publications.c.repository
     return sorted(connection.execute(select(column).distinct()).scalars())
-
-
-def staging_owners(connection: Connection) -> set[AttemptRef]:
-    """Return the attempts whose staging branches are kept: live ones, and those of an intent."""
-    horizon = now(connection) - abandonment(attempts.c.lease_seconds)
-    rows = connection.execute(
-        select(attempts.c.key, attempts.c.epoch).where(
-            attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until >= horizon
-        )
-    )
-    live = {AttemptRef(key=row.key, epoch=Epoch(row.epoch)) for row in rows}
-    return live | {intent.move.attempt for intent in list_intents(connection) if intent.move}

@@ -14,12 +14,13 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
+from rich.tree import Tree
 
 from headgate import connection
 from headgate.builds.project import find_repository
 from headgate.builds.report import BuildInterrupted, JobStatus, RemoteJob
 from headgate.cli import output
-from headgate.cli.format import checks_text, count_text, extent_text, job_line, job_tree, live_tree
+from headgate.cli.format import checks_text, extent_text
 from headgate.errors import GitUnusable, Invalid
 from headgate.model.graph import Mark
 from headgate.model.graph_render import MARK_SIGNS, GraphFormat
@@ -124,7 +125,7 @@ class BuildProgress:
             counted = Counter(job.state for job in jobs)
             adopted, fresh = counted[JobState.ADOPTED], counted[JobState.SKIPPED]
             todo = len(jobs) - adopted - fresh
-            self._write(f"{count_text(todo, 'job')} to do, {adopted} adopted, {fresh} fresh")
+            self._write(f"{output.count_text(todo, 'job')} to do, {adopted} adopted, {fresh} fresh")
         for position, job in enumerate(jobs):
             now = (job.state, job.attempts)
             if self._written.get(position) != now and job.state not in _NOT_LOGGED:
@@ -417,3 +418,118 @@ def cancel(build: str, actor: output.ActorOption = None, json: output.JsonOption
     with connection.open(actor=actor) as hg:
         found = hg.cancel_build(build)
     output.show_result(found, f"build {found['build']} is {found['state']}", json=json)
+
+
+# Text of jobs, for a plan and for a build.
+
+# state → (mark, style)
+_JOB_STYLES = {
+    JobState.WAITING: ("○", "dim"),
+    JobState.RUNNING: ("◐", "cyan"),
+    JobState.SUCCEEDED: ("●", "green"),
+    JobState.FAILED: ("✗", "bold red"),
+    JobState.ABORTED: ("✗", "red"),
+    JobState.SKIPPED: ("–", "dim"),
+    JobState.ADOPTED: ("◆", "blue"),
+}
+_BAR_WIDTH = 10
+# Shown first when the terminal has no room for all jobs.
+_SHOWN_FIRST = (JobState.RUNNING, JobState.FAILED, JobState.ABORTED)
+
+
+def job_tree(title: str, jobs: Sequence[Json]) -> Tree:
+    """Return a tree with the chain on top, a line per job, and its inputs below it."""
+    tree = _chain(title)
+    for job in jobs:
+        node = tree.add(job_line(job))
+        for given in job["inputs"]:
+            where = given["transaction"] or "(this build)"
+            node.add(Text(f"reads {given['dataset']} @ {given['branch']}  {where}", style="dim"))
+        if job.get("incremental") is not None:
+            node.add(Text(extent_text(job["incremental"]), style="dim"))
+        if job.get("error") is not None:
+            node.add(Text(_error(job), style="red"))
+    if not jobs:
+        tree.add("nothing to do")
+    return tree
+
+
+def live_tree(title: str, jobs: Sequence[JobStatus], *, room: int) -> Tree:
+    """Return a tree of the jobs that fit in `room` lines, and the counts of the others."""
+    tree = _chain(title)
+    shown = _chosen(jobs, room)
+    for position in sorted(shown):
+        job = jobs[position].to_live_json()
+        node = tree.add(job_line(job))
+        if (stages := _stages(job)) is not None:
+            node.add(stages)
+    rest = Counter(job.state for at, job in enumerate(jobs) if at not in shown)
+    if rest:
+        counted = ", ".join(f"{rest[state]} {state.value}" for state in JobState if rest[state])
+        tree.add(Text(counted, style="dim"))
+    return tree
+
+
+def _stages(job: Json) -> Text | None:
+    """Return the progress of the Spark stages of a running job."""
+    found = job.get("stages")
+    if job["state"] != JobState.RUNNING or found is None:
+        return None
+    full = _BAR_WIDTH * found["tasks_done"] // max(found["tasks"], 1)
+    stage = min(found["done"] + 1, found["all"])
+    return Text.assemble(
+        (f"stage {stage}/{found['all']}  ", "dim"),
+        ("━" * full, "cyan"),
+        ("━" * (_BAR_WIDTH - full), "bright_black"),
+        (f"  {found['tasks_done']}/{found['tasks']} tasks", "dim"),
+    )
+
+
+def _chosen(jobs: Sequence[JobStatus], room: int) -> set[int]:
+    """Return the positions of the jobs to show: running or failed, then the last ended."""
+    order = {state: at for at, state in enumerate(_SHOWN_FIRST)}
+
+    def rank(position: int) -> tuple[int, float]:
+        job = jobs[position]
+        return order.get(job.state, len(order)), -(job.ended or 0.0)
+
+    chosen: set[int] = set()
+    for position in sorted(range(len(jobs)), key=rank):
+        # A running job has a second line for its stages.
+        room -= 2 if jobs[position].state is JobState.RUNNING else 1
+        if room < 0:
+            break
+        chosen.add(position)
+    return chosen
+
+
+def _chain(title: str) -> Tree:
+    return Tree(Text.assemble("chain ", (title, "bold")))
+
+
+def job_line(job: Json) -> Text:
+    """Return the state, reason, rows and duration of a job in one line."""
+    state = JobState(job["state"])
+    mark, style = _JOB_STYLES[state]
+    line = Text.assemble((f"{mark} ", style), (", ".join(job["outputs"]), "bold"), "  ")
+    line.append(f"{state.value} ({job['reason']})", style=style)
+    if job.get("adopted_from") is not None:
+        line.append(f", from {job['adopted_from']['branch']}", style=style)
+    if job["attempts"] > 1:
+        line.append(f", attempt {job['attempts']}")
+    if state is JobState.RUNNING and job.get("rows"):
+        line.append(f", {output.count_text(job['rows'], 'row')}", style="dim")
+    if state is JobState.SUCCEEDED:
+        rows = f"{output.count_text(job['rows'], 'row')}, " if job.get("rows") is not None else ""
+        jobs = output.count_text(job["spark_jobs"], "Spark job")
+        line.append(f", {rows}{jobs}", style="dim")
+    if job.get("seconds") is not None:
+        line.append(f", {job['seconds']:.1f} s", style="dim")
+    return line
+
+
+def _error(job: Json) -> str:
+    error = dict(job["error"] or {})
+    where = f"{error['file']}:{error['line']}: " if error.get("file") else ""
+    text = f"{where}{error.get('message', 'failed')}"
+    return f"{text}\nlog: {job['log']}" if job.get("log") else text

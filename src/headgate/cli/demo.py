@@ -24,8 +24,7 @@ from headgate.builds.report import BuildOutcome
 from headgate.catalog.attempts import dispatch_attempt, equip_attempt
 from headgate.catalog.records import list_branches, load_branch, load_dataset, views_on
 from headgate.catalog.transactions import Opener, Opening, open_transactions
-from headgate.cli.build import BuildProgress
-from headgate.cli.format import job_tree
+from headgate.cli.build import BuildProgress, job_tree
 from headgate.cli.init import CATALOG, WAREHOUSE, make_store
 from headgate.cli.output import JsonOption, show_json
 from headgate.errors import AttemptSuperseded, StatementFailed, WorkFailed

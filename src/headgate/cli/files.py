@@ -14,7 +14,7 @@ import typer
 from headgate import connection
 from headgate.cli import output
 from headgate.cli.exit_codes import translate_os_errors
-from headgate.cli.format import count_text, show_receipt, size_text
+from headgate.cli.format import show_receipt, size_text
 from headgate.errors import Invalid
 from headgate.files.edits import FileEdit
 from headgate.files.transfer import scan
@@ -134,7 +134,7 @@ def get(
     with connection.open() as hg:
         chosen = _find(hg, dataset, path, branch=branch, txn=txn, at=at)
         _download(chosen, local)
-    files = count_text(len(chosen.entries), "file")
+    files = output.count_text(len(chosen.entries), "file")
     output.show_result(
         [file_json(entry) for entry in chosen.entries],
         f"{files}, {size_text(chosen.total_bytes)}, in {local}",

@@ -1,16 +1,15 @@
-"""Text output of nouns, receipts, contents, differences and jobs: lines, table rows and trees."""
+"""Text output of nouns, receipts, contents and differences: lines, table rows and trees."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 from rich.tree import Tree
 
-from headgate.builds.report import JobStatus
-from headgate.cli.output import note, show_json, show_line, show_table
+from headgate.cli.output import count_text, note, show_json, show_line, show_table
 from headgate.model import nouns
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
@@ -160,11 +159,6 @@ def size_text(size: int) -> str:
     while value >= 1024 and unit < len(_SIZE_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:.1f} {_SIZE_UNITS[unit]}" if unit else f"{size} B"
-
-
-def count_text(count: int, one: str) -> str:
-    """Return `1 file` or `2 files`."""
-    return f"{count} {one}" if count == 1 else f"{count:,} {one}s"
 
 
 # Receipts of commands that publish.
@@ -363,120 +357,3 @@ def _show_changed(found: Json) -> None:
         for old, new in zip(changed["from"], changed["to"], strict=True)
     ]
     show_table((*found["key"], "COLUMN", "FROM", "TO"), lines, empty="")
-
-
-# Jobs of a plan or build.
-
-# state → (mark, style)
-_JOB_STYLES = {
-    nouns.JobState.WAITING: ("○", "dim"),
-    nouns.JobState.RUNNING: ("◐", "cyan"),
-    nouns.JobState.SUCCEEDED: ("●", "green"),
-    nouns.JobState.FAILED: ("✗", "bold red"),
-    nouns.JobState.ABORTED: ("✗", "red"),
-    nouns.JobState.SKIPPED: ("–", "dim"),
-    nouns.JobState.ADOPTED: ("◆", "blue"),
-}
-_BAR_WIDTH = 10
-# Shown first when the terminal has no room for all jobs.
-_SHOWN_FIRST = (nouns.JobState.RUNNING, nouns.JobState.FAILED, nouns.JobState.ABORTED)
-
-
-def job_tree(title: str, jobs: Sequence[Json]) -> Tree:
-    """Return a tree with the chain on top, a line per job, and its inputs below it."""
-    tree = _chain(title)
-    for job in jobs:
-        node = tree.add(job_line(job))
-        for given in job["inputs"]:
-            where = given["transaction"] or "(this build)"
-            node.add(Text(f"reads {given['dataset']} @ {given['branch']}  {where}", style="dim"))
-        if job.get("incremental") is not None:
-            node.add(Text(extent_text(job["incremental"]), style="dim"))
-        if job.get("error") is not None:
-            node.add(Text(_error(job), style="red"))
-    if not jobs:
-        tree.add("nothing to do")
-    return tree
-
-
-def live_tree(title: str, jobs: Sequence[JobStatus], *, room: int) -> Tree:
-    """Return a tree of the jobs that fit in `room` lines, and the counts of the others."""
-    tree = _chain(title)
-    shown = _chosen(jobs, room)
-    for position in sorted(shown):
-        job = jobs[position].to_live_json()
-        node = tree.add(job_line(job))
-        if (stages := _stages(job)) is not None:
-            node.add(stages)
-    rest = Counter(job.state for at, job in enumerate(jobs) if at not in shown)
-    if rest:
-        counted = ", ".join(
-            f"{rest[state]} {state.value}" for state in nouns.JobState if rest[state]
-        )
-        tree.add(Text(counted, style="dim"))
-    return tree
-
-
-def _stages(job: Json) -> Text | None:
-    """Return the progress of the Spark stages of a running job."""
-    found = job.get("stages")
-    if job["state"] != nouns.JobState.RUNNING or found is None:
-        return None
-    full = _BAR_WIDTH * found["tasks_done"] // max(found["tasks"], 1)
-    stage = min(found["done"] + 1, found["all"])
-    return Text.assemble(
-        (f"stage {stage}/{found['all']}  ", "dim"),
-        ("━" * full, "cyan"),
-        ("━" * (_BAR_WIDTH - full), "bright_black"),
-        (f"  {found['tasks_done']}/{found['tasks']} tasks", "dim"),
-    )
-
-
-def _chosen(jobs: Sequence[JobStatus], room: int) -> set[int]:
-    """Return the positions of the jobs to show: running or failed, then the last ended."""
-    order = {state: at for at, state in enumerate(_SHOWN_FIRST)}
-
-    def rank(position: int) -> tuple[int, float]:
-        job = jobs[position]
-        return order.get(job.state, len(order)), -(job.ended or 0.0)
-
-    chosen: set[int] = set()
-    for position in sorted(range(len(jobs)), key=rank):
-        # A running job has a second line for its stages.
-        room -= 2 if jobs[position].state is nouns.JobState.RUNNING else 1
-        if room < 0:
-            break
-        chosen.add(position)
-    return chosen
-
-
-def _chain(title: str) -> Tree:
-    return Tree(Text.assemble("chain ", (title, "bold")))
-
-
-def job_line(job: Json) -> Text:
-    """Return the state, reason, rows and duration of a job in one line."""
-    state = nouns.JobState(job["state"])
-    mark, style = _JOB_STYLES[state]
-    line = Text.assemble((f"{mark} ", style), (", ".join(job["outputs"]), "bold"), "  ")
-    line.append(f"{state.value} ({job['reason']})", style=style)
-    if job.get("adopted_from") is not None:
-        line.append(f", from {job['adopted_from']['branch']}", style=style)
-    if job["attempts"] > 1:
-        line.append(f", attempt {job['attempts']}")
-    if state is nouns.JobState.RUNNING and job.get("rows"):
-        line.append(f", {count_text(job['rows'], 'row')}", style="dim")
-    if state is nouns.JobState.SUCCEEDED:
-        rows = f"{count_text(job['rows'], 'row')}, " if job.get("rows") is not None else ""
-        jobs = count_text(job["spark_jobs"], "Spark job")
-        line.append(f", {rows}{jobs}", style="dim")
-    if job.get("seconds") is not None:
-        line.append(f", {job['seconds']:.1f} s", style="dim")
-    return line
-
-
-def _error(job: Json) -> str:
-    error = dict(job["error"] or {})
-    where = f"{error['file']}:{error['line']}: " if error.get("file") else ""
-    text = f"{where}{error.get('message', 'failed')}"
-    return f"{text}\nlog: {job['log']}" if job.get("log") else text

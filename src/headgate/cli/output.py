@@ -114,3 +114,8 @@ def copy_progress(what: str, *, files: int, total_bytes: int) -> Iterator[Report
         yield lambda done, size: bar.update(
             task, completed=size, description=f"{what} {done}/{files} files"
         )
+
+
+def count_text(count: int, one: str) -> str:
+    """Return `1 file` or `2 files`."""
+    return f"{count} {one}" if count == 1 else f"{count:,} {one}s"

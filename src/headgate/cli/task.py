@@ -18,7 +18,7 @@ from rich.status import Status as Spinner
 from headgate import connection
 from headgate.cli import output
 from headgate.cli.exit_codes import EXIT_CODES, translate_os_errors
-from headgate.cli.format import count_text, size_text
+from headgate.cli.format import size_text
 from headgate.conductor import Comparison, DefinitionState, compare, connect
 from headgate.errors import Invalid, NotFound, TaskFailed
 from headgate.settings import load_settings
@@ -185,7 +185,7 @@ def run(
     if json:
         output.show_json(result.to_json())
     else:
-        attempts = count_text(result.attempts, "attempt")
+        attempts = output.count_text(result.attempts, "attempt")
         output.note(f"{definition.name}: {result.outcome.status} after {attempts}")
         if result.outcome.reason:
             output.note(f"{result.outcome.reason} (log: {result.log})")

@@ -8,7 +8,7 @@ import typer
 
 from headgate import connection
 from headgate.cli import output
-from headgate.cli.format import count_text, show_moves, transaction_line
+from headgate.cli.format import show_moves, transaction_line
 from headgate.errors import Invalid
 from headgate.model.names import LONGEST_LEASE_SECONDS
 from headgate.model.nouns import TransactionType
@@ -126,7 +126,7 @@ def show(txn: IdArgument, json: output.JsonOption = False) -> None:
         return
     output.note(
         f"unit {noun['unit']} on branch {noun['branch']} by {noun['actor']} is {noun['state']}, "
-        f"{count_text(len(noun['transactions']), 'transaction')}"
+        f"{output.count_text(len(noun['transactions']), 'transaction')}"
     )
     for member in noun["transactions"]:
         output.console().print(transaction_line(member))

@@ -11,7 +11,7 @@ from headgate.catalog import migrate as migrations
 from headgate.catalog.database import Database
 from headgate.catalog.recovery import OWNER_ALIVE, Recovered
 from headgate.cli import output
-from headgate.cli.format import count_text, size_text
+from headgate.cli.format import size_text
 from headgate.errors import Invalid
 from headgate.settings import load_settings, parse_duration_seconds
 from headgate.store.documents import Json, recovery_json
@@ -76,7 +76,9 @@ def _show_cleaned(cleaned: Json) -> None:
     for kept in cleaned["kept"]:
         size = f" ({size_text(kept['bytes'])})" if kept["bytes"] else ""
         named = f" [{', '.join(kept['examples'])}]" if kept["examples"] else ""
-        output.note(f"kept: {count_text(kept['count'], kept['what'])}{size}: {kept['why']}{named}")
+        output.note(
+            f"kept: {output.count_text(kept['count'], kept['what'])}{size}: {kept['why']}{named}"
+        )
     would = "would be " if cleaned["dry_run"] else ""
     output.note(
         f"{would}condemned: {cleaned['condemned']}; {would}deleted: {cleaned['deleted']} "
@@ -171,7 +173,7 @@ def _show_recovered(done: Recovered, *, dry_run: bool) -> None:
         output.note(f"operation {kept['operation']}: {kept['why']}")
     settled = len(done.rolled_forward) + len(done.rolled_back) + len(done.aborted_transactions)
     output.note(
-        f"{would}settled: {count_text(settled, 'item')}" if settled else "nothing to settle."
+        f"{would}settled: {output.count_text(settled, 'item')}" if settled else "nothing to settle."
     )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.attempts import LEASE_SECONDS
 from headgate.builds.attempt import JobOrder, JobResult, job_position, log_in
+from headgate.builds.plan import BuildOptions, PlanOptions, check_patience
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import BuildInterrupted, BuildOutcome, RemoteJob, Watch
 from headgate.builds.spark_jobs import JobResources, JobRunner
@@ -33,7 +34,6 @@ from headgate.model.jobspecs import JobSpec, PublishedJobSpec
 from headgate.model.names import check_options, split_names
 from headgate.model.nouns import BuildState
 from headgate.settings import Settings
-from headgate.store.builds import BuildOptions, PlanOptions, check_patience
 from headgate.store.documents import Json, to_instant
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
-from headgate.builds.plan import Plan
+from headgate.builds.plan import BuildOptions, Plan, PlanOptions
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import PlannedBuild
 from headgate.catalog.recovery import Recovered
@@ -26,7 +26,6 @@ from headgate.model.ids import BuildId, UnitId
 from headgate.model.names import check_branch_name, parse_dataset_name, parse_member
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.settings import Settings
-from headgate.store.builds import BuildOptions, PlanOptions
 from headgate.store.datasets import DatasetHandle
 from headgate.store.documents import (
     BRANCH,

@@ -19,8 +19,9 @@ from uuid import UUID
 import orjson
 
 from headgate import errors
-from headgate.catalog.attempts import check_newest, find_attempt_by_token
+from headgate.catalog.attempts import find_attempt_by_token
 from headgate.catalog.database import Connection, Database
+from headgate.catalog.records import check_newest
 from headgate.errors import Denied, MalformedRequest, TokenRefused
 from headgate.iceberg.table_catalog import (
     Idempotency,

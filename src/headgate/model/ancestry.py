@@ -14,7 +14,7 @@ from typing import Protocol
 
 from headgate.errors import AncestryViolated, InvalidChain
 from headgate.model.ids import TransactionId
-from headgate.model.nouns import DatasetName
+from headgate.model.nouns import Branch, DatasetName
 
 # Histories of transactions.
 
@@ -130,6 +130,11 @@ def make_chain(branch: str, fallbacks: Sequence[str]) -> tuple[str, ...]:
         if name in chain[:position]:
             raise InvalidChain(chain=chain, repeated=name)
     return chain
+
+
+def first_with_view(chain: Sequence[str], branches: Mapping[str, Branch]) -> Branch | None:
+    """Return the first branch of a chain that has a view, from a dataset's branches by name."""
+    return next((b for name in chain if (b := branches.get(name)) and b.view is not None), None)
 
 
 def by_name(branches: Iterable[BranchRecord]) -> dict[str, BranchRecord]:

@@ -31,7 +31,7 @@ from headgate.model.jobspecs import FRESH_NEVER, InputSpec, JobSpec, ParameterSp
 from headgate.model.nouns import DatasetName, TransactionType
 
 if TYPE_CHECKING:
-    from headgate.model.job_graph import Job
+    from headgate.model.jobspecs import Job
 
 Value = str | int | float | bool
 _BOOLEANS = {"true": True, "false": False}

@@ -16,8 +16,8 @@ from headgate.files.tree_store import Edited
 from headgate.model.nouns import TransactionType, Version
 from headgate.rows.outcome import Counts, Parts
 from headgate.tables import constraints
-from headgate.tables.metadata import Json, Metadata
-from headgate.tables.schemas import current_schema, same_schema
+from headgate.tables.metadata import Json, Metadata, current_schema
+from headgate.tables.schemas import same_schema
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import StoredVersion
 

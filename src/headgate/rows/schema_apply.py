@@ -40,9 +40,9 @@ from headgate.tables.constraints import (
     referring_property,
 )
 from headgate.tables.creation import create_metadata
-from headgate.tables.metadata import Json, Metadata
+from headgate.tables.metadata import Json, Metadata, current_schema
 from headgate.tables.scan import TableScan
-from headgate.tables.schemas import current_schema, parse_type, type_text, widest
+from headgate.tables.schemas import parse_type, type_text, widest
 from headgate.tables.snapshots import current_snapshot, effect_between
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import StoredVersion, TableVersions

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from headgate.attempts import Contents
 from headgate.builds.attempt import Parts
-from headgate.builds.plan import Plan, plan_build
+from headgate.builds.plan import (
+    BuildOptions,
+    Plan,
+    PlanOptions,
+    check_patience,
+    plan_build,
+    plan_request,
+)
 from headgate.builds.project import (
     Discovery,
     PublishReport,
@@ -27,13 +34,12 @@ from headgate.builds.project import (
 )
 from headgate.builds.report import PlannedBuild, graph_of, planned_reports
 from headgate.catalog.branches import delete_branches, protect_branch
-from headgate.catalog.builds import cancel_build
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.operations import do_once
 from headgate.catalog.records import list_branches
-from headgate.catalog.recovery import Recovered, recover
-from headgate.catalog.retention import Remembered
+from headgate.catalog.recovery import Recovered, cancel_build, recover
+from headgate.catalog.retention import remembered_since
 from headgate.catalog.tokens import create_token, revoke_token
 from headgate.errors import Invalid, NotFound
 from headgate.files.tree_store import FileTrees
@@ -54,7 +60,6 @@ from headgate.model.names import (
 from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings, with_actor
 from headgate.storage.address import open_store
-from headgate.store.builds import BuildOptions, PlanOptions, check_patience, plan_request
 from headgate.store.datasets import DatasetHandle
 from headgate.store.documents import (
     TOKEN,
@@ -65,7 +70,7 @@ from headgate.store.overview import Overview
 from headgate.store.queries import StoreQueries
 from headgate.store.rows import RowOptions, Rows
 from headgate.store.transactions import StoreBase, UnitHandle
-from headgate.tables.versions import TableVersions
+from headgate.tables.versions import Remembered, TableVersions
 from headgate.upkeep.cleanup import RetentionPolicy, check_older_than, clean_up
 from headgate.upkeep.doctor import examine
 from headgate.upkeep.reachability import Marking, choose_marking
@@ -353,7 +358,9 @@ class Store(StoreQueries, AdminVerbs):
     @cached_property
     def tables(self) -> TableVersions:
         """Table metadata in the warehouse."""
-        return TableVersions(self.objects, remembered=Remembered(self.database))
+        return TableVersions(
+            self.objects, remembered=Remembered(partial(self.database.read, remembered_since))
+        )
 
     @cached_property
     def contents(self) -> Contents:

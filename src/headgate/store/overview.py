@@ -39,7 +39,7 @@ from headgate.store.documents import Json, jobspec_json
 from headgate.store.transactions import StoreParts
 
 if TYPE_CHECKING:
-    from headgate.store.builds import BuildOptions
+    from headgate.builds.plan import BuildOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,7 @@ from typing import Any
 import orjson
 
 from headgate.model.constraints import Cardinality, Constraints, OnDelete, Reference
-from headgate.tables.metadata import Json, Metadata, impossible
-from headgate.tables.schemas import current_schema
+from headgate.tables.metadata import Json, Metadata, current_schema, impossible
 
 PROPERTY = "headgate.constraints"
 REFERRING_PROPERTY = "headgate.referred-to-by"

@@ -15,7 +15,10 @@ from headgate.tables.metadata import (
     Json,
     Metadata,
     as_object,
+    current_schema,
+    field_ids,
     impossible,
+    nested_parts,
     read_int,
     read_ints,
     read_object,
@@ -112,7 +115,7 @@ class _Numbering:
 
 def _renumber(schema: Json, numbering: _Numbering) -> Json:
     """Assign the ids of all columns of one level before those of their children."""
-    sent = list(schemas.field_ids(schema))
+    sent = list(field_ids(schema))
     if len(set(sent)) != len(sent):
         raise impossible("create table", "two fields of the schema have the same id")
     renumbered = _renumber_struct(schema, numbering)
@@ -137,7 +140,7 @@ def _renumber_type(kind: Any, numbering: _Numbering) -> Any:
     nested = as_object(kind, what="a column type")
     if nested.get("type") == "struct":
         return _renumber_struct(nested, numbering)
-    parts = schemas.nested_parts(nested)
+    parts = nested_parts(nested)
     ids = {f"{part}-id": numbering.assign(read_int(nested, f"{part}-id")) for part in parts}
     inner = {part: _renumber_type(nested[part], numbering) for part in parts}
     return {**nested, **ids, **inner}
@@ -205,7 +208,7 @@ def register_metadata(metadata: Metadata, *, outside: str, location: str, now_ms
     upgraded = metadata
     if metadata["format-version"] == 1:
         upgraded = {**updates.upgrade_from_v1(metadata), "format-version": 2}
-    if schemas.current_schema(upgraded) is None:
+    if current_schema(upgraded) is None:
         raise impossible(f"registering {outside}", "it has no current schema")
     came_from = {"metadata-file": outside, "timestamp-ms": metadata.get("last-updated-ms", 0)}
     return {

@@ -11,8 +11,8 @@ import orjson
 
 from headgate.errors import Invalid, MissingExtra
 from headgate.tables.inspect import find_row_count, open_scan, read_rows, recorded_row_count
-from headgate.tables.metadata import Json, Metadata, Row
-from headgate.tables.schemas import current_schema, field_ids, widest
+from headgate.tables.metadata import Json, Metadata, Row, current_schema, field_ids
+from headgate.tables.schemas import widest
 from headgate.tables.snapshots import current_snapshot_id, snapshots_since
 from headgate.tables.versions import StoredVersion
 

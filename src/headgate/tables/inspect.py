@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import MissingExtra, NeedsSpark
-from headgate.tables.metadata import Json, Metadata, Row
-from headgate.tables.schemas import current_schema
+from headgate.tables.metadata import Json, Metadata, Row, current_schema
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
 

@@ -1,8 +1,8 @@
-"""Table metadata and rows as JSON: their types, and checked reads of values from clients."""
+"""Table metadata and rows as JSON: their types, checked reads of values, and schema lookups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from headgate.errors import ImpossibleTableChange, MalformedRequest
@@ -93,3 +93,42 @@ def _present(source: Mapping[str, Any], key: str) -> Any:
     if source.get(key) is None:
         raise MalformedRequest(what=f"field {key!r}", reason="it is missing")
     return source[key]
+
+
+def current_schema(metadata: Json) -> Json | None:
+    """Return the current schema, if there is one."""
+    for schema in metadata.get("schemas") or []:
+        if schema["schema-id"] == metadata.get("current-schema-id"):
+            return as_object(schema, what="a schema")
+    return None
+
+
+_NESTED_PARTS = {"list": ("element",), "map": ("key", "value")}
+
+
+def field_ids(schema: Json) -> Iterator[int]:
+    """Yield every field id of a schema, nested ones included."""
+    for field in read_objects(schema, "fields"):
+        yield read_int(field, "id")
+        yield from _ids_of_type(field.get("type"))
+
+
+def _ids_of_type(kind: Any) -> Iterator[int]:
+    if isinstance(kind, str):
+        return
+    nested = as_object(kind, what="a column type")
+    if nested.get("type") == "struct":
+        yield from field_ids(nested)
+        return
+    parts = nested_parts(nested)
+    yield from (read_int(nested, f"{part}-id") for part in parts)
+    for part in parts:
+        yield from _ids_of_type(nested.get(part))
+
+
+def nested_parts(kind: Json) -> tuple[str, ...]:
+    """Return the parts of a list or map type: `element`, or `key` and `value`."""
+    name = read_str(kind, "type")
+    if name not in _NESTED_PARTS:
+        raise MalformedRequest(what="a column type", reason=f"{name!r} is not a nested type")
+    return _NESTED_PARTS[name]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from headgate.errors import MalformedRequest
 from headgate.tables.metadata import (
     Json,
-    as_object,
+    field_ids,
     impossible,
-    read_int,
     read_ints,
     read_objects,
     read_str,
@@ -20,17 +18,8 @@ from headgate.tables.metadata import (
 
 # --- schemas --------------------------------------------------------------------------------
 
-_NESTED_PARTS = {"list": ("element",), "map": ("key", "value")}
 # Types that came with version 3 of the format.
 _SINCE_V3 = ("variant", "unknown", "geometry", "geography", "timestamp_ns", "timestamptz_ns")
-
-
-def current_schema(metadata: Json) -> Json | None:
-    """Return the current schema, if there is one."""
-    for schema in metadata.get("schemas") or []:
-        if schema["schema-id"] == metadata.get("current-schema-id"):
-            return as_object(schema, what="a schema")
-    return None
 
 
 def identifier_ids(schema: Json) -> list[int]:
@@ -41,34 +30,6 @@ def same_schema(one: Json, other: Json) -> bool:
     """Return whether two schemas have the same columns and identifiers, whatever their ids."""
     same_keys = set(identifier_ids(one)) == set(identifier_ids(other))
     return same_keys and bool(one["fields"] == other["fields"])
-
-
-def field_ids(schema: Json) -> Iterator[int]:
-    """Yield every field id of a schema, nested ones included."""
-    for field in read_objects(schema, "fields"):
-        yield read_int(field, "id")
-        yield from _ids_of_type(field.get("type"))
-
-
-def _ids_of_type(kind: Any) -> Iterator[int]:
-    if isinstance(kind, str):
-        return
-    nested = as_object(kind, what="a column type")
-    if nested.get("type") == "struct":
-        yield from field_ids(nested)
-        return
-    parts = nested_parts(nested)
-    yield from (read_int(nested, f"{part}-id") for part in parts)
-    for part in parts:
-        yield from _ids_of_type(nested.get(part))
-
-
-def nested_parts(kind: Json) -> tuple[str, ...]:
-    """Return the parts of a list or map type: `element`, or `key` and `value`."""
-    name = read_str(kind, "type")
-    if name not in _NESTED_PARTS:
-        raise MalformedRequest(what="a column type", reason=f"{name!r} is not a nested type")
-    return _NESTED_PARTS[name]
 
 
 def check_schema(schema: Json, format_version: int) -> None:

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from headgate.errors import TransactionTypeViolated
 from headgate.model.nouns import TransactionType
-from headgate.tables.metadata import MAIN, Json, Metadata
-from headgate.tables.schemas import current_schema, same_schema
+from headgate.tables.metadata import MAIN, Json, Metadata, current_schema
+from headgate.tables.schemas import same_schema
 from headgate.tables.updates import State, remove_snapshots
 
 

@@ -17,6 +17,8 @@ from headgate.tables.metadata import (
     MAIN,
     Json,
     Metadata,
+    current_schema,
+    field_ids,
     impossible,
     read_int,
     read_ints,
@@ -26,7 +28,7 @@ from headgate.tables.metadata import (
     read_str,
     read_strings,
 )
-from headgate.tables.schemas import check_schema, current_schema, field_ids, same_schema
+from headgate.tables.schemas import check_schema, same_schema
 
 # In an update, the id of what this same commit added last.
 _LAST_ADDED = -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
@@ -168,3 +169,25 @@ class WeighedCache(Generic[T]):
             while self._total > self._limit:
                 _, (_, freed) = self._held.popitem(last=False)
                 self._total -= freed
+
+
+# Forgotten content stays on storage for at least a day, so a reader may use a value this old.
+_BELIEVED_SECONDS = 60.0
+
+
+class Remembered:
+    """Time since which snapshots are remembered, read at most once a minute; thread-safe."""
+
+    def __init__(self, read: Callable[[], Instant]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._since: Instant | None = None
+        self._asked_at = 0.0
+
+    def __call__(self) -> Instant:
+        with self._lock:
+            at = time.monotonic()
+            if self._since is None or at - self._asked_at > _BELIEVED_SECONDS:
+                self._since = self._read()
+                self._asked_at = at
+            return self._since

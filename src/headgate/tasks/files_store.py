@@ -15,10 +15,10 @@ from typing import Any
 
 from headgate import errors
 from headgate.attempts import LEASE_SECONDS
-from headgate.catalog.attempts import check_newest, dispatch_attempt, end_attempt, heartbeat
+from headgate.catalog.attempts import dispatch_attempt, end_attempt, heartbeat
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
-from headgate.catalog.records import load_branch, load_dataset, load_transaction
+from headgate.catalog.records import check_newest, load_branch, load_dataset, load_transaction
 from headgate.files import edits, private_copy
 from headgate.files.edits import FileEdit
 from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel

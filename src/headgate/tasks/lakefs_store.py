@@ -17,8 +17,9 @@ from pathlib import Path
 
 from headgate import errors
 from headgate.catalog import workspaces
-from headgate.catalog.attempts import check_newest
 from headgate.catalog.database import Database
+from headgate.catalog.records import check_newest
+from headgate.catalog.recovery import staging_owners
 from headgate.catalog.workspaces import Action, Intent, PlannedMove
 from headgate.files import private_copy
 from headgate.files.objects import Digest, in_parallel
@@ -299,9 +300,7 @@ def sweep_staging(database: Database, lakefs: LakeFS, *, dry_run: bool = False) 
             # The repository is gone, with its branches.
             continue
         # Read after the listing, so that it includes the owner of every listed live branch.
-        kept = tuple(
-            staging_prefix(attempt) for attempt in database.read(workspaces.staging_owners)
-        )
+        kept = tuple(staging_prefix(attempt) for attempt in database.read(staging_owners))
         for branch in found:
             if kept and branch.startswith(kept):
                 continue

@@ -16,13 +16,13 @@ from starlette.responses import Response
 from headgate.attempts import LEASE_SECONDS
 from headgate.catalog.attempts import (
     Holder,
-    check_newest,
     dispatch_once,
     end_attempt,
     find_attempt_by_token,
     heartbeat,
     load_attempt,
 )
+from headgate.catalog.records import check_newest
 from headgate.errors import AttemptNotFound, AttemptOfAnother, Invalid
 from headgate.files.objects import Digest
 from headgate.files.private_copy import ContentCache

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from headgate.builds.plan import BuildOptions
 from headgate.errors import Invalid
 from headgate.model.access import Right, require
 from headgate.model.ids import BuildId
@@ -18,7 +19,6 @@ from headgate.model.nouns import Attempt
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import check_table
 from headgate.server.web.page import Act, Page, Visit, split_page
-from headgate.store.builds import BuildOptions
 from headgate.store.documents import Json, to_instant
 
 if TYPE_CHECKING:
