@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from headgate.builds.plan import BuildOptions, Plan, PlanOptions
 from headgate.builds.project import Discovery, PublishReport
@@ -17,7 +17,7 @@ from headgate.client.contents import remote_contents
 from headgate.client.datasets import RemoteDatasetHandle, RemoteTransactionHandle, RemoteUnitHandle
 from headgate.client.http import HttpClient, events, path_of, segment
 from headgate.client.rows import RemoteRows
-from headgate.errors import Invalid, Unavailable
+from headgate.errors import Invalid
 from headgate.files.objects import Objects
 from headgate.model.access import Grant, Role, authorize, check_patterns
 from headgate.model.changes import Receipt
@@ -47,15 +47,8 @@ if TYPE_CHECKING:
     from headgate.spark.engines import SharedJvm
     from headgate.spark.session import SparkSession
     from headgate.spark.workplace import StoreSpark
+    from headgate.tasks import ports
     from headgate.tasks.declare import TableSpec
-    from headgate.tasks.ports import (
-        Attempts,
-        Identity,
-        ServerAddress,
-        TableWork,
-        WorkspaceRef,
-        WorkspaceStore,
-    )
 
 
 class RemoteTaskVerbs(TaskVerbs):
@@ -65,20 +58,20 @@ class RemoteTaskVerbs(TaskVerbs):
     role: Role
 
     @property
-    def _server(self) -> ServerAddress:
+    def _server(self) -> ports.ServerAddress:
         from headgate.tasks.ports import ServerAddress  # noqa: PLC0415  (optional: pydantic)
 
         return ServerAddress(url=self.http.url, token=self.settings.token)
 
     @cached_property
-    def task_attempts(self) -> Attempts:
+    def task_attempts(self) -> ports.Attempts:
         from headgate.client.tasks import RemoteAttempts  # noqa: PLC0415  (optional: pydantic)
 
         # A worker whose token cannot begin attempts must not take work off a queue.
         authorize(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
         return RemoteAttempts(self.http)
 
-    def workspaces(self, workspace: WorkspaceRef) -> WorkspaceStore:
+    def workspaces(self, workspace: ports.WorkspaceRef) -> ports.WorkspaceStore:
         if "." not in workspace.repository:
             raise Invalid(
                 f"{workspace.repository!r} is a repository of lakeFS, and what is published there "
@@ -89,7 +82,7 @@ class RemoteTaskVerbs(TaskVerbs):
         return self._files_workspaces
 
     @cached_property
-    def _files_workspaces(self) -> WorkspaceStore:
+    def _files_workspaces(self) -> ports.WorkspaceStore:
         from headgate.client.tasks import RemoteWorkspaces  # noqa: PLC0415  (optional: pydantic)
         from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
 
@@ -129,14 +122,6 @@ class RemoteStore(RemoteTaskVerbs, Store):
         self.role = Role(about["role"])
         self.may_write_protected = self.role is Role.ADMIN
         self._storage = str(about["storage"])
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name == "database":
-            raise Unavailable(
-                f"{self.settings.server_url} keeps its catalog to itself: use the store's verbs.",
-                url=self.settings.server_url,
-            )
-        raise AttributeError(name)
 
     @property
     def file_contents(self) -> Objects:
@@ -396,8 +381,8 @@ class RemoteStore(RemoteTaskVerbs, Store):
         return self.client_spark.session(context)
 
     def task_tables(
-        self, spec: TableSpec, workspace: WorkspaceRef, identity: Identity
-    ) -> TableWork:
+        self, spec: TableSpec, workspace: ports.WorkspaceRef, identity: ports.Identity
+    ) -> ports.TableWork:
         from headgate.client.tasks import RemoteTables  # noqa: PLC0415  (optional: pydantic)
 
         return RemoteTables(self.http, self.client_spark.session, spec, workspace, identity)

@@ -82,15 +82,8 @@ if TYPE_CHECKING:
     from headgate.spark.engines import SharedJvm
     from headgate.spark.session import SparkSession
     from headgate.spark.workplace import StoreSpark
+    from headgate.tasks import ports
     from headgate.tasks.declare import TableSpec
-    from headgate.tasks.ports import (
-        Attempts,
-        Identity,
-        ServerAddress,
-        TableWork,
-        WorkspaceRef,
-        WorkspaceStore,
-    )
     from headgate.tasks.supervisor import TaskHost
 
 
@@ -112,12 +105,12 @@ class TaskVerbs(StoreBase):
         )
 
     @property
-    def _server(self) -> ServerAddress | None:
+    def _server(self) -> ports.ServerAddress | None:
         """Address of the server that serves this store to this process; None if embedded."""
         return None
 
     @cached_property
-    def task_attempts(self) -> Attempts:
+    def task_attempts(self) -> ports.Attempts:
         """The part that mints the epochs of tasks and checks which attempt is the newest."""
         from headgate.tasks.files_store import CatalogAttempts  # noqa: PLC0415  (with the one above)
 
@@ -125,11 +118,11 @@ class TaskVerbs(StoreBase):
 
     @abstractmethod
     def task_tables(
-        self, spec: TableSpec, workspace: WorkspaceRef, identity: Identity
-    ) -> TableWork:
+        self, spec: TableSpec, workspace: ports.WorkspaceRef, identity: ports.Identity
+    ) -> ports.TableWork:
         """Open the tables of a task for one attempt, with a Spark session."""
 
-    def workspaces(self, workspace: WorkspaceRef) -> WorkspaceStore:
+    def workspaces(self, workspace: ports.WorkspaceRef) -> ports.WorkspaceStore:
         """Return the store of a workspace: files datasets, or lakeFS.
 
         The name of a dataset has a dot, the name of a lakeFS repository has none.
@@ -137,7 +130,7 @@ class TaskVerbs(StoreBase):
         return self._files_workspaces if "." in workspace.repository else self._lakefs_workspaces
 
     @cached_property
-    def _lakefs_workspaces(self) -> WorkspaceStore:
+    def _lakefs_workspaces(self) -> ports.WorkspaceStore:
         lakefs = connect(self.settings)
         from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
         from headgate.tasks.lakefs_store import (  # noqa: PLC0415  (optional: pydantic, its SDK)
@@ -163,7 +156,7 @@ class TaskVerbs(StoreBase):
         return sweep_staging(self.database, lakefs, dry_run=dry_run)
 
     @cached_property
-    def _files_workspaces(self) -> WorkspaceStore:
+    def _files_workspaces(self) -> ports.WorkspaceStore:
         from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
         from headgate.tasks.files_store import (  # noqa: PLC0415  (optional: pydantic)
             FilesWorkspaces,
@@ -462,8 +455,8 @@ class Store(StoreQueries, AdminVerbs):
         return self.spark_runtime.session(context, actor=self.settings.actor)
 
     def task_tables(
-        self, spec: TableSpec, workspace: WorkspaceRef, identity: Identity
-    ) -> TableWork:
+        self, spec: TableSpec, workspace: ports.WorkspaceRef, identity: ports.Identity
+    ) -> ports.TableWork:
         """Open the tables of a task for one attempt, with a Spark session."""
         from headgate.tasks.table_work import SparkTables  # noqa: PLC0415  (optional: pydantic)
 
