@@ -229,7 +229,6 @@ class _BaseTree:
         return None if self.is_empty else _find_in(self.leaf(self.place(path)), path)
 
     def starting_at(self, path: str) -> Iterator[Entry]:
-        """Yield the entries from this path on, in order."""
         for at in range(self.place(path), len(self.index.leaves)):
             entries = self.leaf(at)
             yield from entries[bisect_left(entries, path, key=_path_of) :]

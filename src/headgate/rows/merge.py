@@ -343,7 +343,6 @@ def _difference(before: TableScan, after: TableScan) -> Difference:
 def _relation(
     engine: Engine, scan: TableScan, files: Sequence[DataFile], columns: Sequence[str]
 ) -> str:
-    """Return a relation of these columns of the files' rows."""
     empty = scan.schema.empty_table().select(list(columns))
     parts = [scan.read(file).select(list(columns)) for file in files]
     return engine.register(pa.concat_tables([empty, *parts]))
@@ -362,7 +361,6 @@ class _KeyedMerge:
         self.compared = [c for c in self.columns if c in difference.before.schema.names]
 
     def run(self) -> list[dict[str, Any]]:
-        """Merge; return the conflicts."""
         engine = self.engine
         changes = self._changes()
         target = self.table.bring([conditions_of(engine, changes, column) for column in self.key])

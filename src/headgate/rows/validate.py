@@ -197,7 +197,6 @@ class _Validator:
         return [conditions_of(self.table.engine, self.effect.added, c) for c in columns]
 
     def _writer(self, row: Mapping[str, Any]) -> int | None:
-        """Return the last writer of such a row."""
         engine = self.table.engine
         relation = engine.register(pa.table({column: [value] for column, value in row.items()}))
         found = engine.value(

@@ -250,7 +250,6 @@ class _RowExpressions:
         return _condition(expectation, self._resolve, self.column)
 
     def aggregate(self, measure: Measure) -> Any:
-        """Return the measure over all rows."""
         match measure.metric:
             case Count.VIOLATIONS:
                 assert measure.condition is not None
@@ -304,7 +303,6 @@ class _GroupExpressions:
         return reduce(operator.or_, (functions.isnull(key) for key in self.keys))
 
     def aggregate(self, measure: Measure) -> Any:
-        """Return the measure over all groups."""
         rows = functions.col(_GROUP_ROWS)
         match measure.metric:
             case tree.Property.COUNT:

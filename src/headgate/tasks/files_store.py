@@ -83,7 +83,6 @@ class WorkspaceBytes:
         )
 
     def _stored(self, changes: Sequence[private_copy.LocalChange]) -> Iterator[Entry]:
-        """Store contents and yield their entries."""
         if not self._trees.objects.in_batches:
             return in_parallel(self._store, changes)
         batches = batched(changes, lambda change: change.entry.size, together=True)
@@ -98,7 +97,6 @@ class WorkspaceBytes:
         return entries
 
     def _store(self, change: private_copy.LocalChange) -> Entry:
-        """Store the content of a file and return its entry."""
         if change.entry.is_directory:
             return change.entry
         if change.is_hashed:

@@ -321,7 +321,6 @@ class _Cleanup:
     # --- objects ----------------------------------------------------------------------------
 
     def _sort(self, mark: ObjectMark, age_us: int) -> _SweepWork:
-        """Decide about every stored object."""
         needed = reachability.find_needed(self.readers, mark)
         cutoffs = Cutoffs(
             young_since=Instant(self.clocks.store - age_us),

@@ -56,7 +56,6 @@ def work(order: Mapping[str, Any], *, command: Sequence[str] = PROCESS) -> None:
 
 
 def _print_result(order: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-    """Print the result on stdout if the command has `--json`."""
     if order.get("json"):
         sys.stdout.write(orjson.dumps(dict(document), default=str).decode() + "\n")
         sys.stdout.flush()

@@ -150,7 +150,6 @@ def _run(order: Order, supervisor: Supervisor) -> Outcome:
 
 
 def _open_store(order: Order) -> Store:
-    """Open the supervisor's store in this process."""
     server = order.server
     if server is None:
         return Store(load_settings(Path(order.store)), recover_first=False)
