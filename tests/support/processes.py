@@ -24,15 +24,15 @@ from headgate.testing.failpoints import go_file, reached_file
 _PATIENCE_SECONDS = 180.0
 # Forked from a server that has imported the heavy modules once and holds no connection.
 _context = multiprocessing.get_context("forkserver")
-_WARM = ["pytest", "psycopg", "headgate.store", "headgate.catalog.recovery"]
-# Slow to import, and optional.
-_WARM += ["headgate.rows.mutate", "headgate.rows.load", "headgate.tasks.lakefs_store"]
-_context.set_forkserver_preload(_WARM)
+# These are imported when they are first used; the others are those that this process has.
+_WARM = ["psycopg", "headgate.rows.mutate", "headgate.rows.load", "headgate.tasks.lakefs_store"]
 
 
 @cache
 def _warm_up() -> None:
     """Start the server with the search path of this process, which pytest has extended."""
+    ours = [name for name in sys.modules if name.startswith(("headgate.", "tests.support."))]
+    _context.set_forkserver_preload(["pytest", *_WARM, *ours])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     try:
