@@ -12,7 +12,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test serve bench fmt check lock docs postgres chromium conductor screenshots
+.PHONY: help setup demo test serve bench fmt check lock docs postgres chromium conductor classes screenshots
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ demo: setup ## Run the worked example on a local Spark: branch, build, merge, bu
 
 # Tests marked `xdist_group("spark")` stay on one worker, so that one JVM serves them all; so do
 # those of the groups "conductor" and "browser".
-test: check postgres chromium conductor ## Check the code, then run every test that this machine can run
+test: check postgres chromium conductor classes ## Check the code, then run every test that this machine can run
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 serve: setup ## Start the server on the store of this directory
@@ -65,3 +65,6 @@ chromium: setup
 
 conductor: setup
 	@$(BIN)/python -m tools.ensure_conductor
+
+classes: setup
+	@$(BIN)/python -m tools.ensure_class_archive

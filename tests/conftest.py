@@ -13,6 +13,7 @@ import pytest
 
 from headgate.spark.session import LocalSpark
 from tests.support.catalogs import make_catalog
+from tests.support.class_archive import options_of_jvms
 from tests.support.failures import FailureRecord
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.postgres_binaries import NO_POSTGRES, find_binaries
@@ -41,13 +42,10 @@ hypothesis.settings.register_profile("make", **_PATIENT, print_blob=True)
 hypothesis.settings.register_profile("ci", **_PATIENT, print_blob=True, max_examples=150)
 
 
-# Every JVM that is started from here reads them. Within the few minutes of its life the second
-# compiler's work does not pay off: without it, the same statements take half the processor time.
-_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.setdefault("JDK_JAVA_OPTIONS", _JVM_OPTIONS)
+    if "JDK_JAVA_OPTIONS" not in os.environ:
+        # Every JVM that is started from here reads them.
+        os.environ["JDK_JAVA_OPTIONS"] = options_of_jvms()
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "make")
     reports_here = not hasattr(config, "workerinput")
     if reports_here and os.environ.get("HEADGATE_NO_SKIPS"):
