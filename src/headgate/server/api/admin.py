@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import Path, Query, Request
+from fastapi import Path, Query
 
 from headgate import __version__
-from headgate.errors import Invalid
 from headgate.model.access import require_within
 from headgate.model.nouns import PublicationKind
 from headgate.server.api import conventions as api
 from headgate.server.api import models
-from headgate.store.documents import PUBLICATION, TRANSACTION, Json, recovery_json
+from headgate.store.documents import PUBLICATION, TRANSACTION, recovery_json
 
 # The past: histories, publications, events and operations
 
 past_routes = api.router("past")
-
-_NUMBER_DIGITS = 15
 
 
 @past_routes.get(
@@ -28,24 +25,16 @@ _NUMBER_DIGITS = 15
 )
 def list_history(
     caller: api.CallerDependency,
-    request: Request,
+    pages: api.Pages,
     dataset: str,
     branch: str | None = None,
     aborted: Annotated[bool, Query(alias="all", description="Also aborted ones.")] = False,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the transactions of a branch, newest first; of the primary branch by default."""
-    store, skip = caller.reading(), _number(cursor)
+    store, skip = caller.reading(), pages.number
     chosen = store.dataset(dataset).branch(branch or store.settings.builds.branch)
-    found = chosen.history(aborted=aborted, limit=skip + limit + 1)[skip:]
-    return api.page(
-        request,
-        found,
-        limit=limit,
-        cursor=lambda _: str(skip + limit),
-        to=TRANSACTION.wire,
-    )
+    found = chosen.history(aborted=aborted, limit=skip + pages.limit + 1)[skip:]
+    return pages.page_by_offset(found, TRANSACTION.wire)
 
 
 @past_routes.get(
@@ -53,13 +42,11 @@ def list_history(
 )
 def list_publications(
     caller: api.CallerDependency,
-    request: Request,
+    pages: api.Pages,
     actor: str | None = None,
     dataset: str | None = None,
     branch: str | None = None,
     kind: PublicationKind | None = None,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List publications, newest first: every change of a view or of the set of branches."""
     found = caller.reading().publications(
@@ -67,12 +54,10 @@ def list_publications(
         dataset=dataset,
         branch=branch,
         kind=kind,
-        limit=limit + 1,
-        before=_number(cursor) if cursor is not None else None,
+        limit=pages.limit + 1,
+        before=pages.number if pages.cursor is not None else None,
     )
-    return api.page(
-        request, found, limit=limit, cursor=lambda one: str(one.number), to=PUBLICATION.wire
-    )
+    return pages.page(found, cursor=lambda one: one.number, to=PUBLICATION.wire)
 
 
 @past_routes.get("/log/{number}", **api.documented("show_publication", models.PublicationModel))
@@ -86,22 +71,22 @@ def show_publication(
 @past_routes.get("/events", **api.documented("list_events", list[models.EventModel], paged=True))
 def list_events(
     caller: api.CallerDependency,
-    request: Request,
+    pages: api.Pages,
     actor: str | None = None,
     dataset: str | None = None,
     branch: str | None = None,
     kind: str | None = None,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List events other than publications, newest first: recoveries, denials, protections."""
-    skip = _number(cursor)
     found = caller.reading().events(
-        actor=actor, dataset=dataset, branch=branch, kind=kind, limit=limit + 1, skip=skip
+        actor=actor,
+        dataset=dataset,
+        branch=branch,
+        kind=kind,
+        limit=pages.limit + 1,
+        skip=pages.number,
     )
-    return api.page(
-        request, found, limit=limit, cursor=lambda _: str(skip + limit), to=lambda event: event
-    )
+    return pages.page_by_offset(found)
 
 
 @past_routes.get(
@@ -110,18 +95,15 @@ def list_events(
 )
 def list_recoveries(
     caller: api.CallerDependency,
-    request: Request,
+    pages: api.Pages,
     actor: str | None = None,
     kind: str | None = None,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List recoveries, newest first: the work that was settled, its actor, and the outcome."""
-    skip = _number(cursor)
-    found = caller.reading().recoveries(actor=actor, kind=kind, limit=limit + 1, skip=skip)
-    return api.page(
-        request, found, limit=limit, cursor=lambda _: str(skip + limit), to=lambda row: row
+    found = caller.reading().recoveries(
+        actor=actor, kind=kind, limit=pages.limit + 1, skip=pages.number
     )
+    return pages.page_by_offset(found)
 
 
 @past_routes.get("/status/{key:path}", **api.documented("status", models.OperationModel))
@@ -135,14 +117,6 @@ def status(
     return api.JsonReply(caller.reading().status(key, branch=branch, kind=kind))
 
 
-def _number(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= _NUMBER_DIGITS):
-        raise Invalid(f"{cursor[:80]!r} is no cursor of this list.", cursor=cursor[:80])
-    return int(cursor)
-
-
 # Tokens, for admins
 
 token_routes = api.router("tokens")
@@ -151,18 +125,11 @@ token_routes = api.router("tokens")
 @token_routes.get("/tokens", **api.documented("list_tokens", list[models.TokenModel], paged=True))
 def list_tokens(
     caller: api.CallerDependency,
-    request: Request,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
+    pages: api.Pages,
 ) -> api.JsonReply:
     """List tokens, oldest first, with their actors and rights; never the tokens themselves."""
-
-    def key(token: Json) -> str:
-        return f"{token['created_at']} {token['id']}"
-
     with caller.writing() as store:
-        rest = api.following(sorted(store.tokens(), key=key), cursor, key=key)
-        return api.page(request, rest, limit=limit, cursor=key, to=lambda token: token)
+        return pages.page_by_key(store.tokens(), key=lambda t: f"{t['created_at']} {t['id']}")
 
 
 @token_routes.post("/tokens", **api.documented("create_token", models.NewTokenModel, status=201))

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import orjson
+from fastapi import Depends
 from fastapi import Path as PathParameter
-from fastapi import Request
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
@@ -278,16 +278,11 @@ _SILENCE_SECONDS = 15.0
 
 @build_routes.get("/builds", **api.documented("list_builds", list[BuildModel], paged=True))
 def list_builds(
-    caller: api.CallerDependency,
-    request: Request,
-    limit: api.Limit = 50,
-    cursor: api.Cursor = None,
+    caller: api.CallerDependency, pages: Annotated[api.Paging, Depends(api.paging(50))]
 ) -> api.JsonReply:
     """List builds, newest first."""
-    found = caller.reading().builds(limit=limit + 1, after=cursor)
-    return api.page(
-        request, found, limit=limit, cursor=lambda one: str(one["build"]), to=lambda one: one
-    )
+    found = caller.reading().builds(limit=pages.limit + 1, after=pages.cursor)
+    return pages.page(found, cursor=lambda build: build["build"])
 
 
 @build_routes.post("/builds", **api.documented("start_build", BuildWithJobsModel, status=202))
@@ -600,20 +595,13 @@ _BUNDLE_BYTES = 256 * 1024 * 1024
 @jobspec_routes.get("/jobspecs", **api.documented("list_jobspecs", list[JobSpecModel], paged=True))
 def list_jobspecs(
     caller: api.CallerDependency,
-    request: Request,
+    pages: api.Pages,
     branch: str | None = None,
     dataset: str | None = None,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the JobSpecs that are published on each branch name, in the order of publication."""
-
-    def key(spec: Json) -> str:
-        return str(spec["jobspec"])
-
-    found = sorted(caller.reading().jobspecs(branch=branch, dataset=dataset), key=key)
-    rest = api.following(found, cursor, key=key)
-    return api.page(request, rest, limit=limit, cursor=key, to=lambda spec: spec)
+    found = caller.reading().jobspecs(branch=branch, dataset=dataset)
+    return pages.page_by_key(found, key=lambda spec: str(spec["jobspec"]))
 
 
 @jobspec_routes.post("/jobspecs", **api.documented("publish_jobspecs", PublishedJobSpecsModel))

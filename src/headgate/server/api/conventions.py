@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -44,6 +44,7 @@ OCTETS = "application/octet-stream"
 
 T = TypeVar("T")
 
+_DIGITS = 15
 REPLAYED = "Idempotency-Replayed"
 
 
@@ -60,31 +61,77 @@ class JsonReply(Response):
             return json.dumps(content, default=str).encode()
 
 
-def page(
-    request: Request,
-    items: Sequence[T],
-    *,
-    limit: int,
-    cursor: Callable[[T], str],
-    to: Callable[[T], Any],
-) -> JsonReply:
-    """Return the first `limit` items; if there are more, with a Link to the rest.
-
-    Callers pass one item beyond the limit, if there is one, so that the last page is not empty.
-    """
-    reply = JsonReply([to(item) for item in items[:limit]])
-    if len(items) > limit:
-        rest = URL(str(request.url)).include_query_params(cursor=cursor(items[limit - 1]))
-        # Without host: the client may reach this server by another name.
-        reply.headers["link"] = f'<{rest.path}?{rest.query}>; rel="next"'
-    return reply
+def _same(item: T) -> T:
+    return item
 
 
-def following(items: Sequence[T], cursor: str | None, *, key: Callable[[T], str]) -> Sequence[T]:
-    """Return the items after the cursor; they are in the order of their keys."""
-    if cursor is None:
-        return items
-    return [item for item in items if key(item) > cursor]
+@dataclass(frozen=True, kw_only=True)
+class Paging:
+    """The part of a list that a request asks for."""
+
+    request: Request
+    limit: int
+    cursor: str | None
+
+    @property
+    def number(self) -> int:
+        """The cursor of a list whose cursors are numbers; 0 at its start."""
+        if self.cursor is None:
+            return 0
+        if not (self.cursor.isascii() and self.cursor.isdigit() and len(self.cursor) <= _DIGITS):
+            shown = self.cursor[:80]
+            raise errors.Invalid(f"{shown!r} is no cursor of this list.", cursor=shown)
+        return int(self.cursor)
+
+    def page(
+        self, items: Sequence[T], *, cursor: Callable[[T], object], to: Callable[[T], Any] = _same
+    ) -> JsonReply:
+        """Return the first items up to the limit; if there are more, with a Link to the rest.
+
+        Callers pass one item beyond the limit, if there is one, so that the last page is not empty.
+        """
+        reply = JsonReply([to(item) for item in items[: self.limit]])
+        if len(items) > self.limit:
+            after = str(cursor(items[self.limit - 1]))
+            rest = URL(str(self.request.url)).include_query_params(cursor=after)
+            # Without host: the client may reach this server by another name.
+            reply.headers["link"] = f'<{rest.path}?{rest.query}>; rel="next"'
+        return reply
+
+    def page_by_offset(self, items: Sequence[T], to: Callable[[T], Any] = _same) -> JsonReply:
+        """Return a page of a list whose cursors are numbers of items to skip."""
+        return self.page(items, cursor=lambda _: self.number + self.limit, to=to)
+
+    def page_by_key(
+        self, items: Iterable[T], *, key: Callable[[T], str], to: Callable[[T], Any] = _same
+    ) -> JsonReply:
+        """Return a page of a whole list in the order of its keys, which are its cursors."""
+        rest = sorted(items, key=key)
+        if self.cursor is not None:
+            rest = [item for item in rest if key(item) > self.cursor]
+        return self.page(rest, cursor=key, to=to)
+
+
+def paging(default: int = 100) -> Callable[..., Paging]:
+    """Return a dependency that reads the parameters of a page, with this limit by default."""
+
+    def read(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = default,
+        cursor: Annotated[
+            str | None,
+            Query(
+                max_length=1200,
+                description="Where to go on: from the `Link` header of the page before.",
+            ),
+        ] = None,
+    ) -> Paging:
+        return Paging(request=request, limit=limit, cursor=cursor)
+
+    return read
+
+
+Pages = Annotated[Paging, Depends(paging())]
 
 
 def published(store: Store, receipt: Receipt, *, kind: PublicationKind) -> JsonReply:
@@ -294,15 +341,7 @@ def identify(
 CallerDependency = Annotated[Caller, Depends(identify)]
 
 
-# Common parameters: pages and idempotency keys
-
-Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
-Cursor = Annotated[
-    str | None,
-    Query(
-        max_length=1200, description="Where to go on: from the `Link` header of the page before."
-    ),
-]
+# Idempotency keys
 
 
 def _checked_key(

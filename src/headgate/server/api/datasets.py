@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query, Request
+from fastapi import Query
 
 from headgate.errors import NotFound
 from headgate.model.ids import instant_text
 from headgate.model.names import check_branch_name
-from headgate.model.nouns import Branch, PublicationKind, Tag
+from headgate.model.nouns import PublicationKind
 from headgate.server.api import conventions as api
 from headgate.server.api import models
 from headgate.store.documents import BRANCH, TAG, TRANSACTION, Json, dataset_wire
@@ -24,20 +24,14 @@ dataset_routes = api.router("datasets")
 )
 def list_datasets(
     caller: api.CallerDependency,
-    request: Request,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
+    pages: api.Pages,
 ) -> api.JsonReply:
     """List all datasets by name, with the names of their branches."""
     store = caller.reading()
-    found = sorted(store.datasets(), key=lambda dataset: str(dataset.name))
-    rest = api.following(found, cursor, key=lambda dataset: str(dataset.name))
     branches = store.branches()
-    return api.page(
-        request,
-        rest,
-        limit=limit,
-        cursor=lambda dataset: str(dataset.name),
+    return pages.page_by_key(
+        store.datasets(),
+        key=lambda dataset: str(dataset.name),
         to=lambda dataset: dataset_wire(dataset, branches),
     )
 
@@ -107,15 +101,13 @@ branch_routes = api.router("branches")
 )
 def list_branches(
     caller: api.CallerDependency,
-    request: Request,
+    pages: api.Pages,
     dataset: str | None = None,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the branches of one dataset, or of all, by name."""
-    found = sorted(caller.reading().branches(dataset), key=_branch_key)
-    rest = api.following(found, cursor, key=_branch_key)
-    return api.page(request, rest, limit=limit, cursor=_branch_key, to=BRANCH.wire)
+    found = caller.reading().branches(dataset)
+    # Unambiguous: the name of a dataset has no slash.
+    return pages.page_by_key(found, key=lambda b: f"{b.dataset}/{b.name}", to=BRANCH.wire)
 
 
 @branch_routes.post("/branches", **api.documented("create_branch", models.BranchModel, status=201))
@@ -186,13 +178,10 @@ def delete_branch(
 @branch_routes.get("/protected", **api.documented("list_protected", list[str], paged=True))
 def list_protected(
     caller: api.CallerDependency,
-    request: Request,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
+    pages: api.Pages,
 ) -> api.JsonReply:
     """List the branch names that accept only builds of clean commits and admins."""
-    rest = api.following(sorted(caller.reading().protected()), cursor, key=str)
-    return api.page(request, rest, limit=limit, cursor=str, to=str)
+    return pages.page_by_key(caller.reading().protected(), key=str)
 
 
 @branch_routes.put(
@@ -215,11 +204,6 @@ def unprotect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
     return api.JsonReply({"name": name, "protected": False})
 
 
-def _branch_key(branch: Branch) -> str:
-    # Unambiguous: the name of a dataset has no slash.
-    return f"{branch.dataset}/{branch.name}"
-
-
 # Tags
 
 tag_routes = api.router("tags")
@@ -228,15 +212,12 @@ tag_routes = api.router("tags")
 @tag_routes.get("/tags", **api.documented("list_tags", list[models.TagModel], paged=True))
 def list_tags(
     caller: api.CallerDependency,
-    request: Request,
+    pages: api.Pages,
     dataset: str | None = None,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the tags of one dataset, or of all, with the transactions that they pin."""
-    found = sorted(caller.reading().tags(dataset), key=_tag_key)
-    rest = api.following(found, cursor, key=_tag_key)
-    return api.page(request, rest, limit=limit, cursor=_tag_key, to=TAG.json)
+    found = caller.reading().tags(dataset)
+    return pages.page_by_key(found, key=lambda tag: f"{tag.dataset}/{tag.name}", to=TAG.json)
 
 
 @tag_routes.post("/tags", **api.documented("create_tag", models.TagModel, status=201))
@@ -263,10 +244,6 @@ def _branch_of(caller: api.Caller, dataset: str, name: str) -> str:
     if pinned is None:
         raise NotFound(f"dataset {dataset} has no tag {name!r}.", tag=name)
     return store.opened(pinned.transaction).branch
-
-
-def _tag_key(tag: Tag) -> str:
-    return f"{tag.dataset}/{tag.name}"
 
 
 # Transactions and units

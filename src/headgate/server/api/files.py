@@ -85,20 +85,17 @@ AtQuery = Annotated[str | None, Query(max_length=200, description="As a transact
 )
 def list_files(
     caller: api.CallerDependency,
-    request: Request,
+    pages: api.Pages,
     dataset: str,
     path: Annotated[str, Query(max_length=1024, description="At or below it.")] = "",
     branch: BranchQuery = None,
     txn: TxnQuery = None,
     at: AtQuery = None,
-    limit: api.Limit = 100,
-    cursor: api.Cursor = None,
 ) -> api.JsonReply:
     """List the files at or below a path, in the order of their paths."""
     below = check_file_path(path) if path else ""
     found = caller.reading().dataset(dataset).shown(branch=branch, txn=txn, at=at).entries(below)
-    rest = api.following(found, cursor, key=lambda entry: entry.path)
-    return api.page(request, rest, limit=limit, cursor=lambda entry: entry.path, to=entry_wire)
+    return pages.page_by_key(found, key=lambda entry: entry.path, to=entry_wire)
 
 
 @file_routes.get(
