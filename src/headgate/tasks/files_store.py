@@ -170,9 +170,7 @@ class FilesWorkspaces:
         table_changes: ports.TableChanges | None = None,
         operation: OperationKey | None = None,
     ) -> str:
-        target = self._load_target(workspace, identity.attempt)
-        replaced = self._find_replaced(workspace, target, identity.attempt)
-        reach(Failpoint.TASK_HEAD_READ)
+        target, replaced = self._may_move(workspace, identity.attempt)
         before, after = edits.root_of(target.given.version), Digest(staged.ref)
         change = AddTransaction(
             branch=target.branch.id,
@@ -198,9 +196,7 @@ class FilesWorkspaces:
         table_changes: ports.TableChanges | None = None,
         operation: OperationKey | None = None,
     ) -> str:
-        target = self._load_target(workspace, identity.attempt)
-        replaced = self._find_replaced(workspace, target, identity.attempt)
-        reach(Failpoint.TASK_HEAD_READ)
+        target, replaced = self._may_move(workspace, identity.attempt)
         if replaced is None:
             if _changes(table_changes) or operation is not None:
                 request = self._request(identity, _changes(table_changes), operation)
@@ -227,17 +223,16 @@ class FilesWorkspaces:
     ) -> _Target:
         return self._database.read(partial(_load_target_in, workspace=workspace, attempt=attempt))
 
-    def _find_replaced(
-        self, workspace: ports.WorkspaceRef, target: _Target, attempt: nouns.AttemptRef
-    ) -> nouns.Transaction | None:
-        """Return the abandoned publication to replace; None if the branch is at the input."""
-        head = target.head
-        if head is not None and head.id == target.given.id:
-            return None
-        why = _why_not_replaceable(head, target.given, attempt)
-        if why is not None:
+    def _may_move(
+        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef
+    ) -> tuple[_Target, nouns.Transaction | None]:
+        """Return the target, and the abandoned publication to replace unless it is at the input."""
+        target = self._load_target(workspace, attempt)
+        is_moved = target.head is None or target.head.id != target.given.id
+        if is_moved and (why := _why_not_replaceable(target.head, target.given, attempt)):
             raise _fence_refused(workspace, target, why)
-        return head
+        reach(Failpoint.TASK_HEAD_READ)
+        return target, target.head if is_moved else None
 
     def _request(
         self,

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from headgate.errors import HeadgateError, Invalid, TaskDeadlinePassed, TaskFailed
-from headgate.files.private_copy import Changes, PrivateCopy, changes_of
+from headgate.files.private_copy import PrivateCopy, changes_of
 from headgate.model.failpoints import Failpoint, reach
 from headgate.tasks import declare, ports
 from headgate.tasks.attempt_directory import (
@@ -191,43 +192,23 @@ class _Attempt:
         self._fenced("first fence", Failpoint.TASK_FENCED_FIRST)
         identity = self._environment.identity
         if not changes:
+            keep = partial(store.keep, workspace, identity, table_changes=table_changes)
             with self._log.step("keep"):
-                return self._bounded(
-                    lambda seconds: store.keep(
-                        workspace, identity, timeout_seconds=seconds, table_changes=table_changes
-                    )
-                )
+                return self._bounded(lambda seconds: keep(timeout_seconds=seconds))
         with self._log.step("stage"):
             report = self._log.progress("stage")
             staged = store.stage(workspace, spec.directory, changes, identity, report)
+        publish = partial(store.publish, workspace, staged, identity, table_changes=table_changes)
         try:
-            return self._confirm(store, workspace, staged, table_changes, changes)
+            reach(Failpoint.TASK_STAGED)
+            self._fenced("second fence", Failpoint.TASK_FENCED_SECOND)
+            with self._log.step("publish") as facts:
+                ref = self._bounded(lambda seconds: publish(timeout_seconds=seconds))
+                facts |= {"ref": ref, "paths": len(changes.put) + len(changes.remove)}
+            reach(Failpoint.TASK_PUBLISHED)
+            return ref
         finally:
             self._clean("staging", lambda: store.discard(staged))
-
-    def _confirm(
-        self,
-        store: ports.WorkspaceStore,
-        workspace: ports.WorkspaceRef,
-        staged: ports.Staged,
-        table_changes: ports.TableChanges,
-        changes: Changes,
-    ) -> str:
-        reach(Failpoint.TASK_STAGED)
-        self._fenced("second fence", Failpoint.TASK_FENCED_SECOND)
-        with self._log.step("publish") as facts:
-            ref = self._bounded(
-                lambda seconds: store.publish(
-                    workspace,
-                    staged,
-                    self._environment.identity,
-                    timeout_seconds=seconds,
-                    table_changes=table_changes,
-                )
-            )
-            facts |= {"ref": ref, "paths": len(changes.put) + len(changes.remove)}
-        reach(Failpoint.TASK_PUBLISHED)
-        return ref
 
     def _fenced(self, name: str, point: Failpoint) -> None:
         with self._log.step(name):
