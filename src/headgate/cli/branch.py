@@ -98,9 +98,7 @@ def delete(
     Example: headgate branch delete --all-datasets feature
     """
     if len(names) != (1 if all_datasets else 2):
-        raise Invalid(
-            "wrong number of arguments: give DATASET and NAME, or --all-datasets and NAME."
-        )
+        raise Invalid("wrong arguments: give DATASET and NAME, or --all-datasets and NAME.")
     with connection.open(actor=actor) as hg:
         if all_datasets:
             receipt = hg.delete_everywhere(names[0], idempotency_key=key)

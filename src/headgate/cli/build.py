@@ -313,7 +313,7 @@ def _build_on_server(
         except KeyboardInterrupt:
             if seen:
                 output.note(
-                    f"build {seen} keeps running; cancel it with `headgate builds cancel {seen}`."
+                    f"build {seen} runs on; cancel it with `headgate builds cancel {seen}`."
                 )
             raise
     if json:

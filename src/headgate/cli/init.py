@@ -117,9 +117,7 @@ def _check_no_password(catalog: str) -> None:
 def make_store(file: Path, *, catalog: str, warehouse: str, branch: str) -> Settings:
     """Create the catalog or connect to it, then write headgate.toml, which makes it a store."""
     if file.exists():
-        raise Exists(
-            f"{file} already exists: this is a store. Nothing was changed.", file=str(file)
-        )
+        raise Exists(f"{file} already exists: this is a store; nothing changed.", file=str(file))
     is_new = not file.parent.exists()
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{FILE_NAME}.{secrets.token_hex(8)}")

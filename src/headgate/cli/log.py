@@ -79,9 +79,7 @@ def log(
     """
     if recoveries:
         if dataset is not None or branch is not None:
-            raise Invalid(
-                "--recoveries cannot be combined with --dataset or --branch: leave them out."
-            )
+            raise Invalid("--recoveries takes neither --dataset nor --branch: leave them out.")
         with connection.open() as hg:
             audit = hg.recoveries(actor=actor, kind=kind, limit=limit)
         if json:

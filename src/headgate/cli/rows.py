@@ -191,9 +191,7 @@ def merge(
             timeout_seconds=timeout,
         )
     if dry_run and not json:
-        output.note(
-            "no conflicts; the merge would change:" if outcome.counts else "nothing to merge."
-        )
+        output.note("no conflicts; it would change:" if outcome.counts else "nothing to merge.")
         _show_counts(outcome)
         return
     _show_outcome(outcome, json=json)
@@ -238,9 +236,7 @@ def mutate(
 
 def _read_script(sql: str | None, file: Path | None) -> str:
     if (sql is None) == (file is None):
-        raise Invalid(
-            "give the statements either as an argument or with --file; `--file -` is stdin."
-        )
+        raise Invalid("give the statements as an argument or with --file; `--file -` is stdin.")
     if sql is not None:
         return sql
     assert file is not None

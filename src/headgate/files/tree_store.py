@@ -278,9 +278,7 @@ def _settle_above(base: _BaseTree, wanted: dict[str, Entry | None]) -> None:
         if entry is None:
             continue
         if not entry.is_directory:
-            raise UnsafePath(
-                path=path, reason=f"{directory!r} is a file, so nothing can be below it"
-            )
+            raise UnsafePath(path=path, reason=f"{directory!r} is a file: nothing can be below it")
         wanted[directory] = None
 
 
@@ -295,9 +293,7 @@ def _settle_below(base: _BaseTree, wanted: dict[str, Entry | None]) -> None:
         if other is None:
             continue
         if not entry.is_directory:
-            raise UnsafePath(
-                path=path, reason=f"it would be a file, but {other!r} is below it already"
-            )
+            raise UnsafePath(path=path, reason=f"it would be a file, but {other!r} is below it")
         wanted[path] = None
 
 

@@ -122,17 +122,13 @@ def _union(was: Json, ours: Json, theirs: Json, target: StoredVersion) -> Json:
     for side in (mine, yours):
         for name, column in old.items():
             if name not in side or side[name]["type"] != column["type"]:
-                raise SchemaConflict(
-                    f"both sides changed the schema, and one changed column {name!r}"
-                )
+                raise SchemaConflict(f"both sides changed the schema, one of them column {name!r}")
     if ours.get("identifier-field-ids") != theirs.get("identifier-field-ids"):
         raise SchemaConflict("both sides changed the schema, and one changed the key")
     added = [field for name, field in yours.items() if name not in old]
     for column in added:
         if column["name"] in mine and mine[column["name"]]["type"] != column["type"]:
-            raise SchemaConflict(
-                f"both sides added column {column['name']!r}, with different types"
-            )
+            raise SchemaConflict(f"both sides added column {column['name']!r}, of different types")
         if not isinstance(column["type"], str) and column["name"] not in mine:
             raise SchemaConflict(f"both sides added columns, and {column['name']!r} is nested")
     next_id = int(target.metadata["last-column-id"])

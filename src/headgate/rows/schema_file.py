@@ -164,9 +164,7 @@ class _Reader:
         key = self.names(body, "key", at)
         unique = body.get("unique", [])
         if not isinstance(unique, list) or any(not isinstance(item, list) for item in unique):
-            raise self.error(
-                (*at, "unique"), 'unique must be a list of lists, such as [["a", "b"]]'
-            )
+            raise self.error((*at, "unique"), 'unique must be a list of lists: [["a", "b"]]')
         found = Constraints(
             key=key,
             unique=tuple(self.names({"unique": item}, "unique", at) for item in unique),

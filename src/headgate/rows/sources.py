@@ -353,9 +353,7 @@ def _header(file: str, where: Path | bytes, delimiter: str) -> list[str]:
     if first.startswith(_GZIP):
         raise InvalidSource(file=file, reason="it is compressed; decompress it first")
     if b"\0" in first:
-        raise InvalidSource(
-            file=file, reason="it holds zero bytes, as UTF-16 does; save it as UTF-8"
-        )
+        raise InvalidSource(file=file, reason="it has zero bytes, like UTF-16; save it as UTF-8")
     if not first.strip():
         raise InvalidSource(file=f"{file}:1", reason="it has no header line")
     try:

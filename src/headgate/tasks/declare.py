@@ -100,9 +100,7 @@ def _checks(checks: object, name: str, location: SourceLocation) -> tuple[Check,
         raise location.error(f"{name} must be a list of checks, not {checks!r}")
     for check in checks:
         if not isinstance(check, PathCheck) and not callable(check):
-            raise location.error(
-                f"{name} contains {check!r}, which is neither a check nor a function"
-            )
+            raise location.error(f"{name} has {check!r}, which is neither a check nor a function")
     return tuple(checks)
 
 
@@ -494,9 +492,7 @@ class WorkspaceSpec:
                 f"WorkspaceSpec.prefix must be '/' or a directory, not {self.prefix!r}"
             )
         if not isinstance(self.read_only, bool):
-            raise location.error(
-                f"WorkspaceSpec.read_only must be a boolean, not {self.read_only!r}"
-            )
+            raise location.error(f"WorkspaceSpec.read_only must be a bool, not {self.read_only!r}")
         object.__setattr__(self, "pre", _checks(self.pre, "WorkspaceSpec.pre", location))
         object.__setattr__(self, "post", _checks(self.post, "WorkspaceSpec.post", location))
         if self.directory:
@@ -618,9 +614,7 @@ def _check_texts(
     if not isinstance(name, str) or not name.strip() or set(name) & {"/", "\\"}:
         raise location.error(f"the name of a task must be text without slashes, not {name!r}")
     if not isinstance(owner_email, str) or not owner_email.strip():
-        raise location.error(
-            f"the owner_email of a task must be non-empty text, not {owner_email!r}"
-        )
+        raise location.error(f"owner_email of a task must be non-empty text, not {owner_email!r}")
     if description is not None and not isinstance(description, str):
         raise location.error(f"the description of a task must be text, not {description!r}")
 

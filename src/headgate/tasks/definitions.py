@@ -90,9 +90,7 @@ def _tasks_of(module: ModuleType) -> tuple[TaskDefinition, ...]:
             continue
         known = found.setdefault(definition.name, definition)
         if known is not definition:
-            raise definition.location.error(
-                f"{module.__name__} has two tasks named {definition.name!r}"
-            )
+            raise definition.location.error(f"{module.__name__} has two tasks {definition.name!r}")
     return tuple(sorted(found.values(), key=lambda task: (task.location.file, task.location.line)))
 
 

@@ -46,9 +46,7 @@ class Check:
         if not isinstance(name, str) or not name.strip():
             raise location.error("a check needs a name")
         if on_error not in OnError.__members__:
-            raise location.error(
-                f"on_error of check {name!r} must be 'FAIL' or 'WARN', not {on_error!r}"
-            )
+            raise location.error(f"on_error of {name!r} must be 'FAIL' or 'WARN', not {on_error!r}")
         self.expectation = expectation
         self.name = name
         self.on_error = OnError(on_error)
@@ -199,9 +197,7 @@ def names(given: Iterable[str], what: str, location: SourceLocation) -> tuple[st
 
 def _dataset(alias: str, location: SourceLocation) -> DatasetName:
     if not isinstance(alias, str):
-        raise location.error(
-            f"a dataset name must be a string such as 'sales.orders', not {alias!r}"
-        )
+        raise location.error(f"a dataset name must be text such as 'sales.orders', not {alias!r}")
     try:
         return parse_dataset_name(alias)
     except InvalidName as error:

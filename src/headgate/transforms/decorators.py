@@ -209,9 +209,7 @@ def _check_datasets(made: Transform) -> None:
     if not made.outputs:
         raise made.location.error(f"{made.name} has no Output")
     if CONTEXT in {*made.inputs, *made.outputs, *made.parameters}:
-        raise made.location.error(
-            f"{CONTEXT!r} is reserved for the context: give that input another name"
-        )
+        raise made.location.error(f"{CONTEXT!r} is reserved for the context: rename that input")
     seen: set[DatasetName] = set()
     for output in made.outputs.values():
         if output.dataset in seen:
@@ -253,9 +251,7 @@ def _check_signature(
                 f"{function.__qualname__} has no parameter {name!r}, which its decorator declares"
             )
         if known is not None and known.kind is known.POSITIONAL_ONLY:
-            raise location.error(
-                f"parameter {name!r} of {function.__qualname__} is positional-only"
-            )
+            raise location.error(f"{name!r} of {function.__qualname__} is positional-only")
     for name, parameter in parameters.items():
         by_name = parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
         needed = by_name and parameter.default is parameter.empty
@@ -305,8 +301,6 @@ def _conf(conf: Mapping[str, object], location: SourceLocation) -> Mapping[str, 
     plain: dict[str, str] = {}
     for key, value in conf.items():
         if not isinstance(value, str | int | float | bool):
-            raise location.error(
-                f"spark_conf {key!r} is {value!r}: use a string, number or boolean"
-            )
+            raise location.error(f"spark_conf {key!r} is {value!r}: use text, a number or a bool")
         plain[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return plain

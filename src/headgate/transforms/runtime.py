@@ -174,9 +174,7 @@ class TransformOutput:
     def dataframe(self, mode: str | None = None, schema: Any = None) -> DataFrame:
         """Return the output's rows: `current`, or `previous` and `added` in an incremental run."""
         if self._read is None:
-            raise Invalid(
-                f"{self.path} cannot be read back here; declare the transform @incremental."
-            )
+            raise Invalid(f"{self.path} cannot be read here; declare the transform @incremental.")
         return self._read(_mode(ReadMode, mode, ReadMode.CURRENT), schema)
 
     def set_mode(self, mode: str) -> None:
