@@ -350,10 +350,7 @@ builds_app = typer.Typer(no_args_is_help=True, help="List, show and cancel build
 
 
 @builds_app.command("list")
-def list_(
-    limit: output.LimitOption = 50,
-    json: output.JsonOption = False,
-) -> None:
+def list_(limit: output.LimitOption = 50, json: output.JsonOption = False) -> None:
     """List builds, newest first.
 
     Example: headgate builds list --limit 10

@@ -186,11 +186,7 @@ _FORBIDDEN = {
     TransactionType.UPDATE: frozenset({ChangeKind.REMOVED}),
     TransactionType.DELETE: frozenset({ChangeKind.ADDED, ChangeKind.CHANGED}),
 }
-_VERBS = {
-    ChangeKind.ADDED: "adds",
-    ChangeKind.CHANGED: "overwrites",
-    ChangeKind.REMOVED: "removes",
-}
+_VERBS = {ChangeKind.ADDED: "adds", ChangeKind.CHANGED: "overwrites", ChangeKind.REMOVED: "removes"}
 
 
 def infer_type(changes: Iterable[Change]) -> TransactionType:

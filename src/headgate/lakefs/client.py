@@ -68,11 +68,8 @@ class LakeFS:
     def load_commit(self, repository: str, id: str) -> Commit:
         with _errors(f"read commit {id} of {repository!r}"):
             found = self._api.commits_api.get_commit(repository, id)
-        return Commit(
-            id=found.id,
-            parents=tuple(found.parents),
-            execution=(found.metadata or {}).get(_EXECUTION),
-        )
+        execution = (found.metadata or {}).get(_EXECUTION)
+        return Commit(id=found.id, parents=tuple(found.parents), execution=execution)
 
     def list_objects(self, repository: str, ref: str, prefix: str) -> Iterator[StoredObject]:
         """Yield every object below a prefix, in pages of the largest size that the server has."""

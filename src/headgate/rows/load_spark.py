@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -47,6 +47,8 @@ from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
 
 Session = Callable[[str], Any]
+StagedByTable: TypeAlias = "Mapping[DatasetName, StagedRows]"
+CountsByTable: TypeAlias = Mapping[DatasetName, Counts]
 
 _LEASE_SECONDS = 900
 # Keys of the snapshot summary that MERGE INTO writes.
@@ -208,7 +210,7 @@ def _bad_row_errors(
         raise errors.InvalidSource(file=file, reason=f"Spark: {reason}") from error
 
 
-def _check_encodings(tables: Sequence[TableLoad], staged: Mapping[DatasetName, StagedRows]) -> None:
+def _check_encodings(tables: Sequence[TableLoad], staged: StagedByTable) -> None:
     """Check the bytes where Spark replaced some that are not UTF-8, which it does silently."""
     text = [t for t in tables if any(file.format != "parquet" for file in t.files)]
     if any(spark_load.has_replacement_characters(staged[table.name].rows) for table in text):
@@ -216,10 +218,7 @@ def _check_encodings(tables: Sequence[TableLoad], staged: Mapping[DatasetName, S
 
 
 def _counts(
-    loading: _OpenLoad,
-    session: Any,
-    branch_tables: BranchTables,
-    staged: Mapping[DatasetName, StagedRows],
+    loading: _OpenLoad, session: Any, branch_tables: BranchTables, staged: StagedByTable
 ) -> dict[DatasetName, Counts]:
     ids = [transaction.id for transaction in loading.opened.values()]
     found = loading.parts.database.read(lambda c: load_transactions(c, ids))
@@ -232,10 +231,7 @@ def _counts(
 
 
 def _validate_and_commit(
-    loading: _OpenLoad,
-    session: Any,
-    staged: Mapping[DatasetName, StagedRows],
-    counts: Mapping[DatasetName, Counts],
+    loading: _OpenLoad, session: Any, staged: StagedByTable, counts: CountsByTable
 ) -> tuple[Receipt, int]:
     """Validate and commit; validate again where other writers moved what was read."""
     losses, ticket = 0, None
@@ -268,10 +264,7 @@ def _queue(loading: _OpenLoad, reads: Sequence[ReadView]) -> Ticket:
 
 
 def _commit(
-    loading: _OpenLoad,
-    branch_tables: BranchTables,
-    counts: Mapping[DatasetName, Counts],
-    found: Validated,
+    loading: _OpenLoad, branch_tables: BranchTables, counts: CountsByTable, found: Validated
 ) -> Receipt:
     opened = loading.opened
     ids = [transaction.id for transaction in opened.values()] if any(counts.values()) else []
@@ -473,10 +466,7 @@ class RelatedTables:
 
 
 def _validate(
-    loading: _OpenLoad,
-    session: Any,
-    branch_tables: BranchTables,
-    staged: Mapping[DatasetName, StagedRows],
+    loading: _OpenLoad, session: Any, branch_tables: BranchTables, staged: StagedByTable
 ) -> Validated:
     """Raise violations where a quick check finds any; return the views that were read."""
     related = RelatedTables(loading.parts, branch_tables)

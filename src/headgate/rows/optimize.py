@@ -351,8 +351,6 @@ def _stage(parts: Parts, plan: RewritePlan, transaction: Transaction) -> None:
     assert plan.on_branch.version is not None
     stored = parts.versions.write(plan.on_branch.dataset.id, plan.metadata)
     version = Version(
-        id=mint_version(),
-        location=stored.location,
-        content_id=plan.on_branch.version.content_id,
+        id=mint_version(), location=stored.location, content_id=plan.on_branch.version.content_id
     )
     stage_version(parts.database, transaction.id, version, expected=held.id if held else None)

@@ -231,9 +231,7 @@ def _dataset_name(node: exp.Table, line: int, column: int) -> DatasetName:
         parts = parts[1:]
     if len(parts) < 2:
         raise InvalidScript(
-            line=line,
-            column=column,
-            reason=f"{'.'.join(parts)!r} needs a namespace, as in graph.person",
+            line=line, column=column, reason=f"{'.'.join(parts)!r} needs a namespace: graph.person"
         )
     for part in parts:
         check_name_part(part, what="dataset", whole=".".join(parts))

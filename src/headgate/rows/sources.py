@@ -199,9 +199,7 @@ def format_of_content(content: bytes) -> str:
 
 
 @contextmanager
-def read_arrow_batches(
-    where: Path | bytes,
-) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def read_arrow_batches(where: Path | bytes) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Read an Arrow file or stream, a batch at a time."""
     with opened(where) as raw:
         is_file = raw.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC

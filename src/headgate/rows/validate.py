@@ -128,12 +128,9 @@ class _Validator:
             )
             for value, count in rows:
                 row = {limit.per: value}
+                by, total = self._writer(row), int(count)
                 yield self._violation(
-                    ViolationKind.CARDINALITY,
-                    row,
-                    self._writer(row),
-                    count=int(count),
-                    max=limit.max,
+                    ViolationKind.CARDINALITY, row, by, count=total, max=limit.max
                 )
 
     def missing_targets(self) -> Iterator[Violation]:

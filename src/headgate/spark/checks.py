@@ -119,15 +119,8 @@ def evaluate_checks(
     }
     samples = _take_samples(frame, columns, failed)
     return tuple(
-        _result(
-            check,
-            dataset,
-            stage,
-            judgement.verdict.passes,
-            judgement.reason,
-            samples.get(number, ()),
-        )
-        for number, (check, judgement) in enumerate(zip(checks, judged, strict=True))
+        _result(check, dataset, stage, one.verdict.passes, one.reason, samples.get(number, ()))
+        for number, (check, one) in enumerate(zip(checks, judged, strict=True))
     )
 
 

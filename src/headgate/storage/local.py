@@ -248,11 +248,7 @@ class HashedFile:
 def _list_directory(root: Path, below: str, pending: list[str]) -> Iterator[ObjectInfo]:
     """Yield the objects directly in this directory; add its subdirectories to `pending`."""
     directory = root / below
-    with (
-        contextlib.suppress(ObjectNotFound),
-        _reading(directory),
-        os.scandir(directory) as entries,
-    ):
+    with contextlib.suppress(ObjectNotFound), _reading(directory), os.scandir(directory) as entries:
         for entry in entries:
             key = f"{below}/{entry.name}" if below else entry.name
             if entry.is_dir(follow_symlinks=False):

@@ -187,12 +187,7 @@ def _field(part: str, next_id: Callable[[], int]) -> Any:
     if not colon or not name.strip():
         raise UnknownType(f"{part.strip()!r} is not a field; write `name: type`")
     id = next_id()
-    return {
-        "id": id,
-        "name": name.strip(),
-        "required": False,
-        "type": parse_type(kind, next_id),
-    }
+    return {"id": id, "name": name.strip(), "required": False, "type": parse_type(kind, next_id)}
 
 
 def _split(text: str) -> list[str]:

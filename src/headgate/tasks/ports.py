@@ -94,10 +94,7 @@ def read_workspace(data: object) -> WorkspaceRef:
         if not isinstance(data.get(name), str) or not data[name].strip():
             raise InvalidTaskInput(reason=f"workspace.{name} is missing or empty")
     return WorkspaceRef(
-        repository=data["repository"],
-        branch=data["branch"],
-        ref=data["ref"],
-        spelling=spelled[0],
+        repository=data["repository"], branch=data["branch"], ref=data["ref"], spelling=spelled[0]
     )
 
 

@@ -34,11 +34,7 @@ class Check:
     """
 
     def __init__(
-        self,
-        expectation: Expectation,
-        name: str,
-        on_error: str = "FAIL",
-        description: str = "",
+        self, expectation: Expectation, name: str, on_error: str = "FAIL", description: str = ""
     ) -> None:
         self.location = location = calling_location()
         if not isinstance(expectation, Expectation):
