@@ -18,19 +18,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField
 
 from headgate.model.constraints import Constraints, ViolationKind
-from headgate.spark.load import (
-    FILE,
-    POSITION,
-    ROW,
-    SparkLoad,
-    complete_rows,
-    differs_sql,
-    file_columns,
-    newest_by_key,
-    read_rows,
-    rows_before,
-    union,
-)
+from headgate.spark import load as spark_load
+from headgate.spark.load import FILE, POSITION, ROW, SparkLoad
 from headgate.spark.sql import quote
 
 # --- the quick check ------------------------------------------------------------------------
@@ -103,7 +92,9 @@ def _counted(
     held = session.table(table).dropna(subset=list(columns))
     if rows and all(set(columns) <= set(frame.columns) for frame in rows):
         names = [quote(column) for column in columns]
-        held = held.join(union(frame.select(*names) for frame in rows), list(columns), "left_semi")
+        held = held.join(
+            spark_load.union(frame.select(*names) for frame in rows), list(columns), "left_semi"
+        )
     return held.groupBy(*(quote(c) for c in columns)).count()
 
 
@@ -153,23 +144,23 @@ class Preview:
 
 def preview_append(session: SparkSession, load: SparkLoad) -> Preview:
     """Compute an append, in a session that shows the table before the load."""
-    files = read_rows(session, load, positions=True)
+    files = spark_load.read_rows(session, load, positions=True)
     held = session.table(load.table)
-    added = complete_rows(session, load, files, positions=True)
+    added = spark_load.complete_rows(session, load, files, positions=True)
     return Preview(files=files, added=added, rows=held.union(added.select(*_columns(held))))
 
 
 def preview_overwrite(session: SparkSession, load: SparkLoad) -> Preview:
     """Compute an overwrite, in a session that shows the table before the load."""
-    files = read_rows(session, load, positions=True)
-    added = complete_rows(session, load, files, positions=True)
+    files = spark_load.read_rows(session, load, positions=True)
+    added = spark_load.complete_rows(session, load, files, positions=True)
     rows = added.select(*_columns(session.table(load.table)))
     return Preview(files=files, added=added, rows=rows, replaced=True)
 
 
 def preview_merge(session: SparkSession, load: SparkLoad) -> Preview:
     """Compute a merge, in a session that shows the table before the load."""
-    files = read_rows(session, load, positions=True)
+    files = spark_load.read_rows(session, load, positions=True)
     held = session.table(load.table)
     before = held.select(
         *_columns(held),
@@ -194,9 +185,9 @@ def _merged(
     load: SparkLoad, fields: Sequence[StructField], rows: DataFrame, frame: DataFrame
 ) -> DataFrame:
     """Merge one more frame: its values replace those of known keys, its other rows are added."""
-    given = file_columns(frame)
+    given = spark_load.file_columns(frame)
     one = rows.withColumn(_HELD, sf.lit(True)).alias("t")
-    other = newest_by_key(load, frame).withColumn(_CAME, sf.lit(True)).alias("s")
+    other = spark_load.newest_by_key(load, frame).withColumn(_CAME, sf.lit(True)).alias("s")
     same = [_of("t", column) == _of("s", column) for column in load.key]
     came, was_held = _of("s", _CAME).isNotNull(), _of("t", _HELD).isNotNull()
     columns = []
@@ -223,7 +214,7 @@ def _of(side: str, column: str) -> Column:
 def _is_added(held: DataFrame) -> Column:
     """Return whether a row of a file is new, or changed an existing row."""
     differs = [
-        differs_sql(field.dataType, quote(field.name), f"{_BEFORE}.{quote(field.name)}")
+        spark_load.differs_sql(field.dataType, quote(field.name), f"{_BEFORE}.{quote(field.name)}")
         for field in held.schema.fields
     ]
     came = " AND ".join(f"{column} IS NOT NULL" for column in POSITION)
@@ -387,5 +378,5 @@ def _found(
         columns=columns,
         values=values,
         detail=detail,
-        position=(file, rows_before(table.preview.files, file, int(at[ROW]))),
+        position=(file, spark_load.rows_before(table.preview.files, file, int(at[ROW]))),
     )
