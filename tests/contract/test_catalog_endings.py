@@ -1,4 +1,4 @@
-"""Over both databases: how a job hands its work to its build, and how an attempt is given up."""
+"""Over both databases: how a job transfers its work to its build, and how an attempt is aborted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from headgate.attempts import CommitOptions, commit_transactions
 from headgate.catalog.attempts import (
+    abort_attempt,
     dispatch_attempt,
     find_attempt_state,
-    give_up,
-    hand_over,
     heartbeat,
+    transfer_to_build,
 )
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
@@ -81,13 +81,13 @@ def test_transaction_handed_over_is_the_builds_and_refuses_the_jobs_zombie(
 ) -> None:
     with new_store(made_catalog_url, tmp_path) as store:
         world = _world(store)
-        hand_over(store.database, world.job, [world.opened.id])
+        transfer_to_build(store.database, world.job, [world.opened.id])
         assert world.state(world.job) is AttemptState.SUCCEEDED
         assert content(world.branch) == {}
         late: list[Callable[[], object]] = [
             lambda: world.stage("late"),
             lambda: world.commit(world.job),
-            lambda: hand_over(store.database, world.job, [world.opened.id]),
+            lambda: transfer_to_build(store.database, world.job, [world.opened.id]),
             lambda: heartbeat(store.database, world.job),
         ]
         for act in late:
@@ -106,7 +106,7 @@ def test_hand_over_by_a_job_whose_build_was_superseded_changes_nothing(
         world = _world(store)
         _dispatch(store, "build")
         with pytest.raises(AttemptSuperseded):
-            hand_over(store.database, world.job, [world.opened.id])
+            transfer_to_build(store.database, world.job, [world.opened.id])
         assert load(store, world.opened.id).attempt == world.job
         assert load(store, world.opened.id).state is TransactionState.ABORTED
         assert_store_sound(store)
@@ -119,7 +119,7 @@ def test_hand_over_of_what_is_no_longer_open_is_refused(
         world = _world(store)
         world.commit(world.job)
         with pytest.raises(TransactionNotOpen):
-            hand_over(store.database, world.job, [world.opened.id])
+            transfer_to_build(store.database, world.job, [world.opened.id])
         assert world.state(world.job) is AttemptState.RUNNING
 
 
@@ -130,13 +130,13 @@ def test_build_given_up_aborts_what_it_and_its_jobs_hold(
     with new_store(made_catalog_url, tmp_path) as store:
         world = _world(store)
         if handed:
-            hand_over(store.database, world.job, [world.opened.id])
-        assert give_up(store.database, world.build, AttemptState.CANCELED, actor="bob")
+            transfer_to_build(store.database, world.job, [world.opened.id])
+        assert abort_attempt(store.database, world.build, AttemptState.CANCELED, actor="bob")
         assert load(store, world.opened.id).state is TransactionState.ABORTED
         assert world.state(world.build) is AttemptState.CANCELED
         expected = AttemptState.SUCCEEDED if handed else AttemptState.CANCELED
         assert world.state(world.job) is expected
-        assert not give_up(store.database, world.build, AttemptState.FAILED, actor="bob")
+        assert not abort_attempt(store.database, world.build, AttemptState.FAILED, actor="bob")
         with pytest.raises((AttemptSuperseded, TransactionNotOpen)):
             world.stage("late")
         assert_store_sound(store)
@@ -148,7 +148,7 @@ def test_job_given_up_leaves_its_build_and_the_other_jobs_alone(
     with new_store(made_catalog_url, tmp_path) as store:
         world = _world(store)
         other = _dispatch(store, "build/1", world.build)
-        give_up(store.database, world.job, AttemptState.FAILED, actor="ana")
+        abort_attempt(store.database, world.job, AttemptState.FAILED, actor="ana")
         assert world.state(world.build) is world.state(other) is AttemptState.RUNNING
         assert world.branch.load().is_open is False
         assert_store_sound(store)

@@ -11,7 +11,7 @@ from headgate.catalog.tickets import (
     release_ticket,
     take_ticket,
     tickets,
-    wait_for_turn,
+    wait_for_ticket,
 )
 from headgate.model.ids import BranchId
 from headgate.store.embedded import Store
@@ -26,17 +26,17 @@ def test_tickets_are_served_in_the_order_they_were_taken(
     with Store(made_settings(made_catalog_url, tmp_path)) as store:
         first = take_ticket(store.database, [_A, _B])
         second = take_ticket(store.database, [_B])
-        assert wait_for_turn(store.database, first, seconds=0)
-        assert not wait_for_turn(store.database, second, seconds=0)
+        assert wait_for_ticket(store.database, first, seconds=0)
+        assert not wait_for_ticket(store.database, second, seconds=0)
         release_ticket(store.database, first)
-        assert wait_for_turn(store.database, second, seconds=0)
+        assert wait_for_ticket(store.database, second, seconds=0)
 
 
 def test_tickets_of_other_branches_do_not_wait(made_catalog_url: str, tmp_path: Path) -> None:
     with Store(made_settings(made_catalog_url, tmp_path)) as store:
         take_ticket(store.database, [_A])
         other = take_ticket(store.database, [_C])
-        assert wait_for_turn(store.database, other, seconds=0)
+        assert wait_for_ticket(store.database, other, seconds=0)
         assert store.database.read(lambda c: is_waited_for(c, [_A, _B]))
         assert not store.database.read(lambda c: is_waited_for(c, [_B]))
 
@@ -50,6 +50,6 @@ def test_tickets_whose_lease_ran_out_hold_nobody_up(made_catalog_url: str, tmp_p
                 update(tickets).where(tickets.c.id != second.id).values(lease_until=1)
             )
         )
-        assert wait_for_turn(store.database, second, seconds=0)
+        assert wait_for_ticket(store.database, second, seconds=0)
         release_ticket(store.database, second)
         assert not store.database.read(lambda c: is_waited_for(c, [_A]))

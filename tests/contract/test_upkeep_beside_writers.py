@@ -14,9 +14,9 @@ from headgate.catalog.garbage_collection import (
     condemn_versions,
     find_condemned,
     mark_versions,
-    sweeping_alone,
+    sweep_lock,
 )
-from headgate.catalog.retention import Keeping, find_keeping
+from headgate.catalog.retention import Retained, compute_retained
 from headgate.errors import CatalogUnavailable, ContentSwept, VersionExpired
 from headgate.files.edits import FileEdit, publish_edit
 from headgate.model.changes import Caller
@@ -207,17 +207,17 @@ def _stop() -> None:
     raise InterruptedError
 
 
-def _look(store: Store) -> Keeping:
+def _look(store: Store) -> Retained:
     return store.database.read(
-        lambda c: find_keeping(c, retain_seconds=RETAIN_DAYS * DAY_SECONDS, moment=now(c))
+        lambda c: compute_retained(c, retain_seconds=RETAIN_DAYS * DAY_SECONDS, moment=now(c))
     )
 
 
-def _condemn(store: Store, keeping: Keeping) -> int:
+def _condemn(store: Store, retained: Retained) -> int:
     """The second half of condemning, after whatever happened since the look."""
     database = store.database
-    mark = database.read(lambda c: mark_versions(c, keeping, Instant(now(c) - 1)))
-    return len(condemn_versions(database, mark.condemn, keeping, Instant(1)))
+    mark = database.read(lambda c: mark_versions(c, retained, Instant(now(c) - 1)))
+    return len(condemn_versions(database, mark.condemn, retained, Instant(1)))
 
 
 def _three(store: Store, branch: BranchHandle) -> list[TransactionId]:
@@ -232,9 +232,9 @@ def test_version_that_a_reset_returns_to_after_the_look_is_not_condemned(
     branch: BranchHandle,
 ) -> None:
     first, second, third = _three(store, branch)
-    keeping = _look(store)
+    retained = _look(store)
     branch.reset(to=second)
-    assert _condemn(store, keeping) == 1
+    assert _condemn(store, retained) == 1
     assert content(branch) == {"a": "2"} and is_expired(branch, first)
     assert content(branch, at=third) == {"a": "3"}
 
@@ -244,9 +244,9 @@ def test_version_that_a_branch_starts_from_after_the_look_is_not_condemned(
     branch: BranchHandle,
 ) -> None:
     first, _, _ = _three(store, branch)
-    keeping = _look(store)
+    retained = _look(store)
     child = branch.dataset.branch("child").create(parent="master", at=first)
-    assert _condemn(store, keeping) == 1
+    assert _condemn(store, retained) == 1
     assert content(child) == {"a": "1"}
 
 
@@ -259,9 +259,9 @@ def test_young_history_of_what_is_returned_to_after_the_look_is_not_condemned(
     older, newer = put(child, a="1"), put(child, a="2")
     child.delete()
     let_days_pass(store, 20)
-    keeping = _look(store)
+    retained = _look(store)
     knock(store, addition(branch, "b", parent=newer))
-    assert _condemn(store, keeping) == 0
+    assert _condemn(store, retained) == 0
     assert [is_expired(branch, id) for id in (base, older, newer)] == [False] * 3
 
 
@@ -274,9 +274,9 @@ def test_young_history_of_a_tag_that_is_returned_to_after_the_look_is_not_condem
     child.delete()
     create_tag(store.database, load_dataset(store), "v1", at=newer, actor="ana")
     let_days_pass(store, 20)
-    keeping = _look(store)
+    retained = _look(store)
     knock(store, addition(branch, "b", parent=newer))
-    assert _condemn(store, keeping) == 0
+    assert _condemn(store, retained) == 0
     assert content(branch, at=older) == {"a": "1"}
 
 
@@ -284,9 +284,9 @@ def test_version_that_is_tagged_after_the_look_is_not_condemned(
     store: Store, branch: BranchHandle
 ) -> None:
     first, _, _ = _three(store, branch)
-    keeping = _look(store)
+    retained = _look(store)
     create_tag(store.database, load_dataset(store), "v1", at=first, actor="ana")
-    assert _condemn(store, keeping) == 1
+    assert _condemn(store, retained) == 1
     assert content(branch, at=first) == {"a": "1"}
 
 
@@ -311,7 +311,7 @@ def test_second_cleanup_beside_a_sweeping_one_gives_up_its_sweep(
     monkeypatch.setattr("headgate.upkeep.cleanup._SWEEP_LOCK_SECONDS", 0.05)
     tidy(store)
     let_days_pass(store, 1.1)
-    with sweeping_alone(store.database):
+    with sweep_lock(store.database):
         cleaned = tidy(store)
     assert cleaned.deleted == 0
     assert any("another cleanup" in kept.why for kept in cleaned.kept)
@@ -321,10 +321,10 @@ def test_second_cleanup_beside_a_sweeping_one_gives_up_its_sweep(
 def test_sweeping_alone_is_given_back_at_the_end(store: Store) -> None:
     database = store.database
     with (
-        sweeping_alone(database),
+        sweep_lock(database),
         pytest.raises(CatalogUnavailable),
-        sweeping_alone(database, wait_seconds=0.02),
+        sweep_lock(database, wait_seconds=0.02),
     ):
         raise AssertionError("two at once")
-    with sweeping_alone(database, wait_seconds=0):
+    with sweep_lock(database, wait_seconds=0):
         assert stored_keys(store)

@@ -115,7 +115,7 @@ def test_log_broken_in_each_way_is_found(store: Store) -> None:
         f"raw.scans@master: the branch shows {older}, but": _on(
             "master", view_id=older, head_id=older
         ),
-        "raw.scans@child: the branch exists, but the log never made it": lambda c: c.execute(
+        "raw.scans@child: the branch exists, but the log has not created it": lambda c: c.execute(
             delete(moves).where(moves.c.branch_name == "child")
         ),
         "raw.scans@child: the branch exists, but the log has deleted it": lambda c: c.execute(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.catalog.attempts import dispatch_attempt, equip_attempt
+from headgate.catalog.attempts import dispatch_attempt, set_attempt_scope
 from headgate.catalog.datasets import create_tag
 from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.store.datasets import BranchHandle
@@ -119,7 +119,7 @@ def test_running_job_keeps_the_transaction_it_reads(store: Store, branch: Branch
     database = store.database
     ref = dispatch_attempt(database, "build/1/job/0", actor="ana", lease_seconds=60).ref
     scope = {"branch": "master", "inputs": {"raw.scans": {"transaction": first}}, "outputs": {}}
-    equip_attempt(database, ref, token="secret", scope=scope)
+    set_attempt_scope(database, ref, token="secret", scope=scope)
     tidy_later(store, 0)
     assert content(branch, at=first) == {"a": "1"}
 

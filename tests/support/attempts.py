@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.attempts import CommitOptions, commit_transactions
-from headgate.catalog.attempts import dispatch_attempt, equip_attempt
+from headgate.catalog.attempts import dispatch_attempt, set_attempt_scope
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.iceberg.service import job_id
 from headgate.model.changes import Caller, Receipt
@@ -63,7 +63,7 @@ def dispatch_job(
         "inputs": {name: {"branch": "master", "transaction": view} for name, view in views.items()},
         "outputs": {str(one.dataset): one.id for one in opened},
     }
-    equip_attempt(store.database, attempt, token=token, scope=scope)
+    set_attempt_scope(store.database, attempt, token=token, scope=scope)
     return JobOnMaster(
         store=store,
         ref=attempt,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.catalog.retention import kept_histories, words_of
+from headgate.catalog.retention import kept_histories, strings_in
 from headgate.errors import Invalid
 from headgate.model.ids import Instant, TransactionId
 from headgate.upkeep.cleanup import DAY_SECONDS, CleanupReport, Step, check_older_than
@@ -41,7 +41,7 @@ def test_histories_that_join_are_each_kept() -> None:
 
 @pytest.mark.parametrize("text", ['{"a": ["t-1", {"v-2": "x y"}]}', '{"a": ["t-1", {"v-2": "x y"'])
 def test_words_of_whole_and_cut_off_json_are_found(text: str) -> None:
-    assert {"t-1", "v-2"} <= words_of([text])
+    assert {"t-1", "v-2"} <= strings_in([text])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from headgate.attempts import Contents
-from headgate.catalog.attempts import equip_attempt
+from headgate.catalog.attempts import set_attempt_scope
 from headgate.catalog.database import Database
 from headgate.catalog.records import load_transaction
 from headgate.catalog.transactions import stage_version
@@ -292,7 +292,7 @@ class _OrderMaker:
 
     def _issue_token(self) -> str:
         token = secrets.token_urlsafe(32)
-        equip_attempt(
+        set_attempt_scope(
             self._parts.database,
             self._work.attempt,
             token=token,

@@ -59,7 +59,7 @@ class ClientJobs:
         self,
         parts: Parts,
         *,
-        give_up: Callable[[], None],
+        abort_build: Callable[[], None],
         reported_by: str | None = None,
         silent_seconds: float = LEASE_SECONDS,
     ) -> None:
@@ -68,7 +68,7 @@ class ClientJobs:
         self.reported_by = reported_by
         self.silent_seconds = silent_seconds
         self.expected = 0
-        self._give_up = give_up
+        self._abort_build = abort_build
         self._lock = threading.Lock()
         self._received_at = time.monotonic()
         # Set once the client's engine has started.
@@ -145,11 +145,11 @@ class ClientJobs:
             self.notify()
 
     def check_client(self) -> bool:
-        """Return True if the client's requests arrive; else give up the build."""
+        """Return True if the client's requests arrive; else abort the build."""
         with self._lock:
             silent = time.monotonic() - self._received_at
         if silent > self.silent_seconds:
-            self._give_up()
+            self._abort_build()
             return False
         return True
 

@@ -39,11 +39,11 @@ from headgate.builds.open import OpenedBuild, opening_type
 from headgate.builds.plan import CatalogPast, first_view, inspect_content, provenance_of
 from headgate.builds.report import Watch, planned_reports
 from headgate.catalog.attempts import (
+    abort_attempt,
     dispatch_attempt,
     end_attempt,
     find_attempt_state,
-    give_up,
-    hand_over,
+    transfer_to_build,
 )
 from headgate.catalog.builds import record_jobs
 from headgate.catalog.database import Connection, Database
@@ -193,7 +193,7 @@ class Ledger:
     def abort(self, position: int, state: JobState) -> None:
         """End a job's attempt and abort its transactions, unless that has happened already."""
         good = state is JobState.SUCCEEDED
-        give_up(
+        abort_attempt(
             self.parts.database,
             self.attempt(position),
             AttemptState.SUCCEEDED if good else AttemptState.FAILED,
@@ -276,7 +276,7 @@ class Ledger:
                 self.emit(position, JobEventType.COMPLETE, None)
 
     def emit_staged(self, type: JobEventType) -> None:
-        """Emit the ends of an atomic build's jobs, once its publication is made or given up."""
+        """Emit the ends of an atomic build's jobs, once its publication is made or abandoned."""
         for position, report in enumerate(self.reports):
             if report.transactions and report.decision.candidate is None:
                 self.emit(position, type, self.attempt(position))
@@ -371,7 +371,7 @@ def _succeed(
     publication = None
     if atomic:
         complete_transactions(ledger.parts.database, ids, work.attempt)
-        hand_over(ledger.parts.database, work.attempt, ids)
+        transfer_to_build(ledger.parts.database, work.attempt, ids)
         ledger.add_staged(made, inferred)
     else:
         publication = _commit(ledger, work, made, inferred)

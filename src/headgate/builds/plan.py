@@ -654,34 +654,36 @@ class BuildOptions(PlanOptions, total=False):
     task_key: str | None
 
 
-def check_patience(asked: BuildOptions) -> None:
+def check_limits(options: BuildOptions) -> None:
     """Raise `Invalid` if the number of retries or the time to wait is negative."""
     for option, given in (
-        ("retries", asked.get("retries", 0)),
-        ("wait_seconds", asked.get("wait_seconds", 0)),
+        ("retries", options.get("retries", 0)),
+        ("wait_seconds", options.get("wait_seconds", 0)),
     ):
         if not given >= 0:
             raise Invalid(f"{option} is {given!r}: give 0 or more.")
 
 
 def plan_request(
-    targets: Sequence[str], asked: PlanOptions, *, builds: BuildSettings
+    targets: Sequence[str], options: PlanOptions, *, builds: BuildSettings
 ) -> PlanRequest:
     """Return the request for a plan of these targets, with defaults from the settings."""
-    check_options(asked, BuildOptions, needed=("branch",))
-    fallback = asked.get("fallback")
+    check_options(options, BuildOptions, needed=("branch",))
+    fallback = options.get("fallback")
     wanted = split_names(targets)
     if not wanted:
         raise Invalid("name the datasets to build.")
-    for name in (asked["branch"], *split_names(fallback or ())):
+    for name in (options["branch"], *split_names(fallback or ())):
         check_branch_name(name)
     return PlanRequest(
         targets=wanted,
-        branch=asked["branch"],
-        fallback=builds.fallback_of(asked["branch"]) if fallback is None else split_names(fallback),
-        upstream=asked.get("upstream", False),
-        force=asked.get("force", False),
-        full=asked.get("full", False),
+        branch=options["branch"],
+        fallback=builds.fallback_of(options["branch"])
+        if fallback is None
+        else split_names(fallback),
+        upstream=options.get("upstream", False),
+        force=options.get("force", False),
+        full=options.get("full", False),
         adopt=builds.adopt,
-        parameters=asked.get("parameters") or {},
+        parameters=options.get("parameters") or {},
     )

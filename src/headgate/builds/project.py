@@ -24,7 +24,7 @@ from headgate import errors
 from headgate.builds.bundle import Bundle, make_bundle, module_name
 from headgate.builds.logic_hash import Project, Suspicion
 from headgate.catalog.database import Database
-from headgate.catalog.garbage_collection import sweeping_alone
+from headgate.catalog.garbage_collection import sweep_lock
 from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.model.jobspecs import (
     Declaration,
@@ -457,7 +457,7 @@ def publish_discovery(
     """Publish a project's JobSpecs; mark those that it no longer declares as removed."""
     check_branch_name(found.source.branch)
     # A sweep must not delete the bundle before the JobSpecs name it.
-    with sweeping_alone(database):
+    with sweep_lock(database):
         # The code first: a JobSpec never names a bundle that is not there.
         objects.put(bundle_key(found.bundle.digest), found.bundle.data)
         published, removed = publish_jobspecs(

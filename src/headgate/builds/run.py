@@ -23,7 +23,7 @@ from headgate.builds.open import OpenedBuild, OpeningRequest, open_build
 from headgate.builds.plan import PlanRequest, plan_build
 from headgate.builds.report import BuildInterrupted, BuildOutcome, Watch
 from headgate.builds.spark_jobs import SparkJobs
-from headgate.catalog.attempts import dispatch_attempt, give_up, heartbeat
+from headgate.catalog.attempts import abort_attempt, dispatch_attempt, heartbeat
 from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.builds import close_build
 from headgate.catalog.records import check_newest
@@ -78,7 +78,7 @@ def run_build(
         ledger = Ledger(parts, opened, directory / id, watch)
     except BaseException:
         # An interrupt after the opening must release the outputs too.
-        give_up(parts.database, attempt, AttemptState.FAILED, actor=request.actor)
+        abort_attempt(parts.database, attempt, AttemptState.FAILED, actor=request.actor)
         raise
     return _Build(ledger, request, jobs or SparkJobs(parts)).run()
 
@@ -181,7 +181,7 @@ class _Build:
         ledger, opened = self._ledger, self._ledger.opened
         if state is not BuildState.SUCCEEDED:
             ended = AttemptState.CANCELED if state is BuildState.CANCELED else AttemptState.FAILED
-            give_up(self._database, opened.attempt, ended, actor=opened.caller.actor)
+            abort_attempt(self._database, opened.attempt, ended, actor=opened.caller.actor)
             if self._request.atomic:
                 ledger.emit_staged(JobEventType.ABORT)
             ledger.withdraw(atomic=self._request.atomic)

@@ -281,7 +281,7 @@ def find_scope(connection: Connection, key: str, epoch: int) -> Mapping[str, Any
     return dict(records.load(text)) if text is not None else None
 
 
-def equip_attempt(
+def set_attempt_scope(
     database: Database, ref: AttemptRef, *, token: str, scope: Mapping[str, Any]
 ) -> None:
     """Set the token of an attempt and its scope: what it may read and write."""
@@ -331,24 +331,24 @@ def list_attempts(connection: Connection, key: str) -> list[Attempt]:
 # Attempts that end before or without a publication of their own
 
 
-def hand_over(database: Database, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
+def transfer_to_build(database: Database, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
     """Transfer the transactions of a job to its build and end the attempt of the job.
 
     The ended attempt is fenced, so a process of the job that is still alive can stage no more.
     Nothing becomes visible: the build commits or aborts the transactions with its own attempt.
     """
-    database.write(lambda connection: _hand_over(connection, ref, ids))
+    database.write(lambda connection: _transfer(connection, ref, ids))
     reach(Failpoint.BUILD_HANDED_OVER)
 
 
-def give_up(
+def abort_attempt(
     database: Database, ref: AttemptRef, state: AttemptState, *, actor: str, kind: str = "aborted"
 ) -> bool:
     """End an attempt and its jobs and abort their OPEN transactions; False if it had ended."""
-    return database.write(lambda c: give_up_in(c, ref, state, actor=actor, kind=kind))
+    return database.write(lambda c: abort_attempt_in(c, ref, state, actor=actor, kind=kind))
 
 
-def give_up_in(
+def abort_attempt_in(
     connection: Connection,
     ref: AttemptRef,
     state: AttemptState,
@@ -362,15 +362,15 @@ def give_up_in(
     )
     if find_attempt_state(connection, ref) is not AttemptState.RUNNING:
         return False
-    ending = _with_those_below(connection, ref)
+    ended = _running_with_jobs(connection, ref)
     moment = now(connection)
-    for one in ending:
+    for one in ended:
         _end(connection, one, state, moment)
-    held = [id for one in ending for id in _open_ids(connection, one)]
+    held = [id for one in ended for id in _open_ids(connection, one)]
     records.lock_branches(connection, records.branches_with_head(connection, held))
     # Another writer may have taken over or aborted transactions whose lease had expired.
-    still = records.lock_transactions(connection, held).values()
-    mine = [t.id for t in still if t.state is TransactionState.OPEN]
+    locked = records.lock_transactions(connection, held).values()
+    mine = [t.id for t in locked if t.state is TransactionState.OPEN]
     abort_in(connection, mine, caller=Caller(actor=actor), kind=kind)
     return True
 
@@ -383,7 +383,7 @@ def find_attempt_state(connection: Connection, ref: AttemptRef) -> AttemptState 
     return AttemptState(found) if found is not None else None
 
 
-def _hand_over(connection: Connection, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
+def _transfer(connection: Connection, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
     records.lock_attempt(connection, ref)
     moment = now(connection)
     parent = _parent(connection, ref)
@@ -427,7 +427,7 @@ def _refusal(
     )
 
 
-def _with_those_below(connection: Connection, ref: AttemptRef) -> list[AttemptRef]:
+def _running_with_jobs(connection: Connection, ref: AttemptRef) -> list[AttemptRef]:
     query = select(attempts.c.key, attempts.c.epoch).where(
         or_(
             and_(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch),

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import Database, now, wait_seconds
+from headgate.catalog.database import Database, backoff_seconds, now
 from headgate.catalog.publish import publish, publish_prepared
 from headgate.catalog.schema import (
     branches,
@@ -65,7 +65,7 @@ def create_branch(
     check_branch_name(name)
 
     def request(connection: Connection) -> PublishRequest:
-        change = _creation(connection, dataset, name, parent=parent, at=at)
+        change = _create_change(connection, dataset, name, parent=parent, at=at)
         return PublishRequest(
             caller=caller,
             kind=PublicationKind.CREATE,
@@ -73,19 +73,19 @@ def create_branch(
             operation=operation,
         )
 
-    for losses in range(_TRIES):
+    for failures in range(_TRIES):
         try:
             publish_prepared(database, request)
             break
         except errors.ViewConflict:
             # The parent moved between read and lock: the child starts at the new position.
-            if losses == _TRIES - 1:
+            if failures == _TRIES - 1:
                 raise
-            time.sleep(wait_seconds(losses))
+            time.sleep(backoff_seconds(failures))
     return database.read(lambda connection: records.load_branch(connection, dataset, name))
 
 
-def _creation(
+def _create_change(
     connection: Connection, dataset: Dataset, name: str, *, parent: str | None, at: str | None
 ) -> CreateBranch:
     if records.find_branch(connection, dataset.id, name) is not None:
@@ -149,7 +149,7 @@ def reset_branch(
         branch = records.load_branch(connection, dataset, name)
         target = _committed(connection, to)
         # The history first: it takes a few lookups, while the log has to be read completely.
-        if not records.is_below(connection, target, branch.view) and not _was_taken_off(
+        if not records.is_below(connection, target, branch.view) and not _was_removed_by_reset(
             connection, branch, target
         ):
             raise errors.NotInHistory(dataset=str(dataset.name), branch=name, transaction=target.id)
@@ -172,7 +172,7 @@ def reset_branch(
     )
 
 
-def _was_taken_off(connection: Connection, branch: Branch, target: Transaction) -> bool:
+def _was_removed_by_reset(connection: Connection, branch: Branch, target: Transaction) -> bool:
     """Return whether a logged reset removed the transaction from this branch."""
     reset = publications.c.kind == PublicationKind.RESET
     query = (

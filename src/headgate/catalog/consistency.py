@@ -52,9 +52,9 @@ class Finding:
 def check_sqlite(connection: Connection, *, deep: bool) -> Iterator[Finding]:
     """Check the pages of the file and its foreign keys; `deep` checks the indexes too."""
     pragma = "integrity_check" if deep else "quick_check"
-    for said in connection.execute(text(f"PRAGMA {pragma}(100)")).scalars():
-        if said != "ok":
-            yield Finding(what=f"the file is damaged: {said}", where="SQLite", remedy=RESTORE)
+    for result in connection.execute(text(f"PRAGMA {pragma}(100)")).scalars():
+        if result != "ok":
+            yield Finding(what=f"the file is damaged: {result}", where="SQLite", remedy=RESTORE)
     for table, row, other, _ in connection.execute(text("PRAGMA foreign_key_check")):
         yield Finding(
             what=f"row {row} of {table} refers to a row of {other} that is not there",
@@ -111,9 +111,9 @@ def check_views_follow_log(connection: Connection) -> Iterator[Finding]:
     for row in connection.execute(query).mappings():
         where = f"{dataset_name(row)}@{row['name']}"
         if row["change"] is None or row["change"] == "deleted":
-            said = "never made it" if row["change"] is None else "has deleted it"
+            entry = "has not created it" if row["change"] is None else "has deleted it"
             yield Finding(
-                what=f"the branch exists, but the log {said}", where=where, remedy=RESTORE
+                what=f"the branch exists, but the log {entry}", where=where, remedy=RESTORE
             )
         elif row["logged"] != row["view_id"]:
             yield Finding(
@@ -306,7 +306,7 @@ def check_branches(connection: Connection) -> Iterator[Finding]:
     for row in connection.execute(query).mappings():
         where = f"{dataset_name(row)}@{row['name']}"
         parents[row["id"]], names[row["id"]] = row["parent_id"], where
-        for what in (*_wrong_pointers(row), *_wrong_states(row)):
+        for what in (*_pointer_defects(row), *_head_defects(row)):
             yield Finding(what=what, where=where, remedy=RESTORE)
         if row["parent_id"] and row["parent_dataset"] != row["dataset_id"]:
             gone = "does not exist" if row["found_parent"] is None else "is of another dataset"
@@ -319,7 +319,7 @@ def check_branches(connection: Connection) -> Iterator[Finding]:
     yield from _cycles(parents, names)
 
 
-def _wrong_pointers(row: RowMapping) -> Iterator[str]:
+def _pointer_defects(row: RowMapping) -> Iterator[str]:
     for pointer in ("head", "view"):
         id = row[f"{pointer}_id"]
         if id is None:
@@ -330,7 +330,7 @@ def _wrong_pointers(row: RowMapping) -> Iterator[str]:
             yield f"its {pointer} is {id}, which is of another dataset"
 
 
-def _wrong_states(row: RowMapping) -> Iterator[str]:
+def _head_defects(row: RowMapping) -> Iterator[str]:
     """Check that the view is COMMITTED, and the head is the view or an OPEN child of the view."""
     head, view = row["head_id"], row["view_id"]
     if row["view_state"] not in {None, TransactionState.COMMITTED}:
@@ -532,29 +532,29 @@ def check_all_histories(connection: Connection) -> Iterator[Finding]:
     for _, group in groupby(rows, key=itemgetter(1)):
         places = {place.id: place for place in group}
         for place in places.values():
-            yield from _wrongs(place, places.get)
+            yield from _place_defects(place, places.get)
 
 
 def check_some_histories(connection: Connection) -> Iterator[Finding]:
     """Check the newest steps of the newest branches."""
     heads = select(branches.c.head_id).where(branches.c.head_id.is_not(None))
     newest = heads.order_by(branches.c.created_at.desc()).limit(_BRANCHES)
-    look_up = _Looking(connection)
+    places = _PlaceCache(connection)
     layer = {TransactionId(id) for id in connection.execute(newest).scalars()}
     checked: set[TransactionId] = set()
     for _ in range(_STEPS):
-        look_up.fetch_around(layer)
+        places.fetch_around(layer)
         for id in sorted(layer):
-            place = look_up(id)
+            place = places(id)
             # `check_branches` reports a head that does not exist.
             if place is not None:
-                yield from _wrongs(place, look_up)
+                yield from _place_defects(place, places)
         checked |= layer
-        parents = (place.parent for id in layer if (place := look_up(id)) is not None)
+        parents = (place.parent for id in layer if (place := places(id)) is not None)
         layer = {parent for parent in parents if parent is not None} - checked
 
 
-class _Looking:
+class _PlaceCache:
     """Cached lookup of places, one at a time; `fetch_around` loads many at once."""
 
     def __init__(self, connection: Connection) -> None:
@@ -582,13 +582,13 @@ class _Looking:
                 self._known[row.id] = Place._make(row)
 
 
-def _wrongs(place: Place, find: Find) -> Iterator[Finding]:
+def _place_defects(place: Place, find: Find) -> Iterator[Finding]:
     parent = find(place.parent) if place.parent is not None else None
-    for what in (*_wrong_by_itself(place), *_wrong_with_parent(place, parent, find)):
+    for what in (*_state_defects(place), *_parent_defects(place, parent, find)):
         yield Finding(what=what, where=f"transaction {place.id}", remedy=RESTORE)
 
 
-def _wrong_by_itself(place: Place) -> Iterator[str]:
+def _state_defects(place: Place) -> Iterator[str]:
     is_open = place.state == TransactionState.OPEN
     if (place.closed_at is None) != is_open:
         yield f"it is {place.state}, but {'has' if is_open else 'has no'} time of closing"
@@ -599,7 +599,7 @@ def _wrong_by_itself(place: Place) -> Iterator[str]:
         yield "it was closed before it was opened"
 
 
-def _wrong_with_parent(place: Place, parent: Place | None, find: Find) -> Iterator[str]:
+def _parent_defects(place: Place, parent: Place | None, find: Find) -> Iterator[str]:
     if place.parent is not None:
         if parent is None or parent.dataset != place.dataset:
             yield f"its parent {place.parent} does not exist in its dataset"

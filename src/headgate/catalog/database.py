@@ -12,23 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import (
-    ArgumentError as UrlError,
-)
-from sqlalchemy.exc import (
-    DBAPIError,
-    IntegrityError,
-    OperationalError,
-)
-from sqlalchemy.exc import (
-    TimeoutError as NoConnectionFree,
-)
+from sqlalchemy.exc import ArgumentError as UrlError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from headgate import errors
@@ -40,7 +32,7 @@ from headgate.model.names import invalid_text
 # others are served repeatedly.
 
 
-class Line:
+class WriteQueue:
     """A queue that makes waiting fair and short; only the database's lock excludes writers."""
 
     def __init__(self) -> None:
@@ -48,22 +40,22 @@ class Line:
         self._guard = threading.Lock()
 
     @contextmanager
-    def turn(self, *, patience_seconds: float) -> Iterator[None]:
-        """Wait for earlier writers, at most `patience_seconds`; then continue anyway."""
+    def slot(self, *, timeout_seconds: float) -> Iterator[None]:
+        """Wait for earlier writers, at most `timeout_seconds`; then continue anyway."""
         mine = threading.Event()
         try:
             with self._guard:
                 self._waiting.append(mine)
-                self._call_the_first()
-            mine.wait(patience_seconds)
+                self._wake_first()
+            mine.wait(timeout_seconds)
             yield
         finally:
             with self._guard:
                 if mine in self._waiting:
                     self._waiting.remove(mine)
-                self._call_the_first()
+                self._wake_first()
 
-    def _call_the_first(self) -> None:
+    def _wake_first(self) -> None:
         if self._waiting:
             self._waiting[0].set()
 
@@ -145,7 +137,7 @@ class Database:
         # Called after every unit of work with `writing`, its duration in seconds, and its error.
         self.observe: Callable[[bool, float, errors.HeadgateError | None], None] | None = None
         self._engine: Engine | None = None
-        self._line = Line()
+        self._write_queue = WriteQueue()
         self._pid = 0
 
     @property
@@ -189,16 +181,16 @@ class Database:
             try:
                 with (
                     self._translated(),
-                    self._turn(writing=writing),
+                    self._write_slot(writing=writing),
                     self._connected().connect() as connection,
                 ):
                     return self._unit(connection, work, writing=writing)
-            except _Again as again:
+            except _RetryNeeded as retry:
                 if attempt == _TRIES - 1:
                     raise errors.CatalogUnavailable(
-                        where=self.where, reason=f"too much contention ({again.__cause__})"
-                    ) from again
-                time.sleep(wait_seconds(attempt))
+                        where=self.where, reason=f"too much contention ({retry.__cause__})"
+                    ) from retry
+                time.sleep(backoff_seconds(attempt))
         raise AssertionError("unreachable")
 
     def _unit(self, connection: Connection, work: Callable[[Connection], T], *, writing: bool) -> T:
@@ -210,32 +202,34 @@ class Database:
         try:
             result = work(connection)
         except BaseException:
-            _quietly(transaction.rollback)
+            with suppress(DBAPIError):
+                transaction.rollback()
             raise
         try:
             transaction.commit()
         except DBAPIError as error:
-            _quietly(transaction.rollback)
+            with suppress(DBAPIError):
+                transaction.rollback()
             # SQLite has no connection to lose: a COMMIT that fails there did not happen.
-            if writing and self.dialect == "postgresql" and _lost(error):
+            if writing and self.dialect == "postgresql" and _is_disconnect(error):
                 raise errors.CommitInterrupted(where=self.where, reason=_reason(error)) from error
             raise
         return result
 
-    def _turn(self, *, writing: bool) -> AbstractContextManager[None]:
+    def _write_slot(self, *, writing: bool) -> AbstractContextManager[None]:
         if not writing or self.dialect != "sqlite":
             return nullcontext()
         self._connected()
-        return self._line.turn(patience_seconds=_BUSY_TIMEOUT_MS / 1000)
+        return self._write_queue.slot(timeout_seconds=_BUSY_TIMEOUT_MS / 1000)
 
     def _connected(self) -> Engine:
-        # Neither a connection nor a place in the line may cross a fork: the child has its own.
+        # Neither a connection nor a place in the queue may cross a fork: the child has its own.
         if self._engine is not None and self._pid != os.getpid():
             self._engine.dispose(close=False)
             self._engine = None
         if self._engine is None:
             self._pid = os.getpid()
-            self._line = Line()
+            self._write_queue = WriteQueue()
             self._engine = self._make_engine()
         return self._engine
 
@@ -271,17 +265,17 @@ class Database:
             raise
         except IntegrityError as error:
             # Two units of work inserted the same key at once: the later one runs again.
-            raise _Again from error
+            raise _RetryNeeded from error
         except OverflowError as error:
             raise _too_large() from error
         except UnicodeEncodeError as error:
             raise invalid_text(error.object) from error
-        except NoConnectionFree as error:
+        except PoolTimeout as error:
             reason = f"all {_MOST_CONNECTIONS} connections of this process are in use"
             raise errors.CatalogUnavailable(where=self.where, reason=reason) from error
         except DBAPIError as error:
-            if _contended(error):
-                raise _Again from error
+            if _is_serialization_failure(error):
+                raise _RetryNeeded from error
             raise self._explain(error) from error
 
     def _explain(self, error: DBAPIError) -> errors.HeadgateError:
@@ -294,7 +288,7 @@ class Database:
         for sign, remedy in _REMEDIES.items():
             if sign in lowered:
                 return errors.CatalogBroken(where=self.where, reason=reason, remedy=remedy)
-        if isinstance(error, OperationalError) or _session_ended(error):
+        if isinstance(error, OperationalError) or _is_idle_timeout(error):
             return errors.CatalogUnavailable(where=self.where, reason=reason)
         return errors.CatalogBroken(
             where=self.where, reason=reason, remedy="`headgate doctor` looks at the whole store."
@@ -307,7 +301,7 @@ def _too_large() -> errors.Invalid:
     )
 
 
-class _Again(Exception):
+class _RetryNeeded(Exception):
     """Raised if the unit of work lost a race that running it again resolves."""
 
 
@@ -344,19 +338,19 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
-def _contended(error: DBAPIError) -> bool:
+def _is_serialization_failure(error: DBAPIError) -> bool:
     state = getattr(error.orig, "sqlstate", None)
     return state in {"40001", "40P01"}
 
 
-def _lost(error: DBAPIError) -> bool:
-    if error.connection_invalidated or _session_ended(error):
+def _is_disconnect(error: DBAPIError) -> bool:
+    if error.connection_invalidated or _is_idle_timeout(error):
         return True
     state = getattr(error.orig, "sqlstate", None) or ""
     return isinstance(error, OperationalError) and (state == "" or state.startswith(("08", "57P")))
 
 
-def _session_ended(error: DBAPIError) -> bool:
+def _is_idle_timeout(error: DBAPIError) -> bool:
     """Return whether the server ended a session that was idle while it held locks."""
     return getattr(error.orig, "sqlstate", None) == "25P03"
 
@@ -366,20 +360,11 @@ def _reason(error: DBAPIError) -> str:
     return str(error.orig).strip().splitlines()[0] if error.orig else str(error)
 
 
-def _quietly(action: Callable[[], None]) -> None:
-    try:
-        action()
-    except DBAPIError:
-        return
-
-
 _FIRST_SECONDS = 0.005
-
-
 _LONGEST_SECONDS = 0.5
 
 
-def wait_seconds(losses: int) -> float:
+def backoff_seconds(failures: int) -> float:
     """Return a random wait, longer after each loss, so that writers do not collide again."""
-    longest: float = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2**losses)
+    longest: float = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2**failures)
     return random.uniform(0.2, 1) * longest

@@ -60,14 +60,14 @@ class NewTransaction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Closed:
+class CommittedTransaction:
     id: TransactionId
     type: TransactionType
     provenance: Provenance | None
 
 
 @dataclass(kw_only=True)
-class Picture:
+class LockedState:
     """The locked rows, and the effects recorded so far."""
 
     request: PublishRequest
@@ -81,12 +81,12 @@ class Picture:
     mismatches: list[errors.Mismatch] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     added: list[NewTransaction] = field(default_factory=list)
-    committed: list[Closed] = field(default_factory=list)
+    committed: list[CommittedTransaction] = field(default_factory=list)
     aborted: list[TransactionId] = field(default_factory=list)
     created: list[CreateBranch] = field(default_factory=list)
     deleted: list[BranchState] = field(default_factory=list)
     # (branch, view before, view after) of each reset or replacement.
-    taken_off: list[tuple[BranchId, TransactionId, TransactionId | None]] = field(
+    removed: list[tuple[BranchId, TransactionId, TransactionId | None]] = field(
         default_factory=list
     )
     touched: set[BranchId] = field(default_factory=set)
@@ -107,27 +107,27 @@ class Picture:
         )
 
 
-def look_at(picture: Picture, change: Change) -> None:
+def record_effects(state: LockedState, change: Change) -> None:
     """Check one change against the locked rows and record its effects."""
-    rule: Callable[[Picture, Change], None] = _RULES[type(change)]  # type: ignore[assignment]
-    rule(picture, change)
+    rule: Callable[[LockedState, Change], None] = _RULES[type(change)]  # type: ignore[assignment]
+    rule(state, change)
 
 
-def check_read(picture: Picture, read: ReadView) -> None:
-    branch = picture.branches.get(read.branch)
+def check_read(state: LockedState, read: ReadView) -> None:
+    branch = state.branches.get(read.branch)
     if branch is None:
-        _missing(picture, read.branch, expected=read.view)
+        _missing(state, read.branch, expected=read.view)
     elif branch.view != read.view:
-        picture.mismatch(branch, "view (read)", read.view, branch.view)
+        state.mismatch(branch, "view (read)", read.view, branch.view)
 
 
-def _commit(picture: Picture, change: CommitTransaction) -> None:
-    transaction = picture.transactions.get(change.transaction)
+def _commit(state: LockedState, change: CommitTransaction) -> None:
+    transaction = state.transactions.get(change.transaction)
     if transaction is None:
         raise errors.TransactionNotFound(transaction=change.transaction)
     if transaction.state is not TransactionState.OPEN:
         raise errors.TransactionNotOpen(transaction=transaction.id, state=transaction.state)
-    attempt = picture.request.caller.attempt
+    attempt = state.request.caller.attempt
     if transaction.attempt is not None and transaction.attempt != attempt:
         raise errors.AttemptSuperseded(
             key=transaction.attempt.key,
@@ -135,18 +135,18 @@ def _commit(picture: Picture, change: CommitTransaction) -> None:
             newest=transaction.attempt.epoch,
             state="not the owner",
         )
-    heads = [b for b in picture.branches.values() if b.head == transaction.id]
+    heads = [b for b in state.branches.values() if b.head == transaction.id]
     working = transaction.version.id if transaction.version else None
     checked = change.version.id if change.version else None
     for branch in heads:
         if branch.view != transaction.parent:
-            picture.mismatch(branch, "view", transaction.parent, branch.view)
+            state.mismatch(branch, "view", transaction.parent, branch.view)
         if working != checked:
-            picture.mismatch(branch, "working version", checked, working)
-        _move(picture, branch, head=transaction.id, view=transaction.id)
-    _use(picture, change.version, what=f"transaction {transaction.id}")
-    picture.committed.append(
-        Closed(
+            state.mismatch(branch, "working version", checked, working)
+        _move(state, branch, head=transaction.id, view=transaction.id)
+    _note_version(state, change.version, what=f"transaction {transaction.id}")
+    state.committed.append(
+        CommittedTransaction(
             id=transaction.id,
             type=change.type or transaction.type,
             provenance=change.provenance,
@@ -154,17 +154,17 @@ def _commit(picture: Picture, change: CommitTransaction) -> None:
     )
 
 
-def _add(picture: Picture, change: AddTransaction) -> None:
-    _check_holder(picture, change.branch)
-    branch = _expected(picture, change.branch, change.expected_head, change.expected_view)
+def _add(state: LockedState, change: AddTransaction) -> None:
+    _check_holder(state, change.branch)
+    branch = _expected(state, change.branch, change.expected_head, change.expected_view)
     if branch is None:
         return
     if change.parent is not None and change.parent != branch.view:
-        _past(picture, branch.dataset_id, change.parent)
-    parent = picture.steps(change.parent) if change.parent else None
-    depth, jump = next_step_pointers(parent, picture.steps)
+        _committed(state, branch.dataset_id, change.parent)
+    parent = state.steps(change.parent) if change.parent else None
+    depth, jump = next_step_pointers(parent, state.steps)
     id = change.id or mint_transaction()
-    picture.added.append(
+    state.added.append(
         NewTransaction(
             id=id,
             branch=branch,
@@ -177,66 +177,66 @@ def _add(picture: Picture, change: AddTransaction) -> None:
         )
     )
     if branch.view is not None and branch.view != change.parent:
-        picture.taken_off.append((branch.id, branch.view, change.parent))
-    _use(picture, change.version, what=f"a version for {branch.dataset}")
-    picture.objects |= change.objects
-    _move(picture, branch, head=id, view=id)
+        state.removed.append((branch.id, branch.view, change.parent))
+    _note_version(state, change.version, what=f"a version for {branch.dataset}")
+    state.objects |= change.objects
+    _move(state, branch, head=id, view=id)
 
 
-def _relocate(picture: Picture, change: MoveBranch) -> None:
-    branch = _expected(picture, change.branch, change.expected_head, change.expected_view)
+def _relocate(state: LockedState, change: MoveBranch) -> None:
+    branch = _expected(state, change.branch, change.expected_head, change.expected_view)
     if branch is None:
         return
     if change.to is not None:
-        target = _past(picture, branch.dataset_id, change.to)
-        _use(picture, target.version, what=f"transaction {target.id}")
+        target = _committed(state, branch.dataset_id, change.to)
+        _note_version(state, target.version, what=f"transaction {target.id}")
     if branch.view is not None:
-        picture.taken_off.append((branch.id, branch.view, change.to))
-    _move(picture, branch, head=change.to, view=change.to)
+        state.removed.append((branch.id, branch.view, change.to))
+    _move(state, branch, head=change.to, view=change.to)
 
 
-def _create(picture: Picture, change: CreateBranch) -> None:
+def _create(state: LockedState, change: CreateBranch) -> None:
     if change.parent is not None:
-        parent = picture.branches.get(change.parent)
+        parent = state.branches.get(change.parent)
         if parent is None:
-            _missing(picture, change.parent, expected=change.expected_view)
+            _missing(state, change.parent, expected=change.expected_view)
             return
         if (parent.head, parent.view) != (change.expected_head, change.expected_view):
-            picture.mismatch(parent, "head", change.expected_head, parent.head)
+            state.mismatch(parent, "head", change.expected_head, parent.head)
             return
     if change.view is not None:
-        shown = _past(picture, change.dataset, change.view)
-        _use(picture, shown.version, what=f"transaction {shown.id}")
+        shown = _committed(state, change.dataset, change.view)
+        _note_version(state, shown.version, what=f"transaction {shown.id}")
     branch = BranchState(
         id=change.id,
         dataset_id=change.dataset,
-        dataset=picture.dataset_names[change.dataset],
+        dataset=state.dataset_names[change.dataset],
         name=change.name,
         parent_id=change.parent,
         head=change.head,
         view=change.view,
     )
-    picture.branches[branch.id] = branch
-    picture.created.append(change)
-    picture.moves.append(Move(branch=branch, from_view=None, to_view=change.view, change="created"))
+    state.branches[branch.id] = branch
+    state.created.append(change)
+    state.moves.append(Move(branch=branch, from_view=None, to_view=change.view, change="created"))
 
 
-def _delete(picture: Picture, change: DeleteBranch) -> None:
-    branch = picture.branches.get(change.branch)
+def _delete(state: LockedState, change: DeleteBranch) -> None:
+    branch = state.branches.get(change.branch)
     if branch is None:
-        _missing(picture, change.branch, expected=change.expected_view)
+        _missing(state, change.branch, expected=change.expected_view)
         return
     if (branch.head, branch.view) != (change.expected_head, change.expected_view):
-        picture.mismatch(branch, "head", change.expected_head, branch.head)
+        state.mismatch(branch, "head", change.expected_head, branch.head)
         return
-    del picture.branches[branch.id]
-    picture.deleted.append(branch)
-    picture.moves.append(Move(branch=branch, from_view=branch.view, to_view=None, change="deleted"))
+    del state.branches[branch.id]
+    state.deleted.append(branch)
+    state.moves.append(Move(branch=branch, from_view=branch.view, to_view=None, change="deleted"))
     is_open = branch.head is not None and branch.head != branch.view
-    shared = any(b.head == branch.head for b in picture.branches.values())
+    shared = any(b.head == branch.head for b in state.branches.values())
     if is_open and not shared and branch.head is not None:
         # Its last branch is deleted, so the transaction can never be committed.
-        picture.aborted.append(branch.head)
+        state.aborted.append(branch.head)
 
 
 _RULES = {
@@ -249,7 +249,7 @@ _RULES = {
 
 
 def _expected(
-    picture: Picture,
+    state: LockedState,
     id: BranchId,
     head: TransactionId | None,
     view: TransactionId | None,
@@ -258,41 +258,41 @@ def _expected(
 
     Record a mismatch and return None if not; raise if the branch has an OPEN transaction.
     """
-    branch = picture.branches.get(id)
+    branch = state.branches.get(id)
     if branch is None:
-        _missing(picture, id, expected=view)
+        _missing(state, id, expected=view)
         return None
     if branch.head != branch.view and branch.head is not None:
-        raise already_open(picture.transactions.get(branch.head), branch, picture.now)
+        raise already_open(state.transactions.get(branch.head), branch, state.now)
     if branch.view != view:
-        picture.mismatch(branch, "view", view, branch.view)
+        state.mismatch(branch, "view", view, branch.view)
         return None
     if branch.head != head:
-        picture.mismatch(branch, "head", head, branch.head)
+        state.mismatch(branch, "head", head, branch.head)
         return None
     return branch
 
 
-def _check_holder(picture: Picture, id: BranchId) -> None:
+def _check_holder(state: LockedState, id: BranchId) -> None:
     """Raise HolderExpired if the branch has an OPEN transaction whose lease has expired.
 
     Adding a transaction opens one, so the writer may take over an expired holder.
     """
-    branch = picture.branches.get(id)
+    branch = state.branches.get(id)
     if branch is None or branch.head is None or branch.head == branch.view:
         return
-    holder = picture.transactions.get(branch.head)
-    if holder is not None and (holder.lease_until or picture.now) < picture.now:
-        refusal = already_open(holder, branch, picture.now)
-        raise errors.HolderExpired(refusal, wanted_by=picture.request.caller.actor)
+    holder = state.transactions.get(branch.head)
+    if holder is not None and (holder.lease_until or state.now) < state.now:
+        refusal = already_open(holder, branch, state.now)
+        raise errors.HolderExpired(refusal, wanted_by=state.request.caller.actor)
 
 
-def _past(picture: Picture, dataset: DatasetId, id: TransactionId) -> Transaction:
+def _committed(state: LockedState, dataset: DatasetId, id: TransactionId) -> Transaction:
     """Return a COMMITTED transaction of the dataset, or raise.
 
     Only such a transaction may be the view of a branch or the parent of a new transaction.
     """
-    found = picture.transactions.get(id)
+    found = state.transactions.get(id)
     if found is None or found.dataset_id != dataset:
         raise errors.TransactionNotFound(transaction=id)
     if found.state is not TransactionState.COMMITTED:
@@ -314,8 +314,8 @@ def already_open(
     )
 
 
-def _missing(picture: Picture, id: BranchId, *, expected: TransactionId | None) -> None:
-    picture.mismatches.append(
+def _missing(state: LockedState, id: BranchId, *, expected: TransactionId | None) -> None:
+    state.mismatches.append(
         errors.Mismatch(
             dataset="?", branch=id, field="branch", expected=expected or id, actual=None
         )
@@ -323,23 +323,23 @@ def _missing(picture: Picture, id: BranchId, *, expected: TransactionId | None) 
 
 
 def _move(
-    picture: Picture,
+    state: LockedState,
     branch: BranchState,
     *,
     head: TransactionId | None,
     view: TransactionId | None,
 ) -> None:
-    picture.moves.append(Move(branch=branch, from_view=branch.view, to_view=view, change="moved"))
+    state.moves.append(Move(branch=branch, from_view=branch.view, to_view=view, change="moved"))
     branch.head, branch.view = head, view
-    picture.touched.add(branch.id)
+    state.touched.add(branch.id)
 
 
-def _use(picture: Picture, version: Version | None, *, what: str) -> None:
+def _note_version(state: LockedState, version: Version | None, *, what: str) -> None:
     if version is not None:
-        picture.versions[version.id] = what
+        state.versions[version.id] = what
 
 
-def check_condemned(picture: Picture, condemned: set[VersionId]) -> None:
-    for id, what in picture.versions.items():
+def check_condemned(state: LockedState, condemned: set[VersionId]) -> None:
+    for id, what in state.versions.items():
         if id in condemned:
             raise errors.VersionExpired(what=what)

@@ -23,10 +23,10 @@ from headgate.catalog.database import Database
 from headgate.catalog.records import dataset_name, in_chunks, lock_counter
 from headgate.catalog.retention import (
     PAGE_ROWS,
-    Keeping,
     Reason,
+    Retained,
     needed_since,
-    words_of,
+    strings_in,
 )
 from headgate.catalog.schema import (
     condemned_objects,
@@ -51,7 +51,7 @@ class VersionMark:
     # Condemned, but needed again.
     spare: tuple[VersionId, ...]
     kept: Mapping[Reason, int]
-    too_young: int
+    too_recent: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ObjectMark:
 # --- versions -------------------------------------------------------------------------------
 
 
-def mark_versions(connection: Connection, keeping: Keeping, older_than: Instant) -> VersionMark:
+def mark_versions(connection: Connection, retained: Retained, older_than: Instant) -> VersionMark:
     """Sort all versions; the ones to condemn are old enough, and no rule keeps them."""
     query = select(versions.c.id, versions.c.created_at, versions.c.condemned_at).execution_options(
         yield_per=PAGE_ROWS
@@ -81,9 +81,9 @@ def mark_versions(connection: Connection, keeping: Keeping, older_than: Instant)
     condemn: list[VersionId] = []
     spare: list[VersionId] = []
     kept: dict[Reason, int] = {}
-    too_young = 0
+    too_recent = 0
     for id, created_at, condemned_at in connection.execute(query):
-        reason = keeping.versions.get(id)
+        reason = retained.versions.get(id)
         if reason is not None:
             kept[reason] = kept.get(reason, 0) + 1
             if condemned_at is not None:
@@ -92,32 +92,32 @@ def mark_versions(connection: Connection, keeping: Keeping, older_than: Instant)
             if created_at < older_than:
                 condemn.append(id)
             else:
-                too_young += 1
-    return VersionMark(condemn=tuple(condemn), spare=tuple(spare), kept=kept, too_young=too_young)
+                too_recent += 1
+    return VersionMark(condemn=tuple(condemn), spare=tuple(spare), kept=kept, too_recent=too_recent)
 
 
 def condemn_versions(
-    database: Database, ids: Collection[VersionId], keeping: Keeping, at: Instant
+    database: Database, ids: Collection[VersionId], retained: Retained, at: Instant
 ) -> list[VersionId]:
     """Condemn the versions that are still not needed, in batches, so that writers wait briefly."""
     condemned: list[VersionId] = []
     for part in in_chunks(ids):
-        condemned += database.write(partial(_condemn_versions, part=part, keeping=keeping, at=at))
+        condemned += database.write(partial(_condemn_versions, part=part, retained=retained, at=at))
     return condemned
 
 
 def _condemn_versions(
-    connection: Connection, part: Sequence[str], keeping: Keeping, at: Instant
+    connection: Connection, part: Sequence[str], retained: Retained, at: Instant
 ) -> list[VersionId]:
     lock_counter(connection)
-    doubtful = {VersionId(id) for id in part}
-    doomed = sorted(doubtful - needed_since(connection, keeping, doubtful))
+    candidates = {VersionId(id) for id in part}
+    condemned = sorted(candidates - needed_since(connection, retained, candidates))
     connection.execute(
         update(versions)
-        .where(versions.c.id.in_(doomed), versions.c.condemned_at.is_(None))
+        .where(versions.c.id.in_(condemned), versions.c.condemned_at.is_(None))
         .values(condemned_at=at)
     )
-    return doomed
+    return condemned
 
 
 def spare_versions(database: Database, ids: Collection[VersionId]) -> None:
@@ -221,7 +221,7 @@ def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
 def bundles_named(connection: Connection) -> frozenset[str]:
     """Return the digests of all bundles that a JobSpec of any age names."""
     texts = connection.execute(select(jobspecs.c.body)).scalars()
-    return frozenset(word for word in words_of(texts) if _DIGEST.match(word))
+    return frozenset(word for word in strings_in(texts) if _DIGEST.match(word))
 
 
 def condemn_objects(database: Database, sizes: Mapping[str, int], at: Instant) -> list[str]:
@@ -285,7 +285,7 @@ _POLL_SECONDS = 0.01
 def claim_objects(database: Database, due: Mapping[str, Instant], at: Instant) -> list[str]:
     """Return the due objects whose marks are unchanged, and set their marks to `at`.
 
-    Call this, and delete the bytes, inside `sweeping_alone`.
+    Call this, and delete the bytes, inside `sweep_lock`.
     """
     return database.write(partial(_claim, due=due, at=at))
 
@@ -335,7 +335,7 @@ def forget_objects(database: Database, gone: Mapping[str, Instant]) -> None:
 
 
 @contextmanager
-def sweeping_alone(database: Database, *, wait_seconds: float = 30.0) -> Iterator[None]:
+def sweep_lock(database: Database, *, wait_seconds: float = 30.0) -> Iterator[None]:
     """Hold the sweep lock: no other process deletes or spares condemned bytes within the block.
 
     The lock is released when its process ends, however it ends.

@@ -79,7 +79,7 @@ def list_dataset_lines(
     counts = _branch_counts(connection, ids)
     named = _branch_names(connection, [id for id in ids if counts.get(id, 0) <= _NAMED])
     last = _last_moves(connection, moves.c.dataset_id, ids)
-    blue = made_on(connection, primary, [dataset.name for dataset in found])
+    blue = datasets_built_on(connection, primary, [dataset.name for dataset in found])
     return [
         DatasetLine(
             dataset=dataset,
@@ -114,7 +114,9 @@ def _last_moves(
     }
 
 
-def made_on(connection: Connection, branch: str, names: Sequence[DatasetName]) -> set[DatasetName]:
+def datasets_built_on(
+    connection: Connection, branch: str, names: Sequence[DatasetName]
+) -> set[DatasetName]:
     """Return those of the datasets that a JobSpec published on this branch name produces."""
     texts = {str(name): name for name in names}
     query = (

@@ -21,7 +21,7 @@ _SETTINGS = {
 _IDLE_TIMEOUT_MS = 60_000
 
 
-class SureConnection(Connection[Any]):
+class SelfClosingConnection(Connection[Any]):
     """A connection that closes itself as soon as the server can no longer answer on it.
 
     If the socket breaks during a command, psycopg raises but still reports the connection as open,
@@ -60,5 +60,5 @@ def postgres_engine(url: URL, *, lock_timeout_ms: int, kept: int, most: int) -> 
 
 def _connect(
     _dialect: object, _record: object, arguments: list[Any], named: dict[str, Any]
-) -> SureConnection:
-    return SureConnection.connect(*arguments, **named)
+) -> SelfClosingConnection:
+    return SelfClosingConnection.connect(*arguments, **named)

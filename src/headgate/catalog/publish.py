@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from headgate import errors
 from headgate.catalog import records
 from headgate.catalog.database import Database, now
-from headgate.catalog.effects import Picture, check_condemned, check_read, look_at
+from headgate.catalog.effects import LockedState, check_condemned, check_read, record_effects
 from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
 from headgate.catalog.schema import (
     branches,
@@ -32,8 +32,8 @@ from headgate.catalog.schema import (
 from headgate.catalog.transactions import (
     close_aborted,
     end_expired,
-    hand_down_ancestry,
     insert_versions,
+    reparent_children,
 )
 from headgate.model.ancestry import Lookup, Step, ancestor_at_depth
 from headgate.model.changes import (
@@ -88,8 +88,10 @@ _COUNT = (
 )
 
 
-def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list[dict[str, object]]:
-    caller = picture.request.caller
+def added_rows(
+    state: LockedState, number: PublicationNumber, at: Instant
+) -> list[dict[str, object]]:
+    caller = state.request.caller
     return [
         {
             "id": t.id,
@@ -113,17 +115,17 @@ def added_rows(picture: Picture, number: PublicationNumber, at: Instant) -> list
             "adoptable": int(t.provenance.adoptable),
             "provenance": records.dump(dict(t.provenance.facts)),
         }
-        for t in picture.added
+        for t in state.added
     ]
 
 
 def close_committed(
-    connection: Connection, picture: Picture, number: PublicationNumber, at: Instant
+    connection: Connection, state: LockedState, number: PublicationNumber, at: Instant
 ) -> None:
     same = {"the_time": at, "the_publication": number}
     plain = [
         {**same, "the_id": c.id, "the_type": c.type}
-        for c in picture.committed
+        for c in state.committed
         if c.provenance is None
     ]
     known = [
@@ -136,26 +138,26 @@ def close_committed(
             "the_adoptable": int(c.provenance.adoptable),
             "the_provenance": records.dump(dict(c.provenance.facts)),
         }
-        for c in picture.committed
+        for c in state.committed
         if c.provenance is not None
     ]
     if plain:
         connection.execute(_CLOSE, plain)
     if known:
         connection.execute(_CLOSE_WITH_PROVENANCE, known)
-    if picture.units:
+    if state.units:
         connection.execute(
             update(units)
-            .where(units.c.id.in_(picture.units))
+            .where(units.c.id.in_(state.units))
             .values(state=TransactionState.COMMITTED)
         )
-    for part in records.in_chunks(c.id for c in picture.committed):
+    for part in records.in_chunks(c.id for c in state.committed):
         connection.execute(_FORGET_OBJECTS, {"ids": part})
 
 
 def write_publication(
     connection: Connection,
-    picture: Picture,
+    state: LockedState,
     operation: OperationId,
     number: PublicationNumber,
     at: Instant,
@@ -166,8 +168,8 @@ def write_publication(
         {
             "number": number,
             "at": at,
-            "actor": picture.request.caller.actor,
-            "kind": picture.request.kind,
+            "actor": state.request.caller.actor,
+            "kind": state.request.kind,
             "operation_id": operation,
         },
     )
@@ -184,7 +186,7 @@ def write_publication(
                 "to_id": move.to_view,
                 "change": move.change,
             }
-            for ordinal, move in enumerate(picture.moves)
+            for ordinal, move in enumerate(state.moves)
         ],
     )
 
@@ -203,7 +205,7 @@ _gone = _newest.union_all(
         _below.c.id == _newest.c.parent_id, _below.c.depth > bindparam("kept")
     )
 )
-_TAKE_OFF = (
+_MARK_REMOVED = (
     update(transactions)
     .where(
         transactions.c.id.in_(select(_gone.c.id)),
@@ -214,7 +216,7 @@ _TAKE_OFF = (
 )
 
 
-def take_off(
+def mark_removed(
     connection: Connection,
     branch: BranchId,
     before: TransactionId,
@@ -222,11 +224,11 @@ def take_off(
     steps: records.Steps,
 ) -> None:
     """Mark transactions that a reset or replacement removed from the branch as not adoptable."""
-    kept = meeting_depth(steps(before), steps(after), steps) if after else -1
-    connection.execute(_TAKE_OFF, {"the_newest": before, "kept": kept, "the_branch": branch})
+    kept = shared_depth(steps(before), steps(after), steps) if after else -1
+    connection.execute(_MARK_REMOVED, {"the_newest": before, "kept": kept, "the_branch": branch})
 
 
-def meeting_depth(one: Step, other: Step, lookup: Lookup) -> int:
+def shared_depth(one: Step, other: Step, lookup: Lookup) -> int:
     """Return the depth of the newest transaction that two histories share; -1 if there is none.
 
     At equal depths skip pointers lead to equal depths. Both sides jump only while their jumps
@@ -294,12 +296,12 @@ def publish_prepared(
 ) -> Receipt:
     """Publish a request that `prepare` builds in the same unit of work as the publication."""
     id = operation or mint_operation()
-    receipt = _through(database, prepare, id)
+    receipt = _publish(database, prepare, id)
     reach(Failpoint.PUBLISH_COMMITTED)
     return receipt
 
 
-def _through(
+def _publish(
     database: Database, prepare: Callable[[Connection], PublishRequest], id: OperationId
 ) -> Receipt:
     while True:
@@ -311,7 +313,7 @@ def _through(
             holder = TransactionId(refused.facts["transaction"])
             end_expired(database, holder, actor=refused.wanted_by)
         except errors.CommitInterrupted as interrupted:
-            return _look_up(database, id, interrupted)
+            return _find_lost_receipt(database, id, interrupted)
 
 
 def publish_in(connection: Connection, request: PublishRequest, operation: OperationId) -> Receipt:
@@ -320,23 +322,23 @@ def publish_in(connection: Connection, request: PublishRequest, operation: Opera
         recorded = claim_operation(connection, operation, request.operation)
         if recorded is not None:
             return recorded
-    picture = _lock(connection, request)
+    state = _lock(connection, request)
     counter = records.lock_counter(connection)
     reach(Failpoint.PUBLISH_LOCKED)
-    _check(connection, picture)
-    began = [picture.transactions[closed.id].opened_at for closed in picture.committed]
-    at = Instant(max(picture.now, counter.last_at + 1, *began))
-    if not picture.moves:
-        return _outcome(connection, picture, operation, publication=None, at=at)
+    _check(connection, state)
+    began = [state.transactions[closed.id].opened_at for closed in state.committed]
+    at = Instant(max(state.now, counter.last_at + 1, *began))
+    if not state.moves:
+        return _outcome(connection, state, operation, publication=None, at=at)
     number = PublicationNumber(counter.number + 1)
-    _write_effects(connection, picture, number, at)
-    write_publication(connection, picture, operation, number, at)
-    receipt = _outcome(connection, picture, operation, publication=number, at=at)
+    _write_effects(connection, state, number, at)
+    write_publication(connection, state, operation, number, at)
+    receipt = _outcome(connection, state, operation, publication=number, at=at)
     reach(Failpoint.PUBLISH_APPLIED)
     return receipt
 
 
-def _lock(connection: Connection, request: PublishRequest) -> Picture:
+def _lock(connection: Connection, request: PublishRequest) -> LockedState:
     if request.caller.attempt is not None:
         records.lock_attempt(connection, request.caller.attempt)
     closing = [c.transaction for c in request.changes if isinstance(c, CommitTransaction)]
@@ -357,7 +359,7 @@ def _lock(connection: Connection, request: PublishRequest) -> Picture:
             wanted |= {change.parent} if change.parent else set()
     steps = records.Steps(connection)
     steps.prepare_parents(c.parent for c in request.changes if isinstance(c, AddTransaction))
-    return Picture(
+    return LockedState(
         request=request,
         now=now(connection),
         branches=locked,
@@ -410,45 +412,45 @@ def _names(connection: Connection, request: PublishRequest) -> dict[DatasetId, D
     return found
 
 
-def _check(connection: Connection, picture: Picture) -> None:
-    request = picture.request
+def _check(connection: Connection, state: LockedState) -> None:
+    request = state.request
     for read in request.reads:
-        check_read(picture, read)
+        check_read(state, read)
     for change in request.changes:
-        look_at(picture, change)
-    if picture.mismatches:
-        raise errors.ViewConflict(picture.mismatches)
-    _check_names_free(connection, picture)
-    _check_protection(connection, picture)
-    _check_nothing_condemned(connection, picture)
+        record_effects(state, change)
+    if state.mismatches:
+        raise errors.ViewConflict(state.mismatches)
+    _check_names_free(connection, state)
+    _check_protection(connection, state)
+    _check_nothing_condemned(connection, state)
 
 
-def _check_names_free(connection: Connection, picture: Picture) -> None:
-    deleted = {b.id for b in picture.deleted}
-    wanted = {(change.dataset, change.name) for change in picture.created}
+def _check_names_free(connection: Connection, state: LockedState) -> None:
+    deleted = {b.id for b in state.deleted}
+    wanted = {(change.dataset, change.name) for change in state.created}
     for part in records.in_chunks(dataset for dataset, _ in wanted):
         names = sorted({name for dataset, name in wanted if dataset in part})
         for id, dataset, name in connection.execute(_TAKEN, {"ids": part, "names": names}):
             if (dataset, name) in wanted and id not in deleted:
-                raise errors.BranchExists(dataset=str(picture.dataset_names[dataset]), branch=name)
+                raise errors.BranchExists(dataset=str(state.dataset_names[dataset]), branch=name)
 
 
-def _check_protection(connection: Connection, picture: Picture) -> None:
-    if picture.request.caller.may_write_protected:
+def _check_protection(connection: Connection, state: LockedState) -> None:
+    if state.request.caller.may_write_protected:
         return
-    moved = {m.branch.name for m in picture.moves if m.from_view != m.to_view}
+    moved = {m.branch.name for m in state.moves if m.from_view != m.to_view}
     for name in connection.execute(_PROTECTED).scalars():
         if name in moved:
             raise errors.BranchProtected(branch=name)
 
 
-def _check_nothing_condemned(connection: Connection, picture: Picture) -> None:
-    for ids in records.in_chunks(picture.versions):
+def _check_nothing_condemned(connection: Connection, state: LockedState) -> None:
+    for ids in records.in_chunks(state.versions):
         found = connection.execute(_CONDEMNED_VERSIONS, {"ids": ids}).scalars()
-        check_condemned(picture, {VersionId(id) for id in found})
+        check_condemned(state, {VersionId(id) for id in found})
     for query, keys in (
-        (_CONDEMNED_REUSED, [closed.id for closed in picture.committed]),
-        (_CONDEMNED_OBJECT, picture.objects),
+        (_CONDEMNED_REUSED, [closed.id for closed in state.committed]),
+        (_CONDEMNED_OBJECT, state.objects),
     ):
         for part in records.in_chunks(keys):
             location = connection.execute(query, {"ids": part}).scalar_one_or_none()
@@ -457,53 +459,53 @@ def _check_nothing_condemned(connection: Connection, picture: Picture) -> None:
 
 
 def _write_effects(
-    connection: Connection, picture: Picture, number: PublicationNumber, at: Instant
+    connection: Connection, state: LockedState, number: PublicationNumber, at: Instant
 ) -> None:
     added_versions = [
-        (t.branch.dataset_id, t.version) for t in picture.added if t.version is not None
+        (t.branch.dataset_id, t.version) for t in state.added if t.version is not None
     ]
     insert_versions(connection, added_versions, at)
-    if picture.added:
-        connection.execute(insert(transactions), added_rows(picture, number, at))
-    if picture.committed:
-        close_committed(connection, picture, number, at)
-    close_aborted(connection, picture.aborted, at)
-    for branch, before, after in picture.taken_off:
-        take_off(connection, branch, before, after, picture.steps)
-    for gone in picture.deleted:
-        hand_down_ancestry(connection, gone)
+    if state.added:
+        connection.execute(insert(transactions), added_rows(state, number, at))
+    if state.committed:
+        close_committed(connection, state, number, at)
+    close_aborted(connection, state.aborted, at)
+    for branch, before, after in state.removed:
+        mark_removed(connection, branch, before, after, state.steps)
+    for gone in state.deleted:
+        reparent_children(connection, gone)
         connection.execute(delete(branches).where(branches.c.id == gone.id))
-    if picture.created:
-        connection.execute(insert(branches), _created_rows(picture, at))
-    moved = [picture.branches[id] for id in picture.touched if id in picture.branches]
+    if state.created:
+        connection.execute(insert(branches), _created_rows(state, at))
+    moved = [state.branches[id] for id in state.touched if id in state.branches]
     if moved:
         connection.execute(
             _MOVE, [{"the_branch": b.id, "the_head": b.head, "the_view": b.view} for b in moved]
         )
 
 
-def _created_rows(picture: Picture, at: Instant) -> list[dict[str, object]]:
+def _created_rows(state: LockedState, at: Instant) -> list[dict[str, object]]:
     return [
         {
             "id": change.id,
             "dataset_id": change.dataset,
             "name": change.name,
             "parent_id": change.parent,
-            "head_id": picture.branches[change.id].head,
-            "view_id": picture.branches[change.id].view,
+            "head_id": state.branches[change.id].head,
+            "view_id": state.branches[change.id].view,
             "remembered_chain": (
                 records.dump(list(change.remembered_chain)) if change.remembered_chain else None
             ),
             "made_for": change.made_for,
             "created_at": at,
         }
-        for change in picture.created
+        for change in state.created
     ]
 
 
 def _outcome(
     connection: Connection,
-    picture: Picture,
+    state: LockedState,
     operation: OperationId,
     *,
     publication: PublicationNumber | None,
@@ -513,14 +515,14 @@ def _outcome(
         operation=operation,
         publication=publication,
         at=at,
-        transactions={m.branch.id: m.to_view for m in picture.moves},
+        transactions={m.branch.id: m.to_view for m in state.moves},
     )
-    if picture.request.operation is not None:
+    if state.request.operation is not None:
         record_outcome(connection, operation, publication, at, receipt.transactions)
     return receipt
 
 
-def _look_up(
+def _find_lost_receipt(
     database: Database, operation: OperationId, interrupted: errors.CommitInterrupted
 ) -> Receipt:
     """Return the receipt of a COMMIT whose connection broke.
@@ -528,13 +530,13 @@ def _look_up(
     Raise CatalogUnavailable if nothing was committed, OutcomeUnknown if the lookup fails too.
     """
 
-    def ask(connection: Connection) -> Receipt | None:
+    def work(connection: Connection) -> Receipt | None:
         # An unfinished publication holds the counter's lock, so with the lock none is in progress.
         records.lock_counter(connection)
         return find_receipt(connection, operation)
 
     try:
-        receipt = database.write(ask)
+        receipt = database.write(work)
     except errors.HeadgateError as error:
         raise errors.OutcomeUnknown(operation=operation) from error
     if receipt is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
-from headgate.catalog.attempts import find_attempt_state, give_up_in
+from headgate.catalog.attempts import abort_attempt_in, find_attempt_state
 from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.builds import RUNNING, BuildRecord, end_build_in, load_build
 from headgate.catalog.database import Database, now
@@ -74,7 +74,7 @@ class Recovered:
     # Operation and reason: what a person or a later recovery has to look at.
     kept: list[dict[str, str]] = field(default_factory=list)
 
-    def keep(self, intent: Intent, why: str) -> None:
+    def add_kept(self, intent: Intent, why: str) -> None:
         self.kept.append({"operation": intent.operation, "why": why})
 
 
@@ -87,11 +87,11 @@ def recover(database: Database, read_head: ReadHead | None, *, dry_run: bool = F
     pending, at = database.read(lambda c: (list_intents(c), now(c)))
     for intent in pending:
         if intent.lease_until >= at:
-            done.keep(intent, OWNER_ALIVE)
+            done.add_kept(intent, OWNER_ALIVE)
         elif intent.move is None:
-            done.keep(intent, "its intent cannot be read")
+            done.add_kept(intent, "its intent cannot be read")
         elif read_head is None:
-            done.keep(intent, "no lakeFS is configured here")
+            done.add_kept(intent, "no lakeFS is configured here")
         else:
             _settle(database, intent, intent.move, read_head, done, dry_run=dry_run)
     for id in database.read(_abandoned):
@@ -129,7 +129,7 @@ def _settle(
         # A lakeFS that does not answer, or missing credentials, must not keep the store closed.
         if not dry_run:
             database.write(partial(release_intent, intent=mine))
-        done.keep(intent, error.message)
+        done.add_kept(intent, error.message)
         return
     landing = move.landing(head)
     reach(Failpoint.RECOVERY_CLASSIFIED)
@@ -146,7 +146,7 @@ def _settle(
         done.rolled_back.append(intent.operation)
     else:
         shows = f"shows {head.commit} of another writer" if head else "does not exist"
-        done.keep(
+        done.add_kept(
             intent,
             f"recorded as unknown: branch {move.branch!r} of {move.repository!r} {shows}",
         )
@@ -338,7 +338,7 @@ def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
         if found.state not in {RUNNING, "canceled"}:
             raise BuildNotRunning(build=id, state=found.state)
         ref = _attempt_of(connection, found.id)
-        give_up_in(connection, ref, AttemptState.CANCELED, actor=actor, kind="canceled")
+        abort_attempt_in(connection, ref, AttemptState.CANCELED, actor=actor, kind="canceled")
         return found.id
 
     _finish(database, database.write(work), actor=actor)
@@ -349,7 +349,7 @@ def settle_builds(database: Database, *, actor: str, key: str | None = None) -> 
     """Close builds that no process runs any more, superseded or abandoned; return their ids."""
     dead = database.read(partial(_dead, key=key))
     for id in dead:
-        database.write(partial(_give_up_dead, id=id, actor=actor))
+        database.write(partial(_abort_dead, id=id, actor=actor))
         _finish(database, id, actor=actor)
     return dead
 
@@ -385,11 +385,11 @@ def _dead(
     return [BuildId(found) for found in connection.execute(query).scalars()]
 
 
-def _give_up_dead(connection: Connection, id: BuildId, actor: str) -> None:
+def _abort_dead(connection: Connection, id: BuildId, actor: str) -> None:
     # Its process may have renewed the lease since the first read.
     if _dead(connection, id=id):
         ref = _attempt_of(connection, id)
-        give_up_in(connection, ref, AttemptState.FAILED, actor=actor, kind="abandoned")
+        abort_attempt_in(connection, ref, AttemptState.FAILED, actor=actor, kind="abandoned")
 
 
 def _close(connection: Connection, id: BuildId) -> None:

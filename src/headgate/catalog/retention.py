@@ -37,7 +37,7 @@ from headgate.model.nouns import AttemptState, TransactionState
 
 PAGE_ROWS = 10_000
 # Every string of a JSON document, even of a truncated one.
-_WORD = re.compile(r'"([^"\\]+)"')
+_STRING = re.compile(r'"([^"\\]+)"')
 
 
 class Reason(enum.StrEnum):
@@ -51,7 +51,7 @@ class Reason(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keeping:
+class Retained:
     """The versions to keep when the log was at `number`."""
 
     number: int
@@ -65,10 +65,10 @@ class Keeping:
 Parents = Mapping[TransactionId, TransactionId | None]
 
 
-def kept_histories(views: Iterable[TransactionId], young: Parents) -> set[TransactionId]:
+def kept_histories(views: Iterable[TransactionId], recent: Parents) -> set[TransactionId]:
     """Return each view and the part of its history that was shown within the retention time.
 
-    `young` has the parents of the transactions closed within that time. The parent of a young
+    `recent` has the parents of the transactions closed within that time. The parent of a recent
     transaction was shown until then, however old it is itself; the ancestors of an old one were
     not.
     """
@@ -77,29 +77,29 @@ def kept_histories(views: Iterable[TransactionId], young: Parents) -> set[Transa
         here: TransactionId | None = view
         while here is not None and here not in kept:
             kept.add(here)
-            here = young.get(here)
+            here = recent.get(here)
     return kept
 
 
-def words_of(texts: Iterable[str]) -> set[str]:
+def strings_in(texts: Iterable[str]) -> set[str]:
     """Return all strings in JSON texts; this finds the ids that they name, whatever the shape."""
-    return {word for text in texts for word in _WORD.findall(text)}
+    return {word for text in texts for word in _STRING.findall(text)}
 
 
-def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant) -> Keeping:
+def compute_retained(connection: Connection, *, retain_seconds: int, moment: Instant) -> Retained:
     """Return the versions that must be kept at this time, by all the rules."""
     horizon = Instant(max(0, moment - retain_seconds * 1_000_000))
     number = connection.execute(select(log_counter.c.number)).scalar_one()
-    young, held = _young(connection, horizon)
+    recent, held = _recent_commits(connection, horizon)
     views = set(_ids(connection, _known(branches.c.view_id)))
-    histories = kept_histories(views, young)
+    histories = kept_histories(views, recent)
     kept: dict[TransactionId, Reason] = dict.fromkeys(views, Reason.VIEW)
     for reason, found in (
         (Reason.HISTORY, histories),
-        (Reason.HISTORY, _left_behind(connection, horizon)),
+        (Reason.HISTORY, _recent_move_sources(connection, horizon)),
         (Reason.TAG, _ids(connection, _known(tags.c.transaction_id))),
         (Reason.OPEN, _open_and_bases(connection)),
-        (Reason.JOB, words_of(_live_job_texts(connection, moment))),
+        (Reason.JOB, strings_in(_live_job_texts(connection, moment))),
     ):
         for id in found:
             kept.setdefault(TransactionId(id), reason)
@@ -108,28 +108,28 @@ def find_keeping(connection: Connection, *, retain_seconds: int, moment: Instant
     for id, reason in kept.items():
         if id in held:
             versions.setdefault(held[id], reason)
-    return Keeping(
+    return Retained(
         number=number, horizon=horizon, histories=frozenset(histories), versions=versions
     )
 
 
 def needed_since(
-    connection: Connection, keeping: Keeping, doubtful: Collection[VersionId]
+    connection: Connection, retained: Retained, candidates: Collection[VersionId]
 ) -> set[VersionId]:
-    """Return those of the doubtful versions that came to be needed after `keeping` was found.
+    """Return those of the candidates that came to be needed after `retained` was found.
 
     The caller holds the lock on the log counter, so that no publication is in progress.
     """
-    moved = select(moves.c.from_id, moves.c.to_id).where(moves.c.publication > keeping.number)
+    moved = select(moves.c.from_id, moves.c.to_id).where(moves.c.publication > retained.number)
     ends = {TransactionId(id) for pair in connection.execute(moved) for id in pair if id}
-    needed = _histories_since(connection, ends, keeping)
+    needed = _histories_since(connection, ends, retained)
     pinned = select(transactions.c.version_id).join(
         tags, tags.c.transaction_id == transactions.c.id
     )
-    here = transactions.c.version_id.in_(sorted(doubtful))
+    here = transactions.c.version_id.in_(sorted(candidates))
     needed |= {VersionId(id) for id in connection.execute(pinned.where(here)).scalars()}
     needed |= set(_versions_of(connection, _open_and_bases(connection)).values())
-    return needed & set(doubtful)
+    return needed & set(candidates)
 
 
 def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
@@ -144,7 +144,7 @@ def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
     return min((Instant(at) for at in found if at is not None), default=None)
 
 
-def _young(
+def _recent_commits(
     connection: Connection, horizon: Instant
 ) -> tuple[Parents, dict[TransactionId, VersionId]]:
     """Return parents and versions of transactions committed within the retention time."""
@@ -165,7 +165,7 @@ def _young(
     return parents, held
 
 
-def _left_behind(connection: Connection, horizon: Instant) -> Iterator[TransactionId]:
+def _recent_move_sources(connection: Connection, horizon: Instant) -> Iterator[TransactionId]:
     """Return what existing branches moved away from since `horizon`: reset can go back there."""
     first = select(func.min(publications.c.number)).where(publications.c.at >= horizon)
     query = (
@@ -203,7 +203,7 @@ def _live_job_texts(connection: Connection, moment: Instant) -> list[str]:
 
 
 def _is_live(moment: Instant) -> ColumnElement[bool]:
-    """Select running attempts that recovery would not give up as abandoned."""
+    """Select running attempts that recovery would not abort as abandoned."""
     end = attempts.c.lease_until + abandonment(attempts.c.lease_seconds)
     return and_(attempts.c.state == AttemptState.RUNNING, end >= moment)
 
@@ -229,12 +229,12 @@ def _versions_of(connection: Connection, ids: Iterable[str]) -> dict[Transaction
 
 
 def _histories_since(
-    connection: Connection, ends: Iterable[TransactionId], keeping: Keeping
+    connection: Connection, ends: Iterable[TransactionId], retained: Retained
 ) -> set[VersionId]:
     """Return the versions of `ends` and their histories, back to old or already followed steps."""
     needed: set[VersionId] = set()
     seen: set[TransactionId] = set()
-    layer = set(ends) - keeping.histories
+    layer = set(ends) - retained.histories
     while layer:
         seen |= layer
         above: set[TransactionId] = set()
@@ -244,9 +244,9 @@ def _histories_since(
             ).where(transactions.c.id.in_(part))
             for parent, version, closed_at in connection.execute(query):
                 needed |= {VersionId(version)} if version else set()
-                if parent is not None and (closed_at or keeping.horizon) >= keeping.horizon:
+                if parent is not None and (closed_at or retained.horizon) >= retained.horizon:
                     above.add(TransactionId(parent))
-        layer = above - seen - keeping.histories
+        layer = above - seen - retained.histories
     return needed
 
 

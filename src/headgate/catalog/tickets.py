@@ -79,7 +79,7 @@ def take_ticket(database: Database, branches: Iterable[BranchId]) -> Ticket:
     return database.write(work)
 
 
-def wait_for_turn(database: Database, ticket: Ticket, *, seconds: float) -> bool:
+def wait_for_ticket(database: Database, ticket: Ticket, *, seconds: float) -> bool:
     """Wait until no ticket is ahead, renewing the lease; return False on timeout."""
     deadline = time.monotonic() + seconds
     renewed = time.monotonic()

@@ -123,7 +123,7 @@ def set_head_back(connection: Connection, branch: BranchId, head: TransactionId 
     connection.execute(update(branches).where(branches.c.id == branch).values(head_id=head))
 
 
-def hand_down_ancestry(connection: Connection, gone: records.BranchState) -> None:
+def reparent_children(connection: Connection, gone: records.BranchState) -> None:
     """Move the children of a deleted branch to its parent; chains through it stay valid."""
     dataset = branches.c.dataset_id == gone.dataset_id
     rows = list(connection.execute(records.BRANCHES.where(dataset)).mappings())

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from headgate.attempts import CommitOptions, commit_transactions
 from headgate.builds.report import BuildOutcome
-from headgate.catalog.attempts import dispatch_attempt, equip_attempt
+from headgate.catalog.attempts import dispatch_attempt, set_attempt_scope
 from headgate.catalog.records import list_branches, load_branch, load_dataset, views_on
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.cli.build import BuildProgress, job_tree
@@ -131,7 +131,7 @@ class _Zombie:
         token = secrets.token_urlsafe(32)
         outputs = {dataset: self._transaction.id}
         scope = {"branch": _MASTER, "inputs": {}, "outputs": outputs}
-        equip_attempt(hg.database, self._attempt, token=token, scope=scope)
+        set_attempt_scope(hg.database, self._attempt, token=token, scope=scope)
         conf = catalog_conf(
             uri=hg.build_parts.workplace.url,
             warehouse=f"job:{job_id(self._attempt.key, self._attempt.epoch)}",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.attempts import LEASE_SECONDS
 from headgate.builds.attempt import JobOrder, JobResult, job_position, log_in
-from headgate.builds.plan import BuildOptions, PlanOptions, check_patience
+from headgate.builds.plan import BuildOptions, PlanOptions, check_limits
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import BuildInterrupted, BuildOutcome, RemoteJob, Watch
 from headgate.builds.spark_jobs import JobResources, JobRunner
@@ -61,7 +61,7 @@ def start_build(
 ) -> Json:
     """Start a build, done by the server's workers or by the caller; return its record once open."""
     body = request_body(targets, asked)
-    check_patience(asked)
+    check_limits(asked)
     deadline = time.monotonic() + asked.get("wait_seconds", 0)
     while True:
         rest = min(max(0.0, deadline - time.monotonic()), _START_WAIT_SECONDS)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from headgate import errors
-from headgate.catalog.database import Database, wait_seconds
-from headgate.catalog.garbage_collection import find_condemned, spare_objects, sweeping_alone
+from headgate.catalog.database import Database, backoff_seconds
+from headgate.catalog.garbage_collection import find_condemned, spare_objects, sweep_lock
 from headgate.catalog.publish import publish
 from headgate.catalog.records import find_transaction, load_branch, load_transaction
 from headgate.catalog.transactions import stage_version
@@ -98,7 +98,7 @@ def stage_edit(
                 objects=edited.locations,
             )
         except errors.ViewConflict:
-            time.sleep(wait_seconds(losses))
+            time.sleep(backoff_seconds(losses))
             transaction = database.read(partial(load_transaction, id=transaction.id))
         except errors.VersionExpired:
             spare_condemned(database, trees, edit, apply)
@@ -139,7 +139,7 @@ def publish_edit(
                 # The branch moved; or a part of the new tree was old, and swept just now.
                 if losses == _TRIES - 1:
                     raise
-                time.sleep(wait_seconds(losses))
+                time.sleep(backoff_seconds(losses))
             except errors.VersionExpired:
                 if losses == _TRIES - 1:
                     raise
@@ -192,7 +192,7 @@ def spare_condemned(
     In this order, and while no sweep runs: another writer may rely on an object as soon as it is
     spared.
     """
-    with sweeping_alone(database):
+    with sweep_lock(database):
         locations = apply().locations
         condemned = database.read(partial(find_condemned, locations=locations))
         for entry in edit.put:

@@ -19,7 +19,7 @@ from headgate import errors
 from headgate.attempts import CommitOptions, Contents, Heartbeat, commit_transactions
 from headgate.catalog.database import Connection
 from headgate.catalog.records import Unit, load_transactions
-from headgate.catalog.tickets import Ticket, release_ticket, take_ticket, wait_for_turn
+from headgate.catalog.tickets import Ticket, release_ticket, take_ticket, wait_for_ticket
 from headgate.catalog.units import abort_unit_if_open, open_in_unit, open_unit, renew_unit
 from headgate.model.changes import Provenance, ReadView, Receipt
 from headgate.model.constraints import Constraints, Violation
@@ -259,7 +259,7 @@ def _queue(loading: _OpenLoad, reads: Sequence[ReadView]) -> Ticket:
     """Take a ticket for the tables that validation reads."""
     ticket = take_ticket(loading.parts.database, [read.branch for read in reads])
     left = max(0.0, loading.deadline - time.monotonic())
-    wait_for_turn(loading.parts.database, ticket, seconds=left)
+    wait_for_ticket(loading.parts.database, ticket, seconds=left)
     return ticket
 
 

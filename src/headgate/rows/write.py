@@ -194,7 +194,7 @@ class _Writer:
         if branches and (self.losses >= CONFLICTS_BEFORE_TICKET or crowded):
             self.ticket = tickets.take_ticket(database, branches)
             left = max(0.0, self.deadline - time.monotonic())
-            tickets.wait_for_turn(database, self.ticket, seconds=left)
+            tickets.wait_for_ticket(database, self.ticket, seconds=left)
 
     def _attempt(self) -> tuple[Receipt, Outcome]:
         with self._open() as working:

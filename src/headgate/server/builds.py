@@ -186,7 +186,7 @@ class ServerBuilds:
         id = mint_build()
         jobs = ClientJobs(
             self._store.build_parts,
-            give_up=lambda: self._cancel_silent(id),
+            abort_build=lambda: self._cancel_silent(id),
             reported_by=reported_by,
             silent_seconds=self._silent_seconds,
         )

@@ -21,7 +21,7 @@ from headgate.builds.plan import (
     BuildOptions,
     Plan,
     PlanOptions,
-    check_patience,
+    check_limits,
     plan_build,
     plan_request,
 )
@@ -541,7 +541,7 @@ class Store(StoreQueries, AdminVerbs):
             run_build,
         )
 
-        check_patience(asked)
+        check_limits(asked)
         request = BuildRequest(
             plan=plan_request(targets, asked, builds=self.settings.builds),
             actor=self.settings.actor,

@@ -147,7 +147,7 @@ class Overview:
                 branch=branch,
                 view=find_shown(connection, chosen, dataset),
                 opened=find_transaction(connection, head) if head is not None else None,
-                blue=bool(overview.made_on(connection, primary, [wanted])),
+                blue=bool(overview.datasets_built_on(connection, primary, [wanted])),
             )
 
         return self.store.database.read(read)

@@ -14,7 +14,7 @@ from typing import Any
 
 from headgate.attempts import LEASE_SECONDS, CommitOptions, Contents, checked_commits
 from headgate.catalog import records
-from headgate.catalog.attempts import equip_attempt, find_scope
+from headgate.catalog.attempts import find_scope, set_attempt_scope
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
 from headgate.catalog.transactions import Opener, Opening, abort_transactions, open_transactions
@@ -53,7 +53,7 @@ class AttemptTables:
         elif {one.dataset for one in outputs} != set(written):
             raise Invalid("this attempt has other tables open; an attempt opens its tables once.")
         inputs = self._database.read(partial(_pinned, names=read, branch=branch))
-        equip_attempt(
+        set_attempt_scope(
             self._database,
             self._identity.attempt,
             token=token,

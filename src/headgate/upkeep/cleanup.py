@@ -16,7 +16,7 @@ from headgate.catalog import garbage_collection, retention
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.garbage_collection import ObjectMark, VersionMark
 from headgate.catalog.operations import forget_old_operations
-from headgate.catalog.retention import Keeping
+from headgate.catalog.retention import Retained
 from headgate.catalog.transactions import record_event
 from headgate.errors import CatalogUnavailable, Invalid
 from headgate.files.tree_store import FileTrees
@@ -208,19 +208,19 @@ class _Cleanup:
     report: CleanupReport
 
     def clean(self, mark_manifests: MarkManifests | None) -> None:
-        keeping, versions, age_us = self.database.read(self._mark_versions)
+        retained, versions, age_us = self.database.read(self._mark_versions)
         self.readers = Readers(
             objects=self.objects,
             trees=FileTrees(self.objects),
             tables=reachability.TableFiles(
-                self.objects, since=self._forget(keeping.horizon), mark=mark_manifests
+                self.objects, since=self._forget(retained.horizon), mark=mark_manifests
             ),
         )
         spared = self._spare_versions(versions.spare)
         condemned = versions.condemn
         if not self.report.dry_run:
             ids, moment = versions.condemn, self.clocks.database
-            done = garbage_collection.condemn_versions(self.database, ids, keeping, moment)
+            done = garbage_collection.condemn_versions(self.database, ids, retained, moment)
             condemned = tuple(done)
             if condemned:
                 reach(Failpoint.CLEANUP_CONDEMNED)
@@ -267,10 +267,10 @@ class _Cleanup:
 
     # --- versions ---------------------------------------------------------------------------
 
-    def _mark_versions(self, connection: Connection) -> tuple[Keeping, VersionMark, int]:
+    def _mark_versions(self, connection: Connection) -> tuple[Retained, VersionMark, int]:
         """Return what is kept, what can be condemned, and the minimum age in microseconds."""
         time = self.clocks.database
-        keeping = retention.find_keeping(
+        retained = retention.compute_retained(
             connection, retain_seconds=self.policy.retain_seconds, moment=time
         )
         age_us = self.policy.older_than_seconds * 1_000_000
@@ -279,7 +279,7 @@ class _Cleanup:
             # At least as old as the oldest writer, which may still publish what it found.
             age_us = max(age_us, time - owner)
         older_than = Instant(max(0, time - age_us))
-        return keeping, garbage_collection.mark_versions(connection, keeping, older_than), age_us
+        return retained, garbage_collection.mark_versions(connection, retained, older_than), age_us
 
     def _spare_versions(self, ids: Collection[VersionId]) -> dict[DatasetKind, set[str]]:
         """Spare versions that are needed again, with their objects, if none of those is swept."""
@@ -299,7 +299,7 @@ class _Cleanup:
         return spared
 
     def _spare_version(self, id: VersionId, kind: DatasetKind, root: str) -> bool:
-        with garbage_collection.sweeping_alone(self.database):
+        with garbage_collection.sweep_lock(self.database):
             locations = reachability.find_complete(self.readers, kind, root)
             if locations is None:
                 return False
@@ -310,8 +310,8 @@ class _Cleanup:
     def _report_versions(self, mark: VersionMark, condemned: Collection[VersionId]) -> None:
         for reason, count in mark.kept.items():
             self.report.keep("version", reason, count=count)
-        if mark.too_young:
-            self.report.keep("version", Disposition.YOUNG, count=mark.too_young)
+        if mark.too_recent:
+            self.report.keep("version", Disposition.YOUNG, count=mark.too_recent)
         described = self.database.read(
             lambda connection: list(garbage_collection.describe_versions(connection, condemned))
         )
@@ -437,7 +437,7 @@ class _Sweep:
         return swept
 
     def _sweep_batch(self, due: Mapping[str, Instant], found: _SweepWork) -> Sequence[str]:
-        with garbage_collection.sweeping_alone(self.database, wait_seconds=_SWEEP_LOCK_SECONDS):
+        with garbage_collection.sweep_lock(self.database, wait_seconds=_SWEEP_LOCK_SECONDS):
             used = self._used_since(
                 [
                     place

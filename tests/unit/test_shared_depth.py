@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.catalog.publish import meeting_depth
+from headgate.catalog.publish import shared_depth
 from headgate.model.ancestry import Step, next_step_pointers
 from headgate.model.ids import TransactionId
 
@@ -37,8 +37,8 @@ def test_histories_that_part_anywhere_meet_where_a_walk_says(
     steps = _grow(parents)
     one, other = data.draw(st.sampled_from(steps)), data.draw(st.sampled_from(steps))
     shared = {step.id for step in _history(steps, other)}
-    meeting = next((step.depth for step in _history(steps, one) if step.id in shared), -1)
-    assert meeting_depth(one, other, lambda id: steps[int(id)]) == meeting
+    expected = next((step.depth for step in _history(steps, one) if step.id in shared), -1)
+    assert shared_depth(one, other, lambda id: steps[int(id)]) == expected
 
 
 def test_histories_that_part_far_back_meet_in_few_looks() -> None:
@@ -51,7 +51,7 @@ def test_histories_that_part_far_back_meet_in_few_looks() -> None:
         looks.append(id)
         return steps[int(id)]
 
-    assert meeting_depth(steps[19_999], other, lookup) == fork.depth
+    assert shared_depth(steps[19_999], other, lookup) == fork.depth
     assert len(looks) < 200
 
 

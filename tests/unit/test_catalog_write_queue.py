@@ -1,4 +1,4 @@
-"""The line of writers: first come, first served, and never a reason to wait for ever."""
+"""The queue of writers: first come, first served, and never a reason to wait for ever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from headgate.catalog.database import Database, Line, now
+from headgate.catalog.database import Database, WriteQueue, now
 
 _CROWD = 8
 _FORKING = """
@@ -21,20 +21,20 @@ from headgate.catalog.database import Database, now
 
 database = Database(sys.argv[1])
 database.read(now)
-parents = database._line
-with parents.turn(patience_seconds=60):
+parents = database._write_queue
+with parents.slot(timeout_seconds=60):
     child = os.fork()
     if child == 0:
         database.write(now)
-        os._exit(int(database._line is parents))
+        os._exit(int(database._write_queue is parents))
     _, status = os.waitpid(child, 0)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def _start(line: Line, order: list[int], number: int) -> threading.Thread:
+def _start(queue: WriteQueue, order: list[int], number: int) -> threading.Thread:
     def write() -> None:
-        with line.turn(patience_seconds=60):
+        with queue.slot(timeout_seconds=60):
             order.append(number)
 
     writer = threading.Thread(target=write)
@@ -42,20 +42,20 @@ def _start(line: Line, order: list[int], number: int) -> threading.Thread:
     return writer
 
 
-def _await_waiting(line: Line, count: int) -> None:
+def _await_waiting(queue: WriteQueue, count: int) -> None:
     deadline = time.monotonic() + 60
-    while len(line._waiting) < count:
-        assert time.monotonic() < deadline, "it does not stand in line"
+    while len(queue._waiting) < count:
+        assert time.monotonic() < deadline, "it does not wait in the queue"
         time.sleep(0.001)
 
 
 def test_line_serves_those_who_wait_in_the_order_in_which_they_came() -> None:
-    line, order = Line(), list[int]()
+    queue, order = WriteQueue(), list[int]()
     writers = []
-    with line.turn(patience_seconds=60):
+    with queue.slot(timeout_seconds=60):
         for number in range(_CROWD):
-            writers.append(_start(line, order, number))
-            _await_waiting(line, 2 + number)
+            writers.append(_start(queue, order, number))
+            _await_waiting(queue, 2 + number)
         assert order == []
     for writer in writers:
         writer.join()
@@ -63,24 +63,24 @@ def test_line_serves_those_who_wait_in_the_order_in_which_they_came() -> None:
 
 
 def test_line_that_does_not_move_is_not_waited_for_and_keeps_its_order() -> None:
-    line, order = Line(), list[int]()
-    with line.turn(patience_seconds=60):
-        with line.turn(patience_seconds=0.01):
+    queue, order = WriteQueue(), list[int]()
+    with queue.slot(timeout_seconds=60):
+        with queue.slot(timeout_seconds=0.01):
             order.append(0)
-        later = _start(line, order, 1)
-        _await_waiting(line, 2)
+        later = _start(queue, order, 1)
+        _await_waiting(queue, 2)
         assert order == [0]
     later.join()
     assert order == [0, 1]
 
 
 def test_line_goes_on_after_a_turn_that_failed() -> None:
-    line = Line()
-    with pytest.raises(ZeroDivisionError), line.turn(patience_seconds=60):
+    queue = WriteQueue()
+    with pytest.raises(ZeroDivisionError), queue.slot(timeout_seconds=60):
         raise ZeroDivisionError
-    with line.turn(patience_seconds=0):
-        assert len(line._waiting) == 1
-    assert not line._waiting
+    with queue.slot(timeout_seconds=0):
+        assert len(queue._waiting) == 1
+    assert not queue._waiting
 
 
 def test_writers_of_one_catalog_stand_in_line_and_readers_do_not(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_writers_of_one_catalog_stand_in_line_and_readers_do_not(tmp_path: Path)
         work = partial(lambda n, _: order.append(n), number)
         writers.append(threading.Thread(target=database.write, args=(work,)))
         writers[-1].start()
-        _await_waiting(database._line, 2 + number)
+        _await_waiting(database._write_queue, 2 + number)
     database.read(now)
     go_on.set()
     for writer in writers:
