@@ -24,7 +24,7 @@ demo: setup ## Run the worked example on a local Spark: branch, build, merge, bu
 	@$(BIN)/headgate demo $(ARGS)
 
 # Tests marked `xdist_group("spark")` stay on one worker, so that one JVM serves them all; so do
-# those of the groups "conductor" and "browser".
+# those of the groups "conductor" and "browser". Tests with a JVM of their own run on any worker.
 test: check postgres chromium conductor classes ## Check the code, then run every test that this machine can run
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 

@@ -13,7 +13,7 @@ from tests.support.repositories import Work, new_repository
 from tests.support.shell import headgate_json
 from tests.support.tables import create_tables, read_table
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 B = """\
 from headgate.transforms import Input, Output, transform_df

@@ -19,7 +19,6 @@ from tests.support.tables import create_tables, iceberg_client, read_table
 from tests.support.upkeep import stored_keys, tidy_later
 
 pytestmark = [
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(900),
     # Of SQLite by SQLAlchemy under PyIceberg's own catalog.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -21,7 +21,7 @@ from tests.support.repositories import Work, new_repository
 from tests.support.serving import serving
 from tests.support.shell import headgate_json
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 _PIPELINE = """\
 import time

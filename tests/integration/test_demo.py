@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.shell import run_headgate
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_demo_plays_the_worked_example_to_its_end(tmp_path: Path) -> None:

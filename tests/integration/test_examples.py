@@ -13,7 +13,7 @@ import pytest
 from tests.support.following import follow
 from tests.support.source import ROOT
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 _EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/pyproject.toml"))
 

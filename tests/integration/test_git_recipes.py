@@ -70,7 +70,6 @@ def test_hook_after_a_commit_has_published_it_in_spite_of_other_changes(work: Wo
     assert work.git("worktree", "list").count("\n") == 0
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)
 def test_report_of_a_branch_has_plan_and_differences_and_leaves_the_target(work: Work) -> None:
     headgate_json("jobspecs", "publish", cwd=work.root)

@@ -14,7 +14,7 @@ from tests.support.serving import ServerProcess
 from tests.support.shell import headgate_json
 from tests.support.tables import create_tables
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def _jvms(pid: int) -> list[int]:

@@ -11,7 +11,7 @@ from tests.support.following import follow
 from tests.support.source import ROOT
 from tests.support.tables import read_table
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_tutorial_followed_to_the_letter_promotes_the_branch(tmp_path: Path) -> None:
