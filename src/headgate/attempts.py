@@ -15,6 +15,7 @@ from headgate.errors import Conflict, HeadgateError, TransactionNotOpen, Transac
 from headgate.files.edits import root_of, tree_version
 from headgate.files.tree import EMPTY, infer_type
 from headgate.files.tree_store import FileTrees
+from headgate.model import nouns
 from headgate.model.changes import (
     Caller,
     CommitTransaction,
@@ -25,15 +26,6 @@ from headgate.model.changes import (
     Receipt,
 )
 from headgate.model.ids import TransactionId
-from headgate.model.nouns import (
-    AttemptRef,
-    DatasetKind,
-    PublicationKind,
-    Transaction,
-    TransactionState,
-    TransactionType,
-    Version,
-)
 from headgate.tables.snapshots import check_transaction_type, effect_between
 from headgate.tables.versions import TableVersions
 
@@ -79,7 +71,7 @@ def commit_transactions(
         database,
         PublishRequest(
             caller=options.caller,
-            kind=PublicationKind.COMMIT,
+            kind=nouns.PublicationKind.COMMIT,
             changes=(*together_with, *checked_commits(database, contents, ids, options)),
             reads=options.reads,
             operation=options.operation,
@@ -108,11 +100,11 @@ def checked_commits(
 
 
 def _gather(
-    connection: Connection, ids: Sequence[TransactionId], attempt: AttemptRef | None
+    connection: Connection, ids: Sequence[TransactionId], attempt: nouns.AttemptRef | None
 ) -> tuple[
-    dict[TransactionId, Transaction],
-    dict[TransactionId, Transaction],
-    dict[TransactionId, DatasetKind],
+    dict[TransactionId, nouns.Transaction],
+    dict[TransactionId, nouns.Transaction],
+    dict[TransactionId, nouns.DatasetKind],
 ]:
     if attempt is not None:
         # Before the states: a superseded attempt's transactions are closed as a consequence.
@@ -120,7 +112,7 @@ def _gather(
     found = load_transactions(connection, ids)
     for id in ids:
         state = found[id].state if id in found else "unknown"
-        if state is not TransactionState.OPEN:
+        if state is not nouns.TransactionState.OPEN:
             raise TransactionNotOpen(transaction=id, state=state)
     bases = load_transactions(connection, [t.parent for t in found.values() if t.parent])
     kinds = {id: load_dataset(connection, t.dataset).kind for id, t in found.items()}
@@ -128,7 +120,7 @@ def _gather(
 
 
 def complete_transactions(
-    database: Database, ids: Sequence[TransactionId], attempt: AttemptRef | None
+    database: Database, ids: Sequence[TransactionId], attempt: nouns.AttemptRef | None
 ) -> None:
     """Stage the final content of each transaction, also where nothing was written."""
     found, _, kinds = database.read(lambda c: _gather(c, ids, attempt))
@@ -137,10 +129,13 @@ def complete_transactions(
 
 
 def _complete(
-    database: Database, transaction: Transaction, kind: DatasetKind, attempt: AttemptRef | None
-) -> Transaction:
+    database: Database,
+    transaction: nouns.Transaction,
+    kind: nouns.DatasetKind,
+    attempt: nouns.AttemptRef | None,
+) -> nouns.Transaction:
     """Stage the empty tree in a files transaction that put nothing."""
-    if transaction.version is not None or kind is not DatasetKind.FILES:
+    if transaction.version is not None or kind is not nouns.DatasetKind.FILES:
         return transaction
     return stage_version(
         database, transaction.id, tree_version(EMPTY), expected=None, attempt=attempt
@@ -149,17 +144,17 @@ def _complete(
 
 def _checked_type(
     contents: Contents,
-    transaction: Transaction,
-    before: Version | None,
-    kind: DatasetKind,
+    transaction: nouns.Transaction,
+    before: nouns.Version | None,
+    kind: nouns.DatasetKind,
     *,
     named: bool,
-) -> TransactionType:
+) -> nouns.TransactionType:
     """Return the named type if the content allows it, or the inferred one if none was named."""
-    if kind is DatasetKind.FILES:
+    if kind is nouns.DatasetKind.FILES:
         return _files_type(contents.trees, transaction, before, named=named)
     if transaction.version is None:
-        return transaction.type if named else TransactionType.DELETE
+        return transaction.type if named else nouns.TransactionType.DELETE
     effect = effect_between(
         contents.tables.read(before.location).metadata if before else None,
         contents.tables.read(transaction.version.location).metadata,
@@ -171,8 +166,8 @@ def _checked_type(
 
 
 def _files_type(
-    trees: FileTrees, transaction: Transaction, before: Version | None, *, named: bool
-) -> TransactionType:
+    trees: FileTrees, transaction: nouns.Transaction, before: nouns.Version | None, *, named: bool
+) -> nouns.TransactionType:
     old, new = root_of(before), root_of(transaction.version)
     if not named:
         return infer_type(trees.difference(old, new))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from sqlalchemy import Connection, create_engine, inspect, text
 from headgate.catalog import migrate as migrations
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import NEWEST, ensure_schema, find_version, migrate
-from headgate.catalog.migrations import MIGRATIONS
 from headgate.catalog.schema import metadata
 from headgate.errors import CatalogBroken, StoreTooNew, StoreTooOld, Unavailable
 from headgate.store.embedded import Store
@@ -105,7 +105,7 @@ def test_older_store_is_migrated_on_sqlite_and_refused_on_postgresql(
     settings = new_settings(catalog_url, tmp_path)
     with Store(settings) as store:
         put(files_branch(store), a="1")
-    _add_a_migration(monkeypatch)
+    _add_a_migration(monkeypatch, tmp_path)
     if settings.catalog.startswith("postgresql"):
         with pytest.raises(StoreTooOld):
             Store(settings)
@@ -128,7 +128,7 @@ def test_failed_migration_changes_nothing(
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         before = everything(store)
-        _add_a_migration(monkeypatch, "CREATE TABLE more (id TEXT)", "CREATE NONSENSE")
+        _add_a_migration(monkeypatch, tmp_path, "CREATE TABLE more (id TEXT)", "CREATE NONSENSE")
         with pytest.raises(Unavailable):
             migrate(store.database, to=NEWEST + 1)
         assert everything(store) == before
@@ -156,8 +156,11 @@ def _set_version(database: Database, version: int) -> None:
     database.write(lambda c: c.execute(statement, {"v": str(version)}))
 
 
-def _add_a_migration(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+def _add_a_migration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *statements: str) -> None:
     """As if the next release had one more migration."""
     added = statements or ("CREATE TABLE more (id TEXT)",)
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, added))
+    copied = tmp_path / "migrations"
+    shutil.copytree(migrations.MIGRATIONS, copied)
+    (copied / f"{NEWEST + 1:04}_more.sql").write_text("".join(f"{s};\n" for s in added))
+    monkeypatch.setattr(migrations, "MIGRATIONS", copied)
     monkeypatch.setattr(migrations, "NEWEST", NEWEST + 1)

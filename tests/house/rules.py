@@ -35,7 +35,7 @@ HOMES = {
 ENVIRONMENT_READERS = {"settings.py", "spark/job.py"}
 _ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
-VIEW_WRITERS = ("catalog/publish.py", "catalog/schema.py", "catalog/migrations.py")
+VIEW_WRITERS = ("catalog/publish.py", "catalog/schema.py")
 _VIEW_SQL = re.compile(
     r"\bset\b[^;]*\bview_id\b\s*=|\binsert\s+into\s+branches\b[^;]*\bview_id\b",
     re.IGNORECASE | re.DOTALL,

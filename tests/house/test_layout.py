@@ -13,7 +13,7 @@ from tests.support.source import Module, modules, parse
 
 _MODULES_PER_THOUSAND_LINES = 3.8
 _LONGEST_MODULE_LINES = 900
-_IMPORT_SHARE = 0.10
+_IMPORT_SHARE = 0.09
 _LONGEST_CHAIN = 16
 
 

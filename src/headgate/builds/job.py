@@ -50,29 +50,12 @@ from headgate.catalog.database import Connection, Database
 from headgate.catalog.merge_base import retype_transactions
 from headgate.catalog.records import check_newest, find_datasets, load_transactions
 from headgate.errors import AttemptSuperseded, HeadgateError, InputNotFound, NotIncremental
+from headgate.model import incrementality, nouns
 from headgate.model.changes import Provenance
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.freshness import Decision, PlannedInput, fingerprint, with_base
 from headgate.model.ids import ContentId, PublicationNumber, TransactionId
-from headgate.model.incrementality import (
-    Answer,
-    Base,
-    Extent,
-    Incrementality,
-    Place,
-    Question,
-    Span,
-    decide_incremental,
-)
 from headgate.model.names import DatasetName
-from headgate.model.nouns import (
-    AttemptRef,
-    AttemptState,
-    DatasetKind,
-    JobState,
-    Transaction,
-    TransactionType,
-)
 from headgate.tables.snapshots import current_snapshot_id
 
 # Spark reports progress twice a second; for readers of the catalog, less is enough.
@@ -95,19 +78,19 @@ class Ledger:
         # Reason why no further work may begin.
         self.stopped: str | None = None
         # State of the build's attempt, where another process ended it.
-        self.ended_by: AttemptState | None = None
+        self.ended_by: nouns.AttemptState | None = None
         self._watch = watch
         self._lock = threading.Lock()
         self._running: dict[int, Attempt] = {}
         # Time at which each job's progress was last recorded.
         self._recorded_at: dict[int, float] = {}
-        self._current: dict[int, AttemptRef] = dict(opened.attempts)
-        self._made: dict[DatasetName, Transaction] = {}
+        self._current: dict[int, nouns.AttemptRef] = dict(opened.attempts)
+        self._made: dict[DatasetName, nouns.Transaction] = {}
         self.add_made(opened.adopted.values(), publication=None)
 
     # --- transactions -----------------------------------------------------------------------
 
-    def find_made(self, name: DatasetName) -> Transaction | None:
+    def find_made(self, name: DatasetName) -> nouns.Transaction | None:
         """Return this build's transaction of a dataset: committed or, if atomic, staged."""
         with self._lock:
             return self._made.get(name)
@@ -132,17 +115,17 @@ class Ledger:
 
     # --- attempts ---------------------------------------------------------------------------
 
-    def attempt(self, position: int) -> AttemptRef:
+    def attempt(self, position: int) -> nouns.AttemptRef:
         with self._lock:
             return self._current[position]
 
-    def live_attempts(self) -> list[AttemptRef]:
+    def live_attempts(self) -> list[nouns.AttemptRef]:
         """Return the attempts of jobs that have not ended."""
-        unfinished = {JobState.WAITING, JobState.RUNNING}
+        unfinished = {nouns.JobState.WAITING, nouns.JobState.RUNNING}
         with self._lock:
             return [r for p, r in self._current.items() if self.reports[p].state in unfinished]
 
-    def next_attempt(self, position: int) -> AttemptRef:
+    def next_attempt(self, position: int) -> nouns.AttemptRef:
         """Dispatch a retry: a new epoch, whose transactions start again from their base."""
         ref = dispatch_attempt(
             self.parts.database,
@@ -156,7 +139,7 @@ class Ledger:
             self._current[position] = ref
         return ref
 
-    def directory_of(self, attempt: AttemptRef) -> Path:
+    def directory_of(self, attempt: nouns.AttemptRef) -> Path:
         """Return the working directory of an attempt, which also has its log."""
         return self.directory / f"{attempt.key.replace('/', '-')}-{attempt.epoch}"
 
@@ -166,7 +149,7 @@ class Ledger:
             stopped = self.stopped
         if stopped is not None:
             attempt.stop(stopped)
-        self.set(position, JobState.RUNNING)
+        self.set(position, nouns.JobState.RUNNING)
 
     def end(self, position: int) -> None:
         with self._lock:
@@ -186,36 +169,36 @@ class Ledger:
         """Stop if another process ended the build: canceled, or superseded by a newer attempt."""
         ref = self.opened.attempt
         state = self.parts.database.read(lambda c: find_attempt_state(c, ref))
-        if state is not AttemptState.RUNNING:
+        if state is not nouns.AttemptState.RUNNING:
             self.ended_by = state
             self.stop(f"the build was {state}")
 
-    def abort(self, position: int, state: JobState) -> None:
+    def abort(self, position: int, state: nouns.JobState) -> None:
         """End a job's attempt and abort its transactions, unless that has happened already."""
-        good = state is JobState.SUCCEEDED
+        good = state is nouns.JobState.SUCCEEDED
         abort_attempt(
             self.parts.database,
             self.attempt(position),
-            AttemptState.SUCCEEDED if good else AttemptState.FAILED,
+            nouns.AttemptState.SUCCEEDED if good else nouns.AttemptState.FAILED,
             actor=self.opened.caller.actor,
         )
         self.set(position, state)
 
     def withdraw(self, *, atomic: bool) -> None:
         """Mark unfinished jobs as aborted; of a failed atomic build, the finished ones too."""
-        lost = {JobState.WAITING, JobState.RUNNING}
+        lost = {nouns.JobState.WAITING, nouns.JobState.RUNNING}
         if atomic:
-            lost |= {JobState.SUCCEEDED, JobState.ADOPTED}
+            lost |= {nouns.JobState.SUCCEEDED, nouns.JobState.ADOPTED}
         positions = [p for p, report in enumerate(self.reports) if report.state in lost]
         for position in positions:
             self.reports[position].transactions = {}
-            self.reports[position].enter(JobState.ABORTED)
+            self.reports[position].enter(nouns.JobState.ABORTED)
         self._record(positions)
         self._watch(self.reports)
 
     # --- reports ----------------------------------------------------------------------------
 
-    def set(self, position: int, state: JobState) -> None:
+    def set(self, position: int, state: nouns.JobState) -> None:
         self.reports[position].enter(state)
         self._record([position])
         self._watch(self.reports)
@@ -240,7 +223,7 @@ class Ledger:
 
     # --- events -----------------------------------------------------------------------------
 
-    def emit(self, position: int, type: JobEventType, attempt: AttemptRef | None) -> None:
+    def emit(self, position: int, type: JobEventType, attempt: nouns.AttemptRef | None) -> None:
         """Send a job event to the listener, which neither blocks nor raises."""
         if self.parts.listener is None:
             return
@@ -314,9 +297,9 @@ def run_job(ledger: Ledger, jobs: Jobs, position: int, *, retries: int, atomic: 
             ledger.emit(position, failed, work.attempt)
     if ledger.stopped is not None:
         report.error = {"message": ledger.stopped}
-        ledger.abort(position, JobState.ABORTED)
+        ledger.abort(position, nouns.JobState.ABORTED)
     else:
-        ledger.abort(position, JobState.FAILED)
+        ledger.abort(position, nouns.JobState.FAILED)
 
 
 def _run_once(ledger: Ledger, jobs: Jobs, position: int, work: JobWork) -> JobResult:
@@ -335,7 +318,7 @@ def _run_once(ledger: Ledger, jobs: Jobs, position: int, work: JobWork) -> JobRe
     return result
 
 
-def explain_end(database: Database, attempt: AttemptRef, result: JobResult) -> JobResult:
+def explain_end(database: Database, attempt: nouns.AttemptRef, result: JobResult) -> JobResult:
     """Add to a failure that the attempt was superseded: a rejected HEAD request has no reason."""
     try:
         database.read(partial(check_newest, ref=attempt))
@@ -353,7 +336,7 @@ def _succeed(
     report = ledger.reports[position]
     report.error = None
     if result.aborted:
-        ledger.abort(position, JobState.SUCCEEDED)
+        ledger.abort(position, nouns.JobState.SUCCEEDED)
         ledger.emit(position, JobEventType.COMPLETE, work.attempt)
         return
     reach(Failpoint.BUILD_JOB_ENDED)
@@ -367,7 +350,7 @@ def _succeed(
         reported_by=ledger.opened.reported_by,
     )
     made = dict.fromkeys(ids, provenance)
-    inferred = ids if opening_type(work.decision) is TransactionType.UPDATE else []
+    inferred = ids if opening_type(work.decision) is nouns.TransactionType.UPDATE else []
     publication = None
     if atomic:
         complete_transactions(ledger.parts.database, ids, work.attempt)
@@ -377,7 +360,7 @@ def _succeed(
         publication = _commit(ledger, work, made, inferred)
     ledger.add_made(ids, publication)
     report.transactions = {str(name): id for name, id in work.outputs.items()}
-    ledger.set(position, JobState.SUCCEEDED)
+    ledger.set(position, nouns.JobState.SUCCEEDED)
     if not atomic:
         ledger.emit(position, JobEventType.COMPLETE, work.attempt)
 
@@ -403,7 +386,7 @@ def _commit(
             inferred=inferred,
         ),
     )
-    end_attempt(ledger.parts.database, work.attempt, AttemptState.SUCCEEDED)
+    end_attempt(ledger.parts.database, work.attempt, nouns.AttemptState.SUCCEEDED)
     return receipt.publication
 
 
@@ -487,7 +470,7 @@ def _settle_extent(
     if decision.job.spec.declaration.incremental is None:
         return decision, {}
     extent = decision.incremental
-    if extent is None or extent.extent is Extent.UNDECIDED:
+    if extent is None or extent.extent is incrementality.Extent.UNDECIDED:
         decision = _decide_extent(ledger, position, decision, pins)
         extent = decision.incremental
     assert extent is not None, "the extent of a job is decided before it runs"
@@ -506,7 +489,7 @@ def _decide_extent(
 ) -> Decision:
     """Decide by the rules of planning, from the transactions that this build has made."""
     outputs = ledger.opened.transactions[position]
-    answers: dict[Question, Answer] = {}
+    answers: dict[incrementality.Question, incrementality.Answer] = {}
     while True:
         extent, bases = ledger.parts.database.read(
             partial(
@@ -517,11 +500,11 @@ def _decide_extent(
             break
         answers |= inspect_content(ledger.parts.database, ledger.parts.contents, extent.questions)
     made_from = decision.made_from
-    if made_from is not None and extent.extent is Extent.INCREMENTAL:
+    if made_from is not None and extent.extent is incrementality.Extent.INCREMENTAL:
         made_from = with_base(made_from, bases)
     decided = replace(decision, incremental=extent, made_from=made_from)
     type = opening_type(decided)
-    if type is not TransactionType.SNAPSHOT:
+    if type is not nouns.TransactionType.SNAPSHOT:
         # They were opened for a full build.
         retype_transactions(
             ledger.parts.database, list(outputs.values()), type, attempt=ledger.attempt(position)
@@ -535,22 +518,23 @@ def _read_and_decide(
     decision: Decision,
     pins: Mapping[str, Pinned],
     outputs: Mapping[DatasetName, TransactionId],
-    answers: Mapping[Question, Answer],
-) -> tuple[Incrementality, dict[DatasetName, Base]]:
+    answers: Mapping[incrementality.Question, incrementality.Answer],
+) -> tuple[incrementality.Incrementality, dict[DatasetName, incrementality.Base]]:
     opened = load_transactions(connection, outputs.values())
     past = CatalogPast(connection, lambda name: opened[outputs[name]].parent)
     spec = decision.job.spec.declaration.incremental
     assert spec is not None
     bases = {name: past.base(name) for name in outputs}
     places = [
-        Place(name=name, dataset=pin.dataset, head=pin.transaction) for name, pin in pins.items()
+        incrementality.Place(name=name, dataset=pin.dataset, head=pin.transaction)
+        for name, pin in pins.items()
     ]
-    return decide_incremental(spec, places, bases, past, answers), bases
+    return incrementality.decide_incremental(spec, places, bases, past, answers), bases
 
 
 def _current_snapshots(ledger: Ledger, pins: Mapping[str, Pinned]) -> dict[str, int | None]:
     """Return the current snapshot of each input that is a table."""
-    tables = {n: p.transaction for n, p in pins.items() if p.kind is DatasetKind.TABLE}
+    tables = {n: p.transaction for n, p in pins.items() if p.kind is nouns.DatasetKind.TABLE}
     found = ledger.parts.database.read(lambda c: load_transactions(c, tables.values()))
     current: dict[str, int | None] = {}
     for name, id in tables.items():
@@ -561,7 +545,9 @@ def _current_snapshots(ledger: Ledger, pins: Mapping[str, Pinned]) -> dict[str, 
     return current
 
 
-def _at_current_snapshot(span: Span, current: Mapping[str, int | None]) -> Span:
+def _at_current_snapshot(
+    span: incrementality.Span, current: Mapping[str, int | None]
+) -> incrementality.Span:
     """Start a span without new rows at the current snapshot: it is empty after any compaction."""
     if span.since is None or span.has_new:
         return span

@@ -21,6 +21,7 @@ from headgate.catalog.publish import publish_in
 from headgate.catalog.records import load_transactions, lock_attempt
 from headgate.catalog.transactions import Opener, Opening, open_in, stage_in
 from headgate.errors import PlanChanged
+from headgate.model import ids
 from headgate.model.changes import (
     AddTransaction,
     Caller,
@@ -31,16 +32,6 @@ from headgate.model.changes import (
 )
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.freshness import Decided, Decision
-from headgate.model.ids import (
-    BranchId,
-    BuildId,
-    DatasetId,
-    PublicationNumber,
-    TransactionId,
-    mint_branch,
-    mint_operation,
-    mint_transaction,
-)
 from headgate.model.incrementality import Extent
 from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, PublicationKind, Transaction, TransactionType, Version
@@ -50,7 +41,7 @@ from headgate.model.nouns import AttemptRef, PublicationKind, Transaction, Trans
 class OpeningRequest:
     """A plan to open as a build."""
 
-    id: BuildId
+    id: ids.BuildId
     plan: Plan
     # Its attempt is that of the build.
     caller: Caller
@@ -63,19 +54,19 @@ class OpeningRequest:
 class OpenedBuild:
     """An open build: its attempts, transactions and branches."""
 
-    id: BuildId
+    id: ids.BuildId
     plan: Plan
     caller: Caller
     attempt: AttemptRef
     # First attempt and output transactions of each stale job, by position.
     attempts: Mapping[int, AttemptRef]
-    transactions: Mapping[int, Mapping[DatasetName, TransactionId]]
+    transactions: Mapping[int, Mapping[DatasetName, ids.TransactionId]]
     # Adopted transactions: committed already or, in an atomic build, committed with the rest.
-    adopted: Mapping[DatasetName, TransactionId]
+    adopted: Mapping[DatasetName, ids.TransactionId]
     adoptions: tuple[CommitTransaction, ...]
-    publications: tuple[PublicationNumber, ...]
+    publications: tuple[ids.PublicationNumber, ...]
     # Branches that it writes; those made for the build are dropped if nothing commits there.
-    branches: tuple[BranchId, ...]
+    branches: tuple[ids.BranchId, ...]
     reported_by: str | None
 
 
@@ -96,7 +87,7 @@ class _Opening:
         self._caller = request.caller
         assert request.caller.attempt is not None, f"build {request.id} belongs to an attempt"
         self._attempt = request.caller.attempt
-        self._publications: list[PublicationNumber] = []
+        self._publications: list[ids.PublicationNumber] = []
 
     def open(self) -> OpenedBuild:
         lock_attempt(self._connection, self._attempt)
@@ -152,10 +143,10 @@ class _Opening:
         self._publish(PublicationKind.CREATE, steps)
         return places
 
-    def _new_branch(self, dataset: DatasetId, place: Place) -> CreateBranch:
+    def _new_branch(self, dataset: ids.DatasetId, place: Place) -> CreateBranch:
         parent = place.parent
         return CreateBranch(
-            id=mint_branch(),
+            id=ids.mint_branch(),
             dataset=dataset,
             name=self._plan.request.branch,
             parent=parent.id if parent else None,
@@ -170,7 +161,7 @@ class _Opening:
 
     def _adopt(
         self, places: Mapping[DatasetName, Place]
-    ) -> tuple[dict[DatasetName, TransactionId], tuple[CommitTransaction, ...]]:
+    ) -> tuple[dict[DatasetName, ids.TransactionId], tuple[CommitTransaction, ...]]:
         """Publish adopted results; in an atomic build, only open and stage them."""
         wanted = {
             name: (decision, id)
@@ -179,7 +170,7 @@ class _Opening:
             for name, id in decision.candidate.transactions.items()
         }
         originals = load_transactions(self._connection, [id for _, id in wanted.values()])
-        new = {name: mint_transaction() for name in wanted}
+        new = {name: ids.mint_transaction() for name in wanted}
         bases: dict[DatasetName, Version | None] = {}
         if self._request.atomic:
             # The original's type from the start: jobs of this build decide by it.
@@ -216,7 +207,11 @@ class _Opening:
         return new, tuple(commits)
 
     def _stage(
-        self, id: TransactionId, original: Transaction, base: Version | None, provenance: Provenance
+        self,
+        id: ids.TransactionId,
+        original: Transaction,
+        base: Version | None,
+        provenance: Provenance,
     ) -> CommitTransaction:
         version = original.version
         assert version is not None, f"{original.id} has nothing to adopt"
@@ -233,9 +228,9 @@ class _Opening:
 
     def _open_stale(
         self, places: Mapping[DatasetName, Place]
-    ) -> tuple[dict[int, AttemptRef], dict[int, dict[DatasetName, TransactionId]]]:
+    ) -> tuple[dict[int, AttemptRef], dict[int, dict[DatasetName, ids.TransactionId]]]:
         attempts: dict[int, AttemptRef] = {}
-        transactions: dict[int, dict[DatasetName, TransactionId]] = {}
+        transactions: dict[int, dict[DatasetName, ids.TransactionId]] = {}
         for position, decision in enumerate(self._plan.decisions):
             if decision.state is not Decided.STALE:
                 continue
@@ -261,7 +256,7 @@ class _Opening:
             Opener(caller=replace(self._caller, attempt=attempt), lease_seconds=LEASE_SECONDS),
         )
 
-    def _record(self, adopted: Mapping[DatasetName, TransactionId]) -> None:
+    def _record(self, adopted: Mapping[DatasetName, ids.TransactionId]) -> None:
         request = self._plan.request
         reports = planned_reports(self._plan, adopted)
         record_build_in(
@@ -289,7 +284,7 @@ class _Opening:
         receipt = publish_in(
             self._connection,
             PublishRequest(caller=self._caller, kind=kind, changes=tuple(steps)),
-            mint_operation(),
+            ids.mint_operation(),
         )
         if receipt.publication is not None:
             self._publications.append(receipt.publication)

@@ -24,19 +24,9 @@ from headgate.errors import HeadgateError, Invalid
 from headgate.files.edits import root_of
 from headgate.files.objects import Digest
 from headgate.files.tree import ChangeKind
+from headgate.model import freshness, nouns
 from headgate.model.ancestry import first_with_view, make_chain, output_place, require_compatible
 from headgate.model.changes import Provenance
-from headgate.model.freshness import (
-    Candidate,
-    Decided,
-    Decision,
-    Facts,
-    Pin,
-    View,
-    check_parameters,
-    decide,
-    fingerprint_from_json,
-)
 from headgate.model.ids import BranchId, BuildId, ContentId, DatasetId, JobSpecId, TransactionId
 from headgate.model.incrementality import (
     FIRST_SEMANTIC_VERSION,
@@ -55,14 +45,6 @@ from headgate.model.names import (
     check_options,
     parse_dataset_name,
     split_names,
-)
-from headgate.model.nouns import (
-    Branch,
-    Dataset,
-    DatasetKind,
-    Transaction,
-    TransactionState,
-    TransactionType,
 )
 from headgate.settings import BuildSettings
 from headgate.tables.metadata import Json, Metadata
@@ -105,7 +87,7 @@ class Place:
     branch: BranchId | None
     view: TransactionId | None
     # Parent of a new branch, as planning saw it.
-    parent: Branch | None
+    parent: nouns.Branch | None
     remembered_chain: tuple[str, ...]
 
 
@@ -114,7 +96,7 @@ class Plan:
     """Decisions in the order of dependency."""
 
     request: PlanRequest
-    decisions: tuple[Decision, ...]
+    decisions: tuple[freshness.Decision, ...]
     places: Mapping[DatasetName, Place]
     # Results of inspecting content, which are used again when the build is opened.
     answers: Answers = field(default_factory=dict[Question, Answer])
@@ -158,7 +140,7 @@ def make_plan(
     targets = [parse_dataset_name(target) for target in request.targets]
     published = _Published(connection, chain, jobspecs)
     jobs = compile_graph(targets, chain, published, upstream=request.upstream)
-    check_parameters((job.spec for job in jobs), request.parameters)
+    freshness.check_parameters((job.spec for job in jobs), request.parameters)
     outputs = {name for job in jobs for name in job.outputs}
     given = [spec for job in jobs for spec in job.spec.inputs]
     unpinned = {spec.dataset for spec in given if not spec.pinned}
@@ -167,7 +149,7 @@ def make_plan(
     seen = sorted(outputs | unpinned, key=str)
     for name in seen:
         require_compatible(name, chain, branches.get(name, {}))
-    facts = Facts(
+    facts = freshness.Facts(
         chain=chain,
         views=_views(connection, chain, seen, branches, outputs),
         pinned=_pinned(connection, given, branches),
@@ -180,7 +162,7 @@ def make_plan(
         force=request.force,
         full=request.full,
     )
-    decisions = decide(jobs, facts)
+    decisions = freshness.decide(jobs, facts)
     return Plan(
         request=request,
         decisions=decisions,
@@ -226,9 +208,9 @@ class _Published(Mapping[DatasetName, Mapping[str, JobSpec | Removed]]):
 
 
 def _branches_by_dataset(
-    connection: Connection, datasets: Mapping[DatasetName, Dataset]
-) -> dict[DatasetName, dict[str, Branch]]:
-    found: dict[DatasetName, dict[str, Branch]] = {name: {} for name in datasets}
+    connection: Connection, datasets: Mapping[DatasetName, nouns.Dataset]
+) -> dict[DatasetName, dict[str, nouns.Branch]]:
+    found: dict[DatasetName, dict[str, nouns.Branch]] = {name: {} for name in datasets}
     for branch in records.branches_of(connection, [d.id for d in datasets.values()]):
         found[branch.dataset][branch.name] = branch
     return found
@@ -238,9 +220,9 @@ def _views(
     connection: Connection,
     chain: Sequence[str],
     names: Iterable[DatasetName],
-    branches: Mapping[DatasetName, Mapping[str, Branch]],
+    branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
     outputs: Collection[DatasetName],
-) -> dict[DatasetName, View]:
+) -> dict[DatasetName, freshness.View]:
     """Return the view of each dataset on the first branch of the chain that has one.
 
     Of an output, the maker's fingerprint counts, so that compaction makes nothing stale.
@@ -262,7 +244,9 @@ def _views(
     }
 
 
-def first_view(connection: Connection, name: DatasetName, chain: Sequence[str]) -> View | None:
+def first_view(
+    connection: Connection, name: DatasetName, chain: Sequence[str]
+) -> freshness.View | None:
     """Return the current view of a dataset on a chain."""
     dataset = records.find_dataset(connection, name)
     source = find_on_chain(connection, chain, dataset.id).source if dataset else None
@@ -272,24 +256,26 @@ def first_view(connection: Connection, name: DatasetName, chain: Sequence[str]) 
     return _view(name, source.name, shown, shown)
 
 
-def _view(name: DatasetName, branch: str, transaction: Transaction, maker: Transaction) -> View:
+def _view(
+    name: DatasetName, branch: str, transaction: nouns.Transaction, maker: nouns.Transaction
+) -> freshness.View:
     made_from = maker.provenance.get("fingerprint")
-    return View(
+    return freshness.View(
         dataset=name,
         branch=branch,
         transaction=transaction.id,
         content=_content(transaction),
         committed_at=maker.closed_at or maker.opened_at,
-        made_from=fingerprint_from_json(made_from) if made_from else None,
+        made_from=freshness.fingerprint_from_json(made_from) if made_from else None,
     )
 
 
 def _pinned(
     connection: Connection,
     given: Iterable[InputSpec],
-    branches: Mapping[DatasetName, Mapping[str, Branch]],
-) -> dict[Pin, View]:
-    found: dict[Pin, View] = {}
+    branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
+) -> dict[freshness.Pin, freshness.View]:
+    found: dict[freshness.Pin, freshness.View] = {}
     for spec in given:
         if not spec.pinned:
             continue
@@ -298,10 +284,12 @@ def _pinned(
         transaction = records.find_transaction(connection, id) if id else None
         if (
             transaction is not None
-            and transaction.state is TransactionState.COMMITTED
+            and transaction.state is nouns.TransactionState.COMMITTED
             and transaction.dataset == spec.dataset
         ):
-            pin = Pin(dataset=spec.dataset, branch=spec.branch, transaction=spec.transaction)
+            pin = freshness.Pin(
+                dataset=spec.dataset, branch=spec.branch, transaction=spec.transaction
+            )
             on_branch = spec.branch or transaction.branch
             found[pin] = _view(spec.dataset, on_branch, transaction, transaction)
     return found
@@ -318,10 +306,10 @@ class _Candidates:
     def _is_protected(self) -> bool:
         return self._request.branch in list_protected(self._connection)
 
-    def get(self, build_key: str, /) -> Candidate | None:
+    def get(self, build_key: str, /) -> freshness.Candidate | None:
         if self._request.adopt == "off":
             return None
-        groups: dict[int, list[Transaction]] = {}
+        groups: dict[int, list[nouns.Transaction]] = {}
         for transaction in find_adoptable_by_key(self._connection, build_key):
             if _REPORTED_BY in transaction.provenance and self._is_protected:
                 # A protected branch takes no results that only a client vouches for.
@@ -332,7 +320,7 @@ class _Candidates:
         if not groups:
             return None
         newest = groups[max(groups)]
-        return Candidate(
+        return freshness.Candidate(
             branch=newest[0].branch,
             transactions={t.dataset: t.id for t in newest},
             contents={t.dataset: _content(t) for t in newest},
@@ -341,7 +329,7 @@ class _Candidates:
         )
 
 
-def _base_of(chain: Sequence[str], known: Mapping[str, Branch]) -> TransactionId | None:
+def _base_of(chain: Sequence[str], known: Mapping[str, nouns.Branch]) -> TransactionId | None:
     """Return the view that an output's next transaction starts from."""
     place = output_place(chain, known)
     on = known.get(chain[0]) or (known[place.parent] if place.parent is not None else None)
@@ -350,14 +338,14 @@ def _base_of(chain: Sequence[str], known: Mapping[str, Branch]) -> TransactionId
 
 def _places(
     chain: Sequence[str],
-    decisions: Sequence[Decision],
-    datasets: Mapping[DatasetName, Dataset],
-    branches: Mapping[DatasetName, Mapping[str, Branch]],
+    decisions: Sequence[freshness.Decision],
+    datasets: Mapping[DatasetName, nouns.Dataset],
+    branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
 ) -> dict[DatasetName, Place]:
     """Return the place of each output that is written; fresh ones are not."""
     found: dict[DatasetName, Place] = {}
     for decision in decisions:
-        if decision.state is Decided.FRESH:
+        if decision.state is freshness.Decided.FRESH:
             continue
         for name in decision.job.outputs:
             known = branches.get(name, {})
@@ -423,7 +411,7 @@ def _load_base(connection: Connection, id: TransactionId | None) -> Base:
     )
 
 
-def _find_maker(connection: Connection, top: Transaction) -> Transaction:
+def _find_maker(connection: Connection, top: nouns.Transaction) -> nouns.Transaction:
     """Return the transaction that made this content: a build's, or the first one with it.
 
     Compaction and changed properties do not change a build's result, however many follow it.
@@ -437,12 +425,12 @@ def _find_maker(connection: Connection, top: Transaction) -> Transaction:
     return here
 
 
-def _is_built(transaction: Transaction) -> bool:
+def _is_built(transaction: nouns.Transaction) -> bool:
     """Return True if a build made it and it has content."""
     return "fingerprint" in transaction.provenance and transaction.version is not None
 
 
-def _last_build(transaction: Transaction) -> LastBuild | None:
+def _last_build(transaction: nouns.Transaction) -> LastBuild | None:
     if not _is_built(transaction):
         return None
     facts = transaction.provenance
@@ -461,7 +449,7 @@ def _last_build(transaction: Transaction) -> LastBuild | None:
     )
 
 
-def _content(transaction: Transaction) -> ContentId | None:
+def _content(transaction: nouns.Transaction) -> ContentId | None:
     return transaction.version.content_id if transaction.version else None
 
 
@@ -470,10 +458,10 @@ def _content(transaction: Transaction) -> ContentId | None:
 
 def provenance_of(
     build: BuildId,
-    decision: Decision,
+    decision: freshness.Decision,
     inputs: Sequence[Mapping[str, Any]],
     *,
-    adopted_from: Transaction | None = None,
+    adopted_from: nouns.Transaction | None = None,
     checks: Sequence[Mapping[str, Any]] = (),
     snapshots: Mapping[str, int] | None = None,
     reported_by: str | None = None,
@@ -526,7 +514,7 @@ def inspect_content(
 ) -> dict[Question, Answer]:
     """Answer whether everything that was read last is still there, unchanged."""
 
-    def gather(connection: Connection) -> tuple[_Found, dict[DatasetName, Dataset]]:
+    def gather(connection: Connection) -> tuple[_Found, dict[DatasetName, nouns.Dataset]]:
         """Read all rows in a fixed number of queries, however many questions there are."""
         wanted = {id for q in questions for id in (q.last.transaction, q.now, *q.suspects)}
         found = records.load_transactions(connection, wanted)
@@ -541,7 +529,7 @@ def inspect_content(
     return {q: _Inspection(contents, q, found).answer(datasets[q.dataset].kind) for q in questions}
 
 
-_Found = dict[TransactionId, Transaction]
+_Found = dict[TransactionId, nouns.Transaction]
 
 
 class _Inspection:
@@ -552,8 +540,8 @@ class _Inspection:
         self._question = question
         self._found = found
 
-    def answer(self, kind: DatasetKind) -> Answer:
-        return self._files() if kind is DatasetKind.FILES else self._table()
+    def answer(self, kind: nouns.DatasetKind) -> Answer:
+        return self._files() if kind is nouns.DatasetKind.FILES else self._table()
 
     def _files(self) -> Answer:
         question, trees = self._question, self._contents.trees
@@ -563,7 +551,7 @@ class _Inspection:
             parent = self._found[id].parent
             before = self._root(parent) if parent is not None else None
             try:
-                reason = trees.find_violation(TransactionType.APPEND, before, self._root(id))
+                reason = trees.find_violation(nouns.TransactionType.APPEND, before, self._root(id))
             except HeadgateError:
                 return self._expired()
             if reason is not None:

@@ -14,18 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.builds.attempt import (
-    InputOrder,
-    JobOrder,
-    JobResult,
-    JobWork,
-    OutputOrder,
-    Parts,
-    Progress,
-    log_in,
-    make_order,
-    stage_outputs,
-)
+from headgate.builds import attempt
 from headgate.builds.bundle import unpack_bundle
 from headgate.builds.project import bundle_key
 from headgate.errors import Invalid
@@ -49,7 +38,7 @@ Fill = Callable[[Path], object]
 class SparkJobs:
     """Jobs of this store's builds: one engine for all, and a prepared process for each."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: attempt.Parts) -> None:
         self._parts = parts
         self._resources = JobResources(
             objects=parts.objects,
@@ -61,22 +50,24 @@ class SparkJobs:
     def expect(self, count: int) -> None:
         self._resources.expect(count)
 
-    def start(self, work: JobWork) -> SparkAttempt:
+    def start(self, work: attempt.JobWork) -> SparkAttempt:
         return SparkAttempt(self._parts, self._resources, work)
 
 
 class SparkAttempt:
     """One attempt: makes its order, runs it, and stages its outputs."""
 
-    def __init__(self, parts: Parts, resources: JobResources, work: JobWork) -> None:
+    def __init__(
+        self, parts: attempt.Parts, resources: JobResources, work: attempt.JobWork
+    ) -> None:
         self._parts = parts
         self._work = work
         self._runner = JobRunner(resources, work.directory)
 
-    def run(self, progress: Progress) -> JobResult:
-        result = self._runner.run(make_order(self._parts, self._work), progress)
+    def run(self, progress: attempt.Progress) -> attempt.JobResult:
+        result = self._runner.run(attempt.make_order(self._parts, self._work), progress)
         if result.succeeded and not result.aborted:
-            stage_outputs(self._parts, self._work, result)
+            attempt.stage_outputs(self._parts, self._work, result)
         return result
 
     def stop(self, reason: str) -> None:
@@ -114,7 +105,7 @@ class JobRunner:
         self._stopped: str | None = None
         self._tags: tuple[str, ...] = ()
 
-    def run(self, order: JobOrder, progress: Progress) -> JobResult:
+    def run(self, order: attempt.JobOrder, progress: attempt.Progress) -> attempt.JobResult:
         """Run the order and upload the files that it wrote; the result has their entries."""
         self._directory.mkdir(parents=True, exist_ok=True)
         # The session adds a tag of its own, which covers the threads of the user's code.
@@ -167,7 +158,7 @@ class JobRunner:
         finally:
             timer.cancel()
 
-    def _document(self, order: JobOrder) -> JobDocument:
+    def _document(self, order: attempt.JobOrder) -> JobDocument:
         return JobDocument(
             module=order.module,
             bundle=str(self._bundle(order.bundle)),
@@ -195,7 +186,7 @@ class JobRunner:
             ),
             tag=self._tags[0],
             directory=str(self._directory),
-            log=str(log_in(self._directory)),
+            log=str(attempt.log_in(self._directory)),
             branch=order.branch,
             fallback=order.fallback,
             incremental=order.incremental,
@@ -209,7 +200,7 @@ class JobRunner:
             return home / digest
         return unpack_bundle(self._resources.objects.get(bundle_key(digest)), digest, home)
 
-    def _await_result(self, process: JobProcess, progress: Progress) -> JobResult:
+    def _await_result(self, process: JobProcess, progress: attempt.Progress) -> attempt.JobResult:
         rows = 0
         ended: dict[str, Any] | None = None
         for event in process.events():
@@ -225,19 +216,19 @@ class JobRunner:
             progress(event)
         code = process.wait()
         if self._stopped is not None:
-            return JobResult(succeeded=False, error={"message": self._stopped})
+            return attempt.JobResult(succeeded=False, error={"message": self._stopped})
         if ended is None:
-            log = log_in(self._directory)
+            log = attempt.log_in(self._directory)
             message = f"the job's process ended with code {code}; its log is {log}"
-            return JobResult(succeeded=False, error={"message": message})
+            return attempt.JobResult(succeeded=False, error={"message": message})
         return _result(ended, rows)
 
 
-def _result(ended: Mapping[str, Any], rows: int) -> JobResult:
+def _result(ended: Mapping[str, Any], rows: int) -> attempt.JobResult:
     """Return the result that the last event of a job's process has."""
     failed = ended["event"] == EventKind.FAILED
     other = {"event", "spark_jobs", "checks"}
-    return JobResult(
+    return attempt.JobResult(
         succeeded=not failed,
         written=tuple(ended.get("written", ())),
         replaced=tuple(ended.get("replaced", ())),
@@ -257,7 +248,7 @@ class JobFiles:
         self._directory = directory
         self._fills: dict[str, Fill] = {}
 
-    def of_input(self, name: str, given: InputOrder) -> dict[str, str] | None:
+    def of_input(self, name: str, given: attempt.InputOrder) -> dict[str, str] | None:
         """Return the directories of an input by read mode; the default one is filled."""
         if given.root is None:
             return None
@@ -272,7 +263,7 @@ class JobFiles:
         previous = self._add_lazy(f"inputs/{name}/previous", partial(self._trees.download, before))
         return _by_mode(current, added, previous)
 
-    def of_output(self, name: str, target: OutputOrder) -> dict[str, str] | None:
+    def of_output(self, name: str, target: attempt.OutputOrder) -> dict[str, str] | None:
         """Return the directories of an output: for new files, and for the earlier ones."""
         if not target.is_files:
             return None

@@ -12,37 +12,14 @@ from functools import partial
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from headgate import errors
-from headgate.catalog import records
+from headgate.catalog import records, schema
 from headgate.catalog.database import Database, backoff_seconds, now
 from headgate.catalog.publish import publish, publish_prepared
-from headgate.catalog.schema import (
-    branches,
-    datasets,
-    moves,
-    protected_branches,
-    publications,
-    transactions,
-)
 from headgate.catalog.transactions import record_event
+from headgate.model import changes, nouns
 from headgate.model.ancestry import is_in_history
-from headgate.model.changes import (
-    Caller,
-    CreateBranch,
-    DeleteBranch,
-    MoveBranch,
-    OperationKey,
-    PublishRequest,
-    Receipt,
-)
 from headgate.model.ids import BranchId, TransactionId, mint_branch
 from headgate.model.names import check_branch_name
-from headgate.model.nouns import (
-    Branch,
-    Dataset,
-    PublicationKind,
-    Transaction,
-    TransactionState,
-)
 
 # Tries to create a child branch while its parent moves.
 _TRIES = 20
@@ -50,25 +27,25 @@ _TRIES = 20
 
 def create_branch(
     database: Database,
-    dataset: Dataset,
+    dataset: nouns.Dataset,
     name: str,
     *,
     parent: str | None,
     at: str | None = None,
-    caller: Caller,
-    operation: OperationKey | None = None,
-) -> Branch:
+    caller: changes.Caller,
+    operation: changes.OperationKey | None = None,
+) -> nouns.Branch:
     """Create a root branch, or a child of `parent`.
 
     A child starts at the head and view of its parent, or at transaction `at` of its history.
     """
     check_branch_name(name)
 
-    def request(connection: Connection) -> PublishRequest:
+    def request(connection: Connection) -> changes.PublishRequest:
         change = _create_change(connection, dataset, name, parent=parent, at=at)
-        return PublishRequest(
+        return changes.PublishRequest(
             caller=caller,
-            kind=PublicationKind.CREATE,
+            kind=nouns.PublicationKind.CREATE,
             changes=(change,),
             operation=operation,
         )
@@ -86,21 +63,21 @@ def create_branch(
 
 
 def _create_change(
-    connection: Connection, dataset: Dataset, name: str, *, parent: str | None, at: str | None
-) -> CreateBranch:
+    connection: Connection, dataset: nouns.Dataset, name: str, *, parent: str | None, at: str | None
+) -> changes.CreateBranch:
     if records.find_branch(connection, dataset.id, name) is not None:
         raise errors.BranchExists(dataset=str(dataset.name), branch=name)
     if parent is None:
         if at is not None:
             raise errors.Invalid("a root has no history: `at` needs a branch to start `from`.")
-        return CreateBranch(id=mint_branch(), dataset=dataset.id, name=name, parent=None)
+        return changes.CreateBranch(id=mint_branch(), dataset=dataset.id, name=name, parent=None)
     source = records.load_branch(connection, dataset, parent)
     head, view = source.head, source.view
     if at is not None:
         target = _committed(connection, at)
         records.check_in_history(connection, source, target, source.view)
         head = view = target.id
-    return CreateBranch(
+    return changes.CreateBranch(
         id=mint_branch(),
         dataset=dataset.id,
         name=name,
@@ -114,19 +91,19 @@ def _create_change(
 
 def delete_branches(
     database: Database,
-    targets: Sequence[Branch],
+    targets: Sequence[nouns.Branch],
     *,
-    caller: Caller,
-    operation: OperationKey | None = None,
-) -> Receipt:
+    caller: changes.Caller,
+    operation: changes.OperationKey | None = None,
+) -> changes.Receipt:
     """Delete the branches, all at once; their children move under the grandparent."""
     return publish(
         database,
-        PublishRequest(
+        changes.PublishRequest(
             caller=caller,
-            kind=PublicationKind.DELETE,
+            kind=nouns.PublicationKind.DELETE,
             changes=tuple(
-                DeleteBranch(branch=b.id, expected_head=b.head, expected_view=b.view)
+                changes.DeleteBranch(branch=b.id, expected_head=b.head, expected_view=b.view)
                 for b in targets
             ),
             operation=operation,
@@ -136,16 +113,16 @@ def delete_branches(
 
 def reset_branch(
     database: Database,
-    dataset: Dataset,
+    dataset: nouns.Dataset,
     name: str,
     *,
     to: str,
-    caller: Caller,
-    operation: OperationKey | None = None,
-) -> Receipt:
+    caller: changes.Caller,
+    operation: changes.OperationKey | None = None,
+) -> changes.Receipt:
     """Move a branch to a transaction of its history, or to one that a reset removed from it."""
 
-    def decide(connection: Connection) -> MoveBranch:
+    def decide(connection: Connection) -> changes.MoveBranch:
         branch = records.load_branch(connection, dataset, name)
         target = _committed(connection, to)
         # The history first: it takes a few lookups, while the log has to be read completely.
@@ -153,7 +130,7 @@ def reset_branch(
             connection, branch, target
         ):
             raise errors.NotInHistory(dataset=str(dataset.name), branch=name, transaction=target.id)
-        return MoveBranch(
+        return changes.MoveBranch(
             branch=branch.id,
             expected_head=branch.head,
             expected_view=branch.view,
@@ -163,23 +140,25 @@ def reset_branch(
     change = database.read(decide)
     return publish(
         database,
-        PublishRequest(
+        changes.PublishRequest(
             caller=caller,
-            kind=PublicationKind.RESET,
+            kind=nouns.PublicationKind.RESET,
             changes=() if change.to == change.expected_view == change.expected_head else (change,),
             operation=operation,
         ),
     )
 
 
-def _was_removed_by_reset(connection: Connection, branch: Branch, target: Transaction) -> bool:
+def _was_removed_by_reset(
+    connection: Connection, branch: nouns.Branch, target: nouns.Transaction
+) -> bool:
     """Return whether a logged reset removed the transaction from this branch."""
-    reset = publications.c.kind == PublicationKind.RESET
+    reset = schema.publications.c.kind == nouns.PublicationKind.RESET
     query = (
-        select(moves.c.from_id)
-        .join(publications, publications.c.number == moves.c.publication)
-        .where(moves.c.branch_id == branch.id, moves.c.from_id.is_not(None), reset)
-        .order_by(moves.c.publication.desc())
+        select(schema.moves.c.from_id)
+        .join(schema.publications, schema.publications.c.number == schema.moves.c.publication)
+        .where(schema.moves.c.branch_id == branch.id, schema.moves.c.from_id.is_not(None), reset)
+        .order_by(schema.moves.c.publication.desc())
     )
     steps = records.Steps(connection)
     wanted = steps(target.id)
@@ -187,9 +166,9 @@ def _was_removed_by_reset(connection: Connection, branch: Branch, target: Transa
     return any(is_in_history(wanted, steps(TransactionId(id)), steps) for id in left)
 
 
-def _committed(connection: Connection, id: str) -> Transaction:
+def _committed(connection: Connection, id: str) -> nouns.Transaction:
     transaction = records.load_transaction(connection, id)
-    if transaction.state is not TransactionState.COMMITTED:
+    if transaction.state is not nouns.TransactionState.COMMITTED:
         raise errors.TransactionNotCommitted(transaction=id, state=transaction.state)
     if transaction.condemned:
         raise errors.VersionExpired(what=f"transaction {id}")
@@ -197,14 +176,16 @@ def _committed(connection: Connection, id: str) -> Transaction:
 
 
 def reparent_branch(
-    database: Database, dataset: Dataset, name: str, *, under: str | None, actor: str
-) -> Branch:
+    database: Database, dataset: nouns.Dataset, name: str, *, under: str | None, actor: str
+) -> nouns.Branch:
     """Correct the recorded parent of a branch; no transaction moves, no view changes."""
 
-    def work(connection: Connection) -> Branch:
+    def work(connection: Connection) -> nouns.Branch:
         # Two at once, each valid alone, could form a cycle: this lock serializes a dataset's.
         connection.execute(
-            select(datasets.c.id).where(datasets.c.id == dataset.id).with_for_update(key_share=True)
+            select(schema.datasets.c.id)
+            .where(schema.datasets.c.id == dataset.id)
+            .with_for_update(key_share=True)
         )
         branch = records.load_branch(connection, dataset, name)
         parent = records.load_branch(connection, dataset, under) if under is not None else None
@@ -226,8 +207,8 @@ def reparent_branch(
                 records.find_branch(connection, dataset.id, above.parent) if above.parent else None
             )
         connection.execute(
-            update(branches)
-            .where(branches.c.id == branch.id)
+            update(schema.branches)
+            .where(schema.branches.c.id == branch.id)
             .values(parent_id=parent.id if parent else None)
         )
         record_event(
@@ -253,11 +234,13 @@ def protect_branch(database: Database, name: str, *, actor: str, protected: bool
     check_branch_name(name)
 
     def work(connection: Connection) -> None:
-        connection.execute(delete(protected_branches).where(protected_branches.c.name == name))
+        connection.execute(
+            delete(schema.protected_branches).where(schema.protected_branches.c.name == name)
+        )
         moment = now(connection)
         if protected:
             connection.execute(
-                insert(protected_branches).values(name=name, actor=actor, created_at=moment)
+                insert(schema.protected_branches).values(name=name, actor=actor, created_at=moment)
             )
         kind = "protected" if protected else "unprotected"
         record_event(connection, at=moment, actor=actor, kind=kind, branch=name)
@@ -266,7 +249,7 @@ def protect_branch(database: Database, name: str, *, actor: str, protected: bool
 
 
 def list_protected(connection: Connection) -> list[str]:
-    return sorted(connection.execute(select(protected_branches.c.name)).scalars())
+    return sorted(connection.execute(select(schema.protected_branches.c.name)).scalars())
 
 
 # Tries to drop branches while other writers begin to use some of them.
@@ -275,7 +258,7 @@ _DROP_TRIES = 3
 
 def drop_unused_branches(
     database: Database, candidates: Iterable[BranchId], *, actor: str
-) -> list[Branch]:
+) -> list[nouns.Branch]:
     """Delete and return the candidates that were made for work of which nothing was committed.
 
     They would only hide other branches.
@@ -286,7 +269,9 @@ def drop_unused_branches(
         if not unused:
             break
         try:
-            delete_branches(database, unused, caller=Caller(actor=actor, may_write_protected=True))
+            delete_branches(
+                database, unused, caller=changes.Caller(actor=actor, may_write_protected=True)
+            )
             return unused
         except errors.Conflict:
             # Another writer began to use one of them: read again.
@@ -294,17 +279,17 @@ def drop_unused_branches(
     return []
 
 
-def _unused(connection: Connection, ids: Iterable[BranchId]) -> list[Branch]:
+def _unused(connection: Connection, ids: Iterable[BranchId]) -> list[nouns.Branch]:
     committed = exists().where(
-        transactions.c.branch_id == branches.c.id,
-        transactions.c.state == TransactionState.COMMITTED,
+        schema.transactions.c.branch_id == schema.branches.c.id,
+        schema.transactions.c.state == nouns.TransactionState.COMMITTED,
     )
-    found: list[Branch] = []
+    found: list[nouns.Branch] = []
     for part in records.in_chunks(ids):
         query = records.BRANCHES.where(
-            branches.c.id.in_(part),
-            branches.c.made_for.is_not(None),
-            branches.c.head_id.is_not_distinct_from(branches.c.view_id),
+            schema.branches.c.id.in_(part),
+            schema.branches.c.made_for.is_not(None),
+            schema.branches.c.head_id.is_not_distinct_from(schema.branches.c.view_id),
             ~committed,
         )
         found += [records.to_branch(row) for row in connection.execute(query).mappings()]

@@ -12,27 +12,8 @@ from dataclasses import dataclass, field
 
 from headgate import errors
 from headgate.catalog.records import BranchState, Steps
+from headgate.model import changes, ids
 from headgate.model.ancestry import next_step_pointers
-from headgate.model.changes import (
-    AddTransaction,
-    Change,
-    CommitTransaction,
-    CreateBranch,
-    DeleteBranch,
-    MoveBranch,
-    Provenance,
-    PublishRequest,
-    ReadView,
-)
-from headgate.model.ids import (
-    BranchId,
-    DatasetId,
-    Instant,
-    TransactionId,
-    UnitId,
-    VersionId,
-    mint_transaction,
-)
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Transaction, TransactionState, TransactionType, Version
 
@@ -42,55 +23,55 @@ class Move:
     """One move of a publication: the change of a branch, and its view before and after."""
 
     branch: BranchState
-    from_view: TransactionId | None
-    to_view: TransactionId | None
+    from_view: ids.TransactionId | None
+    to_view: ids.TransactionId | None
     change: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewTransaction:
-    id: TransactionId
+    id: ids.TransactionId
     branch: BranchState
-    parent: TransactionId | None
+    parent: ids.TransactionId | None
     depth: int
-    jump: TransactionId | None
+    jump: ids.TransactionId | None
     type: TransactionType
     version: Version | None
-    provenance: Provenance
+    provenance: changes.Provenance
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommittedTransaction:
-    id: TransactionId
+    id: ids.TransactionId
     type: TransactionType
-    provenance: Provenance | None
+    provenance: changes.Provenance | None
 
 
 @dataclass(kw_only=True)
 class LockedState:
     """The locked rows, and the effects recorded so far."""
 
-    request: PublishRequest
-    now: Instant
-    branches: dict[BranchId, BranchState]
-    transactions: dict[TransactionId, Transaction]
-    dataset_names: dict[DatasetId, DatasetName]
+    request: changes.PublishRequest
+    now: ids.Instant
+    branches: dict[ids.BranchId, BranchState]
+    transactions: dict[ids.TransactionId, Transaction]
+    dataset_names: dict[ids.DatasetId, DatasetName]
     steps: Steps
     # Units of which this publication commits every OPEN transaction.
-    units: list[UnitId] = field(default_factory=list)
+    units: list[ids.UnitId] = field(default_factory=list)
     mismatches: list[errors.Mismatch] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     added: list[NewTransaction] = field(default_factory=list)
     committed: list[CommittedTransaction] = field(default_factory=list)
-    aborted: list[TransactionId] = field(default_factory=list)
-    created: list[CreateBranch] = field(default_factory=list)
+    aborted: list[ids.TransactionId] = field(default_factory=list)
+    created: list[changes.CreateBranch] = field(default_factory=list)
     deleted: list[BranchState] = field(default_factory=list)
     # (branch, view before, view after) of each reset or replacement.
-    removed: list[tuple[BranchId, TransactionId, TransactionId | None]] = field(
+    removed: list[tuple[ids.BranchId, ids.TransactionId, ids.TransactionId | None]] = field(
         default_factory=list
     )
-    touched: set[BranchId] = field(default_factory=set)
-    versions: dict[VersionId, str] = field(default_factory=dict)
+    touched: set[ids.BranchId] = field(default_factory=set)
+    versions: dict[ids.VersionId, str] = field(default_factory=dict)
     objects: set[str] = field(default_factory=set)
 
     def mismatch(
@@ -107,13 +88,13 @@ class LockedState:
         )
 
 
-def record_effects(state: LockedState, change: Change) -> None:
+def record_effects(state: LockedState, change: changes.Change) -> None:
     """Check one change against the locked rows and record its effects."""
-    rule: Callable[[LockedState, Change], None] = _RULES[type(change)]  # type: ignore[assignment]
+    rule: Callable[[LockedState, changes.Change], None] = _RULES[type(change)]  # type: ignore[assignment]
     rule(state, change)
 
 
-def check_read(state: LockedState, read: ReadView) -> None:
+def check_read(state: LockedState, read: changes.ReadView) -> None:
     branch = state.branches.get(read.branch)
     if branch is None:
         _missing(state, read.branch, expected=read.view)
@@ -121,7 +102,7 @@ def check_read(state: LockedState, read: ReadView) -> None:
         state.mismatch(branch, "view (read)", read.view, branch.view)
 
 
-def _commit(state: LockedState, change: CommitTransaction) -> None:
+def _commit(state: LockedState, change: changes.CommitTransaction) -> None:
     transaction = state.transactions.get(change.transaction)
     if transaction is None:
         raise errors.TransactionNotFound(transaction=change.transaction)
@@ -154,7 +135,7 @@ def _commit(state: LockedState, change: CommitTransaction) -> None:
     )
 
 
-def _add(state: LockedState, change: AddTransaction) -> None:
+def _add(state: LockedState, change: changes.AddTransaction) -> None:
     _check_holder(state, change.branch)
     branch = _expected(state, change.branch, change.expected_head, change.expected_view)
     if branch is None:
@@ -163,7 +144,7 @@ def _add(state: LockedState, change: AddTransaction) -> None:
         _committed(state, branch.dataset_id, change.parent)
     parent = state.steps(change.parent) if change.parent else None
     depth, jump = next_step_pointers(parent, state.steps)
-    id = change.id or mint_transaction()
+    id = change.id or ids.mint_transaction()
     state.added.append(
         NewTransaction(
             id=id,
@@ -183,7 +164,7 @@ def _add(state: LockedState, change: AddTransaction) -> None:
     _move(state, branch, head=id, view=id)
 
 
-def _relocate(state: LockedState, change: MoveBranch) -> None:
+def _relocate(state: LockedState, change: changes.MoveBranch) -> None:
     branch = _expected(state, change.branch, change.expected_head, change.expected_view)
     if branch is None:
         return
@@ -195,7 +176,7 @@ def _relocate(state: LockedState, change: MoveBranch) -> None:
     _move(state, branch, head=change.to, view=change.to)
 
 
-def _create(state: LockedState, change: CreateBranch) -> None:
+def _create(state: LockedState, change: changes.CreateBranch) -> None:
     if change.parent is not None:
         parent = state.branches.get(change.parent)
         if parent is None:
@@ -221,7 +202,7 @@ def _create(state: LockedState, change: CreateBranch) -> None:
     state.moves.append(Move(branch=branch, from_view=None, to_view=change.view, change="created"))
 
 
-def _delete(state: LockedState, change: DeleteBranch) -> None:
+def _delete(state: LockedState, change: changes.DeleteBranch) -> None:
     branch = state.branches.get(change.branch)
     if branch is None:
         _missing(state, change.branch, expected=change.expected_view)
@@ -240,19 +221,19 @@ def _delete(state: LockedState, change: DeleteBranch) -> None:
 
 
 _RULES = {
-    CommitTransaction: _commit,
-    AddTransaction: _add,
-    MoveBranch: _relocate,
-    CreateBranch: _create,
-    DeleteBranch: _delete,
+    changes.CommitTransaction: _commit,
+    changes.AddTransaction: _add,
+    changes.MoveBranch: _relocate,
+    changes.CreateBranch: _create,
+    changes.DeleteBranch: _delete,
 }
 
 
 def _expected(
     state: LockedState,
-    id: BranchId,
-    head: TransactionId | None,
-    view: TransactionId | None,
+    id: ids.BranchId,
+    head: ids.TransactionId | None,
+    view: ids.TransactionId | None,
 ) -> BranchState | None:
     """Return the branch if it exists by id and has the expected head and view.
 
@@ -273,7 +254,7 @@ def _expected(
     return branch
 
 
-def _check_holder(state: LockedState, id: BranchId) -> None:
+def _check_holder(state: LockedState, id: ids.BranchId) -> None:
     """Raise HolderExpired if the branch has an OPEN transaction whose lease has expired.
 
     Adding a transaction opens one, so the writer may take over an expired holder.
@@ -287,7 +268,7 @@ def _check_holder(state: LockedState, id: BranchId) -> None:
         raise errors.HolderExpired(refusal, wanted_by=state.request.caller.actor)
 
 
-def _committed(state: LockedState, dataset: DatasetId, id: TransactionId) -> Transaction:
+def _committed(state: LockedState, dataset: ids.DatasetId, id: ids.TransactionId) -> Transaction:
     """Return a COMMITTED transaction of the dataset, or raise.
 
     Only such a transaction may be the view of a branch or the parent of a new transaction.
@@ -301,7 +282,7 @@ def _committed(state: LockedState, dataset: DatasetId, id: TransactionId) -> Tra
 
 
 def already_open(
-    transaction: Transaction | None, branch: BranchState, now: Instant
+    transaction: Transaction | None, branch: BranchState, now: ids.Instant
 ) -> errors.OpenTransactionAlreadyExists:
     """Return the error that names the holder of the branch and the rest of its lease."""
     until = (transaction.lease_until if transaction else None) or now
@@ -314,7 +295,7 @@ def already_open(
     )
 
 
-def _missing(state: LockedState, id: BranchId, *, expected: TransactionId | None) -> None:
+def _missing(state: LockedState, id: ids.BranchId, *, expected: ids.TransactionId | None) -> None:
     state.mismatches.append(
         errors.Mismatch(
             dataset="?", branch=id, field="branch", expected=expected or id, actual=None
@@ -326,8 +307,8 @@ def _move(
     state: LockedState,
     branch: BranchState,
     *,
-    head: TransactionId | None,
-    view: TransactionId | None,
+    head: ids.TransactionId | None,
+    view: ids.TransactionId | None,
 ) -> None:
     state.moves.append(Move(branch=branch, from_view=branch.view, to_view=view, change="moved"))
     branch.head, branch.view = head, view
@@ -339,7 +320,7 @@ def _note_version(state: LockedState, version: Version | None, *, what: str) -> 
         state.versions[version.id] = what
 
 
-def check_condemned(state: LockedState, condemned: set[VersionId]) -> None:
+def check_condemned(state: LockedState, condemned: set[ids.VersionId]) -> None:
     for id, what in state.versions.items():
         if id in condemned:
             raise errors.VersionExpired(what=what)

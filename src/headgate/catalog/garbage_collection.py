@@ -19,15 +19,9 @@ from typing import IO
 
 from sqlalchemy import Connection, Executable, delete, insert, select, text, update
 
+from headgate.catalog import retention
 from headgate.catalog.database import Database
 from headgate.catalog.records import dataset_name, in_chunks, lock_counter
-from headgate.catalog.retention import (
-    PAGE_ROWS,
-    Reason,
-    Retained,
-    needed_since,
-    strings_in,
-)
 from headgate.catalog.schema import (
     condemned_objects,
     datasets,
@@ -50,7 +44,7 @@ class VersionMark:
     condemn: tuple[VersionId, ...]
     # Condemned, but needed again.
     spare: tuple[VersionId, ...]
-    kept: Mapping[Reason, int]
+    kept: Mapping[retention.Reason, int]
     too_recent: int
 
 
@@ -73,14 +67,16 @@ class ObjectMark:
 # --- versions -------------------------------------------------------------------------------
 
 
-def mark_versions(connection: Connection, retained: Retained, older_than: Instant) -> VersionMark:
+def mark_versions(
+    connection: Connection, retained: retention.Retained, older_than: Instant
+) -> VersionMark:
     """Sort all versions; the ones to condemn are old enough, and no rule keeps them."""
     query = select(versions.c.id, versions.c.created_at, versions.c.condemned_at).execution_options(
-        yield_per=PAGE_ROWS
+        yield_per=retention.PAGE_ROWS
     )
     condemn: list[VersionId] = []
     spare: list[VersionId] = []
-    kept: dict[Reason, int] = {}
+    kept: dict[retention.Reason, int] = {}
     too_recent = 0
     for id, created_at, condemned_at in connection.execute(query):
         reason = retained.versions.get(id)
@@ -97,7 +93,7 @@ def mark_versions(connection: Connection, retained: Retained, older_than: Instan
 
 
 def condemn_versions(
-    database: Database, ids: Collection[VersionId], retained: Retained, at: Instant
+    database: Database, ids: Collection[VersionId], retained: retention.Retained, at: Instant
 ) -> list[VersionId]:
     """Condemn the versions that are still not needed, in batches, so that writers wait briefly."""
     condemned: list[VersionId] = []
@@ -107,11 +103,11 @@ def condemn_versions(
 
 
 def _condemn_versions(
-    connection: Connection, part: Sequence[str], retained: Retained, at: Instant
+    connection: Connection, part: Sequence[str], retained: retention.Retained, at: Instant
 ) -> list[VersionId]:
     lock_counter(connection)
     candidates = {VersionId(id) for id in part}
-    condemned = sorted(candidates - needed_since(connection, retained, candidates))
+    condemned = sorted(candidates - retention.needed_since(connection, retained, candidates))
     connection.execute(
         update(versions)
         .where(versions.c.id.in_(condemned), versions.c.condemned_at.is_(None))
@@ -187,7 +183,7 @@ def mark_objects(connection: Connection, without: Collection[VersionId] = ()) ->
         select(versions.c.id, versions.c.location, datasets.c.kind)
         .join(datasets, datasets.c.id == versions.c.dataset_id)
         .where(versions.c.condemned_at.is_(None))
-        .execution_options(yield_per=PAGE_ROWS)
+        .execution_options(yield_per=retention.PAGE_ROWS)
     )
     left_out = set(without)
     roots: dict[str, set[str]] = {kind: set() for kind in DatasetKind}
@@ -221,7 +217,7 @@ def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
 def bundles_named(connection: Connection) -> frozenset[str]:
     """Return the digests of all bundles that a JobSpec of any age names."""
     texts = connection.execute(select(jobspecs.c.body)).scalars()
-    return frozenset(word for word in strings_in(texts) if _DIGEST.match(word))
+    return frozenset(word for word in retention.strings_in(texts) if _DIGEST.match(word))
 
 
 def condemn_objects(database: Database, sizes: Mapping[str, int], at: Instant) -> list[str]:

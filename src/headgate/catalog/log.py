@@ -18,6 +18,7 @@ from headgate.catalog.schema import (
     transactions,
 )
 from headgate.errors import NotFound
+from headgate.model import nouns
 from headgate.model.ids import (
     BranchId,
     DatasetId,
@@ -25,13 +26,6 @@ from headgate.model.ids import (
     OperationId,
     PublicationNumber,
     TransactionId,
-)
-from headgate.model.nouns import (
-    Branch,
-    MoveRecord,
-    Publication,
-    PublicationKind,
-    Transaction,
 )
 
 # Most readers stop after a few steps; a longer walk reads larger pages.
@@ -58,7 +52,7 @@ def _ancestors() -> Select[str]:
 _ANCESTORS = _ancestors()
 
 
-def walk_history(connection: Connection, branch: Branch) -> Iterator[Transaction]:
+def walk_history(connection: Connection, branch: nouns.Branch) -> Iterator[nouns.Transaction]:
     """Yield the transactions of a branch, newest first: its head, then each parent in turn."""
     here, page = branch.head, _FIRST_PAGE
     while here is not None:
@@ -71,10 +65,10 @@ def walk_history(connection: Connection, branch: Branch) -> Iterator[Transaction
 
 
 def list_history(
-    connection: Connection, branch: Branch, *, aborted: bool = False, limit: int | None = None
-) -> list[Transaction]:
+    connection: Connection, branch: nouns.Branch, *, aborted: bool = False, limit: int | None = None
+) -> list[nouns.Transaction]:
     """Return the history of a branch; `aborted` adds the transactions that were aborted on it."""
-    chain: list[Transaction] = []
+    chain: list[nouns.Transaction] = []
     for transaction in walk_history(connection, branch):
         chain.append(transaction)
         if limit is not None and len(chain) >= limit:
@@ -94,10 +88,10 @@ def list_publications(
     actor: str | None = None,
     dataset: DatasetId | None = None,
     branch: str | None = None,
-    kind: PublicationKind | None = None,
+    kind: nouns.PublicationKind | None = None,
     limit: int = 50,
     before: int | None = None,
-) -> list[Publication]:
+) -> list[nouns.Publication]:
     """Return publications, newest first; with `before`, only those with a lower number."""
     query = select(publications).order_by(publications.c.number.desc()).limit(limit)
     if before is not None:
@@ -128,7 +122,7 @@ def _publications_that_moved(dataset: DatasetId | None, branch: str | None) -> S
     return involved
 
 
-def load_publication(connection: Connection, number: int) -> Publication:
+def load_publication(connection: Connection, number: int) -> nouns.Publication:
     """Return a publication by its number, or raise `NotFound`."""
     row = (
         connection.execute(select(publications).where(publications.c.number == number))
@@ -244,8 +238,10 @@ def list_recoveries(
     ]
 
 
-def _moves_of(connection: Connection, numbers: list[int]) -> dict[int, tuple[MoveRecord, ...]]:
-    found: dict[int, tuple[MoveRecord, ...]] = {}
+def _moves_of(
+    connection: Connection, numbers: list[int]
+) -> dict[int, tuple[nouns.MoveRecord, ...]]:
+    found: dict[int, tuple[nouns.MoveRecord, ...]] = {}
     for start in range(0, len(numbers), _PAGE):
         query = (
             select(moves, datasets.c.namespace, datasets.c.name.label("dataset_name"))
@@ -258,8 +254,8 @@ def _moves_of(connection: Connection, numbers: list[int]) -> dict[int, tuple[Mov
     return found
 
 
-def _to_move(row: RowMapping) -> MoveRecord:
-    return MoveRecord(
+def _to_move(row: RowMapping) -> nouns.MoveRecord:
+    return nouns.MoveRecord(
         dataset=records.dataset_name(row),
         branch_id=BranchId(row["branch_id"]),
         branch=row["branch_name"],
@@ -268,12 +264,12 @@ def _to_move(row: RowMapping) -> MoveRecord:
     )
 
 
-def _to_publication(row: RowMapping, moved: tuple[MoveRecord, ...]) -> Publication:
-    return Publication(
+def _to_publication(row: RowMapping, moved: tuple[nouns.MoveRecord, ...]) -> nouns.Publication:
+    return nouns.Publication(
         number=PublicationNumber(row["number"]),
         at=Instant(row["at"]),
         actor=row["actor"],
-        kind=PublicationKind(row["kind"]),
+        kind=nouns.PublicationKind(row["kind"]),
         operation=OperationId(row["operation_id"]),
         moves=moved,
     )

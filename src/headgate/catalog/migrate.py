@@ -1,5 +1,8 @@
 """Numbered migrations, from any older schema to the schema of this release.
 
+Each is a file of SQL statements in `migrations`. A merged migration never changes.
+`tests/contract/test_catalog_schema.py` compares all of them with the tables in `schema.py`.
+
 A SQLite catalog is migrated when it is opened, under an exclusive lock and after a backup. A
 PostgreSQL catalog is migrated only by `headgate migrate`, because other processes may use it.
 """
@@ -14,10 +17,10 @@ from sqlalchemy import Connection, inspect, text
 
 from headgate.catalog import tickets as tickets  # its table is part of the schema
 from headgate.catalog.database import Database
-from headgate.catalog.migrations import MIGRATIONS
 from headgate.errors import CatalogBroken, HeadgateError, StoreTooNew, StoreTooOld
 
-NEWEST = len(MIGRATIONS)
+MIGRATIONS = Path(__file__).with_name("migrations")
+NEWEST = len(list(MIGRATIONS.glob("*.sql")))
 # Any fixed number: it identifies Headgate's migration lock among PostgreSQL's advisory locks.
 _POSTGRES_LOCK = 4_817_220_264
 
@@ -87,7 +90,9 @@ def _apply(connection: Connection, number: int) -> None:
     # Read under the lock: another process may have applied it first.
     if find_version(connection) >= number:
         return
-    for statement in MIGRATIONS[number - 1]:
+    (migration,) = MIGRATIONS.glob(f"{number:04}_*.sql")
+    # A statement ends with a semicolon at the end of a line.
+    for statement in migration.read_text().removesuffix(";\n").split(";\n"):
         connection.execute(text(statement))
     if number == 1:
         sql = "INSERT INTO store (\"key\", value) VALUES ('schema_version', :number)"

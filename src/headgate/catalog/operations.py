@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    bindparam,
-    delete,
-    insert,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.records import dump, load
@@ -33,19 +24,19 @@ _KEPT_US = 30 * 24 * 3600 * 1_000_000
 # The process that works on a key renews it four times as often.
 _SILENT_US = 60 * 1_000_000
 # Built once: constructing a statement costs more than running it.
-_BY_KEY = select(operations).where(
-    operations.c.principal == bindparam("the_principal"),
-    operations.c.kind == bindparam("the_kind"),
-    operations.c.branch == bindparam("the_branch"),
-    operations.c.key == bindparam("the_key"),
+_BY_KEY = sa.select(operations).where(
+    operations.c.principal == sa.bindparam("the_principal"),
+    operations.c.kind == sa.bindparam("the_kind"),
+    operations.c.branch == sa.bindparam("the_branch"),
+    operations.c.key == sa.bindparam("the_key"),
 )
 _OUTCOME = (
-    update(operations)
-    .where(operations.c.id == bindparam("the_id"))
+    sa.update(operations)
+    .where(operations.c.id == sa.bindparam("the_id"))
     .values(
-        publication=bindparam("the_publication"),
-        at=bindparam("the_time"),
-        receipt=bindparam("the_receipt"),
+        publication=sa.bindparam("the_publication"),
+        at=sa.bindparam("the_time"),
+        receipt=sa.bindparam("the_receipt"),
     )
 )
 
@@ -72,7 +63,7 @@ def do_once(database: Database, key: OperationKey | None, act: Callable[[], T]) 
 
 
 def claim_operation(
-    connection: Connection, operation: OperationId, key: OperationKey
+    connection: sa.Connection, operation: OperationId, key: OperationKey
 ) -> Receipt | None:
     """Claim the key for this operation, or return the receipt of the operation that has it.
 
@@ -82,17 +73,17 @@ def claim_operation(
     if recorded := _recorded(row, key):
         return recorded
     if row is not None:
-        connection.execute(delete(operations).where(operations.c.id == row["id"]))
+        connection.execute(sa.delete(operations).where(operations.c.id == row["id"]))
     _add(connection, operation, key, state="done")
     return None
 
 
-def find_by_key(connection: Connection, key: OperationKey) -> Receipt | None:
+def find_by_key(connection: sa.Connection, key: OperationKey) -> Receipt | None:
     """Return the receipt recorded under a key; raise if it belongs to a different request."""
     return _recorded(_find_row(connection, key), key)
 
 
-def begin_operation(connection: Connection, operation: OperationId, key: OperationKey) -> None:
+def begin_operation(connection: sa.Connection, operation: OperationId, key: OperationKey) -> None:
     """Record that work on a key is in progress, for status queries; this reserves nothing."""
     if _find_row(connection, key) is not None:
         renew_operation(connection, key)
@@ -100,19 +91,19 @@ def begin_operation(connection: Connection, operation: OperationId, key: Operati
         _add(connection, operation, key, state="in_progress")
 
 
-def renew_operation(connection: Connection, key: OperationKey) -> None:
+def renew_operation(connection: sa.Connection, key: OperationKey) -> None:
     """Renew the record of work on a key; without renewal it no longer counts as in progress."""
-    renewed = update(operations).where(*_unfinished(key)).values(at=now(connection))
+    renewed = sa.update(operations).where(*_unfinished(key)).values(at=now(connection))
     connection.execute(renewed)
 
 
-def forget_operation(connection: Connection, key: OperationKey) -> None:
+def forget_operation(connection: sa.Connection, key: OperationKey) -> None:
     """Delete the record of work that ended without an outcome, so that no client waits for one."""
-    connection.execute(delete(operations).where(*_unfinished(key)))
+    connection.execute(sa.delete(operations).where(*_unfinished(key)))
 
 
 def record_outcome(
-    connection: Connection,
+    connection: sa.Connection,
     operation: OperationId,
     publication: PublicationNumber | None,
     at: Instant,
@@ -130,18 +121,18 @@ def record_outcome(
 
 
 def find_operations(
-    connection: Connection, key: str, *, branch: str | None = None, kind: str | None = None
+    connection: sa.Connection, key: str, *, branch: str | None = None, kind: str | None = None
 ) -> list[dict[str, Any]]:
     """Return every operation recorded under a key: `{"operation", "state", "publication", …}`."""
     silent_since = now(connection) - _SILENT_US
 
-    def state(row: RowMapping) -> str:
+    def state(row: sa.RowMapping) -> str:
         if row["state"] == "done":
             return "committed"
         # Its process has ended or is suspended; if it resumes, the door still decides.
         return "in_progress" if row["at"] >= silent_since else "not_committed"
 
-    query = select(operations).where(operations.c.key == key).order_by(operations.c.at)
+    query = sa.select(operations).where(operations.c.key == key).order_by(operations.c.at)
     if branch is not None:
         query = query.where(operations.c.branch == branch)
     if kind is not None:
@@ -158,17 +149,17 @@ def find_operations(
     ]
 
 
-def find_receipt(connection: Connection, operation: OperationId) -> Receipt | None:
+def find_receipt(connection: sa.Connection, operation: OperationId) -> Receipt | None:
     """Return the receipt of a published operation by its id; None if it was not published."""
     row = (
-        connection.execute(select(publications).where(publications.c.operation_id == operation))
+        connection.execute(sa.select(publications).where(publications.c.operation_id == operation))
         .mappings()
         .one_or_none()
     )
     if row is None:
         return None
     moved = connection.execute(
-        select(moves.c.branch_id, moves.c.to_id).where(moves.c.publication == row["number"])
+        sa.select(moves.c.branch_id, moves.c.to_id).where(moves.c.publication == row["number"])
     )
     return Receipt(
         operation=operation,
@@ -178,17 +169,19 @@ def find_receipt(connection: Connection, operation: OperationId) -> Receipt | No
     )
 
 
-def forget_old_operations(connection: Connection) -> int:
+def forget_old_operations(connection: sa.Connection) -> int:
     """Delete operations older than 30 days; return their number."""
     result = connection.execute(
-        delete(operations).where(operations.c.at < now(connection) - _KEPT_US)
+        sa.delete(operations).where(operations.c.at < now(connection) - _KEPT_US)
     )
     return result.rowcount
 
 
-def _add(connection: Connection, operation: OperationId, key: OperationKey, *, state: str) -> None:
+def _add(
+    connection: sa.Connection, operation: OperationId, key: OperationKey, *, state: str
+) -> None:
     connection.execute(
-        insert(operations).values(
+        sa.insert(operations).values(
             id=operation,
             principal=key.principal,
             kind=key.kind,
@@ -201,7 +194,7 @@ def _add(connection: Connection, operation: OperationId, key: OperationKey, *, s
     )
 
 
-def _find_row(connection: Connection, key: OperationKey) -> RowMapping | None:
+def _find_row(connection: sa.Connection, key: OperationKey) -> sa.RowMapping | None:
     wanted = {
         "the_principal": key.principal,
         "the_kind": key.kind,
@@ -211,7 +204,7 @@ def _find_row(connection: Connection, key: OperationKey) -> RowMapping | None:
     return connection.execute(_BY_KEY, wanted).mappings().one_or_none()
 
 
-def _recorded(row: RowMapping | None, key: OperationKey) -> Receipt | None:
+def _recorded(row: sa.RowMapping | None, key: OperationKey) -> Receipt | None:
     if row is None or row["state"] != "done":
         return None
     if not is_same_request(row["request_hash"], key.request_hash):
@@ -219,7 +212,7 @@ def _recorded(row: RowMapping | None, key: OperationKey) -> Receipt | None:
     return _receipt(row)
 
 
-def _unfinished(key: OperationKey) -> tuple[ColumnElement[bool], ...]:
+def _unfinished(key: OperationKey) -> tuple[sa.ColumnElement[bool], ...]:
     return (
         operations.c.principal == key.principal,
         operations.c.kind == key.kind,
@@ -229,7 +222,7 @@ def _unfinished(key: OperationKey) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _receipt(row: RowMapping) -> Receipt:
+def _receipt(row: sa.RowMapping) -> Receipt:
     return Receipt(
         operation=OperationId(row["id"]),
         publication=(

@@ -6,19 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Select,
-    Table,
-    and_,
-    case,
-    distinct,
-    func,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 
 from headgate.catalog.branches import list_protected
 from headgate.catalog.records import DATASETS, branches_of, dataset_name, namespace_key, to_dataset
@@ -38,15 +26,9 @@ from headgate.catalog.schema import (
 from headgate.catalog.schema import (
     publications as published,
 )
+from headgate.model import nouns
 from headgate.model.ids import DatasetId, Instant, PublicationNumber
 from headgate.model.names import DatasetName
-from headgate.model.nouns import (
-    BranchNameLine,
-    DatasetLine,
-    DifferingDataset,
-    LastMove,
-    TransactionState,
-)
 
 # Pages of datasets. The cost of a page depends on its size: it starts where the last one ended.
 
@@ -54,19 +36,19 @@ from headgate.model.nouns import (
 _NAMED = 4
 
 
-def count_datasets(connection: Connection, search: str = "") -> int:
-    query = select(func.count()).select_from(datasets).where(*_matches_dataset(search))
+def count_datasets(connection: sa.Connection, search: str = "") -> int:
+    query = sa.select(sa.func.count()).select_from(datasets).where(*_matches_dataset(search))
     return int(connection.execute(query).scalar_one())
 
 
 def list_dataset_lines(
-    connection: Connection,
+    connection: sa.Connection,
     *,
     primary: str,
     search: str = "",
     after: DatasetName | None = None,
     limit: int = 50,
-) -> list[DatasetLine]:
+) -> list[nouns.DatasetLine]:
     """Return datasets whose name contains `search`, in order of name, starting after `after`."""
     query = DATASETS.where(*_matches_dataset(search)).order_by(
         datasets.c.namespace, datasets.c.name
@@ -81,7 +63,7 @@ def list_dataset_lines(
     last = _last_moves(connection, moves.c.dataset_id, ids)
     blue = datasets_built_on(connection, primary, [dataset.name for dataset in found])
     return [
-        DatasetLine(
+        nouns.DatasetLine(
             dataset=dataset,
             branch_count=counts.get(dataset.id, 0),
             branches=tuple(sorted(named.get(dataset.id, ()))),
@@ -93,18 +75,20 @@ def list_dataset_lines(
 
 
 def _last_moves(
-    connection: Connection, key: ColumnElement[Any], values: Sequence[Any]
-) -> dict[Any, LastMove]:
+    connection: sa.Connection, key: sa.ColumnElement[Any], values: Sequence[Any]
+) -> dict[Any, nouns.LastMove]:
     """Return the newest publication that moved a branch, by a column of the moves."""
     newest = (
-        select(key.label("key"), func.max(moves.c.publication).label("number"))
+        sa.select(key.label("key"), sa.func.max(moves.c.publication).label("number"))
         .where(key.in_(values))
         .group_by(key)
         .subquery()
     )
-    query = select(newest.c.key, published).join(published, published.c.number == newest.c.number)
+    query = sa.select(newest.c.key, published).join(
+        published, published.c.number == newest.c.number
+    )
     return {
-        row["key"]: LastMove(
+        row["key"]: nouns.LastMove(
             publication=PublicationNumber(row["number"]),
             at=Instant(row["at"]),
             actor=row["actor"],
@@ -115,12 +99,12 @@ def _last_moves(
 
 
 def datasets_built_on(
-    connection: Connection, branch: str, names: Sequence[DatasetName]
+    connection: sa.Connection, branch: str, names: Sequence[DatasetName]
 ) -> set[DatasetName]:
     """Return those of the datasets that a JobSpec published on this branch name produces."""
     texts = {str(name): name for name in names}
     query = (
-        select(jobspec_outputs.c.dataset)
+        sa.select(jobspec_outputs.c.dataset)
         .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
         .where(
             jobspec_outputs.c.branch == branch,
@@ -131,34 +115,36 @@ def datasets_built_on(
     return {texts[text] for text in connection.execute(query).scalars()}
 
 
-def _matches_dataset(search: str) -> list[ColumnElement[bool]]:
+def _matches_dataset(search: str) -> list[sa.ColumnElement[bool]]:
     if not search:
         return []
     text = search.lower()
     for sign in ("\\", "%", "_"):
         text = text.replace(sign, f"\\{sign}")
-    name = func.replace(datasets.c.namespace, "\x1f", ".") + "." + datasets.c.name
-    return [func.lower(name).like(f"%{text}%", escape="\\")]
+    name = sa.func.replace(datasets.c.namespace, "\x1f", ".") + "." + datasets.c.name
+    return [sa.func.lower(name).like(f"%{text}%", escape="\\")]
 
 
-def _behind(after: DatasetName) -> ColumnElement[bool]:
+def _behind(after: DatasetName) -> sa.ColumnElement[bool]:
     space = namespace_key(after.namespace)
-    return or_(
+    return sa.or_(
         datasets.c.namespace > space,
-        and_(datasets.c.namespace == space, datasets.c.name > after.name),
+        sa.and_(datasets.c.namespace == space, datasets.c.name > after.name),
     )
 
 
-def _branch_counts(connection: Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, int]:
-    query: Select[str, int] = (
-        select(branches.c.dataset_id, func.count())
+def _branch_counts(connection: sa.Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, int]:
+    query: sa.Select[str, int] = (
+        sa.select(branches.c.dataset_id, sa.func.count())
         .where(branches.c.dataset_id.in_(ids))
         .group_by(branches.c.dataset_id)
     )
     return {DatasetId(id): int(number) for id, number in connection.execute(query)}
 
 
-def _branch_names(connection: Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, list[str]]:
+def _branch_names(
+    connection: sa.Connection, ids: Sequence[DatasetId]
+) -> dict[DatasetId, list[str]]:
     found: dict[DatasetId, list[str]] = {}
     for branch in branches_of(connection, ids):
         found.setdefault(branch.dataset_id, []).append(branch.name)
@@ -173,49 +159,53 @@ _theirs = transactions.alias("their_views")
 _our_versions = versions.alias("our_versions")
 _their_versions = versions.alias("their_versions")
 
-_DIFFERS: ColumnElement[bool] = func.coalesce(_our_versions.c.content_id, "") != func.coalesce(
-    _their_versions.c.content_id, ""
-)
+_DIFFERS: sa.ColumnElement[bool] = sa.func.coalesce(
+    _our_versions.c.content_id, ""
+) != sa.func.coalesce(_their_versions.c.content_id, "")
 # The content differs and the view of the parent was published after the view of this branch.
-_BEHIND: ColumnElement[bool] = and_(
-    _DIFFERS, func.coalesce(_theirs.c.publication, 0) > func.coalesce(_ours.c.publication, 0)
+_BEHIND: sa.ColumnElement[bool] = sa.and_(
+    _DIFFERS, sa.func.coalesce(_theirs.c.publication, 0) > sa.func.coalesce(_ours.c.publication, 0)
 )
 
 
-def count_branch_names(connection: Connection, search: str = "") -> int:
-    query = select(func.count(distinct(branches.c.name))).where(*_matches_branch_name(search))
+def count_branch_names(connection: sa.Connection, search: str = "") -> int:
+    query = sa.select(sa.func.count(sa.distinct(branches.c.name))).where(
+        *_matches_branch_name(search)
+    )
     return int(connection.execute(query).scalar_one())
 
 
 def list_branch_names(
-    connection: Connection, *, search: str = "", after: str | None = None, limit: int = 100
-) -> list[BranchNameLine]:
+    connection: sa.Connection, *, search: str = "", after: str | None = None, limit: int = 100
+) -> list[nouns.BranchNameLine]:
     """Return branch names in order, starting after `after`, each summed over its branches."""
-    wanted = select(branches.c.name).where(*_matches_branch_name(search)).group_by(branches.c.name)
+    wanted = (
+        sa.select(branches.c.name).where(*_matches_branch_name(search)).group_by(branches.c.name)
+    )
     if after is not None:
         wanted = wanted.where(branches.c.name > after)
     named = connection.execute(wanted.order_by(branches.c.name).limit(limit)).scalars()
     return list(_summed(connection, list(named)).values())
 
 
-def load_branch_name(connection: Connection, name: str) -> BranchNameLine | None:
+def load_branch_name(connection: sa.Connection, name: str) -> nouns.BranchNameLine | None:
     return _summed(connection, [name]).get(name)
 
 
 def list_differing_datasets(
-    connection: Connection, name: str, *, after: DatasetName | None = None, limit: int = 50
-) -> list[DifferingDataset]:
+    connection: sa.Connection, name: str, *, after: DatasetName | None = None, limit: int = 50
+) -> list[nouns.DifferingDataset]:
     """Return datasets on which the content of the branch differs from that of its parent."""
     query = (
         _compared(
-            select(
+            sa.select(
                 datasets.c.namespace,
                 datasets.c.name.label("dataset_name"),
                 datasets.c.kind,
                 _parents.c.name.label("parent"),
                 _ours.c.actor,
                 _ours.c.closed_at,
-                case((_BEHIND, 1), else_=0).label("behind"),
+                sa.case((_BEHIND, 1), else_=0).label("behind"),
             )
         )
         .join(datasets, datasets.c.id == branches.c.dataset_id)
@@ -226,7 +216,7 @@ def list_differing_datasets(
     if after is not None:
         query = query.where(_behind(after))
     return [
-        DifferingDataset(
+        nouns.DifferingDataset(
             dataset=dataset_name(row),
             kind=row["kind"],
             parent=row["parent"],
@@ -238,7 +228,7 @@ def list_differing_datasets(
     ]
 
 
-def _compared(query: Select[Any]) -> Select[Any]:
+def _compared(query: sa.Select[Any]) -> sa.Select[Any]:
     """Join branches with their parents, and both with their views and versions."""
     return (
         query.select_from(branches)
@@ -250,23 +240,23 @@ def _compared(query: Select[Any]) -> Select[Any]:
     )
 
 
-def _summed(connection: Connection, names: Sequence[str]) -> dict[str, BranchNameLine]:
+def _summed(connection: sa.Connection, names: Sequence[str]) -> dict[str, nouns.BranchNameLine]:
     query = (
         _compared(
-            select(
+            sa.select(
                 branches.c.name,
                 _parents.c.name.label("parent"),
-                func.count().label("datasets"),
-                _number(and_(_parents.c.id.is_not(None), _DIFFERS)).label("ahead"),
-                _number(and_(_parents.c.id.is_not(None), _BEHIND)).label("behind"),
+                sa.func.count().label("datasets"),
+                _number(sa.and_(_parents.c.id.is_not(None), _DIFFERS)).label("ahead"),
+                _number(sa.and_(_parents.c.id.is_not(None), _BEHIND)).label("behind"),
                 _number(_is_open()).label("open"),
             )
         )
         .where(branches.c.name.in_(names))
         .group_by(branches.c.name, _parents.c.name)
-        .order_by(branches.c.name, func.count().desc(), _parents.c.name)
+        .order_by(branches.c.name, sa.func.count().desc(), _parents.c.name)
     )
-    groups: dict[str, list[RowMapping]] = {}
+    groups: dict[str, list[sa.RowMapping]] = {}
     for row in connection.execute(query).mappings():
         groups.setdefault(row["name"], []).append(row)
     last = _last_moves(connection, moves.c.branch_name, names)
@@ -278,9 +268,9 @@ def _summed(connection: Connection, names: Sequence[str]) -> dict[str, BranchNam
 
 
 def _to_line(
-    name: str, rows: Sequence[RowMapping], last: LastMove | None, *, protected: bool
-) -> BranchNameLine:
-    return BranchNameLine(
+    name: str, rows: Sequence[sa.RowMapping], last: nouns.LastMove | None, *, protected: bool
+) -> nouns.BranchNameLine:
+    return nouns.BranchNameLine(
         name=name,
         parent=rows[0]["parent"],
         other_parents=tuple(row["parent"] for row in rows[1:] if row["parent"] is not None),
@@ -293,16 +283,16 @@ def _to_line(
     )
 
 
-def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.sum(case((condition, 1), else_=0))
+def _number(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.func.sum(sa.case((condition, 1), else_=0))
 
 
-def _is_open() -> ColumnElement[bool]:
+def _is_open() -> sa.ColumnElement[bool]:
     head, view = branches.c.head_id, branches.c.view_id
-    return func.coalesce(head, "") != func.coalesce(view, "")
+    return sa.func.coalesce(head, "") != sa.func.coalesce(view, "")
 
 
-def _matches_branch_name(search: str) -> list[ColumnElement[bool]]:
+def _matches_branch_name(search: str) -> list[sa.ColumnElement[bool]]:
     return [branches.c.name.contains(search, autoescape=True)] if search else []
 
 
@@ -317,16 +307,16 @@ class CatalogFigures:
     attempts_by_state: Mapping[str, int]
 
 
-def read_figures(connection: Connection) -> CatalogFigures:
+def read_figures(connection: sa.Connection) -> CatalogFigures:
     """Return counts from indexes and small tables; frequent reads cost little."""
-    is_open = transactions.c.state == TransactionState.OPEN
+    is_open = transactions.c.state == nouns.TransactionState.OPEN
     return CatalogFigures(
-        publications=int(connection.execute(select(log_counter.c.number)).scalar() or 0),
+        publications=int(connection.execute(sa.select(log_counter.c.number)).scalar() or 0),
         datasets=_count(connection, datasets),
         branches=_count(connection, branches),
         open_transactions=int(
             connection.execute(
-                select(func.count()).select_from(transactions).where(is_open)
+                sa.select(sa.func.count()).select_from(transactions).where(is_open)
             ).scalar_one()
         ),
         intents_pending=_count(connection, intents),
@@ -335,10 +325,10 @@ def read_figures(connection: Connection) -> CatalogFigures:
     )
 
 
-def _count(connection: Connection, table: Table) -> int:
-    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+def _count(connection: sa.Connection, table: sa.Table) -> int:
+    return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
-def _by_state(connection: Connection, table: Table) -> dict[str, int]:
-    query = select(table.c.state, func.count()).group_by(table.c.state)
+def _by_state(connection: sa.Connection, table: sa.Table) -> dict[str, int]:
+    query = sa.select(table.c.state, sa.func.count()).group_by(table.c.state)
     return {str(state): int(number) for state, number in connection.execute(query)}

@@ -15,18 +15,11 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
+from headgate.catalog import records
 from headgate.catalog.attempts import abort_attempt_in, find_attempt_state
 from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.builds import RUNNING, BuildRecord, end_build_in, load_build
 from headgate.catalog.database import Database, now
-from headgate.catalog.records import (
-    abandonment,
-    branches_with_head,
-    dump,
-    load,
-    lock_branches,
-    lock_transactions,
-)
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -40,18 +33,9 @@ from headgate.catalog.schema import (
 from headgate.catalog.transactions import abort_in, record_event
 from headgate.catalog.workspaces import Action, Intent, PlannedMove, clear_intent, record_maker
 from headgate.errors import BuildNotRunning, HeadgateError, IntentTakenOver
+from headgate.model import ids
 from headgate.model.changes import Caller
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import (
-    BranchId,
-    BuildId,
-    Epoch,
-    Instant,
-    IntentId,
-    OperationId,
-    TransactionId,
-    mint,
-)
 from headgate.model.nouns import AttemptRef, AttemptState, TransactionState
 from headgate.model.recovery import RECOVERY_ACTOR, Landing, WorkspaceHead
 
@@ -205,7 +189,7 @@ def list_intents(connection: Connection) -> list[Intent]:
 def take_over_intent(connection: Connection, intent: Intent) -> Intent | None:
     """Own an expired intent; None where its owner or another recovery was first."""
     at = now(connection)
-    epoch = Epoch(intent.epoch + 1)
+    epoch = ids.Epoch(intent.epoch + 1)
     changed = connection.execute(
         update(intents)
         .where(
@@ -229,18 +213,18 @@ def release_intent(connection: Connection, intent: Intent) -> None:
 
 def _to_intent(row: RowMapping) -> Intent:
     return Intent(
-        id=IntentId(row["id"]),
-        epoch=Epoch(row["epoch"]),
-        operation=OperationId(row["operation_id"]),
+        id=ids.IntentId(row["id"]),
+        epoch=ids.Epoch(row["epoch"]),
+        operation=ids.OperationId(row["operation_id"]),
         actor=row["actor"],
-        lease_until=Instant(row["lease_until"]),
+        lease_until=ids.Instant(row["lease_until"]),
         move=_find_move(row["body"]),
     )
 
 
 def _find_move(text: str) -> PlannedMove | None:
     try:
-        body: Mapping[str, Any] = load(text)
+        body: Mapping[str, Any] = records.load(text)
         return PlannedMove(**{**body, "action": Action(body["action"])})
     except (KeyError, TypeError, ValueError):
         return None
@@ -248,32 +232,32 @@ def _find_move(text: str) -> PlannedMove | None:
 
 def staging_owners(connection: Connection) -> set[AttemptRef]:
     """Return the attempts whose staging branches are kept: live ones, and those of an intent."""
-    horizon = now(connection) - abandonment(attempts.c.lease_seconds)
+    horizon = now(connection) - records.abandonment(attempts.c.lease_seconds)
     rows = connection.execute(
         select(attempts.c.key, attempts.c.epoch).where(
             attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until >= horizon
         )
     )
-    live = {AttemptRef(key=row.key, epoch=Epoch(row.epoch)) for row in rows}
+    live = {AttemptRef(key=row.key, epoch=ids.Epoch(row.epoch)) for row in rows}
     return live | {intent.move.attempt for intent in list_intents(connection) if intent.move}
 
 
 # Transactions whose owner is long gone.
 
 
-def _abandoned(connection: Connection) -> list[TransactionId]:
+def _abandoned(connection: Connection) -> list[ids.TransactionId]:
     at = now(connection)
     query = select(transactions.c.id).where(
         transactions.c.state == TransactionState.OPEN,
-        transactions.c.lease_until < at - abandonment(transactions.c.lease_seconds),
+        transactions.c.lease_until < at - records.abandonment(transactions.c.lease_seconds),
     )
-    return [TransactionId(id) for id in connection.execute(query).scalars()]
+    return [ids.TransactionId(id) for id in connection.execute(query).scalars()]
 
 
-def _abort_abandoned(connection: Connection, id: TransactionId) -> bool:
+def _abort_abandoned(connection: Connection, id: ids.TransactionId) -> bool:
     """Abort the transaction; return False if it was renewed or closed meanwhile."""
-    lock_branches(connection, branches_with_head(connection, [id]))
-    found = lock_transactions(connection, [id])
+    records.lock_branches(connection, records.branches_with_head(connection, [id]))
+    found = records.lock_transactions(connection, [id])
     if id not in _abandoned(connection):
         return False
     abort_in(connection, [id], caller=Caller(actor=RECOVERY_ACTOR), kind="abandoned")
@@ -297,7 +281,7 @@ def _abort_abandoned(connection: Connection, id: TransactionId) -> bool:
 def _audit(
     connection: Connection,
     *,
-    at: Instant,
+    at: ids.Instant,
     kind: str,
     original_actor: str,
     operation: str,
@@ -305,12 +289,12 @@ def _audit(
 ) -> None:
     connection.execute(
         insert(recoveries).values(
-            id=mint("r"),
+            id=ids.mint("r"),
             kind=kind,
             original_actor=original_actor,
             operation_id=operation,
             publication=None,
-            outcomes=dump([outcome]),
+            outcomes=records.dump([outcome]),
             at=at,
         )
     )
@@ -333,7 +317,7 @@ def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
     The process of the build stops when the catalog next rejects its attempt.
     """
 
-    def work(connection: Connection) -> BuildId:
+    def work(connection: Connection) -> ids.BuildId:
         found = load_build(connection, id)
         if found.state not in {RUNNING, "canceled"}:
             raise BuildNotRunning(build=id, state=found.state)
@@ -345,7 +329,7 @@ def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
     return database.read(lambda c: load_build(c, id))
 
 
-def settle_builds(database: Database, *, actor: str, key: str | None = None) -> list[BuildId]:
+def settle_builds(database: Database, *, actor: str, key: str | None = None) -> list[ids.BuildId]:
     """Close builds that no process runs any more, superseded or abandoned; return their ids."""
     dead = database.read(partial(_dead, key=key))
     for id in dead:
@@ -354,7 +338,7 @@ def settle_builds(database: Database, *, actor: str, key: str | None = None) -> 
     return dead
 
 
-def _finish(database: Database, id: BuildId, *, actor: str) -> None:
+def _finish(database: Database, id: ids.BuildId, *, actor: str) -> None:
     """Drop the unused branches of a build, then close its record.
 
     The record is closed last: after a crash before that, recovery finds the build and finishes it.
@@ -364,10 +348,12 @@ def _finish(database: Database, id: BuildId, *, actor: str) -> None:
 
 
 def _dead(
-    connection: Connection, *, key: str | None = None, id: BuildId | None = None
-) -> list[BuildId]:
+    connection: Connection, *, key: str | None = None, id: ids.BuildId | None = None
+) -> list[ids.BuildId]:
     """Return builds recorded as running whose attempt has ended or is abandoned."""
-    expired = attempts.c.lease_until + abandonment(attempts.c.lease_seconds) < now(connection)
+    expired = attempts.c.lease_until + records.abandonment(attempts.c.lease_seconds) < now(
+        connection
+    )
     query = (
         select(builds.c.id)
         .join(
@@ -382,17 +368,17 @@ def _dead(
         query = query.where(builds.c.attempt_key == key)
     if id is not None:
         query = query.where(builds.c.id == id)
-    return [BuildId(found) for found in connection.execute(query).scalars()]
+    return [ids.BuildId(found) for found in connection.execute(query).scalars()]
 
 
-def _abort_dead(connection: Connection, id: BuildId, actor: str) -> None:
+def _abort_dead(connection: Connection, id: ids.BuildId, actor: str) -> None:
     # Its process may have renewed the lease since the first read.
     if _dead(connection, id=id):
         ref = _attempt_of(connection, id)
         abort_attempt_in(connection, ref, AttemptState.FAILED, actor=actor, kind="abandoned")
 
 
-def _close(connection: Connection, id: BuildId) -> None:
+def _close(connection: Connection, id: ids.BuildId) -> None:
     """Close the record of a build with the state of its attempt; abort its unfinished jobs."""
     state = find_attempt_state(connection, _attempt_of(connection, id))
     if state not in _ENDED or not end_build_in(connection, id, _ENDED[state]):
@@ -402,23 +388,25 @@ def _close(connection: Connection, id: BuildId) -> None:
         connection.execute(
             update(jobs)
             .where(jobs.c.build_id == id, jobs.c.ordinal == row.ordinal)
-            .values(state="aborted", body=dump({**load(row.body), "state": "aborted"}))
+            .values(
+                state="aborted", body=records.dump({**records.load(row.body), "state": "aborted"})
+            )
         )
 
 
-def _attempt_of(connection: Connection, id: BuildId) -> AttemptRef:
+def _attempt_of(connection: Connection, id: ids.BuildId) -> AttemptRef:
     row = connection.execute(
         select(builds.c.attempt_key, builds.c.attempt_epoch).where(builds.c.id == id)
     ).one()
-    return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch))
+    return AttemptRef(key=row.attempt_key, epoch=ids.Epoch(row.attempt_epoch))
 
 
-def _made_for(connection: Connection, build: BuildId) -> list[BranchId]:
+def _made_for(connection: Connection, build: ids.BuildId) -> list[ids.BranchId]:
     query = select(branches.c.id).where(branches.c.made_for == build)
-    return [BranchId(id) for id in connection.execute(query).scalars()]
+    return [ids.BranchId(id) for id in connection.execute(query).scalars()]
 
 
-def _left_by_units(connection: Connection) -> list[BranchId]:
+def _left_by_units(connection: Connection) -> list[ids.BranchId]:
     """Return unused root branches of aborted units, whichever writer aborted them."""
     # An unused root has no head: the partial index `branches_unused` has only these few rows.
     query = (
@@ -430,4 +418,4 @@ def _left_by_units(connection: Connection) -> list[BranchId]:
             units.c.state == TransactionState.ABORTED,
         )
     )
-    return [BranchId(id) for id in connection.execute(query).scalars()]
+    return [ids.BranchId(id) for id in connection.execute(query).scalars()]

@@ -10,33 +10,20 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Index,
-    Table,
-    Text,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from headgate.catalog.database import Database, now
 from headgate.catalog.schema import metadata
 from headgate.model.ids import BranchId, Instant, mint
 
-tickets = Table(
+tickets = sa.Table(
     "tickets",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("branch_id", Text, primary_key=True),
-    Column("taken_at", BigInteger, nullable=False),
-    Column("lease_until", BigInteger, nullable=False),
-    Index("tickets_by_branch", "branch_id", "taken_at"),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("branch_id", sa.Text, primary_key=True),
+    sa.Column("taken_at", sa.BigInteger, nullable=False),
+    sa.Column("lease_until", sa.BigInteger, nullable=False),
+    sa.Index("tickets_by_branch", "branch_id", "taken_at"),
 )
 
 LEASE_SECONDS = 10
@@ -58,12 +45,12 @@ def take_ticket(database: Database, branches: Iterable[BranchId]) -> Ticket:
     """Take a place behind all writers that wait for any of these branches."""
     wanted = tuple(sorted(set(branches)))
 
-    def work(connection: Connection) -> Ticket:
+    def work(connection: sa.Connection) -> Ticket:
         at = now(connection)
-        connection.execute(delete(tickets).where(tickets.c.lease_until < at))
+        connection.execute(sa.delete(tickets).where(tickets.c.lease_until < at))
         ticket = Ticket(id=mint("k"), branches=wanted, taken_at=at)
         connection.execute(
-            insert(tickets),
+            sa.insert(tickets),
             [
                 {
                     "id": ticket.id,
@@ -94,35 +81,37 @@ def wait_for_ticket(database: Database, ticket: Ticket, *, seconds: float) -> bo
     return True
 
 
-def renew_ticket(connection: Connection, ticket: Ticket) -> None:
+def renew_ticket(connection: sa.Connection, ticket: Ticket) -> None:
     until = now(connection) + LEASE_SECONDS * 1_000_000
-    connection.execute(update(tickets).where(tickets.c.id == ticket.id).values(lease_until=until))
+    connection.execute(
+        sa.update(tickets).where(tickets.c.id == ticket.id).values(lease_until=until)
+    )
 
 
 def release_ticket(database: Database, ticket: Ticket) -> None:
     """Delete the ticket, so that the next writer continues at once."""
-    database.write(lambda c: c.execute(delete(tickets).where(tickets.c.id == ticket.id)))
+    database.write(lambda c: c.execute(sa.delete(tickets).where(tickets.c.id == ticket.id)))
 
 
-def is_waited_for(connection: Connection, branches: Iterable[BranchId]) -> bool:
+def is_waited_for(connection: sa.Connection, branches: Iterable[BranchId]) -> bool:
     """Return True if a ticket with a live lease exists for one of these branches."""
     wanted = sorted(set(branches))
     if not wanted:
         return False
     query = (
-        select(tickets.c.id)
+        sa.select(tickets.c.id)
         .where(tickets.c.branch_id.in_(wanted), tickets.c.lease_until >= now(connection))
         .limit(1)
     )
     return connection.execute(query).one_or_none() is not None
 
 
-def _count_ahead(connection: Connection, ticket: Ticket) -> int:
-    earlier = or_(
+def _count_ahead(connection: sa.Connection, ticket: Ticket) -> int:
+    earlier = sa.or_(
         tickets.c.taken_at < ticket.taken_at,
         (tickets.c.taken_at == ticket.taken_at) & (tickets.c.id < ticket.id),
     )
-    query = select(func.count(tickets.c.id.distinct())).where(
+    query = sa.select(sa.func.count(tickets.c.id.distinct())).where(
         tickets.c.branch_id.in_(ticket.branches),
         tickets.c.lease_until >= now(connection),
         earlier,

@@ -14,6 +14,7 @@ from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import branches, transactions, units
 from headgate.catalog.transactions import Opener, Opening, abort_in, open_in
 from headgate.errors import TransactionNotOpen
+from headgate.model import nouns
 from headgate.model.changes import Caller, CreateBranch, PublishRequest
 from headgate.model.ids import (
     BranchId,
@@ -24,13 +25,6 @@ from headgate.model.ids import (
     mint_unit,
 )
 from headgate.model.names import check_branch_name
-from headgate.model.nouns import (
-    Dataset,
-    PublicationKind,
-    Transaction,
-    TransactionState,
-    TransactionType,
-)
 
 
 def open_unit(database: Database, branch: str, *, actor: str, lease_seconds: int) -> records.Unit:
@@ -45,7 +39,7 @@ def open_unit(database: Database, branch: str, *, actor: str, lease_seconds: int
                 id=id,
                 branch_name=branch,
                 actor=actor,
-                state=TransactionState.OPEN,
+                state=nouns.TransactionState.OPEN,
                 opened_at=moment,
                 lease_seconds=lease_seconds,
                 lease_until=moment + lease_seconds * 1_000_000,
@@ -59,10 +53,10 @@ def open_unit(database: Database, branch: str, *, actor: str, lease_seconds: int
 def open_in_unit(
     connection: Connection,
     unit: records.Unit,
-    dataset: Dataset,
+    dataset: nouns.Dataset,
     *,
     may_write_protected: bool = False,
-) -> Transaction:
+) -> nouns.Transaction:
     """Return the unit's transaction on a dataset.
 
     Its first use opens it, and creates the branch if it is missing.
@@ -83,7 +77,7 @@ def open_in_unit(
             made_for=unit.id,
         )
         request = PublishRequest(
-            caller=Caller(actor=unit.actor), kind=PublicationKind.CREATE, changes=(root,)
+            caller=Caller(actor=unit.actor), kind=nouns.PublicationKind.CREATE, changes=(root,)
         )
         publish_in(connection, request, mint_operation())
     id = branch.id if branch else root.id
@@ -92,7 +86,7 @@ def open_in_unit(
         lease_seconds=unit.lease_seconds,
         unit=unit.id,
     )
-    [opened] = open_in(connection, [Opening(branch=id, type=TransactionType.UPDATE)], opener)
+    [opened] = open_in(connection, [Opening(branch=id, type=nouns.TransactionType.UPDATE)], opener)
     return opened
 
 
@@ -109,14 +103,14 @@ def renew_unit_in(connection: Connection, id: UnitId) -> None:
     ):
         connection.execute(
             update(table)
-            .where(mine, table.c.state == TransactionState.OPEN)
+            .where(mine, table.c.state == nouns.TransactionState.OPEN)
             .values(lease_until=moment + table.c.lease_seconds * 1_000_000)
         )
 
 
 def close_empty_unit(database: Database, id: UnitId) -> None:
     """Mark a unit without transactions COMMITTED; the door closes a unit that has some."""
-    database.write(lambda connection: _close(connection, id, TransactionState.COMMITTED))
+    database.write(lambda connection: _close(connection, id, nouns.TransactionState.COMMITTED))
 
 
 def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[TransactionId]:
@@ -126,7 +120,7 @@ def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[Transactio
         records.lock_open_unit(connection, id)
         ids = [t.id for t in records.open_transactions_of(connection, unit=id)]
         abort_in(connection, ids, caller=Caller(actor=actor))
-        _close(connection, id, TransactionState.ABORTED)
+        _close(connection, id, nouns.TransactionState.ABORTED)
         return ids
 
     ended = database.write(work)
@@ -138,14 +132,14 @@ def abort_unit_if_open(database: Database, id: UnitId, *, actor: str) -> None:
     """Abort a unit unless it has ended already."""
     if (
         database.read(lambda connection: records.load_unit(connection, id)).state
-        is TransactionState.OPEN
+        is nouns.TransactionState.OPEN
     ):
         # Another writer may take it over between the read and the abort.
         with suppress(TransactionNotOpen):
             abort_unit(database, id, actor=actor)
 
 
-def _close(connection: Connection, id: UnitId, state: TransactionState) -> None:
+def _close(connection: Connection, id: UnitId, state: nouns.TransactionState) -> None:
     connection.execute(update(units).where(units.c.id == id).values(state=state))
 
 

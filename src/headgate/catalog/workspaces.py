@@ -10,16 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Table,
-    Text,
-    delete,
-    insert,
-    select,
-)
+import sqlalchemy as sa
 
 from headgate.catalog.database import now
 from headgate.catalog.records import dump, lock_attempt
@@ -29,17 +20,17 @@ from headgate.model.ids import Epoch, Instant, IntentId, OperationId, mint_inten
 from headgate.model.nouns import AttemptRef
 from headgate.model.recovery import Landing, WorkspaceHead, landing_of
 
-workspace_publications = Table(
+workspace_publications = sa.Table(
     "workspace_publications",
     metadata,
-    Column("repository", Text, primary_key=True),
-    Column("ref", Text, primary_key=True),
-    Column("branch", Text, nullable=False),
-    Column("attempt_key", Text, nullable=False),
-    Column("attempt_epoch", BigInteger, nullable=False),
-    Column("execution", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("at", BigInteger, nullable=False),
+    sa.Column("repository", sa.Text, primary_key=True),
+    sa.Column("ref", sa.Text, primary_key=True),
+    sa.Column("branch", sa.Text, nullable=False),
+    sa.Column("attempt_key", sa.Text, nullable=False),
+    sa.Column("attempt_epoch", sa.BigInteger, nullable=False),
+    sa.Column("execution", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
 )
 
 
@@ -91,7 +82,7 @@ class Intent:
 
 
 def announce_move(
-    connection: Connection, move: PlannedMove, *, actor: str, lease_seconds: int
+    connection: sa.Connection, move: PlannedMove, *, actor: str, lease_seconds: int
 ) -> Intent:
     """Record the intent; raise `AttemptSuperseded` unless the attempt is its key's newest."""
     lock_attempt(connection, move.attempt)
@@ -105,7 +96,7 @@ def announce_move(
         move=move,
     )
     connection.execute(
-        insert(intents).values(
+        sa.insert(intents).values(
             id=intent.id,
             operation_id=intent.operation,
             kind="workspace",
@@ -122,7 +113,7 @@ def announce_move(
 
 
 def record_move(
-    connection: Connection, intent: Intent, move: PlannedMove, made: str | None
+    connection: sa.Connection, intent: Intent, move: PlannedMove, made: str | None
 ) -> None:
     """Clear the intent and record the maker of the commit `made`; None if the move did not land.
 
@@ -135,16 +126,16 @@ def record_move(
         record_maker(connection, move, made)
 
 
-def record_maker(connection: Connection, move: PlannedMove, made: str) -> None:
+def record_maker(connection: sa.Connection, move: PlannedMove, made: str) -> None:
     """Record which attempt made a commit."""
     if move.action is Action.RESET_TO_INPUT:
         return
     table = workspace_publications
     connection.execute(
-        delete(table).where(table.c.repository == move.repository, table.c.ref == made)
+        sa.delete(table).where(table.c.repository == move.repository, table.c.ref == made)
     )
     connection.execute(
-        insert(table).values(
+        sa.insert(table).values(
             repository=move.repository,
             ref=made,
             branch=move.branch,
@@ -157,32 +148,32 @@ def record_maker(connection: Connection, move: PlannedMove, made: str) -> None:
     )
 
 
-def find_maker(connection: Connection, repository: str, ref: str) -> AttemptRef | None:
+def find_maker(connection: sa.Connection, repository: str, ref: str) -> AttemptRef | None:
     """Return the attempt that made a commit; None for a commit of another writer."""
     table = workspace_publications
     row = connection.execute(
-        select(table.c.attempt_key, table.c.attempt_epoch).where(
+        sa.select(table.c.attempt_key, table.c.attempt_epoch).where(
             table.c.repository == repository, table.c.ref == ref
         )
     ).one_or_none()
     return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch)) if row else None
 
 
-def clear_intent(connection: Connection, intent: Intent) -> None:
+def clear_intent(connection: sa.Connection, intent: Intent) -> None:
     """Delete the intent; raise `IntentTakenOver` where another process owns it."""
     if not _clear(connection, intent):
         raise IntentTakenOver(intent=intent.id, epoch=intent.epoch)
 
 
-def _clear(connection: Connection, intent: Intent) -> bool:
+def _clear(connection: sa.Connection, intent: Intent) -> bool:
     mine = intents.c.id == intent.id, intents.c.epoch == intent.epoch
-    return connection.execute(delete(intents).where(*mine)).rowcount == 1
+    return connection.execute(sa.delete(intents).where(*mine)).rowcount == 1
 
 
 # Staging branches, for cleanup.
 
 
-def known_repositories(connection: Connection) -> list[str]:
+def known_repositories(connection: sa.Connection) -> list[str]:
     """Return the repositories in which tasks of this store have published."""
     column = workspace_publications.c.repository
-    return sorted(connection.execute(select(column).distinct()).scalars())
+    return sorted(connection.execute(sa.select(column).distinct()).scalars())

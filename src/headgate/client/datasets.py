@@ -14,29 +14,12 @@ from headgate.client.http import HttpClient, Reply, path_of, segment
 from headgate.errors import DatasetNotFound, Invalid
 from headgate.files.edits import FileEdit
 from headgate.files.tree import Entry
+from headgate.model import nouns
 from headgate.model.changes import Receipt
 from headgate.model.ids import OperationId
 from headgate.model.names import parse_member
-from headgate.model.nouns import (
-    Branch,
-    Dataset,
-    DatasetKind,
-    Tag,
-    Transaction,
-    TransactionState,
-    TransactionType,
-)
+from headgate.store import documents
 from headgate.store.datasets import LEASE_SECONDS, BranchHandle, DatasetHandle
-from headgate.store.documents import (
-    BRANCH,
-    DATASET,
-    TAG,
-    TRANSACTION,
-    Json,
-    to_entry,
-    to_instant,
-    to_receipt,
-)
 from headgate.store.embedded import Store
 from headgate.store.transactions import ShownFiles, TransactionHandle, UnitHandle
 
@@ -52,13 +35,15 @@ class RemoteTransactionHandle(TransactionHandle):
     def edit(self, edit: FileEdit) -> None:
         where = f"/files/{segment(str(self.transaction.dataset))}"
         sent = self.http.post(where, txn=self.id, **edit_json(edit))
-        self.transaction = TRANSACTION.parse(sent)
+        self.transaction = documents.TRANSACTION.parse(sent)
 
     def files(self, prefix: str = "") -> list[Entry]:
         where = f"/files/{segment(str(self.transaction.dataset))}"
-        return [to_entry(e) for e in self.http.pages(where, txn=self.id, path=prefix or None)]
+        return [
+            documents.to_entry(e) for e in self.http.pages(where, txn=self.id, path=prefix or None)
+        ]
 
-    def noun(self) -> Json:
+    def noun(self) -> documents.Json:
         return document_of(self.http, self.id)
 
     def renew(self) -> None:
@@ -71,7 +56,7 @@ class RemoteTransactionHandle(TransactionHandle):
         self.http.request("POST", f"/transactions/{segment(self.id)}/abort")
         return [self.id]
 
-    def _state(self) -> TransactionState:
+    def _state(self) -> nouns.TransactionState:
         return state_of(self.http, self.id)
 
 
@@ -83,9 +68,9 @@ class RemoteUnitHandle(UnitHandle):
 
     def dataset(self, name: str) -> TransactionHandle:
         sent = self.http.post(f"/units/{segment(self.id)}/transactions", dataset=name)
-        return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
+        return RemoteTransactionHandle(self.store, documents.TRANSACTION.parse(sent), self.http)
 
-    def noun(self) -> Json:
+    def noun(self) -> documents.Json:
         return document_of(self.http, self.id)
 
     def renew(self) -> None:
@@ -98,12 +83,12 @@ class RemoteUnitHandle(UnitHandle):
         sent = self.http.request("POST", f"/transactions/{segment(self.id)}/abort").document
         return [one["transaction"] for one in sent["transactions"]]
 
-    def _state(self) -> TransactionState:
+    def _state(self) -> nouns.TransactionState:
         return state_of(self.http, self.id)
 
 
-def state_of(http: HttpClient, id: str) -> TransactionState:
-    return TransactionState(http.get(f"/transactions/{segment(id)}")["state"])
+def state_of(http: HttpClient, id: str) -> nouns.TransactionState:
+    return nouns.TransactionState(http.get(f"/transactions/{segment(id)}")["state"])
 
 
 _NOUN = (
@@ -112,9 +97,9 @@ _NOUN = (
 )
 
 
-def document_of(http: HttpClient, id: str) -> Json:
+def document_of(http: HttpClient, id: str) -> documents.Json:
     """Return the present noun of a unit or transaction, without other fields of the reply."""
-    sent: Json = http.get(f"/transactions/{segment(id)}")
+    sent: documents.Json = http.get(f"/transactions/{segment(id)}")
     return sent if "transactions" in sent else {name: sent[name] for name in _NOUN}
 
 
@@ -125,13 +110,13 @@ def commit(http: HttpClient, id: str, key: str | None) -> Receipt:
     return Receipt(
         operation=OperationId(sent["operation"]),
         publication=sent["publication"],
-        at=to_instant(sent["at"]),
+        at=documents.to_instant(sent["at"]),
         transactions=sent["receipt"],
         replayed=reply.replayed,
     )
 
 
-def edit_json(edit: FileEdit) -> Json:
+def edit_json(edit: FileEdit) -> documents.Json:
     """Return an edit as JSON."""
     return {
         "put": [
@@ -161,8 +146,8 @@ class RemoteDatasetHandle(DatasetHandle):
     def where(self) -> str:
         return segment(str(self.name))
 
-    def load(self) -> Dataset:
-        return DATASET.parse(self.http.get(f"/datasets/{self.where}"))
+    def load(self) -> nouns.Dataset:
+        return documents.DATASET.parse(self.http.get(f"/datasets/{self.where}"))
 
     def exists(self) -> bool:
         try:
@@ -180,7 +165,7 @@ class RemoteDatasetHandle(DatasetHandle):
     ) -> Self:
         body = {
             "dataset": str(self.name),
-            "kind": parse_member(DatasetKind, kind, what="kind of dataset"),
+            "kind": parse_member(nouns.DatasetKind, kind, what="kind of dataset"),
             "branch": branch,
         }
         self.http.publish("POST", "/datasets", idempotency_key, body=body)
@@ -189,12 +174,12 @@ class RemoteDatasetHandle(DatasetHandle):
     def branch(self, name: str) -> BranchHandle:
         return RemoteBranchHandle(self, name, self.http)
 
-    def branches(self) -> list[Branch]:
+    def branches(self) -> list[nouns.Branch]:
         found = self.http.pages("/branches", dataset=str(self.name))
-        return [BRANCH.parse(sent) for sent in found]
+        return [documents.BRANCH.parse(sent) for sent in found]
 
-    def show(self, context: str | None = None, *, rows: int = 0) -> Json:
-        document: Json = self.http.get(
+    def show(self, context: str | None = None, *, rows: int = 0) -> documents.Json:
+        document: documents.Json = self.http.get(
             f"/datasets/{self.where}/content", context=context, rows=rows
         )
         return document
@@ -209,8 +194,10 @@ class RemoteDatasetHandle(DatasetHandle):
         body = {"metadata_location": location, "branch": branch}
         self.http.publish("POST", f"/datasets/{self.where}/register", idempotency_key, body=body)
 
-    def tag(self, name: str, *, at: str) -> Tag:
-        return TAG.parse(self.http.post("/tags", dataset=str(self.name), name=name, at=at))
+    def tag(self, name: str, *, at: str) -> nouns.Tag:
+        return documents.TAG.parse(
+            self.http.post("/tags", dataset=str(self.name), name=name, at=at)
+        )
 
     def untag(self, name: str) -> None:
         self.http.request("DELETE", f"/tags/{self.where}/{path_of(name)}")
@@ -249,8 +236,8 @@ class RemoteBranchHandle(BranchHandle):
     def _path(self) -> str:
         return f"/branches/{segment(self._dataset)}/{path_of(self.name)}"
 
-    def load(self) -> Branch:
-        return BRANCH.parse(self.http.get(self._path))
+    def load(self) -> nouns.Branch:
+        return documents.BRANCH.parse(self.http.get(self._path))
 
     def create(
         self,
@@ -265,22 +252,24 @@ class RemoteBranchHandle(BranchHandle):
 
     def delete(self, *, idempotency_key: str | None = None) -> Receipt:
         reply = self.http.publish("DELETE", self._path, idempotency_key)
-        return to_receipt(reply.document, replayed=reply.replayed)
+        return documents.to_receipt(reply.document, replayed=reply.replayed)
 
     def reset(self, to: str, *, idempotency_key: str | None = None) -> Receipt:
         body = {"dataset": self._dataset, "branch": self.name, "to": to}
         reply = self.http.publish("POST", "/branches/reset", idempotency_key, body=body)
-        return to_receipt(reply.document, replayed=reply.replayed)
+        return documents.to_receipt(reply.document, replayed=reply.replayed)
 
-    def reparent(self, under: str | None) -> Branch:
+    def reparent(self, under: str | None) -> nouns.Branch:
         body = {"dataset": self._dataset, "branch": self.name, "under": under}
-        return BRANCH.parse(self.http.post("/branches/reparent", **body))
+        return documents.BRANCH.parse(self.http.post("/branches/reparent", **body))
 
-    def history(self, *, aborted: bool = False, limit: int | None = None) -> list[Transaction]:
+    def history(
+        self, *, aborted: bool = False, limit: int | None = None
+    ) -> list[nouns.Transaction]:
         found = self.http.pages(
             f"/history/{segment(self._dataset)}", limit=limit, branch=self.name, all=aborted
         )
-        return [TRANSACTION.parse(sent) for sent in found]
+        return [documents.TRANSACTION.parse(sent) for sent in found]
 
     def transaction(
         self, type: str = "UPDATE", *, lease_seconds: int = LEASE_SECONDS
@@ -289,27 +278,27 @@ class RemoteBranchHandle(BranchHandle):
             "/transactions",
             dataset=self._dataset,
             branch=self.name,
-            type=parse_member(TransactionType, type, what="type"),
+            type=parse_member(nouns.TransactionType, type, what="type"),
             lease_seconds=lease_seconds,
         )
-        return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
+        return RemoteTransactionHandle(self.store, documents.TRANSACTION.parse(sent), self.http)
 
     def edit(self, edit: FileEdit, *, idempotency_key: str | None = None) -> Receipt:
         body = {"branch": self.name, **edit_json(edit)}
         where = f"/files/{segment(self._dataset)}"
         reply = self.http.publish("POST", where, idempotency_key, body=body)
-        return to_receipt(reply.document, replayed=reply.replayed)
+        return documents.to_receipt(reply.document, replayed=reply.replayed)
 
     def read(self, path: str, *, at: str | None = None) -> bytes:
         where = f"/files/{segment(self._dataset)}/{path_of(path)}"
         return b"".join(self.http.stream(where, branch=self.name, at=at))
 
-    def view(self, *, at: str | None = None) -> Transaction | None:
+    def view(self, *, at: str | None = None) -> nouns.Transaction | None:
         """Return the branch's view, or the COMMITTED transaction `at` of the dataset."""
         branch = self.load()
         id = at or branch.view
         if id is None:
             return None
         return self._checked(
-            branch, TRANSACTION.parse(self.http.get(f"/transactions/{segment(id)}"))
+            branch, documents.TRANSACTION.parse(self.http.get(f"/transactions/{segment(id)}"))
         )

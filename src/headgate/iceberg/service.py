@@ -23,12 +23,7 @@ from headgate.catalog.attempts import find_attempt_by_token
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.records import check_newest
 from headgate.errors import Denied, MalformedRequest, TokenRefused
-from headgate.iceberg.table_catalog import (
-    Idempotency,
-    Namespace,
-    ServedTable,
-    TableCatalog,
-)
+from headgate.iceberg import table_catalog
 from headgate.model.changes import Caller
 from headgate.model.contexts import Context, JobContext
 from headgate.model.names import DatasetName, check_name_part
@@ -301,7 +296,7 @@ def _record_nothing(caller: Caller, action: Action, refusal: Denied) -> None:
 class Service:
     """One endpoint: its catalog, its table versions, and what it keeps of its clients."""
 
-    catalog: TableCatalog
+    catalog: table_catalog.TableCatalog
     versions: TableVersions
     authorize: Authorize
     # Reads a metadata file outside the warehouse, to register it; raises `NotFound` or
@@ -350,7 +345,7 @@ class Request:
         return as_object(found, what="the request body")
 
     @property
-    def namespace(self) -> Namespace:
+    def namespace(self) -> table_catalog.Namespace:
         """Return the namespace in the path; `%1F` separates its levels."""
         return parse_levels(unquote(self.arguments["namespace"]))
 
@@ -360,7 +355,7 @@ class Request:
         return checked_name(self.namespace, unquote(self.arguments["table"]))
 
     @property
-    def idempotency(self) -> Idempotency | None:
+    def idempotency(self) -> table_catalog.Idempotency | None:
         """Return the client's key, if it sent one."""
         key = self.headers.get("idempotency-key")
         if key is None:
@@ -370,7 +365,7 @@ class Request:
         except ValueError as error:
             raise MalformedRequest(what="the Idempotency-Key", reason="it is not a UUID") from error
         digest = hashlib.sha256(f"{self.method} {self.path}\n".encode() + self.body)
-        return Idempotency(key=canonical, request_hash=digest.hexdigest())
+        return table_catalog.Idempotency(key=canonical, request_hash=digest.hexdigest())
 
 
 def _check_depth(value: Any) -> None:
@@ -388,19 +383,19 @@ def _check_depth(value: Any) -> None:
     raise MalformedRequest(what="the request body", reason="it is nested too deeply")
 
 
-def parse_levels(text: str) -> Namespace:
+def parse_levels(text: str) -> table_catalog.Namespace:
     """Parse a namespace from its levels in one text."""
     return checked_namespace(text.split(_LEVELS))
 
 
-def checked_namespace(levels: Sequence[str]) -> Namespace:
+def checked_namespace(levels: Sequence[str]) -> table_catalog.Namespace:
     """Return a namespace, all levels of which Headgate allows; it has at least one."""
     for level in levels or ("",):
         check_name_part(level, what="namespace", whole=".".join(levels))
     return tuple(levels)
 
 
-def checked_name(namespace: Namespace, name: str) -> DatasetName:
+def checked_name(namespace: table_catalog.Namespace, name: str) -> DatasetName:
     """Return a dataset name, all parts of which Headgate allows."""
     found = DatasetName(namespace=namespace, name=name)
     for part in (*namespace, name):
@@ -450,7 +445,7 @@ def _page_size(request: Request) -> int:
     return min(int(text[:9]), _PAGE_SIZE)
 
 
-def reply_applied(service: Service, table: ServedTable) -> Reply:
+def reply_applied(service: Service, table: table_catalog.ServedTable) -> Reply:
     """Return the reply to a write that has happened: no error may read as if it had not."""
     try:
         return service.rendered.reply(service.versions.read(table.location))

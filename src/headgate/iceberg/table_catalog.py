@@ -24,6 +24,7 @@ from headgate.catalog.resolve import (
 )
 from headgate.catalog.transactions import renew_transactions, stage_in
 from headgate.catalog.units import open_in_unit, renew_unit, renew_unit_in
+from headgate.model import nouns
 from headgate.model.changes import (
     Caller,
     Change,
@@ -43,16 +44,6 @@ from headgate.model.ids import (
     mint_version,
 )
 from headgate.model.names import DatasetName
-from headgate.model.nouns import (
-    Branch,
-    Dataset,
-    DatasetKind,
-    PublicationKind,
-    Transaction,
-    TransactionState,
-    TransactionType,
-    Version,
-)
 from headgate.tables.creation import read_external_metadata, register_metadata
 from headgate.tables.metadata import Metadata
 from headgate.tables.versions import TableVersions
@@ -84,7 +75,7 @@ class TableChange:
     base: ServedTable | None
     location: str
     content_id: ContentId
-    type: TransactionType
+    type: nouns.TransactionType
     # False for a registered table: cleanup never deletes its earlier files.
     owned: bool = True
 
@@ -182,7 +173,7 @@ class TableCatalog:
                 connection,
                 branch,
                 target,
-                type=TransactionType.SNAPSHOT,
+                type=nouns.TransactionType.SNAPSHOT,
                 version=_version(table),
                 base=None,
             )
@@ -292,7 +283,7 @@ def _resolve(connection: Connection, context: Context, name: DatasetName) -> Ser
         if not _is_declared(scope, name) and not _is_metadata_table(scope, name):
             raise errors.JobReadDenied(job=context.id, dataset=str(name))
     dataset = records.find_dataset(connection, name)
-    if dataset is None or dataset.kind is not DatasetKind.TABLE:
+    if dataset is None or dataset.kind is not nouns.DatasetKind.TABLE:
         return None
     shown = find_shown(connection, context, dataset, scope=scope)
     return _served(shown) if shown is not None and shown.version is not None else None
@@ -303,14 +294,14 @@ def _list_tables(connection: Connection, context: Context, namespace: Namespace)
     tables = [
         dataset
         for dataset in records.list_datasets(connection, namespace)
-        if dataset.kind is DatasetKind.TABLE
+        if dataset.kind is nouns.DatasetKind.TABLE
         and (scope is None or _is_declared(scope, dataset.name))
     ]
     shown = find_all_shown(connection, context, tables, scope=scope)
     return [d.name.name for d in tables if d.id in shown and shown[d.id].version is not None]
 
 
-def _served(transaction: Transaction) -> ServedTable:
+def _served(transaction: nouns.Transaction) -> ServedTable:
     assert transaction.version is not None, f"{transaction.id} is a tombstone"
     return ServedTable(
         name=transaction.dataset,
@@ -342,23 +333,23 @@ def _is_metadata_table(scope: JobScope, name: DatasetName) -> bool:
 def _renew_if_due(database: Database, context: UnitContext) -> None:
     """Renew the lease of an OPEN unit in the second half of it: a read is a use, not a write."""
 
-    def read(connection: Connection) -> tuple[records.Unit | Transaction, bool]:
+    def read(connection: Connection) -> tuple[records.Unit | nouns.Transaction, bool]:
         opened = load_opened(connection, context)
         left_us = (opened.lease_until or 0) - now(connection)
         is_due = left_us < (opened.lease_seconds or 0) * 500_000
-        return opened, is_due and opened.state is TransactionState.OPEN
+        return opened, is_due and opened.state is nouns.TransactionState.OPEN
 
     opened, is_due = database.read(read)
     if is_due and isinstance(opened, records.Unit):
         renew_unit(database, opened.id)
-    elif is_due and isinstance(opened, Transaction):
+    elif is_due and isinstance(opened, nouns.Transaction):
         renew_transactions(database, [opened.id])
 
 
 # The dataset of a table's name
 
 
-def _find_table_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
+def _find_table_dataset(connection: Connection, name: DatasetName) -> nouns.Dataset | None:
     found = records.find_dataset(connection, name)
     return _check_is_table(found) if found is not None else None
 
@@ -370,7 +361,7 @@ def _find_or_create(
     *,
     id: DatasetId | None = None,
     owned: bool = True,
-) -> Dataset:
+) -> nouns.Dataset:
     found = _find_table_dataset(connection, name)
     if found is not None:
         return found
@@ -378,7 +369,7 @@ def _find_or_create(
         return catalog.create_dataset_in(
             connection,
             name,
-            kind=DatasetKind.TABLE,
+            kind=nouns.DatasetKind.TABLE,
             branch=None,
             caller=caller,
             owned=owned,
@@ -389,7 +380,7 @@ def _find_or_create(
         return _find_or_create(connection, caller, name)
 
 
-def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> Dataset:
+def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> nouns.Dataset:
     """Return the dataset of a change's name, which must be the one whose directory it names."""
     known = records.find_dataset_by_id(connection, change.dataset_id)
     if known is not None and known.name != change.name:
@@ -410,8 +401,8 @@ def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> 
     return found
 
 
-def _check_is_table(dataset: Dataset) -> Dataset:
-    if dataset.kind is not DatasetKind.TABLE:
+def _check_is_table(dataset: nouns.Dataset) -> nouns.Dataset:
+    if dataset.kind is not nouns.DatasetKind.TABLE:
         raise errors.Invalid(
             f"dataset {dataset.name} is a tree of files, not a table. Give the table another name.",
             dataset=str(dataset.name),
@@ -435,7 +426,7 @@ def _publish_once(
             database,
             lambda connection: PublishRequest(
                 caller=caller,
-                kind=PublicationKind.COMMIT,
+                kind=nouns.PublicationKind.COMMIT,
                 changes=tuple(steps(connection)),
                 operation=key,
             ),
@@ -473,10 +464,10 @@ def _steps(
 def _add(
     connection: Connection,
     context: BranchContext,
-    dataset: Dataset,
+    dataset: nouns.Dataset,
     *,
-    type: TransactionType,
-    version: Version | None,
+    type: nouns.TransactionType,
+    version: nouns.Version | None,
     base: ServedTable | None,
 ) -> list[Change]:
     """Return a transaction on the context's branch, which is created off the first with a view."""
@@ -496,8 +487,8 @@ def _add(
 def _check_base(
     connection: Connection,
     context: BranchContext,
-    dataset: Dataset,
-    source: Branch | None,
+    dataset: nouns.Dataset,
+    source: nouns.Branch | None,
     base: ServedTable | None,
 ) -> None:
     """Raise unless the context still shows what the change started from."""
@@ -523,14 +514,14 @@ def _tombstone(connection: Connection, context: BranchContext, table: ServedTabl
         connection,
         context,
         records.load_dataset(connection, table.name),
-        type=TransactionType.DELETE,
+        type=nouns.TransactionType.DELETE,
         version=None,
         base=table,
     )
 
 
-def _version(shown: TableChange | ServedTable) -> Version:
-    return Version(id=mint_version(), location=shown.location, content_id=shown.content_id)
+def _version(shown: TableChange | ServedTable) -> nouns.Version:
+    return nouns.Version(id=mint_version(), location=shown.location, content_id=shown.content_id)
 
 
 def _branch_only(context: Context, what: str) -> BranchContext:
@@ -567,7 +558,7 @@ def _made(
     return [_served(transaction) for transaction in made]
 
 
-def _transactions_in(connection: Connection, receipt: Receipt) -> list[Transaction]:
+def _transactions_in(connection: Connection, receipt: Receipt) -> list[nouns.Transaction]:
     ids = [TransactionId(id) for id in receipt.transactions.values() if id is not None]
     return list(records.load_transactions(connection, ids).values())
 
@@ -627,7 +618,9 @@ def _stage(
     return staged
 
 
-def _job_output(connection: Connection, context: JobContext, name: DatasetName) -> Transaction:
+def _job_output(
+    connection: Connection, context: JobContext, name: DatasetName
+) -> nouns.Transaction:
     outputs = _load_scope(connection, context)["outputs"]
     if str(name) not in outputs:
         raise errors.JobWriteDenied(job=context.id, dataset=str(name), outputs=sorted(outputs))
@@ -636,12 +629,12 @@ def _job_output(connection: Connection, context: JobContext, name: DatasetName) 
 
 def _unit_transaction(
     connection: Connection, caller: Caller, context: UnitContext, change: TableChange
-) -> Transaction:
+) -> nouns.Transaction:
     """Return the unit's transaction on the dataset, opened at its first write."""
     opened = load_opened(connection, context)
-    if opened.state is not TransactionState.OPEN:
+    if opened.state is not nouns.TransactionState.OPEN:
         raise errors.TransactionNotOpen(transaction=context.id, state=opened.state)
-    if isinstance(opened, Transaction):
+    if isinstance(opened, nouns.Transaction):
         if opened.dataset != change.name:
             raise errors.JobWriteDenied(
                 job=str(context), dataset=str(change.name), outputs=[str(opened.dataset)]
@@ -652,8 +645,8 @@ def _unit_transaction(
     return mine
 
 
-def _check_staged_base(transaction: Transaction, change: TableChange) -> None:
-    if transaction.state is not TransactionState.OPEN:
+def _check_staged_base(transaction: nouns.Transaction, change: TableChange) -> None:
+    if transaction.state is not nouns.TransactionState.OPEN:
         raise errors.TransactionNotOpen(transaction=transaction.id, state=transaction.state)
     expected = change.base.location if change.base else None
     actual = transaction.version.location if transaction.version else None
@@ -720,7 +713,7 @@ def publish_new_table(
         base=None,
         location=versions.write(dataset, metadata).location,
         content_id=mint_content(),
-        type=TransactionType.SNAPSHOT,
+        type=nouns.TransactionType.SNAPSHOT,
         owned=owned,
     )
     try:

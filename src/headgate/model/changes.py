@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.model.ids import (
-    BranchId,
-    DatasetId,
-    Instant,
-    OperationId,
-    PublicationNumber,
-    TransactionId,
-    digest,
-    mint_branch,
-)
+from headgate.model import ids
 from headgate.model.names import check_label
 from headgate.model.nouns import AttemptRef, Branch, PublicationKind, TransactionType, Version
 
@@ -45,7 +36,7 @@ class Provenance:
 class CommitTransaction:
     """Commit an OPEN transaction: every branch whose head it is shows its working version."""
 
-    transaction: TransactionId
+    transaction: ids.TransactionId
     # The working version that was checked; None only for a tombstone or an empty transaction.
     version: Version | None
     # A type that the writer did not name is decided when the content is known.
@@ -57,43 +48,43 @@ class CommitTransaction:
 class AddTransaction:
     """Open and commit in one step: adopt, merge, single writes, tombstones, task publication."""
 
-    branch: BranchId
-    expected_head: TransactionId | None
-    expected_view: TransactionId | None
+    branch: ids.BranchId
+    expected_head: ids.TransactionId | None
+    expected_view: ids.TransactionId | None
     # The parent of the new transaction: the view, except where a publication is replaced.
-    parent: TransactionId | None
+    parent: ids.TransactionId | None
     type: TransactionType
     version: Version | None
     # Existing objects that the version uses and its parent does not.
     objects: frozenset[str] = frozenset()
     provenance: Provenance = field(default_factory=Provenance)
     # Set if another part of the same publication refers to it; else minted by `publish`.
-    id: TransactionId | None = None
+    id: ids.TransactionId | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoveBranch:
     """Point a branch at another COMMITTED transaction: a reset, or a return to a task's input."""
 
-    branch: BranchId
-    expected_head: TransactionId | None
-    expected_view: TransactionId | None
-    to: TransactionId | None
+    branch: ids.BranchId
+    expected_head: ids.TransactionId | None
+    expected_view: ids.TransactionId | None
+    to: ids.TransactionId | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateBranch:
     """Create a branch at its parent's view, or at a transaction of the parent's history."""
 
-    id: BranchId
-    dataset: DatasetId
+    id: ids.BranchId
+    dataset: ids.DatasetId
     name: str
-    parent: BranchId | None
+    parent: ids.BranchId | None
     # The expected head and view of the parent; ignored for a root.
-    expected_head: TransactionId | None = None
-    expected_view: TransactionId | None = None
-    head: TransactionId | None = None
-    view: TransactionId | None = None
+    expected_head: ids.TransactionId | None = None
+    expected_view: ids.TransactionId | None = None
+    head: ids.TransactionId | None = None
+    view: ids.TransactionId | None = None
     remembered_chain: tuple[str, ...] = ()
     # The build or unit that needs it: the branch is deleted if nothing is committed on it.
     made_for: str | None = None
@@ -103,9 +94,9 @@ class CreateBranch:
 class DeleteBranch:
     """Delete a branch; its children get its parent, its transactions stay."""
 
-    branch: BranchId
-    expected_head: TransactionId | None
-    expected_view: TransactionId | None
+    branch: ids.BranchId
+    expected_head: ids.TransactionId | None
+    expected_view: ids.TransactionId | None
 
 
 Change = CommitTransaction | AddTransaction | MoveBranch | CreateBranch | DeleteBranch
@@ -115,8 +106,8 @@ Change = CommitTransaction | AddTransaction | MoveBranch | CreateBranch | Delete
 class ReadView:
     """A branch that validation read without writing it: its view must still be this one."""
 
-    branch: BranchId
-    view: TransactionId | None
+    branch: ids.BranchId
+    view: ids.TransactionId | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +136,10 @@ class PublishRequest:
 class Receipt:
     """The recorded outcome of an operation, which a repeated request gets again."""
 
-    operation: OperationId
+    operation: ids.OperationId
     # None if nothing changed, so that nothing was published.
-    publication: PublicationNumber | None
-    at: Instant
+    publication: ids.PublicationNumber | None
+    at: ids.Instant
     # The transaction that each moved branch now shows, by branch id.
     transactions: dict[str, str | None]
     replayed: bool = False
@@ -159,7 +150,7 @@ class Receipt:
 
 def add_on_branch(
     name: str,
-    dataset: DatasetId,
+    dataset: ids.DatasetId,
     *,
     branch: Branch | None,
     source: Branch | None,
@@ -194,9 +185,9 @@ def add_on_branch(
     return steps
 
 
-def _new_branch(name: str, dataset: DatasetId, source: Branch | None) -> CreateBranch:
+def _new_branch(name: str, dataset: ids.DatasetId, source: Branch | None) -> CreateBranch:
     return CreateBranch(
-        id=mint_branch(),
+        id=ids.mint_branch(),
         dataset=dataset,
         name=name,
         parent=source.id if source else None,
@@ -251,4 +242,4 @@ def is_same_request(one: str, other: str) -> bool:
 
 def request_hash(kind: str, request: Mapping[str, Any]) -> str:
     """Return a hash of a request that does not depend on the order of its keys."""
-    return digest([kind, request])
+    return ids.digest([kind, request])

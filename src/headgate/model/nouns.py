@@ -9,18 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from headgate.model.ids import (
-    BranchId,
-    ContentId,
-    DatasetId,
-    Epoch,
-    Instant,
-    OperationId,
-    PublicationNumber,
-    TransactionId,
-    UnitId,
-    VersionId,
-)
+from headgate.model import ids
 
 # A part of a dataset's name that needs no backticks.
 PLAIN_PART = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -107,33 +96,33 @@ class DatasetName:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    id: DatasetId
+    id: ids.DatasetId
     name: DatasetName
     kind: DatasetKind
     # False for a registered table: Headgate does not own its files and never deletes them.
     owned: bool
-    created_at: Instant
+    created_at: ids.Instant
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
     """Immutable content: an Iceberg metadata file, or a file-tree manifest."""
 
-    id: VersionId
+    id: ids.VersionId
     location: str
-    content_id: ContentId
+    content_id: ids.ContentId
 
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    id: BranchId
-    dataset_id: DatasetId
+    id: ids.BranchId
+    dataset_id: ids.DatasetId
     dataset: DatasetName
     name: str
-    parent_id: BranchId | None
+    parent_id: ids.BranchId | None
     parent: str | None
-    head: TransactionId | None
-    view: TransactionId | None
+    head: ids.TransactionId | None
+    view: ids.TransactionId | None
     # The fallback chain of the build that created this root because no fallback existed.
     remembered_chain: tuple[str, ...] = ()
 
@@ -148,7 +137,7 @@ class AttemptRef:
     """An attempt by its key and epoch, which the fence compares with the newest epoch."""
 
     key: str
-    epoch: Epoch
+    epoch: ids.Epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,33 +145,33 @@ class Attempt:
     ref: AttemptRef
     state: AttemptState
     actor: str
-    started_at: Instant
-    lease_until: Instant
+    started_at: ids.Instant
+    lease_until: ids.Instant
     lease_seconds: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    id: TransactionId
-    dataset_id: DatasetId
+    id: ids.TransactionId
+    dataset_id: ids.DatasetId
     dataset: DatasetName
-    branch_id: BranchId
+    branch_id: ids.BranchId
     branch: str
-    parent: TransactionId | None
+    parent: ids.TransactionId | None
     depth: int
-    jump: TransactionId | None
+    jump: ids.TransactionId | None
     type: TransactionType
     state: TransactionState
     # Working version while OPEN, the version shown once COMMITTED; None is a tombstone or empty.
     version: Version | None
     actor: str
-    opened_at: Instant
-    closed_at: Instant | None
-    lease_until: Instant | None
+    opened_at: ids.Instant
+    closed_at: ids.Instant | None
+    lease_until: ids.Instant | None
     lease_seconds: int | None
     attempt: AttemptRef | None
-    unit: UnitId | None
-    publication: PublicationNumber | None
+    unit: ids.UnitId | None
+    publication: ids.PublicationNumber | None
     inputs_key: str | None = None
     build_key: str | None = None
     adoptable: bool = False
@@ -196,19 +185,19 @@ class MoveRecord:
     """One branch that a publication moved, from one view to another; None is no view or branch."""
 
     dataset: DatasetName
-    branch_id: BranchId
+    branch_id: ids.BranchId
     branch: str
-    from_transaction: TransactionId | None
-    to_transaction: TransactionId | None
+    from_transaction: ids.TransactionId | None
+    to_transaction: ids.TransactionId | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    number: PublicationNumber
-    at: Instant
+    number: ids.PublicationNumber
+    at: ids.Instant
     actor: str
     kind: PublicationKind
-    operation: OperationId
+    operation: ids.OperationId
     moves: tuple[MoveRecord, ...]
 
 
@@ -216,7 +205,7 @@ class Publication:
 class Tag:
     dataset: DatasetName
     name: str
-    transaction: TransactionId
+    transaction: ids.TransactionId
 
 
 # Rows of lists: a dataset, or a branch name over all datasets, with sums over its branches.
@@ -226,8 +215,8 @@ class Tag:
 class LastMove:
     """The newest publication that moved a branch of a dataset, or of a name."""
 
-    publication: PublicationNumber
-    at: Instant
+    publication: ids.PublicationNumber
+    at: ids.Instant
     actor: str
     kind: str
 
@@ -271,5 +260,5 @@ class DifferingDataset:
     kind: str
     parent: str
     actor: str | None
-    at: Instant | None
+    at: ids.Instant | None
     is_behind: bool

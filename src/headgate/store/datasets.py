@@ -19,13 +19,7 @@ from headgate.catalog.log import list_history
 from headgate.catalog.operations import do_once
 from headgate.catalog.resolve import find_shown, load_shown
 from headgate.catalog.transactions import Opener, Opening, open_transactions, stage_version
-from headgate.files.edits import (
-    FileEdit,
-    check_is_files,
-    publish_edit,
-    root_of,
-    write_uploaded,
-)
+from headgate.files import edits
 from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
 from headgate.iceberg.table_catalog import (
@@ -154,7 +148,7 @@ def describe_content(
 
 
 def _describe_files(store: StoreParts, shown: Transaction | None, *, paths: int) -> Json:
-    root = root_of(shown.version if shown else None)
+    root = edits.root_of(shown.version if shown else None)
     size = store.trees.measure(root)
     entries = itertools.islice(store.trees.walk(root), paths) if paths else ()
     return {
@@ -307,7 +301,7 @@ class DatasetHandle:
 
         No branch changes until `edit` puts the entries.
         """
-        check_is_files(self.load())
+        edits.check_is_files(self.load())
         return upload(self.store.file_contents, files, progress)
 
     def shown(
@@ -321,7 +315,7 @@ class DatasetHandle:
         :param at: id of a COMMITTED transaction to read in place of the view of the branch.
         """
         found = self.load()
-        check_is_files(found)
+        edits.check_is_files(found)
         if txn is None:
             chosen = self.branch(branch or self.store.settings.builds.branch)
             return ShownFiles(store=self.store, dataset=self.name, transaction=chosen.view(at=at))
@@ -339,7 +333,7 @@ class DatasetHandle:
 
         Pass either `branch`, which must exist, or `txn`, the id of a transaction or a unit.
         """
-        check_is_files(self.load())
+        edits.check_is_files(self.load())
         if branch is not None and txn is None:
             target = self.branch(branch)
             target.load()
@@ -523,24 +517,24 @@ class BranchHandle:
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         :param progress: called as files are uploaded.
         """
-        check_is_files(self.dataset.load())
-        return write_uploaded(
+        edits.check_is_files(self.dataset.load())
+        return edits.write_uploaded(
             lambda: upload(self.store.file_contents, scan(Path(source), path), progress),
             lambda edit: self.edit(edit, idempotency_key=idempotency_key),
         )
 
     def remove(self, *paths: str, idempotency_key: str | None = None) -> Receipt:
         """Remove files, or everything below a directory, in a transaction of its own."""
-        return self.edit(FileEdit(remove=paths), idempotency_key=idempotency_key)
+        return self.edit(edits.FileEdit(remove=paths), idempotency_key=idempotency_key)
 
-    def edit(self, edit: FileEdit, *, idempotency_key: str | None = None) -> Receipt:
+    def edit(self, edit: edits.FileEdit, *, idempotency_key: str | None = None) -> Receipt:
         """Put entries whose contents are already stored, and remove paths, in one publication."""
         kind = "files-put" if edit.put else "files-rm"
         operation = self._operation(idempotency_key, kind, **edit.to_json())
         return do_once(
             self.store.database,
             operation,
-            lambda: publish_edit(
+            lambda: edits.publish_edit(
                 self.store.database,
                 self.store.trees,
                 self.dataset.load(),

@@ -45,27 +45,17 @@ from headgate.errors import Invalid, NotFound
 from headgate.files.tree_store import FileTrees
 from headgate.lakefs.endpoint import HeadReader, connect
 from headgate.lineage.events import Lineage
+from headgate.model import names
 from headgate.model.access import Role, check_patterns
 from headgate.model.changes import Receipt
 from headgate.model.graph import Graph
 from headgate.model.graph_render import GraphFormat, render_json
 from headgate.model.ids import BuildId
-from headgate.model.names import (
-    check_branch_name,
-    check_label,
-    check_lifetime_seconds,
-    parse_dataset_name,
-    parse_member,
-)
 from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings, with_actor
 from headgate.storage.address import open_store
+from headgate.store import documents
 from headgate.store.datasets import DatasetHandle
-from headgate.store.documents import (
-    TOKEN,
-    Json,
-    build_json,
-)
 from headgate.store.overview import Overview
 from headgate.store.queries import StoreQueries
 from headgate.store.rows import RowOptions, Rows
@@ -185,7 +175,7 @@ class AdminVerbs(TaskVerbs):
 
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
-        check_branch_name(branch)
+        names.check_branch_name(branch)
         request = {"dataset": None}
         operation = self.operation(idempotency_key, "branch-delete", branch, request)
 
@@ -202,12 +192,12 @@ class AdminVerbs(TaskVerbs):
 
         return do_once(self.database, operation, act)
 
-    def cancel_build(self, id: str) -> Json:
+    def cancel_build(self, id: str) -> documents.Json:
         """Cancel a running build, and return its document.
 
         Its OPEN transactions are aborted at once, on any machine; its process then stops.
         """
-        return build_json(cancel_build(self.database, id, actor=self.settings.actor))
+        return documents.build_json(cancel_build(self.database, id, actor=self.settings.actor))
 
     def create_token(
         self,
@@ -216,7 +206,7 @@ class AdminVerbs(TaskVerbs):
         role: Role | str,
         branches: Sequence[str] = ("*",),
         lifetime_seconds: int | None = None,
-    ) -> Json:
+    ) -> documents.Json:
         """Create a token for a server, and return it under `token` with its record.
 
         The store keeps no copy of the token: it cannot be shown again.
@@ -227,24 +217,24 @@ class AdminVerbs(TaskVerbs):
         :param lifetime_seconds: time until the token expires; it never expires by default.
         """
         if lifetime_seconds is not None:
-            check_lifetime_seconds(lifetime_seconds)
+            names.check_lifetime_seconds(lifetime_seconds)
         secret, record = create_token(
             self.database,
-            actor=check_label(actor, what="an actor"),
-            role=parse_member(Role, role, what="role"),
+            actor=names.check_label(actor, what="an actor"),
+            role=names.parse_member(Role, role, what="role"),
             branches=check_patterns(branches),
             lifetime_seconds=lifetime_seconds,
             created_by=self.settings.actor,
         )
-        return {"token": secret, **TOKEN.json(record)}
+        return {"token": secret, **documents.TOKEN.json(record)}
 
-    def revoke_token(self, id: str) -> Json:
+    def revoke_token(self, id: str) -> documents.Json:
         """Revoke a token, and return its record. The server rejects it from then on."""
-        return TOKEN.json(revoke_token(self.database, id))
+        return documents.TOKEN.json(revoke_token(self.database, id))
 
     def clean_up(
         self, *, older_than_seconds: int, dry_run: bool = False, engine: Marking = Marking.AUTO
-    ) -> Json:
+    ) -> documents.Json:
         """Condemn content that nothing needs, and sweep what was condemned at least a day before.
 
         :param older_than_seconds: minimum age of content to condemn.
@@ -272,7 +262,7 @@ class AdminVerbs(TaskVerbs):
             return cleaned.to_json()
         return cleaned.to_json() | {"staging": self.sweep_staging(dry_run=dry_run)}
 
-    def examine(self, *, deep: bool = False) -> Json:
+    def examine(self, *, deep: bool = False) -> documents.Json:
         """Check the store, and return the report of `headgate doctor`. Changes nothing.
 
         :param deep: read every row and byte. Without it the checks take seconds.
@@ -429,7 +419,7 @@ class Store(StoreQueries, AdminVerbs):
 
     def dataset(self, name: str) -> DatasetHandle:
         """Return a dataset by name; it does not have to exist yet."""
-        return DatasetHandle(self, parse_dataset_name(name))
+        return DatasetHandle(self, names.parse_dataset_name(name))
 
     def transaction(
         self, branch: str, *, lease_seconds: int = 900, actor: str | None = None
@@ -486,7 +476,7 @@ class Store(StoreQueries, AdminVerbs):
         return plan_build(self.database, self.contents, request)
 
     def _drawn(self, plan: Plan, format: str) -> Mapping[str, Any]:
-        chosen = parse_member(GraphFormat, format, what="format of a graph")
+        chosen = names.parse_member(GraphFormat, format, what="format of a graph")
         return render_json(self.graph(plan), chosen)
 
     def graph(self, plan: Plan) -> Graph:
@@ -536,13 +526,10 @@ class Store(StoreQueries, AdminVerbs):
         :param asked: options of :class:`BuildOptions`: those of `plan`, and `atomic`, `retries`,
             `abort_on_failure`, `wait_seconds` and `task_key`.
         """
-        from headgate.builds.run import (  # noqa: PLC0415  (slow: HTTP, Spark)
-            BuildRequest,
-            run_build,
-        )
+        from headgate.builds import run  # noqa: PLC0415  (slow: HTTP, Spark)
 
         check_limits(asked)
-        request = BuildRequest(
+        request = run.BuildRequest(
             plan=plan_request(targets, asked, builds=self.settings.builds),
             actor=self.settings.actor,
             atomic=asked.get("atomic", False),
@@ -554,7 +541,7 @@ class Store(StoreQueries, AdminVerbs):
             reported_by=client_jobs.reported_by if client_jobs is not None else None,
         )
         directory = self.scratch / "builds"
-        return run_build(self.build_parts, request, directory, watch=watch, jobs=client_jobs)
+        return run.run_build(self.build_parts, request, directory, watch=watch, jobs=client_jobs)
 
     def build_on_server(
         self,

@@ -7,34 +7,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headgate.builds.attempt import job_key
-from headgate.catalog import overview
+from headgate.catalog import overview, records
 from headgate.catalog.attempts import list_attempts
 from headgate.catalog.builds import load_build
 from headgate.catalog.database import Connection
 from headgate.catalog.jobspecs import datasets_with_jobspec, load_jobspecs
 from headgate.catalog.log import list_history
-from headgate.catalog.records import (
-    find_transaction,
-    list_branches,
-    load_branch,
-    load_dataset,
-    load_transaction,
-)
 from headgate.catalog.resolve import find_shown
 from headgate.errors import NotFound
+from headgate.model import nouns
 from headgate.model.contexts import BranchContext, parse_context
 from headgate.model.ids import BuildId
 from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
-from headgate.model.nouns import (
-    Attempt,
-    Branch,
-    BranchNameLine,
-    Dataset,
-    DatasetLine,
-    DifferingDataset,
-    Transaction,
-)
 from headgate.store.documents import Json, jobspec_json
 from headgate.store.transactions import StoreParts
 
@@ -46,14 +31,14 @@ if TYPE_CHECKING:
 class ShownDataset:
     """A dataset, its branches, and its view in one context."""
 
-    dataset: Dataset
-    branches: list[Branch]
+    dataset: nouns.Dataset
+    branches: list[nouns.Branch]
     context: str
     # None if the context is a chain or a moment.
-    branch: Branch | None
-    view: Transaction | None
+    branch: nouns.Branch | None
+    view: nouns.Transaction | None
     # The OPEN transaction of the branch.
-    opened: Transaction | None
+    opened: nouns.Transaction | None
     # Whether the primary branch has a JobSpec that produces it.
     blue: bool
 
@@ -66,7 +51,7 @@ class Overview:
 
     def datasets(
         self, *, search: str = "", after: str = "", limit: int
-    ) -> tuple[int, list[DatasetLine]]:
+    ) -> tuple[int, list[nouns.DatasetLine]]:
         """Return the number of datasets whose name contains a text, and a page of them, by name.
 
         :param after: name of the last dataset of one page, to read the next.
@@ -84,7 +69,7 @@ class Overview:
 
     def branches(
         self, *, search: str = "", after: str = "", limit: int
-    ) -> tuple[int, list[BranchNameLine]]:
+    ) -> tuple[int, list[nouns.BranchNameLine]]:
         """Return the number of branch names that contain a text, and a page of them, by name.
 
         :param after: last branch name of one page, to read the next.
@@ -96,13 +81,13 @@ class Overview:
             )
         )
 
-    def find_branch(self, name: str) -> BranchNameLine | None:
+    def find_branch(self, name: str) -> nouns.BranchNameLine | None:
         """Return the summary of a branch name over all datasets; None if no dataset has it."""
         return self.store.database.read(lambda c: overview.load_branch_name(c, name))
 
     def branch(
         self, name: str, *, after: str = "", limit: int
-    ) -> tuple[BranchNameLine, list[DifferingDataset]]:
+    ) -> tuple[nouns.BranchNameLine, list[nouns.DifferingDataset]]:
         """Return the summary of a branch name, and the datasets that differ from its parent.
 
         Raises `NotFound` if no dataset has the branch.
@@ -125,15 +110,15 @@ class Overview:
         wanted, primary = parse_dataset_name(name), self.store.settings.builds.branch
 
         def read(connection: Connection) -> ShownDataset:
-            dataset = load_dataset(connection, wanted)
-            branches = list_branches(connection, dataset.id)
+            dataset = records.load_dataset(connection, wanted)
+            branches = records.list_branches(connection, dataset.id)
             known = {branch.name: branch for branch in branches}
             default = primary if primary in known else next(iter(known), primary)
             chosen = parse_context(context or default)
             if isinstance(chosen, BranchContext):
                 # A failed build can leave a dataset without branches: that is not an error here.
                 if known and not known.keys() & set(chosen.chain):
-                    load_branch(connection, dataset, chosen.branch)
+                    records.load_branch(connection, dataset, chosen.branch)
                 first = known.get(chosen.branch)
                 if first is not None and first.view is not None:
                     # A branch with a view does not use its fallbacks, and has a history.
@@ -146,25 +131,25 @@ class Overview:
                 context=str(chosen),
                 branch=branch,
                 view=find_shown(connection, chosen, dataset),
-                opened=find_transaction(connection, head) if head is not None else None,
+                opened=records.find_transaction(connection, head) if head is not None else None,
                 blue=bool(overview.datasets_built_on(connection, primary, [wanted])),
             )
 
         return self.store.database.read(read)
 
     def history(
-        self, branch: Branch, *, before: str = "", aborted: bool = False, limit: int
-    ) -> list[Transaction]:
+        self, branch: nouns.Branch, *, before: str = "", aborted: bool = False, limit: int
+    ) -> list[nouns.Transaction]:
         """Return a page of the transactions of a branch, newest first.
 
         :param before: id of the transaction that the page starts at; the head by default.
         :param aborted: include the transactions that were aborted on this branch.
         """
 
-        def read(connection: Connection) -> list[Transaction]:
+        def read(connection: Connection) -> list[nouns.Transaction]:
             start = branch
             if before:
-                first = load_transaction(connection, before)
+                first = records.load_transaction(connection, before)
                 is_here = first.dataset_id == branch.dataset_id
                 start = replace(branch, head=first.id if is_here else None)
             return list_history(connection, start, aborted=aborted and not before, limit=limit)
@@ -185,7 +170,7 @@ class Overview:
         found = self.store.database.read(lambda c: [datasets_with_jobspec(c, b) for b in chain])
         return sorted(set().union(*found))
 
-    def attempts(self, build: str, position: int) -> list[Attempt]:
+    def attempts(self, build: str, position: int) -> list[nouns.Attempt]:
         """Return the attempts of one job of a build, newest first."""
         key = job_key(BuildId(build), position)
         return self.store.database.read(lambda c: list_attempts(c, key))

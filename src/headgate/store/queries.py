@@ -17,20 +17,12 @@ from headgate.errors import Invalid, NotFound
 from headgate.model.ids import DatasetId
 from headgate.model.names import check_limit, parse_dataset_name, parse_member
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
+from headgate.store import documents
 from headgate.store.diff import find_differences
-from headgate.store.documents import (
-    TOKEN,
-    Json,
-    audit_json,
-    build_json,
-    build_with_jobs_json,
-    event_json,
-    jobspec_json,
-)
 from headgate.store.transactions import StoreBase, TransactionHandle, UnitHandle, load_opened
 
 
-def single_operation(key: str, found: Sequence[Json]) -> Json:
+def single_operation(key: str, found: Sequence[documents.Json]) -> documents.Json:
     """Return the one operation that has an idempotency key.
 
     Raises `NotFound` if none was committed, and `Invalid` if the key is ambiguous.
@@ -134,7 +126,7 @@ class StoreQueries(StoreBase):
         kind: str | None = None,
         limit: int = 50,
         skip: int = 0,
-    ) -> list[Json]:
+    ) -> list[documents.Json]:
         """Return events that are not publications, newest first.
 
         :param limit: maximum number of events.
@@ -152,7 +144,7 @@ class StoreQueries(StoreBase):
                 skip=skip,
             )
         )
-        return [event_json(event) for event in found]
+        return [documents.event_json(event) for event in found]
 
     def recoveries(
         self,
@@ -161,7 +153,7 @@ class StoreQueries(StoreBase):
         kind: str | None = None,
         limit: int = 50,
         skip: int = 0,
-    ) -> list[Json]:
+    ) -> list[documents.Json]:
         """Return the audit log of recovery, newest first.
 
         :param actor: only entries about the work of this actor.
@@ -173,9 +165,11 @@ class StoreQueries(StoreBase):
         found = self.database.read(
             lambda c: list_recoveries(c, actor=actor, kind=kind, limit=limit, skip=skip)
         )
-        return [audit_json(row) for row in found]
+        return [documents.audit_json(row) for row in found]
 
-    def status(self, key: str, *, branch: str | None = None, kind: str | None = None) -> Json:
+    def status(
+        self, key: str, *, branch: str | None = None, kind: str | None = None
+    ) -> documents.Json:
         """Return the operation that has an idempotency key, with its state.
 
         The state is `committed`, `in_progress` or `not_committed`. Raises `NotFound` if the catalog
@@ -191,12 +185,14 @@ class StoreQueries(StoreBase):
         """Return the handle of a unit or transaction, in any state, by its id."""
         return load_opened(self, id)
 
-    def jobspecs(self, *, branch: str | None = None, dataset: str | None = None) -> list[Json]:
+    def jobspecs(
+        self, *, branch: str | None = None, dataset: str | None = None
+    ) -> list[documents.Json]:
         """Return the published JobSpecs, of one branch or dataset if given."""
         found = self.database.read(lambda c: load_jobspecs(c, branch=branch, dataset=dataset))
-        return [jobspec_json(spec) for spec in found]
+        return [documents.jobspec_json(spec) for spec in found]
 
-    def builds(self, *, limit: int = 50, after: str | None = None) -> list[Json]:
+    def builds(self, *, limit: int = 50, after: str | None = None) -> list[documents.Json]:
         """Return builds without their jobs, newest first.
 
         :param limit: maximum number of builds.
@@ -204,11 +200,11 @@ class StoreQueries(StoreBase):
         """
         check_limit(limit)
         found = self.database.read(lambda c: list_builds(c, limit=limit, after=after))
-        return [build_json(build) for build in found]
+        return [documents.build_json(build) for build in found]
 
-    def build_record(self, id: str) -> Json:
+    def build_record(self, id: str) -> documents.Json:
         """Return a build with the state of each of its jobs."""
-        return build_with_jobs_json(self.database.read(lambda c: load_build(c, id)))
+        return documents.build_with_jobs_json(self.database.read(lambda c: load_build(c, id)))
 
     def differences(
         self,
@@ -219,7 +215,7 @@ class StoreQueries(StoreBase):
         rows: int = 5,
         key: Sequence[str] = (),
         on_large: Callable[[int, int], None] = _no_progress,
-    ) -> Json | list[Json]:
+    ) -> documents.Json | list[documents.Json]:
         """Return the changes that lead from one version to another.
 
         With a dataset, or with a transaction id, the result is the document of `headgate diff`.
@@ -238,9 +234,9 @@ class StoreQueries(StoreBase):
             self, dataset, before, after, rows=rows, key=tuple(key), on_large=on_large
         )
 
-    def tokens(self) -> list[Json]:
+    def tokens(self) -> list[documents.Json]:
         """Return the actor, rights and times of all tokens; never the tokens themselves."""
-        return [TOKEN.json(record) for record in self.database.read(list_tokens)]
+        return [documents.TOKEN.json(record) for record in self.database.read(list_tokens)]
 
 
 def _id(connection: Connection, dataset: str | None) -> DatasetId | None:

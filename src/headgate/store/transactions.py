@@ -23,14 +23,9 @@ from headgate.files.objects import Objects
 from headgate.files.transfer import Progress, scan, upload
 from headgate.files.tree import Entry, Mode
 from headgate.files.tree_store import FileTrees
+from headgate.model import names
 from headgate.model.changes import Caller, OperationKey, Receipt, operation_key
 from headgate.model.ids import UnitId
-from headgate.model.names import (
-    DatasetName,
-    check_file_path,
-    check_lease_seconds,
-    parse_dataset_name,
-)
 from headgate.model.nouns import Transaction, TransactionState
 from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings
@@ -116,7 +111,7 @@ class ShownFiles:
     """The tree of files that a transaction shows; empty where there is no transaction."""
 
     store: StoreParts
-    dataset: DatasetName
+    dataset: names.DatasetName
     transaction: Transaction | None
 
     @property
@@ -133,7 +128,7 @@ class ShownFiles:
 
     def find(self, path: str) -> Entry:
         """Return the entry of the file with exactly this path, or raise `FileNotInView`."""
-        check_file_path(path)
+        names.check_file_path(path)
         entry = next((e for e in view_files(self.store, self.transaction, path)), None)
         if entry is None or entry.path != path or entry.is_directory:
             raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
@@ -170,7 +165,7 @@ def check_is_bytes(path: str, content: bytes) -> None:
 
 def store_bytes(store: StoreParts, path: str, content: bytes) -> Entry:
     """Store the content of one file, and return its entry."""
-    check_file_path(path)
+    names.check_file_path(path)
     check_is_bytes(path, content)
     digest = store.file_contents.put(content)
     return Entry(path=path, mode=Mode.FILE, size=len(content), digest=digest)
@@ -377,7 +372,7 @@ class UnitHandle(CommitsAtExit):
     @classmethod
     def open(cls, store: StoreParts, branch: str, *, lease_seconds: int, actor: str) -> Self:
         """Open a unit on a branch name. Each dataset joins at its first use."""
-        check_lease_seconds(lease_seconds)
+        names.check_lease_seconds(lease_seconds)
         unit = open_unit(store.database, branch, actor=actor, lease_seconds=lease_seconds)
         return cls(store, unit.id, unit.branch, actor)
 
@@ -400,7 +395,7 @@ class UnitHandle(CommitsAtExit):
 
         A missing branch is created on the dataset.
         """
-        parsed = parse_dataset_name(name)
+        parsed = names.parse_dataset_name(name)
         self.renew()
         return TransactionHandle(
             self.store,

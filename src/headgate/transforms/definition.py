@@ -16,16 +16,8 @@ from typing import Any
 from headgate.errors import Invalid
 from headgate.model.jobspecs import FRESH_INPUTS, IncrementalSpec
 from headgate.model.names import DatasetName
+from headgate.transforms import runtime
 from headgate.transforms.declarations import Input, Output, Param
-from headgate.transforms.runtime import (
-    DataFrame,
-    ReadMode,
-    TransformContext,
-    TransformInput,
-    TransformOutput,
-    WriteMode,
-    WriteOptions,
-)
 from headgate.transforms.source_location import SourceLocation
 
 CONTEXT = "ctx"
@@ -102,7 +94,7 @@ class Transform:
         return f"<transform {self.module}.{self.name} at {self.location.file}:{self.location.line}>"
 
 
-_MODES = frozenset(mode.value for mode in ReadMode)
+_MODES = frozenset(mode.value for mode in runtime.ReadMode)
 
 
 def _call_on_dataframes(
@@ -114,7 +106,7 @@ def _call_on_dataframes(
         given[name] = value if isinstance(value, type(parameter)) else parameter.bind(value)
     incremental = any(isinstance(given.get(name), Mapping) for name in transform.inputs)
     if transform.wants_context and CONTEXT not in given:
-        given[CONTEXT] = TransformContext(
+        given[CONTEXT] = runtime.TransformContext(
             spark_session=_session(given),
             is_incremental=incremental,
             parameters={name: given[name].value for name in transform.parameters},
@@ -122,73 +114,77 @@ def _call_on_dataframes(
     if transform.style.returns:
         for name in transform.inputs:
             if isinstance(given.get(name), Mapping):
-                given[name] = _reader(name, given[name])(ReadMode.ADDED)
+                given[name] = _reader(name, given[name])(runtime.ReadMode.ADDED)
         return transform.function(**given)
     return _call_writing(transform, given, incremental=incremental)
 
 
 def _call_writing(
     transform: Transform, given: dict[str, Any], *, incremental: bool
-) -> dict[str, DataFrame]:
-    written: dict[str, DataFrame] = {}
+) -> dict[str, runtime.DataFrame]:
+    written: dict[str, runtime.DataFrame] = {}
     for name, declared in transform.inputs.items():
         if name in given and not hasattr(given[name], "dataframe"):
-            given[name] = TransformInput(
+            given[name] = runtime.TransformInput(
                 name,
                 _reader(name, given[name]),
                 dataset=declared.dataset,
-                default_mode=ReadMode.ADDED if incremental else ReadMode.CURRENT,
+                default_mode=runtime.ReadMode.ADDED if incremental else runtime.ReadMode.CURRENT,
             )
     for name, output in transform.outputs.items():
         before = given.get(name)
         if before is None or not hasattr(before, "write_dataframe"):
-            given[name] = TransformOutput(
+            given[name] = runtime.TransformOutput(
                 name,
                 _writer(written, name),
                 dataset=output.dataset,
                 read=_output_reader(written, name, before),
-                options=WriteOptions(mode=WriteMode.MODIFY if incremental else WriteMode.REPLACE),
+                options=runtime.WriteOptions(
+                    mode=runtime.WriteMode.MODIFY if incremental else runtime.WriteMode.REPLACE
+                ),
             )
     transform.function(**given)
     return written
 
 
-def _reader(name: str, given: Any) -> Callable[[ReadMode], DataFrame]:
+def _reader(name: str, given: Any) -> Callable[[runtime.ReadMode], runtime.DataFrame]:
     if not isinstance(given, Mapping):
-        return lambda mode: given.limit(0) if mode is ReadMode.PREVIOUS else given
-    if ReadMode.ADDED not in given or not _MODES.issuperset(given):
+        return lambda mode: given.limit(0) if mode is runtime.ReadMode.PREVIOUS else given
+    if runtime.ReadMode.ADDED not in given or not _MODES.issuperset(given):
         raise Invalid(f"{name}: give {{'added': …}}, optionally with 'previous' and 'current'.")
 
-    def read(mode: ReadMode) -> DataFrame:
+    def read(mode: runtime.ReadMode) -> runtime.DataFrame:
         if mode in given:
             return given[mode]
-        if mode is ReadMode.CURRENT and ReadMode.PREVIOUS in given:
-            return given[ReadMode.PREVIOUS].unionByName(given[ReadMode.ADDED])
-        added = given[ReadMode.ADDED]
-        return added.limit(0) if mode is ReadMode.PREVIOUS else added
+        if mode is runtime.ReadMode.CURRENT and runtime.ReadMode.PREVIOUS in given:
+            return given[runtime.ReadMode.PREVIOUS].unionByName(given[runtime.ReadMode.ADDED])
+        added = given[runtime.ReadMode.ADDED]
+        return added.limit(0) if mode is runtime.ReadMode.PREVIOUS else added
 
     return read
 
 
-def _writer(written: dict[str, DataFrame], name: str) -> Callable[[DataFrame, WriteOptions], None]:
-    def write(frame: DataFrame, options: WriteOptions) -> None:
-        again = name in written and options.mode is not WriteMode.REPLACE
+def _writer(
+    written: dict[str, runtime.DataFrame], name: str
+) -> Callable[[runtime.DataFrame, runtime.WriteOptions], None]:
+    def write(frame: runtime.DataFrame, options: runtime.WriteOptions) -> None:
+        again = name in written and options.mode is not runtime.WriteMode.REPLACE
         written[name] = written[name].unionByName(frame) if again else frame
 
     return write
 
 
 def _output_reader(
-    written: Mapping[str, DataFrame], name: str, before: DataFrame | None
-) -> Callable[[ReadMode, Any], DataFrame]:
+    written: Mapping[str, runtime.DataFrame], name: str, before: runtime.DataFrame | None
+) -> Callable[[runtime.ReadMode, Any], runtime.DataFrame]:
 
-    def read(mode: ReadMode, _schema: Any) -> DataFrame:
+    def read(mode: runtime.ReadMode, _schema: Any) -> runtime.DataFrame:
         new = written.get(name)
-        if mode is ReadMode.PREVIOUS or new is None:
+        if mode is runtime.ReadMode.PREVIOUS or new is None:
             if before is None:
                 raise Invalid(f"{name} has no previous content: pass {name}=<DataFrame>.")
             return before
-        return new if mode is ReadMode.ADDED or before is None else before.unionByName(new)
+        return new if mode is runtime.ReadMode.ADDED or before is None else before.unionByName(new)
 
     return read
 

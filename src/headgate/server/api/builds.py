@@ -27,22 +27,7 @@ from headgate.model.jobspecs import JobSpec, Source, declaration_from_json
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import BuildState, DatasetKind
 from headgate.server.api import conventions as api
-from headgate.server.api.models import (
-    Branch,
-    Building,
-    BuildModel,
-    BuildWithJobsModel,
-    JobModel,
-    JobSpecModel,
-    Name,
-    Path,
-    PlanModel,
-    PlanToShow,
-    Sha256,
-    Where,
-    asked,
-    shown,
-)
+from headgate.server.api import models
 from headgate.server.builds import BuildRequestKey, ServerBuild
 from headgate.store.documents import Json, jobspec_json
 from headgate.store.embedded import Store
@@ -92,7 +77,7 @@ class _Said(BaseModel):
 
 
 class ProgressSaid(_Said):
-    model_config = asked(
+    model_config = models.asked(
         attempt=_ATTEMPT,
         number=1,
         event="progress",
@@ -109,7 +94,7 @@ class ProgressSaid(_Said):
 
 
 class WrittenSaid(_Said):
-    model_config = asked(attempt=_ATTEMPT, number=2, event="written", rows=1200)
+    model_config = models.asked(attempt=_ATTEMPT, number=2, event="written", rows=1200)
     event: Literal["written"]
     rows: Count
 
@@ -117,7 +102,7 @@ class WrittenSaid(_Said):
 class CheckSaid(BaseModel):
     """Result of a check, in the form that is stored with a transaction."""
 
-    model_config = asked(
+    model_config = models.asked(
         name="one row an order",
         stage="post",
         dataset="sales.daily",
@@ -138,7 +123,7 @@ class CheckSaid(BaseModel):
 
 
 class EndedSaid(_Said):
-    model_config = asked(
+    model_config = models.asked(
         attempt=_ATTEMPT,
         number=3,
         event="ended",
@@ -153,7 +138,7 @@ class EndedSaid(_Said):
     aborted: bool = Field(False, description="It asked to publish nothing.")
     written: list[Output] = Field(default_factory=list, max_length=1000)
     replaced: list[Output] = Field(default_factory=list, max_length=1000)
-    files: dict[str, Sha256] = Field(
+    files: dict[str, models.Sha256] = Field(
         default_factory=dict,
         description="By output of files: the root of the tree that was stored as contents.",
     )
@@ -178,7 +163,7 @@ class EndedSaid(_Said):
 
 
 class Working(BaseModel):
-    model_config = asked(running=[_ATTEMPT], seen=4, expected=1, said=[], wait_seconds=10)
+    model_config = models.asked(running=[_ATTEMPT], seen=4, expected=1, said=[], wait_seconds=10)
     running: list[Attempt] = Field(
         default_factory=list, max_length=1000, description="Attempts that are under way there."
     )
@@ -199,16 +184,16 @@ class Working(BaseModel):
 
 
 class ShownJobModel(BaseModel):
-    model_config = shown(
+    model_config = models.shown(
         position=0,
         job={"outputs": ["sales.daily"], "state": "running", "reason": "stale-input"},
     )
     position: int
-    job: JobModel
+    job: models.JobModel
 
 
 class InputOrderModel(BaseModel):
-    model_config = shown(**_INPUT)
+    model_config = models.shown(**_INPUT)
     dataset: str
     branch: str
     transaction: str
@@ -218,7 +203,7 @@ class InputOrderModel(BaseModel):
 
 
 class OutputOrderModel(BaseModel):
-    model_config = shown(**_OUTPUT)
+    model_config = models.shown(**_OUTPUT)
     dataset: str
     is_files: bool
     base_snapshot: int | None = Field(description="What the table held, where it is added to.")
@@ -226,7 +211,7 @@ class OutputOrderModel(BaseModel):
 
 
 class OrderModel(BaseModel):
-    model_config = shown(**_ORDER)
+    model_config = models.shown(**_ORDER)
     key: str
     epoch: int
     token: str = Field(description="Opens `job:<key>:<epoch>` of the Iceberg endpoint alone.")
@@ -243,13 +228,13 @@ class OrderModel(BaseModel):
 
 
 class WorkModel(BaseModel):
-    model_config = shown(expected=1, start=[_ORDER], stop=[], seen=4, jobs=[], outcome=None)
+    model_config = models.shown(expected=1, start=[_ORDER], stop=[], seen=4, jobs=[], outcome=None)
     expected: int = Field(description="How many jobs are still to come.")
     start: list[OrderModel] = Field(description="Attempts to begin.")
     stop: list[str] = Field(description="Attempts to end: they are not wanted any more.")
     seen: int = Field(description="To be sent with the next request.")
     jobs: list[ShownJobModel] = Field(description="Those that changed since.")
-    outcome: PlanModel | None = Field(description="The document of the build, at its end.")
+    outcome: models.PlanModel | None = Field(description="The document of the build, at its end.")
 
 
 def _heard(one: ProgressSaid | WrittenSaid | EndedSaid) -> JobMessage:
@@ -276,7 +261,7 @@ _POLL_SECONDS = 0.5
 _SILENCE_SECONDS = 15.0
 
 
-@build_routes.get("/builds", **api.documented("list_builds", list[BuildModel], paged=True))
+@build_routes.get("/builds", **api.documented("list_builds", list[models.BuildModel], paged=True))
 def list_builds(
     caller: api.CallerDependency, pages: Annotated[api.Paging, Depends(api.paging(50))]
 ) -> api.JsonReply:
@@ -285,8 +270,10 @@ def list_builds(
     return pages.page(found, cursor=lambda build: build["build"])
 
 
-@build_routes.post("/builds", **api.documented("start_build", BuildWithJobsModel, status=202))
-def start_build(caller: api.CallerDependency, body: Building) -> api.JsonReply:
+@build_routes.post(
+    "/builds", **api.documented("start_build", models.BuildWithJobsModel, status=202)
+)
+def start_build(caller: api.CallerDependency, body: models.Building) -> api.JsonReply:
     """Start a build, and return its record while it runs.
 
     The server's workers run its jobs or, with `where` as `caller`, the client does: see `work`.
@@ -314,7 +301,7 @@ def start_build(caller: api.CallerDependency, body: Building) -> api.JsonReply:
 
         actor = caller.grant.actor
         request_key = _request_key(actor, body)
-        if body.where is Where.SERVER:
+        if body.where is models.Where.SERVER:
             id = caller.builds.start(build, request_key=request_key)
         else:
             word = None if caller.grant.may_write_protected else actor
@@ -324,7 +311,7 @@ def start_build(caller: api.CallerDependency, body: Building) -> api.JsonReply:
         return api.JsonReply(store.build_record(id), status_code=202)
 
 
-def _request_key(actor: str, body: Building) -> BuildRequestKey | None:
+def _request_key(actor: str, body: models.Building) -> BuildRequestKey | None:
     if body.request_key is None:
         return None
     text = body.model_dump_json(exclude={"request_key"}).encode()
@@ -332,13 +319,13 @@ def _request_key(actor: str, body: Building) -> BuildRequestKey | None:
     return BuildRequestKey(actor=actor, key=body.request_key, request_hash=request_hash)
 
 
-@build_routes.get("/builds/{build}", **api.documented("show_build", BuildWithJobsModel))
+@build_routes.get("/builds/{build}", **api.documented("show_build", models.BuildWithJobsModel))
 def show_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Return one build with its jobs."""
     return api.JsonReply(caller.reading().build_record(build))
 
 
-@build_routes.post("/builds/{build}/cancel", **api.documented("cancel_build", BuildModel))
+@build_routes.post("/builds/{build}/cancel", **api.documented("cancel_build", models.BuildModel))
 def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Cancel a running build, wherever it runs, and abort what it has not committed."""
     with caller.writing(str(caller.reading().build_record(build)["branch"])) as store:
@@ -490,7 +477,7 @@ _DECLARED: dict[str, Any] = {
 
 
 class SentCheck(BaseModel):
-    model_config = asked(name="has rows", on_error="FAIL", expectation={"op": "true"})
+    model_config = models.asked(name="has rows", on_error="FAIL", expectation={"op": "true"})
     name: Argument
     on_error: Literal["FAIL", "WARN"]
     expectation: dict[str, Any]
@@ -498,19 +485,19 @@ class SentCheck(BaseModel):
 
 
 class SentInput(BaseModel):
-    model_config = asked(name="orders", dataset="sales.orders")
+    model_config = models.asked(name="orders", dataset="sales.orders")
     name: Argument
-    dataset: Name
-    branch: Branch | None = None
+    dataset: models.Name
+    branch: models.Branch | None = None
     transaction: Argument | None = None
     checks: list[SentCheck] = Field(default_factory=list, max_length=_MANY)
     description: Words = ""
 
 
 class SentOutput(BaseModel):
-    model_config = asked(name="out", dataset="sales.daily", kind="table")
+    model_config = models.asked(name="out", dataset="sales.daily", kind="table")
     name: Argument
-    dataset: Name
+    dataset: models.Name
     kind: DatasetKind = DatasetKind.TABLE
     checks: list[SentCheck] = Field(default_factory=list, max_length=_MANY)
     partition_cols: list[Argument] = Field(default_factory=list, max_length=_MANY)
@@ -519,7 +506,7 @@ class SentOutput(BaseModel):
 
 
 class SentParameter(BaseModel):
-    model_config = asked(name="days", kind="integer", default=7)
+    model_config = models.asked(name="days", kind="integer", default=7)
     name: Argument
     kind: Literal["string", "integer", "float", "boolean"]
     default: bool | int | float | Words
@@ -527,7 +514,7 @@ class SentParameter(BaseModel):
 
 
 class SentIncremental(BaseModel):
-    model_config = asked(semantic_version=1, snapshot_inputs=["rates"])
+    model_config = models.asked(semantic_version=1, snapshot_inputs=["rates"])
     require_incremental: bool = False
     semantic_version: int = 1
     snapshot_inputs: list[Argument] = Field(default_factory=list, max_length=_MANY)
@@ -536,17 +523,17 @@ class SentIncremental(BaseModel):
 
 
 class SentDeclaration(BaseModel):
-    model_config = asked(**_DECLARED)
+    model_config = models.asked(**_DECLARED)
     module: Module
     function: Function
-    file: Path
+    file: models.Path
     line: int = Field(ge=0)
     inputs: list[SentInput] = Field(max_length=_MANY)
     outputs: list[SentOutput] = Field(min_length=1, max_length=_MANY)
     parameters: list[SentParameter] = Field(default_factory=list, max_length=_MANY)
     incremental: SentIncremental | None = None
     fresh: Literal["inputs", "never"] | Annotated[float, Field(ge=0)] = "inputs"
-    bundle_data: list[Path] = Field(default_factory=list, max_length=_MANY)
+    bundle_data: list[models.Path] = Field(default_factory=list, max_length=_MANY)
     allowed_run_seconds: Annotated[float, Field(gt=0)] | None = None
     profile: list[Argument] = Field(default_factory=list, max_length=_MANY)
     spark_conf: dict[Argument, Words] = Field(default_factory=dict)
@@ -554,33 +541,35 @@ class SentDeclaration(BaseModel):
 
 
 class SentJobSpec(BaseModel):
-    model_config = asked(declaration=_DECLARED, logic_hash=_DIGEST)
+    model_config = models.asked(declaration=_DECLARED, logic_hash=_DIGEST)
     declaration: SentDeclaration
-    logic_hash: Sha256
+    logic_hash: models.Sha256
 
 
 class SentSource(BaseModel):
-    model_config = asked(**_SOURCE)
+    model_config = models.asked(**_SOURCE)
     repository: Line = Field(description="A name that clones share, without credentials.")
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,64}$")]
-    branch: Branch
+    branch: models.Branch
     clean: bool = Field(description="False where files differ from the commit.")
 
 
 class JobSpecsToPublish(BaseModel):
-    model_config = asked(
+    model_config = models.asked(
         source=_SOURCE,
         bundle=_DIGEST,
         jobspecs=[{"declaration": _DECLARED, "logic_hash": _DIGEST}],
     )
     source: SentSource
-    bundle: Sha256 = Field(description="The code: a zip, sent to `/contents/{digest}` before.")
+    bundle: models.Sha256 = Field(
+        description="The code: a zip, sent to `/contents/{digest}` before."
+    )
     jobspecs: list[SentJobSpec] = Field(max_length=_MANY)
 
 
 class PublishedJobSpecsModel(BaseModel):
-    model_config = shown(published=[], removed=["sales.hourly"])
-    published: list[JobSpecModel]
+    model_config = models.shown(published=[], removed=["sales.hourly"])
+    published: list[models.JobSpecModel]
     removed: list[str] = Field(description="Datasets that the repository no longer makes there.")
 
 
@@ -592,7 +581,9 @@ jobspec_routes = api.router("jobspecs")
 _BUNDLE_BYTES = 256 * 1024 * 1024
 
 
-@jobspec_routes.get("/jobspecs", **api.documented("list_jobspecs", list[JobSpecModel], paged=True))
+@jobspec_routes.get(
+    "/jobspecs", **api.documented("list_jobspecs", list[models.JobSpecModel], paged=True)
+)
 def list_jobspecs(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -617,8 +608,8 @@ def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> a
         return api.JsonReply({"published": published, "removed": list(done.removed)})
 
 
-@jobspec_routes.post("/plan", **api.documented("plan", PlanModel))
-def plan(caller: api.CallerDependency, body: PlanToShow) -> api.JsonReply:
+@jobspec_routes.post("/plan", **api.documented("plan", models.PlanModel))
+def plan(caller: api.CallerDependency, body: models.PlanToShow) -> api.JsonReply:
     """Return what a build would do, and why, without changing anything."""
     planned = caller.reading().plan(
         body.targets,

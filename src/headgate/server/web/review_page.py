@@ -13,16 +13,7 @@ from markupsafe import Markup
 
 from headgate.errors import NotFound
 from headgate.model.nouns import DatasetKind
-from headgate.server.web import markup
-from headgate.server.web.dataset_parts import (
-    check_table,
-    checks_badge,
-    counts_line,
-    difference_body,
-    schema_lines,
-    sign_of,
-    why,
-)
+from headgate.server.web import dataset_parts, markup
 from headgate.server.web.page import Page, Visit, freshness_counts
 from headgate.store.diff import FilesDifference, Sides, compare_sides, list_differing
 from headgate.store.documents import Json
@@ -192,7 +183,7 @@ def _summary(
         [
             ("Data", _differ(len(changed), "dataset")),
             ("Logic", _differ(len(logic), "transform")),
-            ("Checks", checks_badge(results) or "none was made"),
+            ("Checks", dataset_parts.checks_badge(results) or "none was made"),
             ("Freshness", freshness_counts(visit, branch)),
         ]
     )
@@ -211,7 +202,7 @@ def _logic(lines: Sequence[LogicLine], branch: str) -> Markup:
         return markup.card("Logic", markup.empty("No transform differs."))
     rows = [
         (
-            sign_of(line.sign),
+            dataset_parts.sign_of(line.sign),
             markup.link(line.dataset, markup.dataset_at(line.dataset, branch=branch, tab="logic")),
             markup.code(line.title),
             _hashes(line),
@@ -240,24 +231,28 @@ def _data(shown: Sequence[Reviewed], branch: str, base: str) -> Markup:
 def _dataset(one: Reviewed, branch: str, base: str) -> Markup:
     sides, name = one.sides, one.sides.dataset.name
     compare = markup.dataset_at(name, branch=branch, tab="compare", from_=base, to=branch)
-    made = markup.tag("p", why(sides.after), f", by {sides.after.actor}") if sides.after else None
+    made = (
+        markup.tag("p", dataset_parts.why(sides.after), f", by {sides.after.actor}")
+        if sides.after
+        else None
+    )
     gone = markup.tag("p", "It is not shown on the branch.") if sides.after is None else None
     failed = [result for result in _checks(sides) if not result["passed"]]
     return markup.card(
         markup.link(str(name), markup.dataset_at(name, branch=branch)),
         made,
         gone,
-        difference_body(one.found),
-        markup.card("Checks that failed", check_table(failed)) if failed else None,
+        dataset_parts.difference_body(one.found),
+        markup.card("Checks that failed", dataset_parts.check_table(failed)) if failed else None,
         markup.tag("p", markup.link("Compare in full", compare)),
-        beside=markup.chips(_schema_badge(one), counts_line(one.found)),
+        beside=markup.chips(_schema_badge(one), dataset_parts.counts_line(one.found)),
     )
 
 
 def _schema_badge(one: Reviewed) -> Markup | None:
     if isinstance(one.found, FilesDifference):
         return None
-    changes = len(schema_lines(one.found.schema))
+    changes = len(dataset_parts.schema_lines(one.found.schema))
     return markup.badge(markup.count(changes, "schema change"), "warn") if changes else None
 
 

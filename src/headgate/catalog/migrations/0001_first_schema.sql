@@ -1,13 +1,3 @@
-"""Migrations of the catalog's schema, oldest first; each is a tuple of SQL statements.
-
-A merged migration never changes. `tests/contract/test_catalog_schema.py` compares the result of
-all migrations with the tables in `schema.py`.
-"""
-
-from __future__ import annotations
-
-_FIRST_SCHEMA = (
-    """
 CREATE TABLE attempts (
     "key" TEXT NOT NULL,
     epoch BIGINT NOT NULL,
@@ -22,15 +12,12 @@ CREATE TABLE attempts (
     parent_epoch BIGINT,
     scope TEXT NOT NULL,
     PRIMARY KEY ("key", epoch)
-)
-    """,
-    """
-CREATE INDEX attempts_by_parent ON attempts (parent_key) WHERE parent_key IS NOT NULL
-    """,
-    """
-CREATE INDEX attempts_by_token ON attempts (token_digest) WHERE token_digest IS NOT NULL
-    """,
-    """
+);
+
+CREATE INDEX attempts_by_parent ON attempts (parent_key) WHERE parent_key IS NOT NULL;
+
+CREATE INDEX attempts_by_token ON attempts (token_digest) WHERE token_digest IS NOT NULL;
+
 CREATE TABLE builds (
     id TEXT NOT NULL,
     branch TEXT NOT NULL,
@@ -42,20 +29,17 @@ CREATE TABLE builds (
     attempt_epoch BIGINT NOT NULL,
     body TEXT NOT NULL,
     PRIMARY KEY (id)
-)
-    """,
-    """
-CREATE INDEX builds_by_time ON builds (started_at)
-    """,
-    """
+);
+
+CREATE INDEX builds_by_time ON builds (started_at);
+
 CREATE TABLE condemned_objects (
     location TEXT NOT NULL,
     condemned_at BIGINT NOT NULL,
     bytes BIGINT NOT NULL,
     PRIMARY KEY (location)
-)
-    """,
-    """
+);
+
 CREATE TABLE datasets (
     id TEXT NOT NULL,
     namespace TEXT NOT NULL,
@@ -66,9 +50,8 @@ CREATE TABLE datasets (
     created_at BIGINT NOT NULL,
     PRIMARY KEY (id),
     CONSTRAINT datasets_by_name UNIQUE (namespace, name)
-)
-    """,
-    """
+);
+
 CREATE TABLE events (
     id TEXT NOT NULL,
     at BIGINT NOT NULL,
@@ -79,25 +62,20 @@ CREATE TABLE events (
     transaction_id TEXT,
     detail TEXT NOT NULL,
     PRIMARY KEY (id)
-)
-    """,
-    """
-CREATE INDEX events_by_actor ON events (actor, at)
-    """,
-    """
-CREATE INDEX events_by_time ON events (at)
-    """,
-    """
+);
+
+CREATE INDEX events_by_actor ON events (actor, at);
+
+CREATE INDEX events_by_time ON events (at);
+
 CREATE TABLE intent_branches (
     intent_id TEXT NOT NULL,
     branch_id TEXT NOT NULL,
     PRIMARY KEY (intent_id, branch_id)
-)
-    """,
-    """
-CREATE INDEX intent_branches_by_branch ON intent_branches (branch_id)
-    """,
-    """
+);
+
+CREATE INDEX intent_branches_by_branch ON intent_branches (branch_id);
+
 CREATE TABLE intents (
     id TEXT NOT NULL,
     operation_id TEXT NOT NULL,
@@ -110,20 +88,17 @@ CREATE TABLE intents (
     body TEXT NOT NULL,
     created_at BIGINT NOT NULL,
     PRIMARY KEY (id)
-)
-    """,
-    """
+);
+
 CREATE TABLE jobspec_outputs (
     branch TEXT NOT NULL,
     dataset TEXT NOT NULL,
     jobspec_id TEXT NOT NULL,
     PRIMARY KEY (branch, dataset)
-)
-    """,
-    """
-CREATE INDEX jobspec_outputs_by_dataset ON jobspec_outputs (dataset)
-    """,
-    """
+);
+
+CREATE INDEX jobspec_outputs_by_dataset ON jobspec_outputs (dataset);
+
 CREATE TABLE jobspecs (
     id TEXT NOT NULL,
     branch TEXT NOT NULL,
@@ -135,17 +110,15 @@ CREATE TABLE jobspecs (
     published_at BIGINT NOT NULL,
     body TEXT NOT NULL,
     PRIMARY KEY (id)
-)
-    """,
-    """
+);
+
 CREATE TABLE log_counter (
     id INTEGER NOT NULL,
     number BIGINT NOT NULL,
     last_at BIGINT NOT NULL,
     PRIMARY KEY (id)
-)
-    """,
-    """
+);
+
 CREATE TABLE moves (
     publication BIGINT NOT NULL,
     ordinal INTEGER NOT NULL,
@@ -156,22 +129,18 @@ CREATE TABLE moves (
     to_id TEXT,
     change TEXT NOT NULL,
     PRIMARY KEY (publication, ordinal)
-)
-    """,
-    """
-CREATE INDEX moves_by_branch ON moves (branch_id, publication)
-    """,
-    """
-CREATE INDEX moves_by_branch_name ON moves (dataset_id, branch_name, publication)
-    """,
-    """
+);
+
+CREATE INDEX moves_by_branch ON moves (branch_id, publication);
+
+CREATE INDEX moves_by_branch_name ON moves (dataset_id, branch_name, publication);
+
 CREATE TABLE namespaces (
     name TEXT NOT NULL,
     properties TEXT NOT NULL,
     PRIMARY KEY (name)
-)
-    """,
-    """
+);
+
 CREATE TABLE operations (
     id TEXT NOT NULL,
     principal TEXT NOT NULL,
@@ -185,20 +154,17 @@ CREATE TABLE operations (
     at BIGINT NOT NULL,
     PRIMARY KEY (id),
     CONSTRAINT operations_by_key UNIQUE (principal, kind, branch, "key")
-)
-    """,
-    """
-CREATE INDEX operations_by_time ON operations (at)
-    """,
-    """
+);
+
+CREATE INDEX operations_by_time ON operations (at);
+
 CREATE TABLE protected_branches (
     name TEXT NOT NULL,
     actor TEXT NOT NULL,
     created_at BIGINT NOT NULL,
     PRIMARY KEY (name)
-)
-    """,
-    """
+);
+
 CREATE TABLE publications (
     number BIGINT NOT NULL,
     at BIGINT NOT NULL,
@@ -206,18 +172,14 @@ CREATE TABLE publications (
     kind TEXT NOT NULL,
     operation_id TEXT NOT NULL,
     PRIMARY KEY (number)
-)
-    """,
-    """
-CREATE INDEX publications_by_actor ON publications (actor, number)
-    """,
-    """
-CREATE INDEX publications_by_operation ON publications (operation_id)
-    """,
-    """
-CREATE INDEX publications_by_time ON publications (at)
-    """,
-    """
+);
+
+CREATE INDEX publications_by_actor ON publications (actor, number);
+
+CREATE INDEX publications_by_operation ON publications (operation_id);
+
+CREATE INDEX publications_by_time ON publications (at);
+
 CREATE TABLE recoveries (
     id TEXT NOT NULL,
     kind TEXT NOT NULL,
@@ -227,26 +189,22 @@ CREATE TABLE recoveries (
     outcomes TEXT NOT NULL,
     at BIGINT NOT NULL,
     PRIMARY KEY (id)
-)
-    """,
-    """
-CREATE INDEX recoveries_by_operation ON recoveries (operation_id)
-    """,
-    """
+);
+
+CREATE INDEX recoveries_by_operation ON recoveries (operation_id);
+
 CREATE TABLE store (
     "key" TEXT NOT NULL,
     value TEXT NOT NULL,
     PRIMARY KEY ("key")
-)
-    """,
-    """
+);
+
 CREATE TABLE task_keys (
     "key" TEXT NOT NULL,
     epoch BIGINT NOT NULL,
     PRIMARY KEY ("key")
-)
-    """,
-    """
+);
+
 CREATE TABLE units (
     id TEXT NOT NULL,
     branch_name TEXT NOT NULL,
@@ -256,9 +214,8 @@ CREATE TABLE units (
     lease_seconds BIGINT NOT NULL,
     lease_until BIGINT NOT NULL,
     PRIMARY KEY (id)
-)
-    """,
-    """
+);
+
 CREATE TABLE versions (
     id TEXT NOT NULL,
     dataset_id TEXT NOT NULL,
@@ -267,22 +224,18 @@ CREATE TABLE versions (
     created_at BIGINT NOT NULL,
     condemned_at BIGINT,
     PRIMARY KEY (id)
-)
-    """,
-    """
-CREATE INDEX versions_by_dataset ON versions (dataset_id)
-    """,
-    """
-CREATE INDEX versions_by_location ON versions (location)
-    """,
-    """
+);
+
+CREATE INDEX versions_by_dataset ON versions (dataset_id);
+
+CREATE INDEX versions_by_location ON versions (location);
+
 CREATE TABLE working_objects (
     transaction_id TEXT NOT NULL,
     location TEXT NOT NULL,
     PRIMARY KEY (transaction_id, location)
-)
-    """,
-    """
+);
+
 CREATE TABLE branches (
     id TEXT NOT NULL,
     dataset_id TEXT NOT NULL,
@@ -296,18 +249,14 @@ CREATE TABLE branches (
     PRIMARY KEY (id),
     CONSTRAINT branches_by_name UNIQUE (dataset_id, name),
     FOREIGN KEY(dataset_id) REFERENCES datasets (id)
-)
-    """,
-    """
-CREATE INDEX branches_by_head ON branches (head_id)
-    """,
-    """
-CREATE INDEX branches_by_parent ON branches (parent_id)
-    """,
-    """
-CREATE INDEX branches_by_view ON branches (view_id)
-    """,
-    """
+);
+
+CREATE INDEX branches_by_head ON branches (head_id);
+
+CREATE INDEX branches_by_parent ON branches (parent_id);
+
+CREATE INDEX branches_by_view ON branches (view_id);
+
 CREATE TABLE jobs (
     build_id TEXT NOT NULL,
     ordinal INTEGER NOT NULL,
@@ -317,9 +266,8 @@ CREATE TABLE jobs (
     body TEXT NOT NULL,
     PRIMARY KEY (build_id, ordinal),
     FOREIGN KEY(build_id) REFERENCES builds (id)
-)
-    """,
-    """
+);
+
 CREATE TABLE tags (
     dataset_id TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -328,12 +276,10 @@ CREATE TABLE tags (
     created_at BIGINT NOT NULL,
     PRIMARY KEY (dataset_id, name),
     FOREIGN KEY(dataset_id) REFERENCES datasets (id)
-)
-    """,
-    """
-CREATE INDEX tags_by_transaction ON tags (transaction_id)
-    """,
-    """
+);
+
+CREATE INDEX tags_by_transaction ON tags (transaction_id);
+
 CREATE TABLE transactions (
     id TEXT NOT NULL,
     dataset_id TEXT NOT NULL,
@@ -360,100 +306,18 @@ CREATE TABLE transactions (
     provenance TEXT NOT NULL,
     PRIMARY KEY (id),
     FOREIGN KEY(dataset_id) REFERENCES datasets (id)
-)
-    """,
-    """
-CREATE INDEX transactions_by_attempt ON transactions (attempt_key) WHERE state = 'OPEN'
-    """,
-    """
-CREATE INDEX transactions_by_branch ON transactions (branch_id, opened_at)
-    """,
-    """
-CREATE INDEX transactions_by_build_key ON transactions (build_key) WHERE adoptable = 1
-    """,
-    """
-CREATE INDEX transactions_by_unit ON transactions (unit_id) WHERE unit_id IS NOT NULL
-    """,
-    """
-CREATE INDEX transactions_by_version ON transactions (version_id)
-    """,
-    """
-CREATE INDEX transactions_open ON transactions (lease_until) WHERE state = 'OPEN'
-    """,
-    "INSERT INTO log_counter (id, number, last_at) VALUES (1, 0, 0)",
-)
+);
 
-# Bearer tokens for the clients of a server.
-_TOKENS = (
-    """
-CREATE TABLE tokens (
-    id TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    actor TEXT NOT NULL,
-    role TEXT NOT NULL,
-    branches TEXT NOT NULL,
-    created_by TEXT NOT NULL,
-    created_at BIGINT NOT NULL,
-    expires_at BIGINT,
-    revoked_at BIGINT,
-    PRIMARY KEY (id),
-    CONSTRAINT tokens_by_digest UNIQUE (digest)
-)
-    """,
-)
+CREATE INDEX transactions_by_attempt ON transactions (attempt_key) WHERE state = 'OPEN';
 
-# Indexes for reading the log from its newest end, under any filter.
-_LOG_FILTERS = (
-    "CREATE INDEX publications_by_kind ON publications (kind, number)",
-    "CREATE INDEX moves_by_dataset ON moves (dataset_id, publication)",
-    "CREATE INDEX moves_by_name ON moves (branch_name, publication)",
-)
+CREATE INDEX transactions_by_branch ON transactions (branch_id, opened_at);
 
-# Tickets: the write queue of a branch, for writers that keep losing races.
-_TICKETS = (
-    """
-CREATE TABLE tickets (
-    id TEXT NOT NULL,
-    branch_id TEXT NOT NULL,
-    taken_at BIGINT NOT NULL,
-    lease_until BIGINT NOT NULL,
-    PRIMARY KEY (id, branch_id)
-)
-    """,
-    "CREATE INDEX tickets_by_branch ON tickets (branch_id, taken_at)",
-)
+CREATE INDEX transactions_by_build_key ON transactions (build_key) WHERE adoptable = 1;
 
-# Ledger of the publications of workspaces that other systems store.
-_WORKSPACE_PUBLICATIONS = (
-    """
-CREATE TABLE workspace_publications (
-    repository TEXT NOT NULL,
-    ref TEXT NOT NULL,
-    branch TEXT NOT NULL,
-    attempt_key TEXT NOT NULL,
-    attempt_epoch BIGINT NOT NULL,
-    execution TEXT NOT NULL,
-    action TEXT NOT NULL,
-    at BIGINT NOT NULL,
-    PRIMARY KEY (repository, ref)
-)
-    """,
-)
+CREATE INDEX transactions_by_unit ON transactions (unit_id) WHERE unit_id IS NOT NULL;
 
-# Branches are made for units too: the index finds those that an ended unit left unused.
-_BRANCHES_MADE_FOR_WORK = (
-    "ALTER TABLE branches RENAME COLUMN build_id TO made_for",
-    """
-CREATE INDEX branches_unused ON branches (made_for)
-    WHERE head_id IS NULL AND made_for IS NOT NULL
-    """,
-)
+CREATE INDEX transactions_by_version ON transactions (version_id);
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    _FIRST_SCHEMA,
-    _TOKENS,
-    _LOG_FILTERS,
-    _TICKETS,
-    _WORKSPACE_PUBLICATIONS,
-    _BRANCHES_MADE_FOR_WORK,
-)
+CREATE INDEX transactions_open ON transactions (lease_until) WHERE state = 'OPEN';
+
+INSERT INTO log_counter (id, number, last_at) VALUES (1, 0, 0);
