@@ -1,11 +1,11 @@
-# Everything a person does here, on a machine with git, make and python3 (with venv).
+# Commands for developers; they need git, make and python3 (with venv).
 
 SHELL := /bin/sh
-# Many short processes are started here: without compiled modules each would pay for them again.
+# Commands start many short processes; without bytecode each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 WORKERS ?= 2
-# More for pytest, for the demo or for the benchmark: make test ARGS="-k publish"
+# Arguments for pytest, the demo or the benchmark: make test ARGS="-k publish"
 ARGS ?=
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate \
@@ -17,44 +17,44 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install all that is needed into .venv (quick when nothing changed)
+setup: ## Install all dependencies into .venv (fast if nothing changed)
 	@tools/setup.sh
 
 demo: setup ## Run the worked example on a local Spark: branch, build, merge, build nothing
 	@$(BIN)/headgate demo $(ARGS)
 
-# Tests marked `xdist_group("spark")` stay on one worker, so that one JVM serves them all; so do
-# those of the groups "conductor" and "browser". Tests with a JVM of their own run on any worker.
+# Tests marked `xdist_group("spark")` run on one worker and share one JVM; each of the groups
+# "conductor" and "browser" runs on one worker too. Tests with their own JVM run on any worker.
 test: check postgres chromium conductor classes ## Check the code, then run every test that this machine can run
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
-serve: setup ## Start the server on the store of this directory
+serve: setup ## Start a server for the store of this directory
 	@$(BIN)/headgate serve $(ARGS)
 
-bench: setup ## Measure, print a table, write JSON
+bench: setup ## Run the benchmarks, print a table, write JSON
 	@$(BIN)/python -m bench $(ARGS)
 
-fmt: setup ## Format the code and mend what can be mended
+fmt: setup ## Format the code and apply automatic fixes
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
 
-check: setup ## Lint, formatting, types, the order of the rooms, and dead code
+check: setup ## Check lint rules, formatting, types, the order of the rooms, and dead code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/vulture
 
-lock: setup ## Write the lock files anew from pyproject.toml (UPGRADE=--upgrade: newest releases)
+lock: setup ## Regenerate the lock files from pyproject.toml (UPGRADE=--upgrade: newest releases)
 	@$(COMPILE) --all-extras --group dev --output-file requirements.lock pyproject.toml
 	@$(COMPILE) --no-deps --output-file tools/bootstrap.lock tools/bootstrap.in
 	@$(COMPILE) --no-deps --output-file tools/postgres.lock tools/postgres.in
 
-docs: setup ## Write docs/reference.md and docs/errors.md anew from the code
+docs: setup ## Regenerate docs/reference.md and docs/errors.md from the code
 	@$(BIN)/python -m tools.make_reference
 	@$(BIN)/python -m tools.make_errors
 
-screenshots: setup chromium ## Take the pictures of the pages for the docs anew
+screenshots: setup chromium ## Regenerate the screenshots of the docs
 	@$(BIN)/python -m tools.make_screenshots
 
 postgres: setup

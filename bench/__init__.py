@@ -1,1 +1,1 @@
-"""Measures: `python -m bench` prints a table and writes JSON."""
+"""Benchmarks: `python -m bench` prints a table and writes JSON."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: times everything, prints a table for each bench, writes JSON."""
+"""`python -m bench`: runs all benchmarks, prints a table for each, writes JSON."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def main(
 ) -> None:
     """Time Headgate on this machine. Example: python -m bench --quick --only sqlite"""
     progress = Console(stderr=True, highlight=False)
-    # Into a file or a pipe Rich would write 80 columns, too few for these tables.
+    # For a file or a pipe Rich assumes 80 columns, too few for these tables.
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     results: list[Result] = []
     scale = Scale(quick=quick, tpch_factor=tpch_factor, merged_rows=merged_rows)

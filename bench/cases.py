@@ -1,4 +1,4 @@
-"""What there is to measure: benches, each with things to compare and cases to time on them."""
+"""Benches: each has subjects to compare, and cases to time on them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much of everything: a quick look, or the figures that are reported."""
+    """Amount of data: for a quick look, or for reported figures."""
 
     quick: bool = False
-    # Of TPC-H: 1 is about a gigabyte.
+    # Scale factor of TPC-H: 1 is about a gigabyte.
     tpch_factor: float | None = None
-    # Of the table that is merged into, and of the files: ten million unless said.
+    # Rows of the target table and of the source files; ten million by default.
     merged_rows: int | None = None
 
     def of(self, full: int, quick: int) -> int:
@@ -30,27 +30,27 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Case(Generic[S]):
-    """One thing to time; `prepare` is called before each repetition and is not timed itself."""
+    """One timed operation; `prepare` runs before each repetition and is not timed."""
 
     name: str
     prepare: Prepare[S]
     target_ms: float | None = None
-    # Whether it must cost the same on the last subject as on the first.
+    # True: must cost the same on the last subject as on the first.
     flat: bool = False
-    # How much more than on the first subject it may cost on the last, whatever the noise.
+    # Maximum cost on the last subject as a multiple of the first, at any noise.
     target_ratio: float | None = None
-    # The same in milliseconds.
+    # Maximum extra cost on the last subject in milliseconds.
     target_extra_ms: float | None = None
-    # How many times the floor it may cost, on every subject.
+    # Maximum cost as a multiple of the floor, on every subject.
     target_floor: float | None = None
 
 
 class Unavailable(Exception):
-    """A bench that this machine cannot run; the message says what is missing."""
+    """A bench that this machine cannot run; the message names the missing part."""
 
 
 class Bench(Generic[S]):
-    """Cases that are timed in turns on several subjects, so that noise falls on all alike."""
+    """Cases that are timed in turns on several subjects, so that noise affects all alike."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Bench(Generic[S]):
         self.repetitions = repetitions
         self.quick_repetitions = quick_repetitions
         self.warm_ups = warm_ups
-        # The case that no other can beat; the others are shown as multiples of it.
+        # Name of the fastest possible case; the others are shown as multiples of it.
         self.floor = floor
-        # One more repetition, which what takes minutes is better without.
+        # False for cases that take minutes: counting needs one more repetition.
         self.counts_sql = counts_sql
         self.cases: list[Case[S]] = []
 
@@ -84,7 +84,7 @@ class Bench(Generic[S]):
         target_extra_ms: float | None = None,
         target_floor: float | None = None,
     ) -> Callable[[Prepare[S]], Prepare[S]]:
-        """Registers a function that prepares one repetition and returns what to time."""
+        """Register a function that prepares one repetition and returns the function to time."""
 
         def register(prepare: Prepare[S]) -> Prepare[S]:
             self.cases.append(
@@ -103,7 +103,7 @@ class Bench(Generic[S]):
         return register
 
     def chosen(self, only: str | None) -> list[Case[S]]:
-        """The cases whose full name has the text in it; the floor comes along with any."""
+        """Return the cases whose full name contains the text; any match includes the floor."""
         if only is None:
             return self.cases
         found = [case for case in self.cases if only.lower() in f"{self.name} {case.name}".lower()]

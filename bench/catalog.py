@@ -1,4 +1,4 @@
-"""The catalog: branches, transactions, publications and views, as the store grows."""
+"""Catalog benchmarks: branches, transactions, publications and views, as the store grows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ON_POSTGRES: Bench[Place] = Bench("catalog on PostgreSQL", on_postgres, floor=_F
 def _on_both(
     name: str, *, sqlite_ms: float | None = None, flat: bool = True
 ) -> Callable[[Prepare[Place]], Prepare[Place]]:
-    """Registers a case on both databases; the target is for SQLite."""
+    """Register a case on both databases; the target is for SQLite."""
 
     def register(prepare: Prepare[Place]) -> Prepare[Place]:
         ON_SQLITE.case(name, target_ms=sqlite_ms, flat=flat)(prepare)
@@ -93,7 +93,7 @@ def _publish_100(place: Place) -> Timed:
 
 @_on_both("read a view")
 def _read(place: Place) -> Timed:
-    """From two names to the version that a reader opens."""
+    """Resolve a dataset name and a branch name to the version that a reader opens."""
     name = _name(place.filled.datasets[0])
     context = BranchContext(chain=(ROOT,))
 
@@ -103,7 +103,7 @@ def _read(place: Place) -> Timed:
     return lambda: place.database.read(read)
 
 
-# Its hops follow the logarithm of a history's length, so it is not expected to be flat.
+# The number of hops grows with the logarithm of the history's length: not flat.
 @_on_both("is an old transaction in the history?", flat=False)
 def _is_in_history(place: Place) -> Timed:
     dataset = _deep(place)
@@ -113,7 +113,7 @@ def _is_in_history(place: Place) -> Timed:
 
 
 def _publication(place: Place, count: int) -> Timed:
-    """A new version of each of so many datasets, the deep one first."""
+    """Publish a new version of each of `count` datasets, the deep one first."""
     changes = tuple(_addition(place, branch) for branch in _branches(place, count))
     request = PublishRequest(
         caller=Caller(actor=ACTOR), kind=PublicationKind.COMMIT, changes=changes

@@ -1,4 +1,4 @@
-"""A crowd of a server's clients for a minute; the server is killed and started again half-way."""
+"""Concurrent clients of a server for a minute; the server is killed and restarted half-way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS, _QUICK_SECONDS = 60, 6
 
 
 def run_served_crowd(scale: Scale, tell: Tell, *, only: str | None = None) -> list[Result]:
-    """Times each kind of request as clients see it, and fails if anything is lost or doubled."""
+    """Time each kind of request as clients see it; fail if a write is lost or doubled."""
     kinds = [kind for kind in _KINDS if only is None or only.lower() in f"{NAME} {kind}".lower()]
     if not kinds:
         return []
@@ -58,7 +58,7 @@ def _crowd(root: Path, clients: int, seconds: int, tell: Tell) -> Heard:
             nonlocal end
             time.sleep(seconds / 2)
             began = time.monotonic()
-            # Until it is up again nobody goes home, and that time does not count.
+            # No client stops until the server is up again; the downtime does not count.
             end = float("inf")
             server.end(signal.SIGKILL)
             server.start()

@@ -1,4 +1,4 @@
-"""The Iceberg endpoint on SQLite: loads and commits over HTTP, and branches of many tables."""
+"""Iceberg endpoint on SQLite: loads and commits over HTTP, and branches of many tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SCHEMA = {
 
 @dataclass(kw_only=True)
 class Desk:
-    """A table behind the endpoint, and a connection that stays open as a client's does."""
+    """A table behind the endpoint, and a client connection that stays open."""
 
     connection: http.client.HTTPConnection
     path: str
@@ -69,7 +69,7 @@ class Desk:
         assert answer.status == 200, content
 
     def next_commit(self) -> bytes:
-        """An append's request on what the table shows now."""
+        """Return the request of an append to the current snapshot."""
         parent, self.snapshot = self.snapshot, self.snapshot + 1
         updates = [
             {"action": "add-snapshot", "snapshot": _snapshot(self.location, self.snapshot, parent)},
@@ -123,7 +123,7 @@ def _commit(desk: Desk) -> Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class Crowd:
-    """Many tables, each with a past of so many snapshots."""
+    """Many tables, each with this many snapshots in its history."""
 
     database: Database
     datasets: list[Dataset]
@@ -176,7 +176,7 @@ def _store() -> Iterator[tuple[Database, TableVersions]]:
 
 
 def _table(database: Database, tables: TableVersions, name: str, *, snapshots: int) -> Dataset:
-    """A table with one transaction on its root, and as many snapshots in its metadata."""
+    """Create a table with one transaction on its root, and this many snapshots in its metadata."""
     full = DatasetName(namespace=(NAMESPACE,), name=name)
     dataset = create_dataset(
         database, full, kind=DatasetKind.TABLE, branch=ROOT, caller=Caller(actor=ACTOR)

@@ -1,4 +1,4 @@
-"""Trees of files: what a small change of a large tree costs."""
+"""Trees of files: the cost of a small change in a large tree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHANGES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """A files dataset with so many files on its root branch."""
+    """A files dataset with this many files on its root branch."""
 
     database: Database
     trees: FileTrees
@@ -55,7 +55,7 @@ def _folder(database: Database, trees: FileTrees, files: int, tell: Tell) -> Fol
     dataset = create_dataset(
         database, name, kind=DatasetKind.FILES, branch=ROOT, caller=Caller(actor=ACTOR)
     )
-    # One content for all: what is measured later is the tree, and its entries do not tell.
+    # One content for all files: the case measures the tree, whose entries do not depend on it.
     content = b"content"
     digest = trees.store(content)
     first = [_entry(at, content, digest) for at in range(files)]
@@ -74,7 +74,7 @@ FILES: Bench[Folder] = Bench("files", _folders, repetitions=30, quick_repetition
 
 @FILES.case(f"a transaction with {_CHANGES} changes", target_ms=1000)
 def _change(folder: Folder) -> Timed:
-    """New contents for files all over the tree, stored and published."""
+    """Store and publish new contents for files all over the tree."""
     number = next(folder.numbers)
     places = range(0, folder.files, folder.files // _CHANGES)
     contents = {at: f"change {number} of file {at}".encode() for at in places}

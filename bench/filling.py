@@ -1,7 +1,7 @@
-"""A store with a past: valid rows by the million, such as use through the door would have left.
+"""Stores with a history: millions of valid rows, as publications through the door leave them.
 
-Histories of many datasets grow side by side, each on a root and three children forked along the
-way; one is far longer than the others.
+Histories of many datasets grow in parallel, each on a root and three children that fork from it
+at different depths; one history is far longer than the others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ROOT = "master"
 ACTOR = "bench"
 DEEP = "deep"
 
-# How many branches one publication moves; most move one.
+# Number of branches that one publication moves; most move one.
 _GROUPS = (1, 1, 2, 1, 5, 1, 20)
 _CHILDREN = 3
 _LEAST_DATASETS = 100
 _BATCH_ROWS = 20_000
 _TICK_US = 1_000
-# As plain text: drivers are slow at every type that is not exactly `str`.
+# Plain text: drivers are slow for every type that is not exactly `str`.
 _FILES = DatasetKind.FILES.value
 _COMMITTED = TransactionState.COMMITTED.value
 _FIRST = TransactionType.SNAPSHOT.value
@@ -55,28 +55,28 @@ COLUMNS = {
 
 
 class Sink(Protocol):
-    """Where rows go, many at a time; the order of tables is the one of their references."""
+    """Destination of rows, in batches; tables come in the order of their references."""
 
     def add(self, table: str, rows: Sequence[Row]) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filled:
-    """What a fill made, as far as those who measure need to know it."""
+    """Facts about a filled store that the benchmarks need."""
 
     transactions: int
     publications: int
     branches: int
     last_at: Instant
-    # Every dataset's name, the deep one first.
+    # Names of all datasets, the deep one first.
     datasets: tuple[str, ...]
-    # One far back in the deep dataset's history, where no skip pointer leads straight.
+    # An old transaction of the deep dataset that no skip pointer reaches directly.
     old: TransactionId
 
 
 @dataclass(kw_only=True, slots=True)
 class _Line:
-    """A branch that grows: `path` has the transactions of its history, by depth."""
+    """A growing branch: `path` has the transactions of its history, by depth."""
 
     dataset: DatasetId
     branch: BranchId
@@ -95,7 +95,7 @@ class _Line:
 
 
 def fill(sink: Sink, transactions: int, *, trees: Sequence[str], until: Instant) -> Filled:
-    """Hands the sink a store of so many transactions, at least 10, all of them before `until`."""
+    """Send the rows of a store with this many transactions, at least 10, all before `until`."""
     return _Filling(sink, transactions, trees, until).run()
 
 
@@ -107,7 +107,7 @@ class _Filling:
         self._jumps = _jump_depths(max(self._lengths))
         self._trees = cycle(trees)
         self._until = until
-        # More than there can be: one for each transaction, one for each branch.
+        # Upper bound: one for each transaction, one for each branch.
         self._most_publications = transactions + len(self._lengths) * (1 + _CHILDREN)
         self._publications = 0
         self._now = Instant(0)
@@ -137,7 +137,7 @@ class _Filling:
         )
 
     def _grow_all(self, lines: Sequence[_Line]) -> None:
-        """One round: every line grows by its pace, the quick ones by themselves."""
+        """Grow every line by its pace, in one round; lines with a higher pace commit alone."""
         for group in _grouped([line for line in lines if line.pace == 1]):
             self._commit(group)
         for line in lines:
@@ -166,7 +166,7 @@ class _Filling:
         self._move(number, 0, line, None, "created")
 
     def _fork(self, line: _Line) -> None:
-        """Creates the children that start where the line is now."""
+        """Create the children that fork at the current depth of the line."""
         for part, depth in enumerate(line.forks):
             if depth != len(line.path) - 1:
                 continue
@@ -240,7 +240,7 @@ class _Filling:
 
 
 def _lengths(transactions: int) -> list[int]:
-    """How many transactions each dataset gets: the deep one a tenth, the others alike."""
+    """Return the number of transactions of each dataset: a tenth for the deep one."""
     count = max(_LEAST_DATASETS, isqrt(transactions))
     deep = transactions // 10
     share, more = divmod(transactions - deep, count - 1)
@@ -248,7 +248,7 @@ def _lengths(transactions: int) -> list[int]:
 
 
 def _jump_depths(longest: int) -> list[int | None]:
-    """Where the skip pointer at each depth leads: in any history the same, so found only once."""
+    """Return the target of the skip pointer at each depth, which is the same in every history."""
     steps: list[Step] = []
     for depth in range(longest):
         parent = steps[-1] if steps else None
@@ -265,5 +265,5 @@ def _grouped(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
 
 
 def _id(prefix: str, number: int) -> str:
-    """As long as a minted id, and older than any."""
+    """Return an id with the length of a minted one that sorts before all minted ones."""
     return f"{prefix}-{number:022d}"

@@ -1,4 +1,4 @@
-"""The least that a durable change can cost on a catalog: its driver alone, one row, one commit."""
+"""Minimum cost of a durable change on a catalog: its driver alone, one row, one commit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bench.cases import Timed
 from headgate.catalog.database import Database
 
 _INSERT = "INSERT INTO store (\"key\", value) VALUES ('bench', '0')"
-# Another value each time: a database may notice that nothing changes and write nothing.
+# A different value each time: a database may skip an update that changes nothing.
 _UPDATE = "UPDATE store SET value = '{}' WHERE \"key\" = 'bench'"
 
 
 @contextmanager
 def floor_of(database: Database) -> Iterator[Timed]:
-    """One change to call again and again, as durable as the catalog's own."""
+    """Yield a change that can be repeated, as durable as those of the catalog."""
     if database.dialect == "sqlite":
         with closing(sqlite3.connect(str(database.path), isolation_level=None)) as connection:
             connection.execute("PRAGMA busy_timeout = 30000")

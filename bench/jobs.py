@@ -1,4 +1,4 @@
-"""What a build costs over the same code in a bare Spark session, on one and the same JVM.
+"""Overhead of a build over the same code in a bare Spark session, on the same JVM.
 
 The bare side writes to Iceberg's Hadoop catalog, one table after the other, as a script would.
 """
@@ -25,14 +25,14 @@ from headgate.store.embedded import Store
 from headgate.testing.project import commit, git
 
 _MASTER = "master"
-# Long enough that the start of the first job is lost among the others.
+# Long enough that the start of the first job hardly contributes.
 _CHAIN = 10
 _OVERHEAD_MS = 500
 _TABLE = re.compile(r"\{c\}\.(source|made)\.(\w+)")
 
 
 class Way(Protocol):
-    """One of the two ways to make the same tables."""
+    """One of the two ways to produce the same tables."""
 
     def make_chain(self) -> None: ...
 
@@ -41,7 +41,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Bare:
-    """A session and statements, nothing else."""
+    """A session and its statements, nothing else."""
 
     session: Any
 
@@ -59,7 +59,7 @@ class Bare:
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A build that runs every job, fresh or not; its JVM and its processes are warm."""
+    """A build that runs every job, fresh or not; the JVM and the processes are warm."""
 
     store: Store
 
@@ -104,7 +104,7 @@ def _both(store: Store, session: Any) -> Mapping[str, Way]:
 
 @contextmanager
 def _opened(tell: Tell) -> Iterator[tuple[Store, Any]]:
-    """A store with the JobSpecs of both pipelines, and a session that has both catalogs."""
+    """Create a store with the JobSpecs of both pipelines, and a session that has both catalogs."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as home:
         root = Path(home)
@@ -143,7 +143,7 @@ def _publish(store: Store, repository: Path) -> None:
 
 
 def pipeline_source() -> str:
-    """Both pipelines as one module of transforms."""
+    """Return both pipelines as one module of transforms."""
     return _chain_module() + _tpch_module()
 
 

@@ -1,4 +1,4 @@
-"""The lineage page: from the catalog to the drawing, for all that a chain has transforms for."""
+"""Lineage page: from the catalog to the drawing, for all transforms of a chain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headgate.store.embedded import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A store whose pipeline is fresh on master; a branch on which all of it is stale."""
+    """A store whose pipeline is fresh on master, and a branch on which all of it is stale."""
 
     store: Store
     count: int

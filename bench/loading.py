@@ -1,4 +1,4 @@
-"""Rows into a catalog by the quickest way that each database has."""
+"""Bulk load of rows into a catalog, by the fastest method of each database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.catalog.migrate import ensure_schema
 
 
 def load(database: Database, make: Callable[[Sink], Filled]) -> Filled:
-    """Makes the schema and fills it; indexes are built afterwards, over all rows at once."""
+    """Create the schema and fill it; indexes are built afterwards, over all rows at once."""
     ensure_schema(database, create=True)
     database.close()
     loading = _into_sqlite if database.dialect == "sqlite" else _into_postgres
@@ -43,7 +43,7 @@ class _Sqlite:
 @contextmanager
 def _into_sqlite(database: Database) -> Iterator[tuple[Sink, Finish]]:
     with closing(sqlite3.connect(str(database.path), isolation_level=None)) as connection:
-        # Nobody else looks yet, and a fill that fails is thrown away.
+        # No other connection exists yet, and a failed fill is discarded.
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA cache_size = -200000")
@@ -82,7 +82,7 @@ def _into_postgres(database: Database) -> Iterator[tuple[Sink, Finish]]:
     url = database.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET maintenance_work_mem = '256MB'")
-        # Those that stand for a constraint stay.
+        # Indexes that implement a constraint stay.
         indexes = connection.execute(
             "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()"
             " AND indexname NOT IN (SELECT conname FROM pg_constraint)"
@@ -94,7 +94,7 @@ def _into_postgres(database: Database) -> Iterator[tuple[Sink, Finish]]:
             connection.execute(_COUNTER.format(filled.publications, filled.last_at).encode())
             for _, statement in indexes:
                 connection.execute(statement.encode())
-            # As its own upkeep does in time, so that plans are those of a store in use.
+            # Autovacuum does this over time: plans are then those of a store in use.
             connection.execute("VACUUM ANALYZE")
 
         yield _Postgres(connection), finish

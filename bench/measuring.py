@@ -1,4 +1,4 @@
-"""Timing, and what the times say: everything that is compared is measured in turns."""
+"""Times and their evaluation: all cases that are compared are measured in turns."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bench.cases import Bench, Case, Scale, Tell
 
 S = TypeVar("S")
 
-# Below this a ratio is called flat whatever the noise was: a deeper B-tree is allowed a little.
+# A ratio below this counts as flat at any noise: a deeper B-tree may cost a little more.
 _FLAT = 1.25
-# Whoever waits for what takes longer than this wants to see that it goes on.
+# Cases that take longer than this report their progress.
 _LONG_MS = 2_000
 
 
@@ -28,9 +28,9 @@ class Sample:
     """The times of one case on one subject."""
 
     times_ms: Sequence[float]
-    # How many SQL statements one repetition sends; SQLite's BEGIN counts, COMMIT does not.
+    # Number of SQL statements of one repetition; SQLite's BEGIN counts, COMMIT does not.
     statements: int = 0
-    # Of this process and those it started: what a busy machine cannot stretch as it does time.
+    # CPU time of this process and its children, which load on the machine affects less than time.
     cpu_ms: Sequence[float] = ()
 
     @property
@@ -51,7 +51,7 @@ class Sample:
 
     @property
     def spread(self) -> float:
-        """How far the medians of every other repetition lie apart, as a part of the whole: A/A."""
+        """Return the relative difference between the medians of odd and even repetitions: A/A."""
         odd, even = self.times_ms[1::2], self.times_ms[0::2]
         if not odd:
             return 0.0
@@ -74,13 +74,13 @@ class Result:
 
     @property
     def extra_ms(self) -> float | None:
-        """How much longer the last subject's median is than the first one's."""
+        """Difference between the medians of the last and the first subject."""
         medians = [sample.p50_ms for sample in self.samples.values()]
         return medians[-1] - medians[0] if len(medians) > 1 else None
 
     @property
     def growth(self) -> float | None:
-        """The last subject's median in times of the first one's."""
+        """Ratio of the medians of the last and the first subject."""
         medians = [sample.p50_ms for sample in self.samples.values()]
         return medians[-1] / medians[0] if len(medians) > 1 else None
 
@@ -93,7 +93,7 @@ class Result:
         return self.samples[subject].p50_ms / floor.p50_ms if floor else None
 
     def times_floor_cpu(self, subject: str) -> float | None:
-        """As `times_floor`, of the processor's time."""
+        """Return the same ratio as `times_floor`, for CPU time."""
         floor = self.floor.get(subject)
         if floor is None or not floor.cpu_ms:
             return None
@@ -102,7 +102,7 @@ class Result:
 
     @property
     def misses(self) -> list[str]:
-        """Which targets were missed; none where there is none."""
+        """Missed targets; empty if none was missed or none is set."""
         missed = []
         worst = max(sample.p50_ms for sample in self.samples.values())
         if self.target_ms is not None and worst > self.target_ms:
@@ -122,14 +122,14 @@ class Result:
 def run_bench(
     bench: Bench[S], scale: Scale, tell: Tell, *, only: str | None = None
 ) -> list[Result]:
-    """Opens the subjects, times the chosen cases on them in turns, and says what came out."""
+    """Open the subjects, time the chosen cases on them in turns, and return the results."""
     cases = bench.chosen(only)
     if not cases:
         return []
     repetitions = scale.of(bench.repetitions, bench.quick_repetitions)
     with bench.subjects(scale, tell) as subjects:
         tell(f"{bench.name}: {len(cases)} cases, {repetitions} repetitions")
-        # What the preparation left is nothing that a collection during a case should walk.
+        # A garbage collection during a case should not traverse the objects of the preparation.
         gc.collect()
         gc.freeze()
         try:
@@ -184,13 +184,13 @@ def _samples(
 
 
 def _rotated(names: list[str], by: int) -> list[str]:
-    """Another one first each time: whoever comes first finds the processor's caches cold."""
+    """Rotate the order of the subjects: the first one finds cold CPU caches."""
     at = by % len(names)
     return names[at:] + names[:at]
 
 
 def _time(case: Case[S], subject: S) -> tuple[float, float]:
-    """Milliseconds by the clock, and of the processor."""
+    """Return elapsed milliseconds and CPU milliseconds."""
     timed = case.prepare(subject)
     used, start = _cpu_ms(), time.perf_counter_ns()
     timed()
@@ -203,7 +203,7 @@ def _cpu_ms() -> float:
 
 
 def count_statements(case: Case[S], subject: S) -> int:
-    """How many SQL statements a repetition sends: a figure without noise."""
+    """Return the number of SQL statements of a repetition: a figure without noise."""
     timed = case.prepare(subject)
     with _counting() as counted:
         timed()
@@ -212,7 +212,7 @@ def count_statements(case: Case[S], subject: S) -> int:
 
 @contextmanager
 def _counting() -> Iterator[list[str]]:
-    """Every statement that any engine sends meanwhile."""
+    """Record every statement that any engine sends during the block."""
     seen: list[str] = []
 
     def note(_c: object, _k: object, statement: str, *_: object) -> None:

@@ -1,8 +1,8 @@
-"""A large merge-load by Spark, and the plain `MERGE INTO` that a script would send.
+"""A large merge-load by Spark, and the plain `MERGE INTO` of a script.
 
-Both tables hold the same rows in the same buckets, both take the same Parquet files in one and the
-same JVM, in turns, and each time both begin from the same state. What differs is what a load adds:
-equal keys told apart, constraints checked, rows counted, one publication.
+Both tables hold the same rows in the same buckets, both merge the same Parquet files in one JVM,
+in turns, and each time both begin from the same state. The difference is the cost of a load's
+extra steps: duplicate keys detected, constraints checked, rows counted, one publication.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MERGE = f"""
 
 
 class Way(Protocol):
-    """One of the two ways to the same table."""
+    """One of the two ways to produce the same table."""
 
     def put_back(self) -> None: ...
 
@@ -98,7 +98,7 @@ def _ways(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Way]]:
 
 
 def _source(session: Any, root: Path, rows: int) -> Path:
-    """As many rows as the table has; every other one is new to it."""
+    """Return as many rows as the table has; every other one is new."""
     path = root / "source"
     first = rows // 2
     frame = session.range(first, first + rows).selectExpr("id", "-id as n", "'new-' || id as name")
@@ -131,7 +131,7 @@ def _loaded(store: Store, session: Any, files: Path, rows: int) -> Loaded:
     store.rows.apply_schema(schema, branch=_MASTER)
     before = store.settings.root / "before"
     _before(session, rows).write.parquet(str(before))
-    # By a load, so that its keys are known to hold: after a stock write a merge counts them.
+    # By a load, which marks the keys as unique: after any other write a merge counts them.
     store.load(_MASTER, {_TABLE: before}, mode="overwrite", engine="spark")
     shown = store.dataset(_TABLE).branch(_MASTER).load().view
     assert shown is not None

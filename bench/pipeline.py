@@ -1,7 +1,7 @@
 """TPC-H: ten dependent tables through a branch's endpoint, and on Iceberg's own Hadoop catalog.
 
 Both catalogs are in one Spark session, hold the same rows in the same files, and run the same
-statements in turns, so what differs is the catalog.
+statements in turns, so that only the catalog differs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SOURCES = (
     *("customer", "lineitem", "nation", "orders"),
     *("part", "partsupp", "region", "supplier"),
 )
-# Each is made of those before it; the names are those of what it holds.
+# Each table reads earlier ones, and is named after its content.
 STEPS = {
     "sales": """
         select l_orderkey, l_partkey, l_suppkey, o_custkey, o_orderdate, l_quantity,
@@ -78,13 +78,13 @@ STEPS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Catalog:
-    """One of the two, by its name in the session that both are in."""
+    """One of the two catalogs, by its name in the session that both are in."""
 
     session: Any
     name: str
 
     def run(self) -> None:
-        """The whole pipeline."""
+        """Run the whole pipeline."""
         for table, query in STEPS.items():
             text = query.format(c=self.name)
             self.session.sql(f"create or replace table {self.name}.made.{table} as {text}")
@@ -128,7 +128,7 @@ def open_empty_store(root: Path) -> Store:
 
 
 def generate(directory: Path, factor: float) -> None:
-    """TPC-H's tables as Parquet files."""
+    """Generate the tables of TPC-H as Parquet files."""
     command = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
     if not command.is_file():
         raise Unavailable("tpchgen-cli is not installed; `make setup` installs it.")
@@ -137,7 +137,7 @@ def generate(directory: Path, factor: float) -> None:
 
 
 def plain_catalog(warehouse: Path) -> dict[str, str]:
-    """Iceberg's own catalog, in which a table is a directory."""
+    """Return the settings of Iceberg's own catalog, in which a table is a directory."""
     prefix = f"spark.sql.catalog.{PLAIN}"
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -148,7 +148,7 @@ def plain_catalog(warehouse: Path) -> dict[str, str]:
 
 
 def fill(session: Any, catalog: str, directory: Path) -> None:
-    """TPC-H's tables in a catalog of the session."""
+    """Create the tables of TPC-H in a catalog of the session."""
     for namespace in ("source", "made"):
         session.sql(f"create namespace {catalog}.{namespace}")
     for table in SOURCES:

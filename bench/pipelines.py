@@ -1,4 +1,4 @@
-"""A store with thousands of datasets and the JobSpecs that make them, as if built long ago."""
+"""A store with thousands of datasets and their JobSpecs, all built earlier."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SOURCE = Source(repository="bench", commit="c0ffee", branch=MASTER, clean=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """Datasets in layers of fifty; each is made of three of the layer before."""
+    """Datasets in layers of fifty; each reads three of the previous layer."""
 
     prefix: str
     count: int
@@ -44,7 +44,7 @@ class Pipeline:
 
     @property
     def targets(self) -> list[str]:
-        """The last layer, from which all others are reached upstream."""
+        """Return the last layer; all other datasets are upstream of it."""
         return [str(self.name(n)) for n in range(max(0, self.count - _WIDTH), self.count)]
 
     def specs(self, logic: str) -> list[JobSpec]:
@@ -70,7 +70,7 @@ class Pipeline:
 
 
 def open_store(root: Path) -> Store:
-    """An empty store on SQLite."""
+    """Open an empty store on SQLite."""
     url = f"sqlite:///{root / 'catalog.db'}"
     database = Database(url)
     ensure_schema(database, create=True)
@@ -82,7 +82,7 @@ def open_store(root: Path) -> Store:
 
 
 def publish_specs(store: Store, branch: str, specs: Iterable[JobSpec]) -> None:
-    """As `headgate jobspecs publish` does it, without a repository."""
+    """Publish JobSpecs as `headgate jobspecs publish` does, without a repository."""
     publish_jobspecs(
         store.database,
         branch=branch,
@@ -98,7 +98,7 @@ def publish_specs(store: Store, branch: str, specs: Iterable[JobSpec]) -> None:
 
 
 def create_datasets(store: Store, pipeline: Pipeline, *, branch: str) -> None:
-    """Every dataset, with an empty root of that name."""
+    """Create every dataset, with an empty root of that name."""
 
     def work(connection: Connection) -> None:
         for name in pipeline.names:
@@ -110,9 +110,9 @@ def create_datasets(store: Store, pipeline: Pipeline, *, branch: str) -> None:
 
 
 def fill_views(store: Store, pipeline: Pipeline, branch: str, *, logic: str) -> None:
-    """One publication after which the branch shows all datasets, as builds of this logic leave it.
+    """Publish once, so that the branch shows all datasets as builds of this logic leave them.
 
-    The versions' metadata files do not exist: neither plan, nor freshness, nor adoption reads one.
+    The versions' metadata files do not exist: planning, freshness and adoption read none.
     """
     made_from = {
         spec.outputs[0].dataset: fingerprint(

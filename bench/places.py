@@ -1,4 +1,4 @@
-"""Catalogs with a past, of several sizes and on either database, to measure on."""
+"""Filled catalogs of several sizes, on both databases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TREES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One filled catalog, and trees whose objects are really there."""
+    """One filled catalog, and trees whose objects exist."""
 
     database: Database
     filled: Filled
@@ -87,7 +87,7 @@ def _fill(database: Database, size: int, trees: tuple[str, ...], tell: Tell) -> 
 
 
 def store_trees(trees: FileTrees) -> tuple[str, ...]:
-    """A few small trees for all versions to name, so that a check of the store finds them."""
+    """Store a few small trees, which all versions refer to, so that a check of the store passes."""
     made = []
     for number in range(_TREES):
         content = f"{number}\n".encode()

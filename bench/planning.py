@@ -1,4 +1,4 @@
-"""Builds without Spark: planning a large graph, finding it fresh, promoting what exists."""
+"""Builds without Spark: plan a large graph, find it fresh, adopt existing results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HEADGATE = "import sys; from headgate.cli.main import main; sys.exit(main())"
 
 @dataclass(frozen=True, kw_only=True)
 class Grown:
-    """A store whose large pipeline is fresh on master, and a small one that is promoted."""
+    """A store whose large pipeline is fresh on master, and a small pipeline to promote."""
 
     store: Store
     large: Pipeline
@@ -98,7 +98,7 @@ def _fresh_process(grown: Grown) -> Timed:
 
 @PLANNING.case(f"promote {_PROMOTED} datasets", target_ms=1000)
 def _promote(grown: Grown) -> Timed:
-    """New logic was built on feature and merged; master adopts it."""
+    """Publish logic on master that was built on feature; the build adopts every result."""
     store, small, logic = grown.store, grown.small, str(next(grown.numbers))
     publish_specs(store, MASTER, [*grown.large.specs("1"), *small.specs(logic)])
     fill_views(store, small, _FEATURE, logic=logic)

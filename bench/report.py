@@ -1,4 +1,4 @@
-"""Results for people and for programs."""
+"""Results as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.measuring import Result
 
 
 def table_of(results: Sequence[Result]) -> Table:
-    """One bench: a row for each case, a column for each subject's median."""
+    """Return the table of one bench: a row for each case, a column for each subject's median."""
     subjects = list(results[0].samples)
     table = Table(title=results[0].bench, title_justify="left")
     table.add_column("case", no_wrap=True)
@@ -45,7 +45,7 @@ def _cells(result: Result, subjects: Sequence[str]) -> list[str]:
 
 
 def _floors(result: Result) -> str:
-    """In times of the floor on each subject, and the same of the processor's time below it."""
+    """Return multiples of the floor for each subject; below them, the same for CPU time."""
     if not result.floor:
         return "-"
     lines = (
@@ -78,7 +78,7 @@ def _target(result: Result) -> str:
 
 
 def document(results: Sequence[Result]) -> dict[str, Any]:
-    """Everything that was measured, for `bench/results/latest.json`."""
+    """Return all results as the document `bench/results/latest.json`."""
     return {"machine": machine(), "results": [_entry(result) for result in results]}
 
 

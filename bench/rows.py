@@ -1,4 +1,4 @@
-"""Work on rows: one row of a large table, small loads over many tables, many writers at once."""
+"""Operations on rows: one row of a large table, small loads over many tables, many writers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LINKED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Filled:
-    """A store with one large table, five that refer to each other, and eight to contend for."""
+    """A store with one large table, five that refer to each other, and eight for contention."""
 
     store: Store
     rows: int
@@ -124,7 +124,7 @@ def _contend(filled: Filled, tables: list[str]) -> None:
 
 @contextmanager
 def _writer(settings: Settings, id: int) -> Iterator[Connection]:
-    """A process that updates its own row of whatever table it is told, a few times."""
+    """Run a process that updates its own row of each table that it receives, a few times."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(settings, id, theirs), daemon=True)

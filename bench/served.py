@@ -1,4 +1,4 @@
-"""Files of a served store at its client: many small ones, together and one by one."""
+"""Transfers of files between a served store and its client: many small ones, batched and single."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WORKSPACE = WorkspaceRef(repository="bench.tree", branch="master", ref="t-0")
 
 
 class _OneByOne:
-    """A server's objects without the verbs for many at once."""
+    """A server's objects without the methods that transfer many at once."""
 
     def __init__(self, objects: RemoteObjects) -> None:
         self._objects = objects
@@ -50,7 +50,7 @@ class _OneByOne:
 
 @dataclass(frozen=True, kw_only=True)
 class Afar:
-    """A tree on a client's disk, and the same tree behind a server."""
+    """A tree on a client's disk, and the same tree on a server."""
 
     home: Path
     tree: Path
@@ -61,7 +61,7 @@ class Afar:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def place(self, name: str) -> Path:
-        """A new one; those before it are gone."""
+        """Return a new directory; earlier ones of this name are removed."""
         for old in self.home.glob(f"{name}-*"):
             shutil.rmtree(old)
         return self.home / f"{name}-{next(self.numbers)}"

@@ -1,4 +1,4 @@
-"""What a person waits for before anything is done."""
+"""Time to start a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from bench.cases import Bench, Scale, Tell, Timed
 
-# As the installed script does it, and without depending on where that lies.
+# Same entry point as the installed script, independent of its location.
 _HEADGATE = "import sys; from headgate.cli.main import main; sys.exit(main())"
 
 

@@ -35,23 +35,23 @@ _FILE_BYTES = 1024
 _PER_DIRECTORY = 200
 _BRANCH = "master"
 _MIB = 1024 * 1024
-# What an attempt may use.
+# Memory limit of an attempt.
 _MIB_LIMIT = 300
 
 
 class Which(BaseModel):
-    """The file to append to."""
+    """Path of the file to append to."""
 
     path: str
 
 
 class Nothing(BaseModel):
-    """No result."""
+    """Empty result."""
 
 
 @task(name="touch", owner_email="bench@example.com", workspace=WorkspaceSpec())
 def touch(workspace: Path, params: Which) -> Nothing:
-    """Appends to one file, which it finds by its name: looking for it is no part of an attempt."""
+    """Append to one file by its name, so that an attempt includes no search."""
     with (workspace / params.path).open("ab") as file:
         file.write(secrets.token_bytes(16))
     return Nothing()
@@ -65,12 +65,12 @@ class Workspace:
     name: str
     tree: Path
     root: Path
-    # Which of its files an attempt changes.
+    # File that an attempt changes.
     file: str
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def attempt(self) -> Outcome:
-        """A whole attempt in this process, from its dispatch to its outcome."""
+        """Run a whole attempt in this process, from its dispatch to its outcome."""
         view = self.store.dataset(self.name).branch(_BRANCH).load().view
         ref = dispatch_attempt(
             self.store.database, f"bench:{self.name}", actor=ACTOR, lease_seconds=60
@@ -90,7 +90,7 @@ class Workspace:
         )
 
     def forget_pages(self) -> None:
-        """Asks the system to read contents from the disk next time."""
+        """Drop the page cache of all contents, so that the next read goes to the disk."""
         for folder in (self.tree, self.root / "warehouse"):
             for path in folder.rglob("*"):
                 if path.is_file():

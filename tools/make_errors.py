@@ -1,4 +1,4 @@
-"""Write docs/errors.md from the errors themselves: `python -m tools.make_errors`."""
+"""Write docs/errors.md from the source of the errors: `python -m tools.make_errors`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TARGET = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 _PREFACE = """\
 # Errors
 
-Written by `make docs` from the errors themselves; change it there.
+Written by `make docs` from the source of the errors; do not edit it by hand.
 
 An error has a sentence that states what happened, why, and the next step; a stable `code`; and
 facts for a program. In Python it is raised as a class of `headgate.errors`. The command line prints

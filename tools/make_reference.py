@@ -56,7 +56,7 @@ def _sections(group: Any, context: Any, level: int = 2) -> Iterator[str]:
 
 
 def _context(command: Any, name: str, parent: Any) -> Any:
-    # Resilient, so that arguments that a command needs are not missed.
+    # Resilient parsing does not reject a missing required argument.
     return command.make_context(
         name, [], parent=parent, resilient_parsing=True, terminal_width=_WIDTH
     )

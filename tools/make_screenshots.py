@@ -1,4 +1,4 @@
-"""`make screenshots`: the pages of a small shop as pictures for the docs, from a real server."""
+"""`make screenshots`: take pictures of a small shop's pages for the docs, from a real server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.site import Site, serving_site
 
 _IMAGES = Path(__file__).parents[1] / "docs" / "images"
 _MOST_BYTES = 150_000
-# Name, address, how high.
+# Name, address, height.
 _SHOTS: Sequence[tuple[str, str, int]] = (
     ("datasets", "/", 460),
     ("dataset", "/datasets/shop.orders", 760),
@@ -27,7 +27,7 @@ _SHOTS: Sequence[tuple[str, str, int]] = (
 
 
 def main() -> None:
-    """Builds once on Spark, so that there is something to see, then takes every picture."""
+    """Build once on Spark, so that the pages have content, then take every picture."""
     if find_chromium() is None:
         sys.exit("make screenshots: no Chromium on this machine; `make test` says how to get one")
     _IMAGES.mkdir(exist_ok=True)

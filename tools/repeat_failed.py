@@ -1,8 +1,8 @@
-"""Runs the tests that failed once more, and reports those that passed then as `FLAKY`.
+"""Repeat the failed tests once, and report those that passed then as `FLAKY`.
 
-`python -m tools.repeat_failed RECORD` reads what `tests/support/failures.py` wrote. It exits with 0
-only if every failed test passed the second time. It repeats nothing after a session that ended in
-any other way than by failed tests, nor after so many failures that the change itself is broken.
+`python -m tools.repeat_failed RECORD` reads the record of `tests/support/failures.py`. It exits
+with 0 only if every failed test passed the second time. It repeats nothing if the session ended
+for another reason than failed tests, or with so many failures that the change itself is broken.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 def report(failed: dict[str, str], repeat: Repeat) -> int:
-    """Repeats each test and prints both outcomes; returns 1 if one failed again."""
+    """Repeat each test and print both outcomes; return 1 if one failed again."""
     outcomes = {test: repeat(test) for test in failed}
     print("\nFLAKY")
     for test, first in failed.items():

@@ -4,8 +4,8 @@ The exit code is 1 if a write executes more modules than its goal.
 
 Four writes run, each in a fresh store and a fresh process: `headgate files put`, an Iceberg
 commit, a build of one job, and the process of a local task attempt. A module counts if one of its
-functions runs between the start of the write and the UPDATE of a branch's view. What runs while a
-module is imported does not count, nor does the body of the job.
+functions runs between the start of the write and the UPDATE of a branch's view. Code that runs
+while a module is imported does not count, nor does the body of the job.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _UPDATES_VIEW = re.compile(r'\s*UPDATE\s+"?branches"?\s+SET\b(?:(?!\bWHERE\b).)*
 class Trace:
     """Records the modules whose functions run, until a branch's view is updated.
 
-    It follows only threads that are started after it is made.
+    It follows only threads that start after it is created.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Trace:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what runs inside."""
+        """Leave out calls inside the block."""
         was_on, self._is_on = self._is_on, False
         yield
         self._is_on = was_on
@@ -186,7 +186,7 @@ async def _post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> N
 
 
 def _client(store: Store) -> httpx.AsyncClient:
-    """A client of the store's Iceberg endpoint, on the branch master."""
+    """Return a client of the store's Iceberg endpoint, on the branch master."""
     tokens = EmbeddedTokens(store.database)
     service = Service(
         catalog=TableCatalog(store.database),
@@ -227,7 +227,7 @@ def build_totals(trace: Trace) -> None:
                 files = {name: self._trees.upload(self._written) for name in order.outputs}
             return JobResult(succeeded=True, written=tuple(files), files=files, rows=1)
 
-    # This process ends with the build: nothing is put back.
+    # This process ends with the build: nothing is restored.
     setattr(spark_jobs.JobResources, "expect", lambda resources, count: None)  # noqa: B010
     setattr(spark_jobs, "JobRunner", Job)  # noqa: B010
     trace.start()
@@ -268,7 +268,7 @@ def prepare_task(directory: Path) -> None:
 
 
 def supervise_task(directory: Path, command: tuple[str, ...]) -> None:
-    """Run the task; the command is its attempt's process."""
+    """Run the task; the command is that of its attempt's process."""
     with Store(load_settings()) as store:
         view = store.dataset("work.song").branch("master").load().view
         workspace = {"repository": "work.song", "branch": "master"}
@@ -286,7 +286,7 @@ def supervise_task(directory: Path, command: tuple[str, ...]) -> None:
 
 
 def run_attempt(trace: Trace) -> None:
-    """Do what the supervisor of this process orders."""
+    """Execute the order that the supervisor sent to this process."""
     trace.start()
     attempt.main()
 
@@ -300,7 +300,7 @@ def _execute(_directory: Path, command: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """One write: how it is prepared, the traced part, and how many modules may run in it."""
+    """One write: its preparation, the traced part, and the maximum number of modules."""
 
     title: str
     goal: int
@@ -325,7 +325,7 @@ WRITES = {
 
 
 def measure(name: str) -> dict[str, list[str]]:
-    """The modules that a write executes, with the functions, traced in a process of its own."""
+    """Return the modules and functions that a write executes, traced in a process of its own."""
     write = WRITES[name]
     with TemporaryDirectory(prefix="headgate-trace-") as home, contextlib.chdir(home):
         found = Path(home) / _FOUND
@@ -351,7 +351,7 @@ def main() -> None:
     parser.add_argument("--traced", nargs=2, help=argparse.SUPPRESS)
     known, rest = parser.parse_known_args()
     if known.traced:
-        # A supervisor adds a word for the attempt's process.
+        # A supervisor appends an argument for the attempt's process.
         sys.argv = [sys.argv[0], *rest]
         _trace(known.traced[0], Path(known.traced[1]))
         return

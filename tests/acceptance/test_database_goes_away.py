@@ -1,4 +1,4 @@
-"""PostgreSQL goes away in the middle of a publication, or at its COMMIT: nothing is lost."""
+"""PostgreSQL fails in the middle of a publication, or at its COMMIT: no write is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NEW = {"a": "1", "b": "2"}
 
 @contextmanager
 def _proxied(url: str, root: Path) -> Iterator[tuple[Proxy, Store, Settings]]:
-    """A store behind a proxy, and the settings that lead to it directly."""
+    """Yield the proxy, a store behind it, and the settings that connect directly."""
     direct = new_settings(url, root)
     with Store(direct) as store:
         put(files_branch(store), **_OLD)
@@ -83,7 +83,7 @@ def test_commit_that_never_arrived_is_reported_as_not_done(
 def test_commit_whose_answer_was_lost_is_found_and_reported_as_done(
     postgres_url: str, tmp_path: Path, cut: Cut
 ) -> None:
-    """Also one that is still on its way when it is looked for."""
+    """Includes a commit that is still in flight when the store searches for it."""
     with _proxied(postgres_url, tmp_path) as (proxy, store, _):
         with calling_at(Failpoint.PUBLISH_APPLIED, lambda: _cut(proxy, cut)):
             _publish(store)
@@ -131,7 +131,7 @@ def test_opening_cut_at_its_commit_says_that_it_may_have_happened(
 
 @contextmanager
 def _behind_proxy(place: Place) -> Iterator[tuple[Proxy, Store]]:
-    """The owner's store, whose catalog is behind a proxy."""
+    """Yield the proxy, and the owner's store, whose catalog is behind it."""
     url = make_url(place.settings.catalog)
     with proxy_before(url.port or 5432, _is_commit) as proxy:
         through = url.set(port=proxy.port).render_as_string(hide_password=False)
@@ -140,7 +140,7 @@ def _behind_proxy(place: Place) -> Iterator[tuple[Proxy, Store]]:
 
 
 def _is_commit(data: bytes) -> bool:
-    """A transaction begins with READ COMMITTED, which must pass."""
+    """Return True for COMMIT; BEGIN with READ COMMITTED must pass."""
     return b"COMMIT" in data.replace(b"COMMITTED", b"")
 
 
@@ -214,7 +214,7 @@ def test_server_killed_in_the_middle_of_a_publication_loses_nothing(
 def test_socket_that_breaks_at_any_wait_of_a_publication_is_told_and_forgotten(
     postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Told as a catalog that does not answer, not as a broken one, and with no other noise."""
+    """The error is that of an unavailable catalog, not of a damaged one; nothing else is logged."""
     with Store(new_settings(postgres_url, tmp_path)) as store:
         master = files_branch(store)
         shown, refused = content(master), 0

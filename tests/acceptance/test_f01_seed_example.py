@@ -32,7 +32,7 @@ def c(b):
 
 
 def _example(root: Path, catalog_url: str) -> Work:
-    """A, B and C on master; JobSpecs for B and C on `feature` only."""
+    """Create A, B and C on master; JobSpecs for B and C on `feature` only."""
     work = new_repository(root)
     work.write_file("README", "a pipeline")
     work.commit("empty pipeline")

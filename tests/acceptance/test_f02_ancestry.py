@@ -15,7 +15,7 @@ from headgate.store.embedded import Store
 from tests.support.pipelines import build, files_spec, publish, states
 from tests.support.stores import new_store, put
 
-# Each branch as `child<parent`, a root by its name alone; files datasets stand for any kind.
+# Each branch as `child<parent`, a root by its name alone; files datasets represent any kind.
 TREE = ("master", "develop<master", "feature<develop")
 FORK = ("master", "develop<master", "feature<master")
 

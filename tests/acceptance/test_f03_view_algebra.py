@@ -1,4 +1,4 @@
-"""F03: what a branch shows is the fold of its transactions, whatever was aborted or forked."""
+"""F03: the view of a branch is the fold of its transactions, with any aborts and forks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PATHS = ["a", "b/c", "b/d", "e"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Folded:
-    """A transaction that was committed, and the files that the fold says it shows."""
+    """A committed transaction, and the files that it shows according to the fold."""
 
-    # Empty where nothing was committed yet.
+    # Empty before the first commit.
     id: str
     files: Files
     parents: list[_Folded]
@@ -34,7 +34,7 @@ class _Folded:
 def _step(
     branch: BranchHandle, type: str, put: Files, remove: list[str], *, abort: bool = False
 ) -> str | None:
-    """One transaction with these changes; its id if it was committed."""
+    """Run one transaction with these changes; return its id if it was committed."""
     opened = branch.transaction(type)
     for path, text in put.items():
         opened.write(path, text.encode())
@@ -52,7 +52,7 @@ def _step(
 
 
 def _fold(before: Files, type: str, put: Files, remove: list[str]) -> Files | None:
-    """The view after a transaction; None where its type forbids it."""
+    """Return the view after a transaction; None if its type forbids the change."""
     start = {} if type == "SNAPSHOT" else before
     after = {path: text for path, text in {**start, **put}.items() if path not in remove}
     kept = all(after.get(path) == text for path, text in before.items())
@@ -137,7 +137,7 @@ def _fork(
     name: str,
     chance: random.Random,
 ) -> None:
-    """A new branch at any transaction of the parent's history."""
+    """Create a branch at any transaction of the parent's history."""
     if views[parent].line():
         origin = chance.choice(views[parent].line())
         dataset.branch(name).create(parent=parent, at=origin.id)

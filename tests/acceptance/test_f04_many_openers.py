@@ -26,12 +26,12 @@ from tests.support.stores import (
 )
 
 _OPENERS = 50
-# Long enough for somebody to be refused, short enough for the test to wait for its end.
+# Long enough for an opener to be rejected, short enough for the test to wait for its end.
 _LAST_SECONDS = 3
 
 
 def _open_and_hold(settings: Settings, name: str, flags: Path, crowd: int) -> None:
-    """Waits for the crowd, opens, writes, and holds on until it is killed or told to commit."""
+    """Wait for all processes, open, write, and hold until killed or signaled to commit."""
     with Store(settings, recover_first=False) as store:
         master = store.dataset(DATASET).branch("master")
         (flags / f"{name}.ready").touch()
@@ -74,7 +74,7 @@ def test_f04_one_of_fifty_openers_wins_and_is_taken_over_when_killed(
 
 
 def _open_when_the_lease_is_over(branch: BranchHandle) -> Transaction:
-    """The next opener, as patient as a person."""
+    """Retry until the lease expires, as a user would."""
     refusals = 0
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:

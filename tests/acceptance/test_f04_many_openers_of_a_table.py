@@ -1,4 +1,4 @@
-"""F04 for tables: one of fifty processes opens; it is killed, rows written, or was only slow."""
+"""F04 for tables: one of fifty processes opens; it is killed, writes rows, or was only slow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.oracle import assert_rows_sound
 from tests.support.processes import finish, running, start
 from tests.support.stores import expire_just_now, load, new_settings
 
-# Fifty processes load this module, and only the winner needs Arrow: it is loaded where it is used.
+# Fifty processes load this module; only the winner needs Arrow, which is imported where used.
 _OPENERS = 50
 _TABLE = "shop.orders"
 
 
 def _open_and_append(settings: Settings, name: str, flags: Path, crowd: int) -> None:
-    """Waits for the crowd, opens, appends a row, and holds on until killed or told to commit."""
+    """Wait for all processes, open, append a row, and hold until killed or signaled to commit."""
     with Store(settings, recover_first=False) as store:
         master = store.dataset(_TABLE).branch("master")
         (flags / f"{name}.ready").touch()
@@ -40,7 +40,7 @@ def _open_and_append(settings: Settings, name: str, flags: Path, crowd: int) -> 
 
 
 def _append(store: Store, context: str) -> None:
-    """One more row, seen in that context at once."""
+    """Append one row, which is visible in that context at once."""
     import pyarrow as pa
 
     from tests.support.tables import iceberg_client

@@ -1,4 +1,4 @@
-"""F05: a job that fails takes its dependants with it, and nothing else."""
+"""F05: a failed job aborts its dependents and no other job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("s.x", "s.y", "s.z", "s.w")
 
 
 def _publish(store: Store, branch: str = "master", logic: str = "1") -> None:
-    """X to Y to Z, and W alone."""
+    """Publish JobSpecs for X to Y to Z, and for W alone."""
     publish(
         store,
         branch,
@@ -33,7 +33,7 @@ def _publish(store: Store, branch: str = "master", logic: str = "1") -> None:
 
 
 def _history(store: Store, name: str, branch: str = "master") -> list[str]:
-    """The states of all transactions that were ever opened on a branch, newest first."""
+    """Return the states of all transactions ever opened on a branch, newest first."""
     handle = store.dataset(name).branch(branch)
     return [t.state.value for t in handle.history(aborted=True)]
 

@@ -1,4 +1,4 @@
-"""Random pipelines, failures, branches and kills: the store does what a fold in memory does."""
+"""Random pipelines, failures, branches and kills: the store agrees with a model in memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _KEY = "nightly"
 
 @st.composite
 def _specs(draw: st.DrawFn) -> Specs:
-    """Logic for every dataset; each may be made of any that come before it."""
+    """Draw logic for every dataset; each may read any earlier ones."""
     found = {}
     for position, name in enumerate(_NAMES):
         inputs = draw(st.sets(st.sampled_from(_NAMES[:position]), max_size=2)) if position else ()
-        # As real logic hashes: never the same for two datasets.
+        # Never equal for two datasets, as with real logic hashes.
         logic = f"-{position}.{draw(st.integers(1, 3))}"
         found[name] = (logic, tuple(sorted(inputs)))
     return found
@@ -64,7 +64,7 @@ def _check_views(store: Store, model: Model) -> None:
 
 
 def _new_settings(url: str, root: Path) -> Settings:
-    """Each example has a store of its own, on SQLite, which is the quickest."""
+    """Return settings of a separate store for each example, on SQLite, which is the fastest."""
     return new_settings(url.format(root=root), root)
 
 
@@ -99,7 +99,7 @@ def _build_both(store: Store, model: Model, wanted: Wanted) -> None:
     expected = model.build(wanted)
     failed = {"failed", "aborted"} & set(expected.values())
     assert outcome.state is (BuildState.FAILED if failed else BuildState.SUCCEEDED)
-    # Which of several failures an atomic build met first is a matter of chance.
+    # The first of several failures in an atomic build depends on timing.
     if not (failed and wanted.atomic):
         assert states(outcome) == expected
     _check_views(store, model)
@@ -121,7 +121,7 @@ _POINTS = st.sampled_from(
 
 
 def build_and_die(where: Settings, wanted: Wanted, point: Failpoint, nth: int) -> None:
-    """A build that dies at a failpoint, if it comes to it; the entry of a process."""
+    """Run a build that dies at a failpoint, if it reaches it; entry point of a process."""
     with Store(where) as store:
         die_at(point, nth=nth)
         build(

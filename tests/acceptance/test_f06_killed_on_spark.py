@@ -28,7 +28,7 @@ from tests.support.tables import read_table
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 KEY = "nightly"
-# P is appended to twice and Q written once; a flag says when the process dies or waits.
+# Appends to P twice and writes Q once; a flag decides when the process dies or waits.
 _PIPELINE = """\
 import os, signal, time
 from pathlib import Path
@@ -64,14 +64,14 @@ _KILLED_AT = [
 def build_and_die(
     settings: Settings, address: GatewayAddress, point: Failpoint, nth: int, atomic: bool
 ) -> None:
-    """A build that is killed at a failpoint; the entry of a process."""
+    """Run a build that is killed at a failpoint; entry point of a process."""
     with open_there(settings, address) as store:
         die_at(point, nth=nth)
         store.build(["shop.p"], branch="master", force=True, atomic=atomic, task_key=KEY)
 
 
 def build_there(settings: Settings, address: GatewayAddress, ended: Path) -> None:
-    """A build that writes down how it ended."""
+    """Run a build, and write its outcome to a file."""
     with open_there(settings, address) as store:
         try:
             outcome = store.build(["shop.p"], branch="master", force=True, task_key=KEY)
@@ -88,7 +88,7 @@ def _rows(store: Store) -> dict[str, list[Any]]:
 
 
 def _publications(store: Store) -> list[Any]:
-    """Of P and Q: the publication that each came from."""
+    """Return the publications of P and Q."""
     names = [parse_dataset_name("shop.p"), parse_dataset_name("shop.q")]
     views = store.database.read(lambda c: views_on(c, names, "master"))
     return [view.publication for view in views.values()]

@@ -1,4 +1,4 @@
-"""F06: all outputs of a job, or of an atomic build, together or not at all, whoever is killed."""
+"""F06: all outputs of a job, or of an atomic build, or none, at any kill."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.support.processes import assert_killed, finish, let_go, running, wait
 from tests.support.stores import branches_by_name, expire_leases, new_settings
 
 KEY = "nightly"
-# P and Q are made by one job, R of both.
+# One job produces P and Q; R reads both.
 NAMES = ("s.p", "s.q", "s.r")
 OLD = {"s.p": "s.p1()", "s.q": "s.q1()", "s.r": "s.r1(s.p1(),s.q1())"}
 NEW = {"s.p": "s.p2()", "s.q": "s.q2()", "s.r": "s.r2(s.p2(),s.q2())"}
 
-# Where a build may die, and what is visible then: nothing new, P and Q, or all. A new build
-# passes the door once for the branches that it makes, on a store where nothing exists.
+# Failpoint at which a build dies, and the visible result: nothing new, P and Q, or all. A new
+# build passes the door once to create its branches, on an empty store.
 _JOB_COMMITS = [
     (Failpoint.OPEN_APPLIED, 1, 0),
     (Failpoint.OPEN_COMMITTED, 1, 0),
@@ -68,7 +68,7 @@ def _publish(store: Store, logic: str, branch: str = "master") -> None:
 
 
 def _built_once(catalog_url: str, root: Path) -> Settings:
-    """A store that shows the old state, with JobSpecs for the new one."""
+    """Return a store that shows the old state, with JobSpecs for the new one."""
     settings = new_settings(catalog_url, root)
     with Store(settings) as store:
         _publish(store, "1")
@@ -81,14 +81,14 @@ def _built_once(catalog_url: str, root: Path) -> Settings:
 def build_and_die(
     settings: Settings, point: Failpoint, nth: int, atomic: bool, key: str | None = KEY
 ) -> None:
-    """A build that is killed at a failpoint; the entry of a process."""
+    """Run a build that is killed at a failpoint; entry point of a process."""
     with Store(settings) as store:
         die_at(point, nth=nth)
         build(store, "s.r", atomic=atomic, task_key=key)
 
 
 def build_slowly(settings: Settings, flags: Path, point: Failpoint, atomic: bool) -> None:
-    """A build that pauses at a failpoint; writes down how it ended."""
+    """Run a build that pauses at a failpoint, and write its outcome to a file."""
     with Store(settings) as store:
         pause_at(point, flags=flags)
         try:
@@ -100,7 +100,7 @@ def build_slowly(settings: Settings, flags: Path, point: Failpoint, atomic: bool
 
 @contextmanager
 def _reader(store: Store, *names: str) -> Iterator[list[frozenset[int | None]]]:
-    """Somebody who looks at datasets all the time: which publications they came from."""
+    """Read datasets continuously, and collect the publications of their views."""
     seen: list[frozenset[int | None]] = []
     ended = threading.Event()
     wanted = [parse_dataset_name(name) for name in names]

@@ -1,4 +1,4 @@
-"""F07 and F08 where rows matter: Iceberg's appended rows, across branches, compaction, deletes."""
+"""F07 and F08 on rows: appends to Iceberg tables, across branches, compaction, deletes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.tables import create_tables, iceberg_client, read_table
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
-# Each row says how many rows the input and the output had before it came.
+# Each row records the number of rows of the input and of the output before it.
 _PIPELINE = """\
 from headgate.transforms import Input, Output, incremental, transform
 
@@ -43,7 +43,7 @@ def _append(store: Store, context: str, *ids: int) -> None:
 
 
 def _built(project: Project, **options: Any) -> str:
-    """Builds, and says how much was read."""
+    """Build, and return the extent of the job."""
     outcome = project.build("shop.out", **options)
     assert outcome.state is BuildState.SUCCEEDED, outcome.jobs[0].error
     return extent_text(outcome.jobs[0].to_json()["incremental"])
@@ -88,7 +88,7 @@ def test_f07_f08_rows_of_tables_are_read_once_each(
         _append(store, "master", 5)
         _compact_and_set_property(store, jvm)
         _additive_update(store)
-        # Nothing was built on master meanwhile: it reads from three on, feature from five on.
+        # Master had no build in between: it reads from 3 on, feature from 5 on.
         assert _built(project) == "incremental: reads shop.orders 3..8"
         assert _rows(store, "master") == [*first[:2], *((id, 2, 2) for id in (3, 4, 5, 6))]
         assert _built(project, **FEATURE) == "incremental: reads shop.orders 5..8"

@@ -1,4 +1,4 @@
-"""F07: an incremental job goes on where its outputs' history ends, also across a branch."""
+"""F07: an incremental job continues from the history of its outputs, also across a branch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def spec(logic: str = "", outputs: str = "s.out", read: str = "s.in", **declared
 
 
 def built_up_to_three(store: Store) -> BranchHandle:
-    """The input has five transactions, a file each, and master was built at the third."""
+    """An input of five transactions with a file each; master was built at the third."""
     publish(store, "master", spec())
     given = files_branch(store, "s.in")
     for number in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Random inputs, resets, branches and meanings: incremental builds do what a fold does."""
+"""Random inputs, resets, branches and semantic versions: incremental builds equal a fold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STEPS = st.lists(st.one_of(_CHANGE, _CHANGE, _BUILD, _BUILD, _RESET, _MEANING),
 
 
 class Both:
-    """A store and the model beside it, taken through the same steps."""
+    """A store and its model, which execute the same steps."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -75,7 +75,7 @@ class Both:
             del self.ids[-back:], self.model.history[-back:]
 
     def build(self, branch: str, failures: int) -> None:
-        """A build whose first attempts fail halfway, and are made good by the next."""
+        """Run a build whose first attempts fail halfway; the next attempt completes it."""
         expected = self.model.build(branch)
         jobs = CopyJobs(store=self.store, failing={"s.out": failures})
         fallback = () if branch == "master" else ("master",)
@@ -100,7 +100,7 @@ class Both:
     def _publish(self, branch: str, version: int) -> None:
         self.model.versions[branch] = version
         declared = IncrementalSpec(semantic_version=version)
-        # As real logic hashes: a new meaning is other logic.
+        # A new semantic version changes the logic, as with real logic hashes.
         made = files_spec("s.out", "s.in", logic=f"v{version}", incremental=declared)
         publish(self.store, branch, made)
 

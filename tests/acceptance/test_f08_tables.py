@@ -1,4 +1,4 @@
-"""F08 on tables, whoever changes them: PyIceberg, loads, mutations, compaction; without a JVM."""
+"""F08 on tables changed by PyIceberg, loads, mutations and compaction; without a JVM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.tables import create_tables, iceberg_client
 
 @dataclass(kw_only=True)
 class NoteJobs:
-    """Jobs that read no row, and note what they were told to read in their output."""
+    """Jobs that read no rows, and write the span that they should read to their output."""
 
     store: Store
     spans: list[Span | None] = field(default_factory=list)
@@ -80,7 +80,7 @@ def _note(store: Store) -> tuple[list[Span | None], dict[str, Any]]:
 
 
 def _noted(url: str, root: Path) -> Store:
-    """A table with two rows in as many files, from which notes were made."""
+    """Create a table with two rows in two files, and build notes from it."""
     store = new_store(url, root)
     publish(store, "master", files_spec("s.notes", "shop.orders", incremental=IncrementalSpec()))
     create_tables(store, "master", orders=[{"id": 1}])

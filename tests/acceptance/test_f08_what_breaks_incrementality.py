@@ -1,4 +1,4 @@
-"""F08: what keeps a job incremental, what makes it read everything, and what is said of it."""
+"""F08: changes that keep a job incremental, changes that force a full read, and the report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def built(store: Store, **declared: Any) -> BranchHandle:
 
 
 def run(store: Store, **options: Any) -> tuple[list[Copied], dict[str, Any]]:
-    """What the jobs read, and the report of the only one."""
+    """Return the reads of the jobs, and the report of the only one."""
     jobs = CopyJobs(store=store)
     outcome = build(store, "s.out", jobs=jobs, **options)
     return jobs.copied, outcome.jobs[0].to_json()

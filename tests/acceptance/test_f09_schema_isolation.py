@@ -1,4 +1,4 @@
-"""F09: a schema stays on its branch until the merge; the build after it computes nothing."""
+"""F09: a schema stays on its branch until the merge; the next build computes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F10: what was just built is not built again; what changed is, with what depends on it."""
+"""F10: fresh outputs are not built again; changed ones are, with their dependents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.pipelines import FileJobs, build, files_spec, publish, shown,
 from tests.support.repositories import Work, new_repository
 from tests.support.stores import branches_by_name, content, everything, new_store
 
-# Three that import one function, three that are made of those, and 194 that know neither.
+# Three that import one function, three that read those, and 194 independent ones.
 _SHARING = ["big.a0", "big.a1", "big.a2"]
 _AFTER = ["big.b0", "big.b1", "big.b2"]
 _OTHERS = [f"big.c{n}" for n in range(194)]
@@ -47,7 +47,7 @@ def _project(root: Path) -> Work:
     work.write(after=head + "".join(_transform(name, given) for name, given in pairs))
     for start in range(0, len(_OTHERS), 20):
         part = _OTHERS[start : start + 20]
-        # Half are sources, and each of the rest is made of one of them.
+        # Half are sources; each of the others reads one of them.
         texts = [_transform(name, part[n - 10] if n >= 10 else None) for n, name in enumerate(part)]
         work.write(**{f"others_{start:03}": head + "".join(texts)})
     work.commit()
@@ -55,7 +55,7 @@ def _project(root: Path) -> Work:
 
 
 def _build(store: Store, targets: list[str] = _ALL, **options: Any) -> list[str]:
-    """Builds, and says which jobs ran."""
+    """Build, and return the jobs that ran."""
     jobs = FileJobs(store=store)
     assert build(store, targets, jobs=jobs, **options).state is BuildState.SUCCEEDED
     return sorted(jobs.ran)
@@ -96,7 +96,7 @@ def test_f10_two_hundred_datasets_are_rebuilt_only_where_logic_changed(
 
 
 def _check_nothing_runs(store: Store) -> None:
-    """Neither a job nor a transaction nor a publication: only the build itself is on record."""
+    """Check that a build adds no job, transaction or publication, only its own record."""
     ours = ("branches", "transactions", "publications", "moves", "versions")
     before = everything(store)
     assert _build(store) == []

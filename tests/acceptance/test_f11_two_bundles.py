@@ -1,4 +1,4 @@
-"""F11: two JobSpecs of one build import the same module from two branches; each has its own."""
+"""F11: two JobSpecs of one build import the same module from two branches; each gets its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F12: a branch made off a branch whose head is OPEN shares that transaction."""
+"""F12: a branch that forks from a branch with an OPEN head shares that transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.stores import (
 
 
 def _shared(store: Store) -> tuple[BranchHandle, BranchHandle, TransactionHandle, str]:
-    """Master with an OPEN transaction, and a child made off it."""
+    """Create master with an OPEN transaction, and a child that forks from it."""
     master = files_branch(store)
     view = put(master, a="1")
     opened = master.transaction()

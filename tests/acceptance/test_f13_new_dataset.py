@@ -1,4 +1,4 @@
-"""F13: the whole life of a dataset that exists nowhere at first."""
+"""F13: the whole life of a new dataset, from before it exists."""
 
 from __future__ import annotations
 

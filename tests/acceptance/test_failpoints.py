@@ -1,4 +1,4 @@
-"""Every named failpoint: reached by real work, and a real process is killed there."""
+"""Every named failpoint is reached by real work, and a real process is killed there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.stores import (
     put,
 )
 
-# Their work is that of other rooms, whose own tests kill processes there.
+# Reached by other packages, whose own tests kill processes there.
 _ELSEWHERE = {
     Failpoint.BUILD_JOB_ENDED,
     Failpoint.BUILD_HANDED_OVER,
@@ -34,7 +34,7 @@ _ELSEWHERE = {
     Failpoint.CLEANUP_SWEPT,
     *(point for point in Failpoint if point.name.startswith(("TASK_", "MUTATION_"))),
 }
-# Killed there in O01 and O02, where what recovery makes of it is looked at too.
+# O01 and O02 kill processes there, and check the result of recovery too.
 _LAKEFS = [p for p in Failpoint if p.name.startswith("INTENT_")]
 _RECOVERY = [p for p in Failpoint if p.name.startswith("RECOVERY_")]
 _FILES = [p for p in Failpoint if p not in {*_ELSEWHERE, *_LAKEFS, *_RECOVERY}]
@@ -42,7 +42,7 @@ _AFTER_COMMIT = (Failpoint.PUBLISH_COMMITTED, Failpoint.ABORT_APPLIED)
 
 
 def _write(store: Store) -> None:
-    """A transaction that is committed, and one that is aborted."""
+    """Commit one transaction, and abort another."""
     master = store.dataset(DATASET).branch("master")
     opened = master.transaction()
     opened.write("b", b"2")

@@ -1,6 +1,6 @@
 """O01: an attempt is killed at every phase of its publication to lakeFS: old state or new.
 
-The catalog's own publications, into three datasets at once, are in `test_o01_mutations_killed`.
+`test_o01_mutations_killed` covers the catalog's own publications, into three datasets at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def place(catalog_url: str, tmp_path: Path) -> Iterator[Place]:
 
 
 def _abandon(place: Place) -> None:
-    """A publication that was never reported: the next attempt replaces it by a hard reset."""
+    """Publish without a report: the next attempt replaces the publication by a hard reset."""
     assert run(lakefs_tasks.publish, place, {"lost": "x"}) == 0
 
 
@@ -77,7 +77,7 @@ def test_o01_killed_after_the_effect_ends_in_the_new_state(
 
 
 def _check_audit(store: Store, place: Place, operation: str, *, outcome: str) -> None:
-    """The owner's operation and name, and what the branch shows."""
+    """Check the operation and actor of the owner, and the head of the branch."""
     [audit] = store.recoveries()
     assert (audit["operation"], audit["original_actor"]) == (operation, OWNER)
     assert audit["kind"] == f"workspace {outcome}"
@@ -91,7 +91,7 @@ def _check_audit(store: Store, place: Place, operation: str, *, outcome: str) ->
 
 
 def _check_next_attempt(store: Store, place: Place) -> None:
-    """It replaces whatever the dead one left."""
+    """Check that the next attempt replaces the work of the dead one."""
     last = place.work(store, {"last": "y"})
     assert place.files(store) == {**OLD, "last": "y"}
     assert place.maker(store, place.head(store)) == last.ref

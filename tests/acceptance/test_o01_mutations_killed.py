@@ -1,4 +1,4 @@
-"""O01 and O06 for work on rows: killed at every phase; a severed client lands once."""
+"""O01 and O06 for rows: killed at every phase; the write of a disconnected client lands once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O02: recovery is killed, doubled, paused and overtaken; it still happens once."""
+"""O02: recovery is killed, run twice, paused and overtaken; it still takes effect once."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_o02_recovery_beside_a_paused_owner_changes_nothing(
         before = everything(store), place.head(store)
         assert store.recover().kept[0]["why"] == "its owner is alive"
         assert (everything(store), place.head(store)) == before
-        # The intent holds no branch of the catalog.
+        # The intent locks no branch of the catalog.
         put(store.dataset(DATASET).branch("master"), other="x")
         let_go(point, tmp_path)
         assert finish(owner) == 0
@@ -167,7 +167,7 @@ def test_o02_owner_that_slept_through_recovery_does_not_undo_it(
 def test_o02_owner_that_slept_before_its_effect_fails_and_the_next_attempt_replaces_it(
     place: Place, tmp_path: Path
 ) -> None:
-    """Recovery recorded that nothing landed, so what lands afterwards is no result."""
+    """Recovery recorded that nothing landed, so a later effect is not a result."""
     point = Failpoint.INTENT_RECORDED
     with (
         running(lakefs_tasks.publish_slowly, place, tmp_path, point) as owner,
@@ -191,7 +191,7 @@ def test_o02_owner_that_slept_before_its_effect_fails_and_the_next_attempt_repla
 def test_o02_owner_that_ends_before_recovery_takes_over_is_left_alone(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recovery saw an expired intent; before it could take over, the slow owner cleared it."""
+    """Recovery saw an expired intent; before the takeover, the slow owner cleared it."""
     point = Failpoint.INTENT_RECORDED
     with (
         running(lakefs_tasks.publish_slowly, place, tmp_path, point) as owner,
@@ -208,7 +208,7 @@ def test_o02_owner_that_ends_before_recovery_takes_over_is_left_alone(
             assert finish(owner) == 0
             return write(work)
 
-        # Recovery's first write is the takeover.
+        # The first write of recovery is the takeover.
         monkeypatch.setattr(store.database, "write", write_after_the_owner)
         recovered = store.recover()
         assert (recovered.rolled_forward, recovered.rolled_back) == ([], [])
@@ -218,7 +218,7 @@ def test_o02_owner_that_ends_before_recovery_takes_over_is_left_alone(
 
 
 def _leave_behind(place: Place, landing: str) -> None:
-    """What an attempt leaves that died right after its effect, or right before it."""
+    """Leave the state of an attempt that died just after its effect, or just before it."""
     landed = landing == "landed"
     point = Failpoint.INTENT_EFFECT_DONE if landed else Failpoint.INTENT_RECORDED
     assert_killed(lakefs_tasks.publish_until, place, point)
@@ -227,7 +227,7 @@ def _leave_behind(place: Place, landing: str) -> None:
 
 
 def _check_settled(store: Store, place: Place, landing: str) -> None:
-    """One audit row, one event, and a branch that nobody moved."""
+    """Check one audit row, one event, and that recovery did not move the branch."""
     assert store.database.read(list_intents) == []
     assert place.files(store) == ({**OLD, **NEW} if landing == "landed" else OLD)
     assert (place.maker(store, place.head(store)) is not None) is (landing == "landed")

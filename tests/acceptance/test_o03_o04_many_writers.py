@@ -43,7 +43,7 @@ def test_o03_threads_with_keys_of_their_own_all_commit(
 def test_o03_threads_on_one_row_let_one_pass_each_time(
     made_catalog_url: str, tmp_path: Path
 ) -> None:
-    """Whoever read the row before somebody changed it is refused: no update is lost."""
+    """A writer that read the row before a concurrent change is rejected: no update is lost."""
     with graph_store(made_catalog_url, tmp_path, "k") as store:
 
         def write(_: int) -> bool:
@@ -77,7 +77,7 @@ def test_o04_processes_with_keys_of_their_own_all_commit(
     rounds: int,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """One of them is paused between staging and publishing until all others are done."""
+    """One process pauses between staging and publishing until all others are done."""
     each = max(1, rounds // 10)
     flags = tmp_path / "flags"
     flags.mkdir()

@@ -1,4 +1,4 @@
-"""O05 on rows: what was validated without being written must still hold at the door."""
+"""O05 on rows: the door checks again that rows read for validation are unchanged."""
 
 from __future__ import annotations
 

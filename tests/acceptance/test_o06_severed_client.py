@@ -1,4 +1,4 @@
-"""O06: a client with an idempotency key is cut off and asks again: one publication, one receipt."""
+"""O06: a disconnected client retries with its idempotency key: one publication, one receipt."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Act = Callable[[BranchHandle], Receipt | BranchHandle]
 
 
 def _removal() -> OperationKey:
-    """The operation of `_ACTS["remove"]`."""
+    """Return the operation of `_ACTS["remove"]`."""
     request = {"dataset": DATASET, **FileEdit(remove=["a"]).to_json()}
     found = operation_key(KEY, actor="ana", kind="files-rm", branch="master", request=request)
     assert found is not None
@@ -54,13 +54,13 @@ def _count(store: Store) -> int:
 
 
 def _age_operations(store: Store) -> None:
-    """As if whoever works on an operation had given no sign of life for two minutes."""
+    """Age all operations, as if their workers had sent no heartbeat for two minutes."""
     aged = update(operations).values(at=operations.c.at - 120 * 1_000_000)
     store.database.write(lambda c: c.execute(aged))
 
 
 def _send(settings: Settings, root: Path, point: Failpoint) -> None:
-    """A client that dies on the way; its last word is the publication."""
+    """Run a client that dies at a failpoint of its publication."""
     with Store(settings, recover_first=False) as store:
         die_at(point)
         store.dataset(DATASET).branch("master").put(root / "local", "b", idempotency_key=KEY)
@@ -101,7 +101,7 @@ _ACTS: dict[str, Act] = {
     "delete": lambda master: master.dataset.branch("old").delete(idempotency_key=KEY),
     "reset": lambda master: master.reset(to=master.history()[-1].id, idempotency_key=KEY),
 }
-# The same verb on the same branch name, with another request.
+# Same operation on the same branch name, with a different request.
 _OTHERS: dict[str, Act] = {
     "put": lambda master: _put(master, "another"),
     "remove": lambda master: master.remove("z", idempotency_key=KEY),

@@ -1,4 +1,4 @@
-"""O08: three-way merge by key, cell by cell; conflicts are all listed and change nothing."""
+"""O08: three-way merge by key, cell by cell; all conflicts are listed, and change nothing."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _ages(store: Store, branch: str = "master") -> dict[str, int]:
     return {row["id"]: row["age"] for row in rows_of(store, PERSON, branch)}
 
 
-# What the row was; what the source and the target made of it (None: nothing); what comes out: an
-# age, None for no row, or the kind of conflict.
+# Original age; change on the source and on the target (None: no change); result: an age, None
+# for no row, or the kind of conflict.
 _TABLE = [
     (1, None, None, 1),
     (1, _set(2), None, 2),
@@ -74,7 +74,7 @@ def test_o08_row_changed_on_each_side_merges_as_the_table_says(
         for branch, sql in (("feature", theirs), ("master", ours)):
             if sql is not None:
                 store.mutate(branch, sql)
-        # The target always moved, so that nothing is a fast-forward.
+        # The target always has a commit of its own, so no merge is a fast-forward.
         store.mutate("master", insert_people("target-only"))
         if isinstance(outcome, str):
             before = rows_of(store, PERSON)
@@ -152,7 +152,7 @@ def test_o08_fast_forward_only_points_to_the_source(made_catalog_url: str, tmp_p
 def test_o08_fast_forward_that_orphans_rows_is_a_conflict(
     made_catalog_url: str, tmp_path: Path
 ) -> None:
-    """The edge comes from the source, its node went on the target: neither table alone tells."""
+    """The source adds an edge, the target deletes its node: only both tables show the conflict."""
     with graph_store(made_catalog_url, tmp_path, "a", "b") as store:
         _fork(store)
         store.mutate("feature", "insert into graph.knows values (1, 'a', 'b')")
@@ -223,7 +223,7 @@ def test_o08_appended_files_are_re_used_where_nothing_else_changed(
 def test_o08_columns_added_on_both_sides_keep_their_values(
     made_catalog_url: str, tmp_path: Path
 ) -> None:
-    """Both branches gave one field id to different columns: rows go by column name."""
+    """Both branches assign one field id to different columns: rows match by column name."""
     with graph_store(made_catalog_url, tmp_path, "a", "b") as store:
         _fork(store)
         for branch, column in (("feature", "mail"), ("master", "city")):

@@ -1,4 +1,4 @@
-"""O09: another writer moves the lakeFS branch around our publication, or after its owner died."""
+"""O09: another writer moves the lakeFS branch during our publication, or after its owner died."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(catalog_url: str, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_o09_merge_onto_a_foreign_commit_is_undone_while_it_is_the_head(place: Place) -> None:
-    """The winner came after the head was read; lakeFS merges onto it all the same."""
+    """The other commit comes after the head was read; lakeFS still merges onto it."""
     with place.open() as store:
         with calling_at(_BEFORE, lambda: _commit(place, store, theirs="1")):
             _, done = place.attempt(store, NEW)
@@ -71,7 +71,7 @@ def test_o09_merge_under_a_foreign_head_fails_closed_and_keeps_the_intent(place:
         [intent] = store.database.read(list_intents)
         assert intent.operation in str(done.reason) and "headgate recover" in str(done.reason)
         assert place.head(store) == theirs[1]
-        # The remedy: a person resets the branch, and recovery records what it shows.
+        # Next step of the operator: reset the branch; recovery records its head.
         where = place.given.repository, place.given.branch
         connect(place.settings).hard_reset(*where, theirs[0], timeout_seconds=None)
         expire_leases(store)
@@ -95,7 +95,7 @@ def test_o09_undo_that_lakefs_refuses_fails_closed_and_keeps_the_intent(place: P
         expire_leases(store)
         assert len(store.recover().rolled_forward) == 1
         assert place.head(store) == head
-        # Neither at the input nor on top of it: the next attempt fails closed.
+        # Neither at the input nor on top of it: the next attempt is rejected.
         assert place.attempt(store, NEW)[1].code == "publish_fence"
         assert_store_sound(store)
 
@@ -170,7 +170,7 @@ def test_o09_lakefs_that_cannot_be_asked_keeps_the_intent_and_the_store_usable(
         [kept] = store.recover().kept
         assert why in kept["why"]
         put(store.dataset(DATASET).branch("master"), other="x")
-    # The next recovery need not wait for a lease.
+    # The next recovery does not have to wait for a lease.
     with place.open() as store:
         assert len(store.recover().rolled_forward) == 1
         assert_store_sound(store)

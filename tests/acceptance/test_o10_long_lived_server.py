@@ -1,4 +1,4 @@
-"""O10: one server that lives on: what cleanup keeps, and what upkeep and damage block."""
+"""O10: one long-lived server: objects that cleanup keeps; upkeep and damage block no writer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WRITES = 5
 
 @contextmanager
 def _served(store: Store) -> Iterator[ApiClient]:
-    """An administrator of a server of the store."""
+    """Serve the store, and return a client of an administrator."""
     front = Front()
     api = Api(store, front)
     try:
@@ -41,7 +41,7 @@ def _served(store: Store) -> Iterator[ApiClient]:
 
 
 def _clean_twice(admin: ApiClient, store: Store) -> int:
-    """Condemns, and sweeps a day later: how many objects went."""
+    """Condemn, sweep a day later, and return the number of deleted objects."""
     admin.post("/cleanup")
     let_days_pass(store, 1.1)
     return int(admin.post("/cleanup")["deleted"])
@@ -50,7 +50,7 @@ def _clean_twice(admin: ApiClient, store: Store) -> int:
 def test_o10_cleanup_keeps_all_that_a_pending_intent_names(
     catalog_url: str, tmp_path: Path
 ) -> None:
-    """An intent names an attempt, and with it the branch that it staged in lakeFS."""
+    """An intent names an attempt, and thereby the branch that it staged in lakeFS."""
     with lakefs_place(catalog_url, tmp_path) as place:
         assert run(lakefs_tasks.publish, place, {"lost": "x"}) == 0
         assert_killed(lakefs_tasks.publish_until, place, Failpoint.INTENT_RECORDED)

@@ -1,4 +1,4 @@
-"""P04: two attempts pass the head check together and are let go in either order."""
+"""P04: two attempts pass the head check together and resume in either order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HERE = Failpoint.TASK_HEAD_READ
 
 
 def _attempt(workshop: Workshop, given: str, name: str) -> None:
-    """In a process of its own: an attempt that pauses between its look at the head and the move."""
+    """Run an attempt that pauses between the head check and the move; entry point of a process."""
     flags = workshop.directory / name
     pause_at(_HERE, flags=flags)
     with workshop.open() as store:

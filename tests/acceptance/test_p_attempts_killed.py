@@ -143,10 +143,10 @@ def test_p06_supervisor_killed_takes_its_attempt_along_and_a_new_one_starts_clea
 
 def test_p06_sweep_leaves_a_living_attempts_directory_alone(tmp_path: Path) -> None:
     with attempt_directory(tmp_path, "living", {"task": "t"}) as living:
-        (living.workspace / "a").write_text("1")
+        (living / "a").write_text("1")
         assert sweep_directories(tmp_path) == []
-        assert (living.workspace / "a").read_text() == "1"
-    assert sweep_directories(tmp_path) == [living.path]
+        assert (living / "a").read_text() == "1"
+    assert sweep_directories(tmp_path) == [living.parent]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

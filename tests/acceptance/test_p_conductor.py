@@ -31,13 +31,13 @@ from tests.support.tasks import shown, view_of
 pytestmark = pytest.mark.xdist_group("conductor")
 
 _OLD = {"a": "1", "b": "2"}
-# So long does the server wait for a worker that says nothing.
+# Time that the server waits for a silent worker.
 _RESPONSE_SECONDS = 6
 
 
 @pytest.fixture(scope="session")
 def conductor_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The session's Conductor; one for all of its tests, or the one that a variable names."""
+    """URL of one Conductor for all tests of the session, or the one in HEADGATE_TEST_CONDUCTOR."""
     if running := os.environ.get("HEADGATE_TEST_CONDUCTOR"):
         yield running
         return
@@ -56,17 +56,17 @@ def flow(conductor_url: str, made_catalog_url: str, tmp_path: Path) -> Flow:
 
 @pytest.fixture
 def waiting_flow(conductor_url: str, made_sqlite_url: str, tmp_path: Path) -> Flow:
-    """On one database only: what is waited for here is the server."""
+    """A flow on one database only: these tests wait for the server, not for the catalog."""
     return _new_flow(conductor_url, made_sqlite_url, tmp_path)
 
 
 def _new_flow(conductor_url: str, catalog_url: str, tmp_path: Path) -> Flow:
-    # More retries than are needed: a busy machine may let a lease of this length run out.
+    # More retries than necessary: on a busy machine a lease of this length may expire.
     return new_flow(conductor_url, catalog_url, tmp_path, response=_RESPONSE_SECONDS, retries=8)
 
 
 def _states(ended: dict[str, Any]) -> list[str]:
-    """Each state once, in the order in which the server's tasks came to them."""
+    """Return each state once, in the order in which the server's tasks reached it."""
     return list(dict.fromkeys(task["status"] for task in ended["tasks"]))
 
 
@@ -192,7 +192,7 @@ def test_p10_body_past_its_deadline_is_stopped_while_the_other_slot_goes_on(
         ended = flow.wait(hanging)
     assert other["status"] == "COMPLETED", flow.log()
     assert ended["status"] != "COMPLETED"
-    # It was begun while the first one hung.
+    # It began while the first one hung.
     assert other["tasks"][0]["startTime"] < ended["tasks"][0]["endTime"]
     with flow.stage.workshop.open() as store:
         assert shown(store) == {**_OLD, "new": "x"}
@@ -222,7 +222,7 @@ def test_register_shows_the_difference_and_then_there_is_none(
     flow = new_flow(conductor_url, made_sqlite_url, tmp_path, retries=2)
     words = [sys.executable, "-m", "headgate", "task", "register", flow.stage.module, "--json"]
     source = tmp_path / f"{flow.stage.module}.py"
-    # Of another length: Python takes a source of the same second and size for the one it compiled.
+    # Another length: for the same second and size Python would use the compiled file.
     source.write_text(source.read_text().replace("RetryPolicy(count=2", "RetryPolicy(count=10"))
     seen = [
         json.loads(subprocess.check_output([*words, *more], cwd=tmp_path))[0]
@@ -256,7 +256,7 @@ def test_worker_of_a_served_store_is_fenced_by_both_and_publishes_there(
 def test_worker_whose_token_lacks_the_rights_says_so_at_once(
     conductor_url: str, made_sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whoever ran into the response timeout, or tried again, would not end while anybody waits.
+    # A worker that ran into the response timeout, or retried, would exceed the test's timeout.
     flow = new_flow(conductor_url, made_sqlite_url, tmp_path, response=3600, retries=0)
     front = Front()
     with flow.stage.workshop.open() as store:

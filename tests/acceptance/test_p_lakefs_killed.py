@@ -1,4 +1,4 @@
-"""A process killed inside a merge or reset of lakeFS: recovery says which it was, moves nothing."""
+"""A process is killed in a merge or reset of lakeFS: recovery reports landed or not."""
 
 from __future__ import annotations
 

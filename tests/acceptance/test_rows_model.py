@@ -1,4 +1,4 @@
-"""Random scripts from two writers against the same thing in plain Python: rows and conflicts."""
+"""Random scripts of two writers against a model in plain Python: rows and conflicts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _shown(store: Store, branch: str) -> tuple[list[Any], list[Any]]:
 
 
 def _try(store: Store, branch: str, script: Script, graph: Graph) -> Graph:
-    """The script on a store and in the model, which must agree."""
+    """Run the script on a store and in the model, which must agree."""
     wanted = script.apply(graph)
     try:
         store.mutate(branch, script.sql)
@@ -49,7 +49,7 @@ def _try(store: Store, branch: str, script: Script, graph: Graph) -> Graph:
 def _try_beside(
     store: Store, branch: str, script: Script, graph: Graph, meanwhile: Callable[[], Graph]
 ) -> Graph:
-    """The script, while somebody else publishes between its staging and its publication."""
+    """Run the script; another writer publishes between its staging and its publication."""
     after = graph
 
     def interrupt() -> None:

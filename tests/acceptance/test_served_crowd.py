@@ -1,4 +1,4 @@
-"""A crowd of clients of a real server that is killed in between: nothing lost, nothing doubled."""
+"""Concurrent clients of a real server that is killed meanwhile: no write is lost or doubled."""
 
 from __future__ import annotations
 

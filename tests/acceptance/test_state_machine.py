@@ -49,7 +49,7 @@ def _has_branches(machine: CatalogMachine) -> bool:
 
 
 class CatalogMachine(DoubledMachine):
-    """Everything that can be asked of the catalog, in any order."""
+    """All operations of the catalog, in any order."""
 
     # --- datasets and branches ------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class CatalogMachine(DoubledMachine):
         self.model.recover()
         self.store.recover()
 
-    # --- writes of their own --------------------------------------------------------------------
+    # --- single writes --------------------------------------------------------------------------
 
     @precondition(_has_branches)
     @rule(data=st.data())
@@ -345,7 +345,7 @@ class CatalogMachine(DoubledMachine):
             done[0].id = done[1][0].id
 
     def _actor(self, data: st.DataObject, txn: Txn) -> tuple[str, int] | None:
-        """Its owner, nearly always; now and then somebody else."""
+        """Return the owner, or in one of ten cases another actor."""
         if not self.refs or data.draw(st.integers(0, 9), label="stranger") != 0:
             return txn.owner
         return data.draw(st.sampled_from([None, *self.refs]), label="by")
@@ -357,7 +357,7 @@ def _ref(owner: tuple[str, int] | None) -> AttemptRef | None:
 
 @pytest.fixture
 def quick_directory() -> Iterator[Path]:
-    """In memory where the system has such a place: thousands of steps, each flushed to disk."""
+    """A directory in memory where available: the test flushes thousands of steps to disk."""
     memory = Path("/dev/shm")
     where = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
     directory = Path(tempfile.mkdtemp(prefix="headgate-", dir=where))
@@ -380,7 +380,7 @@ def test_state_machine_agrees_with_the_model(
                 max_examples=min(rounds, 50),
                 stateful_step_count=50,
                 deadline=None,
-                # Explaining a failure traces every line, which takes longer than the failure.
+                # Without Phase.explain, which traces every line and takes longer than the failure.
                 phases=[Phase.explicit, Phase.generate, Phase.shrink],
                 suppress_health_check=list(HealthCheck),
             ),

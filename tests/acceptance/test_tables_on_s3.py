@@ -20,10 +20,10 @@ from tests.support.upkeep import stored_keys, tidy_later
 
 pytestmark = [
     pytest.mark.timeout(900),
-    # Of SQLite by SQLAlchemy under PyIceberg's own catalog.
+    # Raised by SQLAlchemy for SQLite, under PyIceberg's own catalog.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-# Merge-on-read, so that Spark writes deletion vectors too; names that need escaping in a path.
+# Merge-on-read, so that Spark writes deletion vectors; names that need escaping in a path.
 DAILY = """\
 from headgate.transforms import Input, Output, transform
 
@@ -93,7 +93,7 @@ def test_store_in_s3_is_built_shown_compared_and_cleaned(work: Work, server: S3S
 def test_client_of_a_server_builds_in_s3_with_credentials_alone(
     work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where S3 is, it hears from the server; files and rows pass through that."""
+    """The client gets the location of S3 from the server; files and rows pass through it."""
     work.write(pipeline__log=LOG)
     work.commit("log")
     (tmp_path / "client").mkdir()

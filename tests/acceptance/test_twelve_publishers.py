@@ -1,4 +1,4 @@
-"""Twelve processes publish to one branch: nothing lost, nothing doubled, history linear."""
+"""Twelve processes publish to one branch: no write is lost or doubled, the history is linear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two writers who each read what the other writes: never do both pass the door."""
+"""Two writers that each read what the other writes: the door never accepts both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _graph(store: Store) -> tuple[BranchHandle, BranchHandle]:
 
 
 def test_write_skew_by_an_addition_is_refused(catalog_url: str, tmp_path: Path) -> None:
-    """W1 validated an edge to n1; W2 deletes n1; W1 goes on."""
+    """W1 validates an edge to n1; W2 deletes n1; W1 publishes."""
     with new_store(catalog_url, tmp_path) as store:
         nodes, edges = _graph(store)
         read, edge = seen(nodes), addition(edges, "to-n1")
@@ -49,7 +49,7 @@ def test_write_skew_by_an_addition_is_refused(catalog_url: str, tmp_path: Path) 
 def test_write_skew_by_a_commit_while_the_head_stays_is_refused(
     catalog_url: str, tmp_path: Path
 ) -> None:
-    """The delete was an OPEN transaction when W1 looked: head stays, only the view changes."""
+    """The delete is an OPEN transaction when W1 reads: the head stays, only the view changes."""
     with new_store(catalog_url, tmp_path) as store:
         nodes, edges = _graph(store)
         deleting = nodes.transaction("DELETE")
@@ -80,7 +80,7 @@ def test_write_skew_of_two_commits_lets_one_pass(catalog_url: str, tmp_path: Pat
 
 
 def _add_edge(settings: Settings, flags: Path) -> None:
-    """A writer that looked at the nodes, and pauses inside the door with all its locks."""
+    """Read the nodes, and pause inside the door with all locks held; entry point of a process."""
     with Store(settings, recover_first=False) as store:
         nodes, edges = (store.dataset(name).branch("master") for name in (NODES, EDGES))
         pause_at(Failpoint.PUBLISH_APPLIED, flags=flags)
@@ -88,7 +88,7 @@ def _add_edge(settings: Settings, flags: Path) -> None:
 
 
 def _remove_node(settings: Settings, flags: Path) -> None:
-    """The other one: it saw no edge to the node, and removes it as soon as it is let go."""
+    """Read no edge to the node, wait, and remove it; entry point of a process."""
     with Store(settings, recover_first=False) as store:
         nodes, edges = (store.dataset(name).branch("master") for name in (NODES, EDGES))
         opened = nodes.transaction("DELETE")
@@ -106,7 +106,7 @@ def _remove_node(settings: Settings, flags: Path) -> None:
 def test_write_skew_of_two_processes_inside_the_door_lets_one_pass(
     catalog_url: str, tmp_path: Path
 ) -> None:
-    """The first holds its locks when the second comes: that one waits, then sees, and fails."""
+    """The first holds its locks when the second arrives: the second waits, then fails."""
     settings = new_settings(catalog_url, tmp_path)
     with Store(settings) as store:
         nodes, edges = _graph(store)

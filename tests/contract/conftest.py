@@ -1,4 +1,4 @@
-"""What the contract of tasks is tried on: a workspace in a files dataset, here and from afar."""
+"""Fixtures of task tests: a workspace in a files dataset, on a local store and a served one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.tasks import Workshop, new_workshop
 
 @pytest.fixture(scope="session")
 def front() -> Iterator[Front]:
-    """Where the tests of this process are served, one after the other."""
+    """Loopback server for all tests of this process, one after the other."""
     started = Front()
     yield started
     started.stop()
@@ -24,7 +24,7 @@ def front() -> Iterator[Front]:
 
 @pytest.fixture(params=["sqlite", "postgresql", "served"])
 def workshop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workshop]:
-    """On either database, and with attempts that a client of the store's server does."""
+    """A workshop on each database, and one whose attempts run at a client of the store's server."""
     on = "made_postgres_url" if request.param == "postgresql" else "made_sqlite_url"
     made = new_workshop(request.getfixturevalue(on), tmp_path)
     if request.param != "served":
@@ -36,7 +36,7 @@ def workshop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worksho
 
 @pytest.fixture
 def store(workshop: Workshop) -> Iterator[Store]:
-    """The workshop's store; an attempt that ended has left nothing on the disk."""
+    """Store of the workshop; afterwards, ended attempts must leave nothing on the disk."""
     with workshop.open() as opened:
         yield opened
         assert workshop.attempts_left() == []

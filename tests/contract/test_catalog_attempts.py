@@ -1,4 +1,4 @@
-"""The attempt fence over both databases: only the newest epoch of a key may act."""
+"""Attempt fence on both databases: only the newest epoch of a key may act."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_attempt_below_another_ends_with_it(catalog_url: str, tmp_path: Path) ->
 
 
 def _condemn(store: Store, staged: Transaction, path: str) -> None:
-    """Cleanup takes the content that the dead attempt was going to use."""
+    """Condemn the content that the dead attempt would reuse, as cleanup does."""
     entry = store.trees.find(root_of(staged.version), path)
     assert entry is not None
     location = store.trees.objects.location(entry.digest)

@@ -1,4 +1,4 @@
-"""Branch names over all datasets, and how each stands to its parent, on both databases."""
+"""Branch names over all datasets, and their differences from their parents, on both databases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.stores import files_branch, new_store, put
 
 @pytest.fixture
 def store(made_catalog_url: str, tmp_path: Path) -> Iterator[Store]:
-    """Two datasets: `feature` differs on one, is behind on it, and is a root on another."""
+    """Two datasets with `feature`, which has a commit on one; a third with `feature` as a root."""
     with new_store(made_catalog_url, tmp_path) as made:
         for name in ("a.x", "a.y"):
             master = files_branch(made, name)

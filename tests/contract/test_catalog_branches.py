@@ -1,4 +1,4 @@
-"""Branches over both databases: where they come from, where they go, who their parent is."""
+"""Branches on both databases: creation, deletion, and changes of the parent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.stores import branches_by_name, content, files_branch, new_st
 
 
 def _three(store: Store) -> tuple[BranchHandle, list[str]]:
-    """A branch with three transactions."""
+    """Publish three transactions on a branch."""
     master = files_branch(store)
     return master, [put(master, **{name: name}) for name in ("a", "b", "c")]
 

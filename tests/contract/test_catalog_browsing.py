@@ -1,4 +1,4 @@
-"""Leafing through datasets, a page at a time, on both databases."""
+"""Pagination of datasets, on both databases."""
 
 from __future__ import annotations
 

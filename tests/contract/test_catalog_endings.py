@@ -1,4 +1,4 @@
-"""Over both databases: how a job transfers its work to its build, and how an attempt is aborted."""
+"""Transfer of work from a job to its build, and abort of attempts, on both databases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.stores import content, files_branch, load, new_store
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A build with one job, which has opened a transaction on a branch and staged a file."""
+    """A build with one job, which opened a transaction on a branch and staged a file."""
 
     store: Store
     branch: BranchHandle
@@ -45,7 +45,7 @@ class World:
     opened: Transaction
 
     def stage(self, text: str) -> Transaction:
-        """What the job's process does, in time or too late."""
+        """Stage a file as the job's process does, in time or too late."""
         store = self.store
         edit = FileEdit(put=[store_bytes(store, "made", text.encode())])
         now = load(store, self.opened.id)

@@ -1,4 +1,4 @@
-"""The moment before which snapshots are forgotten: it only moves forward."""
+"""Retention time of snapshots: it only moves forward."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_reader_asks_again_after_a_while(
     assert remembered() == 0
     forget_before(database, Instant(500))
     assert remembered() == 0
-    monkeypatch.setattr("headgate.tables.versions._BELIEVED_SECONDS", -1.0)
+    monkeypatch.setattr("headgate.tables.versions._FRESH_SECONDS", -1.0)
     assert remembered() == 500

@@ -1,4 +1,4 @@
-"""More than one statement can take: long histories, long lists of objects."""
+"""Histories and lists of objects that exceed the parameters of one statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door over both databases: what it expects, what it refuses, what it records."""
+"""The door on both databases: expectations, rejections and records."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_condemned_content_does_not_pass_the_door(catalog_url: str, tmp_path: Pa
 
 
 def _stage_again(store: Store, transaction: str, location: str) -> None:
-    """Stages another version that re-uses the object."""
+    """Stage another version that reuses the object."""
     found = load(store, transaction)
     assert found.version is not None
     stage_version(

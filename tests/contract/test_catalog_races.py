@@ -1,4 +1,4 @@
-"""Many at once over both databases: exactly one wins, and the rows stay sound."""
+"""Concurrent operations on both databases: exactly one wins, and the rows stay consistent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MANY = 6
 
 
 def _at_once(*acts: Callable[[], object]) -> list[object]:
-    """Calls all of them at the same moment; what each returned, or the error it raised."""
+    """Call all functions at the same moment; return their results, or the errors raised."""
     barrier = Barrier(len(acts))
 
     def start(act: Callable[[], object]) -> object:
@@ -169,7 +169,7 @@ def test_publishers_and_a_deleter_at_once_leave_nothing_half_done(
         for n in range(max(2, rounds // 10)):
             feature = master.dataset.branch(f"f{n}").create(parent="master")
             changes = [addition(feature, f"x{i}") for i in range(3)]
-            # Looked at before the race, as the publishers did: all four expect the same view.
+            # Read before the race, as the publishers did: all four expect the same view.
             seen = feature.load()
             outcomes = _at_once(
                 partial(delete_branches, store.database, [seen], caller=Caller(actor="bo")),

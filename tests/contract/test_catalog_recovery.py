@@ -1,4 +1,4 @@
-"""Recovery of transactions whose owner is long gone, and its audit."""
+"""Recovery of transactions whose owner is dead, and its audit."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_owner_who_comes_back_while_recovery_looks_keeps_the_transaction(
             renew_transactions(store.database, [TransactionId(opened.id)])
             return write(work)
 
-        # Recovery's first write is the abort that it decided on.
+        # The first write of recovery is the abort that it decided on.
         monkeypatch.setattr(store.database, "write", write_after_the_owner)
         assert store.recover().aborted_transactions == []
         opened.commit()

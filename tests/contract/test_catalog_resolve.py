@@ -1,4 +1,4 @@
-"""Chains and contexts resolved over both databases: what a reader gets of a dataset."""
+"""Resolution of chains and contexts on both databases: the version that readers get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migrations over both databases: together they are the schema, and nothing newer is touched."""
+"""Migrations on both databases: they add up to the schema, and reject a newer catalog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stores import everything, files_branch, new_settings, new_sto
 
 
 def _shape(connection: Connection) -> dict[str, Any]:
-    """What a database says of its tables, in words that can be compared."""
+    """Return the definition of a database's tables, in a form that can be compared."""
     found = inspect(connection)
     return {
         table: {
@@ -157,7 +157,7 @@ def _set_version(database: Database, version: int) -> None:
 
 
 def _add_a_migration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *statements: str) -> None:
-    """As if the next release had one more migration."""
+    """Add one more migration, as in a later release."""
     added = statements or ("CREATE TABLE more (id TEXT)",)
     copied = tmp_path / "migrations"
     shutil.copytree(migrations.MIGRATIONS, copied)

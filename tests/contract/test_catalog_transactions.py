@@ -1,4 +1,4 @@
-"""Transactions over both databases: one OPEN per branch, owners and leases, types, times."""
+"""Transactions on both databases: one OPEN per branch, owners and leases, types, times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A SQLite catalog in trouble: each a clear error, and nothing lost."""
+"""Failures of a SQLite catalog: each raises a clear error, and loses nothing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_disk_that_fails_at_commit_leaves_the_state_before(
 
 
 def _work_on_a_small_disk(settings: Settings, verb: str, said: Path) -> None:
-    """At the last moment before COMMIT no file may grow any more."""
+    """Limit the size of files just before COMMIT, so that no file can grow."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with Store(settings) as store:
         master = store.dataset(DATASET).branch("master")
@@ -169,7 +169,7 @@ def test_read_only_directory_is_refused_with_a_remedy(open_directory: Path) -> N
 
 
 def _open_as_somebody(settings: Settings, said: Path) -> None:
-    """Root may write everywhere, so it becomes nobody first."""
+    """Open the store without privileges: root, which may write everywhere, drops them first."""
     if os.getuid() == 0:
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)

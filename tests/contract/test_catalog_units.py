@@ -1,4 +1,4 @@
-"""Units over both databases: several datasets' transactions that end together, or not at all."""
+"""Units on both databases: transactions of several datasets that end together, or not at all."""
 
 from __future__ import annotations
 

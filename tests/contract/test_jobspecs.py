@@ -1,4 +1,4 @@
-"""Published JobSpecs: one repository for each dataset, and marks for what is gone."""
+"""Published JobSpecs: one repository for each dataset, and marks for removed ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.stores import new_store
 
 
 def _publish(store: Store, repository: str, *outputs: str, branch: str = "master") -> list[str]:
-    """What is marked as removed by what a repository declares now."""
+    """Publish the outputs that a repository declares; return those marked as removed."""
     _, gone = publish_jobspecs(
         store.database,
         branch=branch,
@@ -32,6 +32,17 @@ def _publish(store: Store, repository: str, *outputs: str, branch: str = "master
 def _owners(store: Store, branch: str = "master") -> set[tuple[str, str]]:
     found = store.database.read(lambda c: load_jobspecs(c, branch=branch))
     return {(s.repository, name) for s in found if not s.removed for name in s.body["outputs"]}
+
+
+def test_publication_of_more_outputs_than_one_statement_names_has_all_of_them(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        names = [f"s.x{number}" for number in range(1001)]
+        for kept in (names, names[:3]):
+            gone = _publish(store, "shop", *kept)
+            assert _owners(store) == {("shop", name) for name in kept}
+            assert gone == sorted(set(names) - set(kept))
 
 
 @pytest.mark.parametrize("branch", ["master", "feature"])

@@ -1,4 +1,4 @@
-"""`load`: modes, formats, and rows that do not fit, named by file and line."""
+"""`load`: modes, formats, and rows that do not fit, reported by file and line."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _batch(_: Path) -> pa.RecordBatch:
 
 
 def _frame(_: Path) -> object:
-    """As data frames of any library offer themselves."""
+    """Return an object with the Arrow interface of data frames of any library."""
 
     class Frame:
         def __arrow_c_stream__(self, schema: object = None) -> object:
@@ -255,7 +255,7 @@ def test_load_with_a_key_of_a_file_that_changed_is_another_request(
 
 
 def test_load_of_an_endless_line_is_refused(made_sqlite_url: str, tmp_path: Path) -> None:
-    """Whether it is 65 MiB or a gigabyte: no more than 64 MiB of it are read."""
+    """`load` reads at most 64 MiB of a line, which may have 65 MiB or a gigabyte."""
     endless = b"x" * (65 * 1024 * 1024)
     files = {
         "p.jsonl": (

@@ -1,4 +1,4 @@
-"""`load`: a value becomes one of another type only where it means the same."""
+"""`load`: a value is converted to another type only if its meaning stays the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`load`: what is inside lists, structs and maps is fitted as what stands alone."""
+"""`load`: values inside lists, structs and maps are converted like top-level values."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_map_of_lists_of_structs_keeps_every_part_in_its_place(store: Store) -> 
         {"z": None},
         {"w": [{"a": None, "b": None}]},
     ]
-    # Also of a part of a longer column, which begins in the midst of its values.
+    # Includes a slice of a longer column, which begins in the middle of its values.
     assert _column(store, "deep", whole) == expected
     store.load("master", {_TABLE: pa.table({"id": [0, 1, 2], "deep": whole[1:]})}, mode="overwrite")
     rows = sorted(rows_of(store, _TABLE), key=lambda row: row["id"])

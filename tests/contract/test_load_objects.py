@@ -1,4 +1,4 @@
-"""`load` of Python objects: every value arrives as it is, or its row is named."""
+"""`load` of Python objects: every value arrives unchanged, or its row is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`load`: values stay what they are in the file, or the row that holds them is named."""
+"""`load`: values stay as they are in the file, or their row is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = {
 
 @pytest.fixture
 def store(made_sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
-    """A table with columns of several types, and nothing in it."""
+    """A store with an empty table that has columns of several types."""
     with table_store(made_sqlite_url, tmp_path, _TABLE, _COLUMNS) as opened:
         yield opened
 

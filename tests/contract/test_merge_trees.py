@@ -1,4 +1,4 @@
-"""Merging trees of files: three ways by path, conflicts listed, nothing half done."""
+"""Merge of trees of files: three-way by path, conflicts are listed and change nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.stores import DATASET, content, files_branch, load, new_store
 
 Files = Mapping[str, str]
 
-# What the file was; what the source and the target made of it; what comes out: a text, None for
-# no file, or the kind of conflict. None is no file.
+# Content at the base, on the source and on the target; result: a text, None for no file, or
+# the kind of conflict. None is an absent file.
 _TABLE = [
     ("1", "1", "1", "1"),
     ("1", "2", "1", "2"),
@@ -36,7 +36,7 @@ _TABLE = [
 
 
 def _become(branch: BranchHandle, files: Files) -> None:
-    """The branch shows these files afterwards."""
+    """Make the branch show exactly these files."""
     here = content(branch)
     gone = sorted(here.keys() - files.keys())
     if gone:
@@ -47,7 +47,7 @@ def _become(branch: BranchHandle, files: Files) -> None:
 
 
 def _parted(store: Store, base: Files, source: Files, target: Files) -> BranchHandle:
-    """Master with the target's files, and a branch `feature` with the source's."""
+    """Create master with the target's files, and a branch `feature` with the source's."""
     master = files_branch(store)
     put(master, **base)
     feature = store.dataset(DATASET).branch("feature").create(parent="master")
@@ -57,8 +57,8 @@ def _parted(store: Store, base: Files, source: Files, target: Files) -> BranchHa
 
 
 def _named(side: int) -> dict[str, str]:
-    """The files of one column of the table, each row a path of its own."""
-    # One file that nobody touches keeps every tree from being empty.
+    """Return the files of one column of the table, with a path for each row."""
+    # One unchanged file keeps every tree from being empty.
     cells = {f"f{n}": row[side] for n, row in enumerate(_TABLE)}
     return {"kept": "0"} | {path: text for path, text in cells.items() if text is not None}
 
@@ -131,7 +131,7 @@ def test_merge_that_only_points_to_a_tree_says_what_it_did(
         outcome = store.merge("feature", into="master")
         assert outcome.counts[DATASET].to_json() == {"inserted": 2, "updated": 0, "deleted": 1}
         shown = load(store, str(master.load().view))
-        # It both adds and removes, although the source's last step only added.
+        # The merge both adds and removes, although the source's last step only added.
         assert shown.type == "SNAPSHOT"
         assert content(master) == {"b": "1", "c": "2", "d": "3"}
         assert_store_sound(store)

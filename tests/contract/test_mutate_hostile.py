@@ -1,4 +1,4 @@
-"""Scripts that nobody should send: refused by what is wrong with them, and nothing is changed."""
+"""Malicious scripts: rejected with the reason, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ references = [{column = "node", dataset = "tree.node", on_delete = "cascade"}]
 def test_mutate_cascades_down_a_deep_tree_and_around_a_circle(
     made_sqlite_url: str, tmp_path: Path
 ) -> None:
-    """Deeper than Python calls itself, and rows that refer to each other."""
+    """Covers a tree deeper than Python's recursion limit, and rows that refer to each other."""
     with graph_store(made_sqlite_url, tmp_path) as store:
         apply_text(store, _TREE)
         store.mutate(

@@ -1,4 +1,4 @@
-"""The contract of object stores, on local disk and on a real S3-compatible server."""
+"""Contract of object stores, on local disk and on a real S3-compatible server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.storage.address import open_store
 from tests.support.s3 import S3Server, running_s3
 
 _SMALL = b"orders"
-# More than one request carries, so that an upload to S3 has several parts.
+# Larger than one request, so that an upload to S3 has several parts.
 _LARGE = b"0123456789abcdef" * (9 * 1024 * 1024 // 16)
 
 
@@ -84,7 +84,7 @@ def test_put_hashed_of_what_is_no_file_any_more_stores_nothing(
 
 
 def _race(store: ObjectStore, key: str, creators: int) -> list[bytes]:
-    """Create one key from several threads, each with bytes of its own; return who was first."""
+    """Create one key from several threads, each with its own bytes; return the winning bytes."""
     start = threading.Barrier(creators)
 
     def create(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""`optimize`: fewer files, the same rows and content id; it blocks nobody and loses its races."""
+"""`optimize`: fewer files, the same rows and content id; blocks no writer, loses its races."""
 
 from __future__ import annotations
 

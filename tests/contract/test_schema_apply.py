@@ -1,4 +1,4 @@
-"""`schema apply` on a branch: what changes, what is validated first, and what stays."""
+"""`schema apply` on a branch: changes, validation of existing rows, and unchanged parts."""
 
 from __future__ import annotations
 

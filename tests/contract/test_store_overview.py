@@ -1,4 +1,4 @@
-"""Summaries for the pages, each of one moment, and the actions of a build's page."""
+"""Summaries for the pages, each from one read, and the actions of a build's page."""
 
 from __future__ import annotations
 

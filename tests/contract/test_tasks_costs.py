@@ -1,4 +1,4 @@
-"""P10: what an attempt costs follows its change, not its workspace; counted, never timed."""
+"""P10: the cost of an attempt follows its change, not its workspace; counted, not timed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Cost:
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that were read to find out whether they changed."""
+    """Files that were hashed to detect changes."""
     seen: list[Path] = []
 
     def counting(source: Path) -> object:
@@ -53,7 +53,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def _publish_tree(store: Store, count: int) -> str:
-    """So many files below one directory, which share one content."""
+    """Publish this many files below one directory, which share one content."""
     dataset = store.database.read(lambda c: load_dataset(c, parse_dataset_name(SONG)))
     digest = store.trees.store(b"same")
     put = [
@@ -98,7 +98,7 @@ def test_p10_ten_files_changed_of_thousands_cost_what_they_cost_of_hundreds(
     few = _change_ten(workshop, store, _publish_tree(store, 400), hashed)
     many = _change_ten(workshop, store, _publish_tree(store, 3000), hashed)
     assert (few.hashes, many.hashes) == (_CHANGED, _CHANGED)
-    # Each content once, the leaves that they are in, and one index.
+    # Each content once, the leaves that refer to them, and one index.
     assert few.objects <= _CHANGED + 3 and many.objects <= few.objects
     assert many.rows <= few.rows
 

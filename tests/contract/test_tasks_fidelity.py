@@ -1,4 +1,4 @@
-"""P09: what a private copy keeps, what it refuses, and what it notices."""
+"""P09: content that a private copy keeps, rejects, and detects as changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspaces in lakeFS: our side of the protocol over the double, and whole on a real server."""
+"""Workspaces in lakeFS: our side of the protocol on the test double, all of it on a real server."""
 
 from __future__ import annotations
 

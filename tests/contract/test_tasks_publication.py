@@ -1,4 +1,4 @@
-"""The publication protocol on `files` datasets: A the input, H the head, C what was staged."""
+"""Publication protocol on `files` datasets: A is the input, H the head, C the staged commit."""
 
 from __future__ import annotations
 

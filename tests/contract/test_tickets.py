@@ -1,4 +1,4 @@
-"""Tickets of a branch: served in order, leased, and only for the branches they name."""
+"""Tickets of a branch: served in order, leased, and only for the branches that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleanup beside writers: it loses its races, and a writer that lost one tries again and wins."""
+"""Cleanup concurrent with writers: it loses races, and a writer that lost one succeeds by retry."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_open_transaction_whose_content_was_swept_meanwhile_uploads_again(
     source = _source(store)
     tidy(store)
     opened = branch.transaction()
-    # Deletes what was uploaded, as a sweep does that was claimed before the transaction opened.
+    # Deletes the uploads, like a sweep that was claimed before the transaction opened.
     with calling_at(Failpoint.FILES_TREE_STORED, lambda: _sweep_by_hand(store)):
         opened.put(source, "a")
     opened.commit()
@@ -214,14 +214,14 @@ def _look(store: Store) -> Retained:
 
 
 def _condemn(store: Store, retained: Retained) -> int:
-    """The second half of condemning, after whatever happened since the look."""
+    """Run the second half of condemning, after changes since the first read."""
     database = store.database
     mark = database.read(lambda c: mark_versions(c, retained, Instant(now(c) - 1)))
     return len(condemn_versions(database, mark.condemn, retained, Instant(1)))
 
 
 def _three(store: Store, branch: BranchHandle) -> list[TransactionId]:
-    """Three transactions, all but the view forgotten; the second can be returned to."""
+    """Publish three transactions and age them; only the view is kept, and a reset is possible."""
     found = [put(branch, a=text) for text in "123"]
     let_days_pass(store, 40)
     return found

@@ -1,4 +1,4 @@
-"""The doctor on stores that are broken on purpose: each way is found, and told where it is."""
+"""The doctor on stores that are damaged on purpose: it finds each damage and its location."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def _view(store: Store, branch: str = "master") -> str:
 
 
 class _Undo(Exception):
-    """Ends a unit of work without a trace."""
+    """Rolls back a unit of work."""
 
 
 def _findings(store: Store, breaking: Break, *, deep: bool = False) -> dict[str, str]:
-    """What the doctor says of each part while the rows are broken; they are whole again after."""
+    """Return the doctor's finding for each part while the rows are damaged, then roll back."""
     seen: list[Check] = []
 
     def work(connection: Connection) -> None:

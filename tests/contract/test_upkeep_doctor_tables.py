@@ -1,4 +1,4 @@
-"""What the doctor finds wrong with tables: each kind of file, lost or damaged, and where."""
+"""Findings of the doctor on tables: each kind of file, lost or damaged, with its location."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from headgate.model.names import parse_dataset_name
-from headgate.store.datasets import register_table
 from headgate.store.embedded import Store
 from headgate.upkeep.doctor import examine
 from tests.support.stores import new_store
@@ -89,7 +87,7 @@ def test_foreign_file_of_a_registered_table_is_looked_for_deeply(
         client.create(1, 2)
         file = client.table().metadata_location
         lost = key_of(theirs, ".parquet")
-        register_table(store, parse_dataset_name("shop.taken"), file, branch="master")
+        store.dataset("shop.taken").register(file, branch="master")
         assert said(store, deep=True) == []
         theirs.objects.delete([lost])
     assert said(store) == []

@@ -1,4 +1,4 @@
-"""What cleanup keeps, rule by rule: it stays readable however often cleanup comes."""
+"""Content that cleanup keeps, rule by rule: it stays readable after any number of cleanups."""
 
 from __future__ import annotations
 

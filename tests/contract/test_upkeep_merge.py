@@ -1,4 +1,4 @@
-"""Cleanup and work on rows: tables that mutations wrote stay whole, and merges know their base."""
+"""Cleanup of mutated tables: their tables stay complete, and merges find their base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleanup in real processes: killed at its failpoints, and in a crowd of writers."""
+"""Cleanup in real processes: killed at its failpoints, and concurrent with many writers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ORPHANS = 120
 
 
 def _grown_old(catalog_url: str, root: Path) -> tuple[Settings, str, set[str]]:
-    """A store with much to clean: its settings, what is forgotten, and the keys that are needed."""
+    """Create a store with much to clean; return settings, an expired version, needed keys."""
     settings = new_settings(catalog_url, root)
     with Store(settings) as store:
         branch = files_branch(store)

@@ -1,4 +1,4 @@
-"""Whatever people did before: after any cleanups all that the rules keep can still be read."""
+"""After any operations and any cleanups, all that the rules keep can be read."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tests.support.stores import (
 )
 from tests.support.upkeep import RETAIN_DAYS, is_expired, let_days_pass, tidy
 
-# Refusals that are right in some states; what is lost would be told by other errors.
+# Errors that are correct in some states; lost content would raise other errors.
 _REFUSALS = (Conflict, Exists, FileNotInView, NotInHistory, VersionExpired)
 _DAYS = (0.5, 1.1, 3, 6, 8, 15, 31, 60)
 
 
 @dataclass
 class World:
-    """A store with one dataset, and what is known about it without asking cleanup."""
+    """A store with one dataset, and its history recorded independently of cleanup."""
 
     store: Store
     today: float = 0.0
-    # What each transaction showed, when it was committed, and after which other one.
+    # Content of each transaction, the time of its commit, and its parent.
     shown: dict[str, dict[str, str]] = field(default_factory=dict)
     closed: dict[str, float] = field(default_factory=dict)
     parent: dict[str, str | None] = field(default_factory=dict)
@@ -68,14 +68,14 @@ class World:
         return found
 
     def kept(self) -> set[str]:
-        """By the words of the design alone."""
+        """Return the transactions to keep, by the rules of the design only."""
         live = {view for view in self.views.values() if view}
         past = {id for view in live for id in self.history(view)}
         young = {id for id in past if self.today - self.closed[id] < RETAIN_DAYS}
         return live | young | set(self.tags.values())
 
     def look(self) -> None:
-        """Notes where the branches are now, and the transactions that are new."""
+        """Record the current views of the branches, and new transactions."""
         for branch in self.dataset.branches():
             before, self.views[branch.name] = self.views.get(branch.name), branch.view
             if branch.view is not None and branch.view not in self.shown:
@@ -84,7 +84,7 @@ class World:
                 self.parent[branch.view] = before
 
     def check(self) -> None:
-        """Kept is readable; what is not kept is readable too, or answers `expired`."""
+        """Check that kept transactions are readable; others are, or raise `expired`."""
         reader, kept = self.branch(0), self.kept()
         for id, files in self.shown.items():
             if id in kept or not is_expired(reader, id):
@@ -166,7 +166,7 @@ ACTS = st.lists(
     min_size=10,
     max_size=40,
 )
-# Forgets a tree, puts the same content again after its sweep, and returns to what is gone.
+# Forgets a tree, puts the same content again after its sweep, and resets to a removed one.
 _AGAIN: list[Act] = [
     *[("_put", 0, 1), ("_put", 0, 4), ("_days", 0, 7), ("_tidy", 0, 0), ("_days", 0, 1)],
     *[("_tidy", 0, 0), ("_put", 0, 1), ("_reset", 0, 0), ("_days", 0, 7), ("_tidy", 0, 0)],

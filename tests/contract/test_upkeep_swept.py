@@ -1,4 +1,4 @@
-"""What cleanup condemns, and how it is swept: nothing before its time, nothing that is needed."""
+"""Content that cleanup condemns and sweeps: nothing before its time, nothing still needed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def branch(store: Store) -> BranchHandle:
 
 
 def _forgotten(store: Store, branch: BranchHandle) -> TransactionId:
-    """A transaction that no branch has shown for so long that nothing keeps it."""
+    """Publish a transaction that no branch has shown for so long that no rule keeps it."""
     first = put(branch, a="old")
     put(branch, a="new")
     let_days_pass(store, 40)
@@ -223,7 +223,7 @@ def test_version_that_is_needed_again_but_was_swept_stays_condemned(
 
 
 def _pin_by_force(store: Store, transaction: TransactionId) -> None:
-    """A tag that came in the very moment in which its transaction was condemned."""
+    """Create a tag in the same moment in which its transaction is condemned."""
 
     def set_mark(at: int | None) -> int | None:
         version = load(store, transaction).version
@@ -303,7 +303,7 @@ def test_cleanup_that_did_something_leaves_an_event(store: Store) -> None:
 
 
 def test_damaged_tree_stops_the_sweep(store: Store, branch: BranchHandle) -> None:
-    """While it is unknown what a version needs, nothing may be deleted."""
+    """While the objects of a version are unknown, nothing may be deleted."""
     put(branch, a="1")
     store.trees.store(b"orphan")
     let_days_pass(store, 8)

@@ -1,4 +1,4 @@
-"""Cleanup of tables: what versions need is kept, whatever a writer left behind is found."""
+"""Cleanup of tables: files of kept versions stay, files that writers left behind are found."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 
 from headgate.catalog.datasets import create_tag
 from headgate.errors import StorageUnavailable, VersionExpired
-from headgate.model.names import parse_dataset_name
-from headgate.store.datasets import register_table
 from headgate.store.embedded import Store
 from tests.support.stores import everything, load, load_dataset, new_store
 from tests.support.table_upkeep import (
@@ -67,7 +65,7 @@ def is_gone(store: Store, transaction: str) -> bool:
 def test_table_that_a_branch_shows_is_kept_however_old(store: Store, client: TableClient) -> None:
     view = client.create(1, 2)
     pass_days(store, client, 4000)
-    # The empty table that CREATE made was shown for a moment, long ago.
+    # The empty table of CREATE was shown for a moment, long ago.
     tidy_twice(store)
     assert shown_at(store, view) == [1, 2]
     assert stored_keys(store) == keys_of(store, [location(store, view)])
@@ -144,7 +142,7 @@ def test_files_that_no_version_names_are_found_wherever_tables_lie(
         f"{here}/data/00001-deletes.puffin",
         f"{here}/metadata/snap-1.avro",
         f"{here}/metadata/1.stats",
-        # Of a CREATE TABLE AS SELECT whose commit was refused: no dataset has this id.
+        # From a CREATE TABLE AS SELECT whose commit was rejected: no dataset has this id.
         "tables/d-staged/data/00000-0.parquet",
     }
     leave_files(store, *left)
@@ -202,7 +200,7 @@ def test_files_of_a_registered_table_are_never_deleted_but_ours_are(
         elsewhere.create(1, 2)
         file = elsewhere.table().metadata_location
         before = stored_keys(theirs)
-        register_table(store, parse_dataset_name(TABLE), file, branch="master")
+        store.dataset(TABLE).register(file, branch="master")
         assert shown_at(store, client.append(3)) == [1, 2, 3]
         pass_days(store, client, 400)
         let_days_pass(theirs, 400)

@@ -1,4 +1,4 @@
-"""Whatever people did to a table: what the rules keep is whole, and nothing else is left."""
+"""After any operations on a table, all that the rules keep is complete; nothing else is left."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from tests.support.table_upkeep import (
 )
 from tests.support.upkeep import RETAIN_DAYS, let_days_pass, stored_keys, tidy
 
-# PyIceberg's, where an overwrite finds an empty table.
+# PyIceberg warns if an overwrite finds an empty table.
 pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match")
-# Refusals that are right in some states; what is lost would be told by other errors.
+# Errors that are correct in some states; lost content would raise other errors.
 _REFUSALS = (Conflict, Exists, NotFound, VersionExpired, CommitFailedException)
 _DAYS = (1.1, 3, 8, 15, 31, 60)
 
 
 @dataclass
 class World:
-    """A store with one table, and what is known about it without asking cleanup."""
+    """A store with one table, and its history recorded independently of cleanup."""
 
     store: Store
     client: TableClient
     today: float = 0.0
-    # What each transaction showed, when it was committed, and after which other one.
+    # Content of each transaction, the time of its commit, and its parent.
     shown: dict[str, list[int]] = field(default_factory=dict)
     closed: dict[str, float] = field(default_factory=dict)
     parent: dict[str, str | None] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class World:
         return sorted(self.shown)[choice % len(self.shown)]
 
     def kept(self) -> set[str]:
-        """By the words of the design alone."""
+        """Return the transactions to keep, by the rules of the design only."""
         past: set[str] = set()
         for view in self.views.values():
             here: str | None = view
@@ -70,7 +70,7 @@ class World:
         return set(self.views.values()) | young | set(self.tags.values())
 
     def look(self) -> None:
-        """Notes where the branches are now, and the transactions that are new."""
+        """Record the current views of the branches, and new transactions."""
         branches = {b.name: str(b.view) for b in self.store.dataset(TABLE).branches()}
         for view in branches.values():
             here: str | None = view
@@ -81,7 +81,7 @@ class World:
         self.views = branches
 
     def check(self) -> None:
-        """Kept is readable, and so is all that it lists; else it may answer `expired` instead."""
+        """Check that kept transactions and their snapshots are readable; others may be expired."""
         kept = self.kept()
         for id, values in self.shown.items():
             try:
@@ -93,7 +93,7 @@ class World:
                 check_travel(self.store, version.location)
 
     def check_lean(self) -> None:
-        """Nothing is stored but what versions that are not expired need."""
+        """Check that only files of versions that are not expired are stored."""
         alive: set[str] = set()
         for id in self.shown:
             with contextlib.suppress(VersionExpired):
@@ -179,7 +179,7 @@ _ACTS: dict[str, Callable[[World, int, int], None]] = {
     )
 }
 _OFTEN = ["_append", "_overwrite", "_days", "_days", "_tidy"]
-# A play takes seconds: to make a failing one smaller would take an hour.
+# An example takes seconds: to shrink a failing one would take an hour.
 _PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 Act = tuple[str, int, int]
 ACTS = st.lists(
@@ -187,7 +187,7 @@ ACTS = st.lists(
     min_size=5,
     max_size=14,
 )
-# A unit older than all else holds what it wrote; a tag and a reset bring back what was left.
+# A unit older than all else holds its writes; a tag and a reset return to forgotten versions.
 _HELD: list[Act] = [
     *[("_open", 0, 3), ("_days", 0, 4), ("_tidy", 0, 0), ("_days", 0, 0), ("_tidy", 0, 0)],
     *[("_close", 0, 1), ("_overwrite", 0, 5), ("_tag", 1, 1), ("_days", 0, 5), ("_tidy", 0, 0)],

@@ -1,4 +1,4 @@
-"""Cleanup of tables beside writers, and killed: nothing that becomes visible is deleted."""
+"""Cleanup of tables concurrent with writers, and killed: files that become visible stay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def client(store: Store) -> Iterator[TableClient]:
 
 
 class Uploaded:
-    """A write whose files are all there, and which is not committed yet."""
+    """A write whose files are uploaded, and which is not committed yet."""
 
     def __init__(self, client: TableClient, *values: int) -> None:
         self._transaction = client.table().transaction()
@@ -66,7 +66,7 @@ class Uploaded:
 
 
 def tidy_interrupted(store: Store, action: Callable[[], object]) -> CleanupReport:
-    """A cleanup that has looked at the catalog, and not yet at the storage, when it happens."""
+    """Run a cleanup that calls the function between its read of the catalog and of the storage."""
     return clean_up(store.database, interrupted(store, action), policy(), actor="ana")
 
 
@@ -104,7 +104,7 @@ def test_write_that_is_committed_when_its_files_are_about_to_be_swept_is_whole(
     let_days_pass(store, 1.1)
     leave_files(store, "tables/d-staged/data/00001-0.parquet")
     let_days_pass(store, 8)
-    # A new mark is made right before the sweep of what was condemned before.
+    # Cleanup makes a new mark just before it sweeps earlier ones.
     with calling_at(Failpoint.CLEANUP_CONDEMNED, written.commit):
         tidy(store)
     assert "tables/d-staged/data/00000-0.parquet" not in stored_keys(store)
@@ -152,12 +152,12 @@ def test_reader_of_a_table_is_not_disturbed_by_the_marks(store: Store, client: T
     client.overwrite(2)
     let_days_pass(store, 40)
     tidy(store)
-    # What was loaded before is condemned by now, and stays readable for a day at least.
+    # The version loaded before is condemned by now, and stays readable for at least a day.
     assert table.scan().to_arrow()["id"].to_pylist() == [1]
 
 
 def _grown_old(catalog_url: str, root: Path) -> tuple[Settings, str, set[str]]:
-    """A store with much to clean: its settings, the view, and the keys that it needs."""
+    """Create a store with much to clean; return its settings, the view, and the view's keys."""
     settings = new_settings(catalog_url, root)
     with Store(settings) as store, TableClient(store) as client:
         client.create(1)

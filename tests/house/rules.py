@@ -1,4 +1,4 @@
-"""The rules of the house as pure functions: a module in, the places that break the rule out."""
+"""House rules as pure functions: they take a module and return the places that break the rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tests.support.source import Module
 
-# Each heavy library is known to one room, so that it can be replaced, or left out, there.
+# Only one room imports each heavy library, so that it can be replaced, or left out, there.
 HOMES = {
     "sqlalchemy": "catalog",
     "sqlite3": "catalog",
@@ -31,7 +31,7 @@ HOMES = {
     "openlineage": "lineage",
 }
 
-# A Spark job's process is told by its parent, through its environment, what it is.
+# A Spark job's process gets its identity from its parent through its environment.
 ENVIRONMENT_READERS = {"settings.py", "spark/job.py"}
 _ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
@@ -42,8 +42,8 @@ _VIEW_SQL = re.compile(
 )
 _BRANCH_SQL = re.compile(r"\b(?:update|insert\s+into|delete\s+from)\s+\"?branches\b", re.IGNORECASE)
 
-# PyIceberg's methods that change a table by themselves. Lists have `append` and storage has
-# `delete`, so those two count only on something that is called a table.
+# PyIceberg methods that commit. Lists have `append` and storage has `delete`, so those two
+# count only on a value that is named table.
 _COMMITTING = {
     "add_files",
     "commit_table",
@@ -66,7 +66,7 @@ REFUSED_NAMES = {
 
 
 def libraries_away_from_home(module: Module) -> list[str]:
-    """Imports of a library by a room that is not its home."""
+    """Return imports of a library in a room that is not its home."""
     return [
         f"{module.path}:{line} imports {name}, whose home is {home}/"
         for line, name in _imports(module)
@@ -75,7 +75,7 @@ def libraries_away_from_home(module: Module) -> list[str]:
 
 
 def environment_reads(module: Module) -> list[str]:
-    """Reads and writes of the process environment outside the modules that may."""
+    """Return uses of the process environment outside of the modules that may use it."""
     if module.path in ENVIRONMENT_READERS:
         return []
     return [
@@ -87,7 +87,7 @@ def environment_reads(module: Module) -> list[str]:
 
 
 def branch_rows_outside_catalog(module: Module) -> list[str]:
-    """Knowledge of the catalog's tables, or SQL that writes branch rows, in another room."""
+    """Return imports of the catalog's tables, and SQL that writes branch rows, in other rooms."""
     if module.room == "catalog":
         return []
     imported = [
@@ -104,7 +104,7 @@ def branch_rows_outside_catalog(module: Module) -> list[str]:
 
 
 def view_writes(module: Module) -> list[str]:
-    """Writes of a branch's view anywhere but in the one door."""
+    """Return writes of a branch's view outside of the door."""
     if module.path.startswith(VIEW_WRITERS):
         return []
     in_code = [
@@ -122,7 +122,7 @@ def view_writes(module: Module) -> list[str]:
 
 
 def iceberg_commits(module: Module) -> list[str]:
-    """Calls of PyIceberg methods that commit by themselves: versions are staged as values."""
+    """Return calls of PyIceberg methods that commit: versions are staged as values."""
     return [
         f"{module.path}:{node.lineno} calls .{node.func.attr}()"
         for node in ast.walk(module.tree)
@@ -136,7 +136,7 @@ def iceberg_commits(module: Module) -> list[str]:
 
 
 def prints(module: Module) -> list[str]:
-    """Calls of `print` outside the command line."""
+    """Return calls of `print` outside of the command line."""
     if module.room == "cli":
         return []
     return [
@@ -149,13 +149,13 @@ def prints(module: Module) -> list[str]:
 
 
 def refused_names(module: Module) -> list[str]:
-    """Folders and files whose name says nothing about what is in them."""
+    """Return folders and files with a name that does not describe their content."""
     parts = module.path.removesuffix(".py").split("/")
     return [f"{module.path}: {part!r}" for part in parts if part in REFUSED_NAMES]
 
 
 def _imports(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of all that a module imports, also inside functions and by string."""
+    """Yield line and dotted name of all imports, also inside functions and by string."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -173,7 +173,7 @@ _IMPORTERS = {"import_module", "__import__"}
 
 
 def _strings(module: Module) -> Iterator[tuple[int, str]]:
-    """Every string that is not a docstring; of an f-string its fixed parts."""
+    """Yield every string that is not a docstring; for an f-string its fixed parts."""
     documentation = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.JoinedStr):
@@ -196,7 +196,7 @@ def _environment_names(node: ast.Attribute | ast.ImportFrom) -> Iterator[str]:
 
 
 def _names_view_as_target(node: ast.Call | ast.Dict | ast.Assign | ast.AugAssign) -> bool:
-    """`values(view_id=1)`, `dict(view_id=1)`, `{"view_id": 1}`, `{c.view_id: 1}`, or by item."""
+    """Match `values(view_id=1)`, `dict(view_id=1)`, `{"view_id": 1}`, `{c.view_id: 1}`, items."""
     if isinstance(node, ast.Call):
         keywords = {keyword.arg for keyword in node.keywords}
         return _last_name(node.func) in {"values", "dict", "update"} and "view_id" in keywords
@@ -214,7 +214,7 @@ def _is_called_table(node: ast.expr) -> bool:
 
 
 def _last_name(node: ast.expr) -> str | None:
-    """The last word of a name, an attribute, a subscript or a plain string."""
+    """Return the last part of a name, an attribute, a subscript or a plain string."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

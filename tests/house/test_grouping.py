@@ -1,4 +1,4 @@
-"""That what one server or one JVM is to serve does run on one worker."""
+"""Tests that share one server or one JVM run on one worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_tests_of_one_group_run_on_one_worker(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    # Else each of its processes loads every plugin that is installed, and with them the product.
+    # Otherwise each process loads every installed plugin, and thereby the product.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(
         **{f"test_{group}": _TESTS.format(group=group) for group in ("spark", "browser")}

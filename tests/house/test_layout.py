@@ -1,7 +1,7 @@
 """The layout of the package keeps its ratios; `pytest -s` prints the table.
 
-Totals may grow with the product. These may not: slivers of an idea, several ideas in one module,
-names that explain nothing, deep chains of imports. Each rule finds a planted breach.
+Totals may grow with the product. The ratios may not: modules that are too small or hold several
+concepts, names that explain nothing, deep chains of imports. Each rule finds a planted breach.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The PostgreSQL that tests stand on does what they take for granted."""
+"""The PostgreSQL server of the tests behaves as they assume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_server_killed_and_restarted_keeps_what_was_committed(
     before = own_postgres.pid
     with psycopg.connect(_plain(url)) as connection:
         connection.execute("CREATE TABLE kept (number int)")
-    # Closed, not committed, at the end: a broken socket may leave it in the midst of a command.
+    # Closed, not committed, at the end: a broken socket may leave it in the middle of a command.
     with closing(psycopg.connect(_plain(url))) as open_one:
         open_one.execute("CREATE TABLE lost (number int)")
         own_postgres.kill()

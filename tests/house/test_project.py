@@ -1,4 +1,4 @@
-"""What a stranger meets first: the make targets, the lock files, the first error."""
+"""First contact with the project: the make targets, the lock files, the first error."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _declared() -> list[Requirement]:
 
 
 def _setup_with_only(folder: Path, programs: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """`make setup` in a copy where the only Pythons on the PATH are these shell scripts."""
+    """Run `make setup` in a copy where the only Pythons on the PATH are these shell scripts."""
     (folder / "tools").mkdir()
     for name in ("requirements.lock", "pyproject.toml", "tools/bootstrap.lock", "tools/setup.sh"):
         shutil.copy(ROOT / name, folder / name)

@@ -1,4 +1,4 @@
-"""The order of the rooms holds, and the contract that says so bites."""
+"""The order of the rooms holds, and its contract detects a breach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.source import PACKAGE, ROOT
 
 @pytest.fixture
 def copied_source(tmp_path: Path) -> Path:
-    """The package in a place where a test may spoil it."""
+    """A copy of the package that a test may change."""
     shutil.copytree(PACKAGE, tmp_path / "headgate", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""Where skips are forbidden, one skipped test fails the session, unless it wants lakeFS."""
+"""One skipped test fails a session that forbids skips, unless the test needs lakeFS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ACCEPTED = {
 
 @pytest.fixture
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A pytest session of its own in which skips are forbidden."""
+    """A separate pytest session in which skips are forbidden."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest(_FORBID)
     return pytester

@@ -1,4 +1,4 @@
-"""The source keeps the rules of the house; each rule is shown to bite on a planted sentence."""
+"""The source follows the house rules; each rule detects a planted breach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An endpoint over a real catalog for each test, behind one loopback server for all of them."""
+"""Fixtures: an endpoint over a real catalog for each test, behind one shared loopback server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.stores import new_settings, new_store
 
 @pytest.fixture(scope="session")
 def front() -> Iterator[Front]:
-    """Where all tests of this process are served, one after the other."""
+    """Loopback server for all tests of this process, one after the other."""
     started = Front()
     yield started
     started.stop()
@@ -27,14 +27,14 @@ def front() -> Iterator[Front]:
 
 @pytest.fixture
 def served(made_catalog_url: str, tmp_path: Path, front: Front) -> Iterator[Served]:
-    """A fresh store behind its endpoint, once on each database."""
+    """A new store behind its endpoint, once on each database."""
     with new_store(made_catalog_url, tmp_path) as store:
         yield Served(store, front)
 
 
 @pytest.fixture
 def client(served: Served) -> Iterator[RestClient]:
-    """A client of master, with a namespace `db` to work in."""
+    """A client of master, with a namespace `db`."""
     with served.client() as client:
         client.call("POST", "namespaces", {"namespace": ["db"]}).raise_for_status()
         yield client
@@ -51,7 +51,7 @@ def two_tables(client: RestClient) -> RestClient:
 
 @pytest.fixture
 def api(made_catalog_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
-    """A fresh store behind its whole server, once on each database."""
+    """A new store behind its whole server, once on each database."""
     with new_store(made_catalog_url, tmp_path) as store:
         served = Api(store, front)
         yield served
@@ -60,7 +60,7 @@ def api(made_catalog_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
 
 @pytest.fixture
 def small_api(made_sqlite_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
-    """The same where the database does not matter."""
+    """The same on SQLite only, where the database does not matter."""
     with new_store(made_sqlite_url, tmp_path) as store:
         served = Api(store, front)
         yield served
@@ -75,7 +75,7 @@ def cli(
     capsys: pytest.CaptureFixture[str],
     front: Front,
 ) -> Iterator[Cli]:
-    """The command line on a new store: in its directory, and as the client of its server."""
+    """Command line on a new store: in its directory, and as the client of its server."""
     made = new_store_cli(tmp_path, monkeypatch, capsys)
     if request.param == "embedded":
         yield made
@@ -86,7 +86,7 @@ def cli(
 
 @pytest.fixture
 def place(catalog_url: str, tmp_path: Path) -> Path:
-    """A directory with a store's headgate.toml in it."""
+    """A directory with the headgate.toml of a store."""
     new_settings(catalog_url, tmp_path)
     text = settings_text(catalog=catalog_url, warehouse="warehouse", branch="master")
     (tmp_path / "headgate.toml").write_text(text)
@@ -95,7 +95,7 @@ def place(catalog_url: str, tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["embedded", "served"])
 def hg(request: pytest.FixtureRequest, place: Path, front: Front) -> Iterator[headgate.Store]:
-    """The same store, opened by itself and through a server."""
+    """The same store, opened directly and through a server."""
     with headgate.open(place, actor="ana") as store:
         if request.param == "embedded":
             yield store

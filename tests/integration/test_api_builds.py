@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headgate
+from headgate.catalog.builds import close_build
 from headgate.client.http import events
 from headgate.client.store import RemoteStore
 from headgate.errors import JobSpecNotFound
@@ -25,7 +28,7 @@ BODY = {"targets": ["s.y"], "branch": "master", "upstream": True}
 
 @pytest.fixture
 def jobs(small_api: Api, monkeypatch: pytest.MonkeyPatch) -> FileJobs:
-    """What the server's builds are made of, in place of Spark."""
+    """Jobs of the server's builds, in place of Spark."""
     publish(small_api.store, "master", files_spec("s.x"), files_spec("s.y", "s.x"))
     made = FileJobs(store=small_api.store)
     monkeypatch.setattr("headgate.builds.run.SparkJobs", lambda parts: made)
@@ -50,13 +53,28 @@ def test_build_is_started_watched_to_its_end_and_listed(small_api: Api, jobs: Fi
     seen = _watch(small_api, started["build"])
     assert [name for name, _ in seen][-1] == "end"
     end = seen[-1][1]
-    # The branches were created, then each job was published.
+    # One publication for the branches, and one for each job.
     assert (end["state"], len(end["publications"])) == ("succeeded", 3)
     assert {job["state"] for job in end["jobs"]} == {"succeeded"}
     assert shown(small_api.store, "s.y")["s.y"].startswith("s.y1(")
     [listed] = small_api.reader.get("/builds")
     assert (listed["build"], listed["actor"]) == (started["build"], "ana")
     assert small_api.reader.get(f"/builds/{listed['build']}")["state"] == "succeeded"
+
+
+def test_build_whose_record_has_ended_is_watched_until_its_outcome_is_there(
+    small_api: Api, jobs: FileJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = threading.Event()
+
+    def close_slowly(*args: Any) -> None:
+        close_build(*args)
+        pause.wait(0.5)
+
+    monkeypatch.setattr("headgate.builds.run.close_build", close_slowly)
+    id = small_api.admin.ok("POST", "/builds", json=BODY)["build"]
+    end = _watch(small_api, id)[-1][1]
+    assert (end["state"], len(end["publications"])) == ("succeeded", 3)
 
 
 def test_build_canceled_over_http_ends_for_those_who_watch(small_api: Api, jobs: FileJobs) -> None:

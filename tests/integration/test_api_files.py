@@ -1,4 +1,4 @@
-"""Files over HTTP: streamed up and down, edited many at once, never outside their tree."""
+"""Files over HTTP: streamed up and down, edited in batches, never outside of their tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGE = 5 * 1024 * 1024 + 17
 
 
 def _chunks() -> Iterator[bytes]:
-    """A body of which nobody says how long it is."""
+    """Yield a body without a content length."""
     for _ in range(LARGE // 65536):
         yield b"x" * 65536
     yield b"x" * (LARGE % 65536)

@@ -1,4 +1,4 @@
-"""Datasets, branches, tags, transactions and the past over HTTP, on each database."""
+"""Datasets, branches, tags, transactions and history over HTTP, on each database."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_every_route_that_answers_with_a_list_is_paged(small_api: Api) -> None:
 
 
 def _fill_lists(api: Api) -> None:
-    """At least three of all that is listed."""
+    """Create at least three entries of every list."""
     ana = api.admin
     for name in ("raw.a", "raw.b", "raw.scans"):
         ana.make_files(name)

@@ -1,4 +1,4 @@
-"""What a client may send again when it does not know whether the first time counted."""
+"""Requests that a client may repeat when it does not know the outcome of the first."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.support.pipelines import files_spec, publish
 
 _SCHEMA = '[dataset."t.a"]\ncolumns = {id = "long"}\nkey = ["id"]\n'
 _SQL = "insert into t.a (id) values (1)"
-# A table that is elsewhere has to be made first: `dataset register` has tests of its own.
+# Needs an existing table of another catalog: `dataset register` has its own tests.
 _ELSEWHERE = {"register_dataset"}
-# What changes no view takes no key; sent again, it changes nothing more, or is refused.
+# Operations that change no view take no key; a repetition has no effect, or is rejected.
 _AGAIN = {
     **dict.fromkeys(("plan", "plan_schema", "recover", "clean_up"), 200),
     **dict.fromkeys(("reparent_branch", "protect_branch", "unprotect_branch"), 200),
@@ -33,7 +33,7 @@ _AGAIN = {
     "renew_attempt": 200,
     "end_attempt": 200,
 }
-# A second token or unit does nobody harm and expires; builds and code have tests of their own.
+# A second token or unit is harmless and expires; builds and code have their own tests.
 _BUILDS = {"start_build", "cancel_build", "work_build", "publish_jobspecs"}
 _TWICE = {"create_token", "open_unit", *_BUILDS}
 _HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
@@ -48,7 +48,7 @@ def test_key_repeated_on_every_publishing_route_is_done_once(small_api: Api) -> 
         first = ana.ok(method, path, headers=headers, **more)
         log = ana.get("/log")
         again = ana.ok(method, path, headers=headers, **more)
-        # A schema's steps are those that are still to be done.
+        # The steps of a schema are those that remain.
         assert again == (first | {"datasets": again["datasets"]} if "datasets" in first else first)
         assert ana.get("/log") == log, operation
         done.add(operation)
@@ -67,7 +67,7 @@ def test_route_without_a_key_sent_again_changes_nothing_more(small_api: Api) -> 
 
 
 def _writing(api: Api, *, keyed: bool) -> set[str]:
-    """The operations that may write, with an idempotency key or without."""
+    """Return the operations that may write, with an idempotency key or without."""
     return {
         route["operationId"]
         for routes in api.app.openapi()["paths"].values()

@@ -1,4 +1,4 @@
-"""Every route × every role × own, foreign and protected branch, and what is kept of refusals."""
+"""Every route × every role × own, foreign and protected branch, and the record of rejections."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tests.support.stores import new_store
 ICEBERG = {"iceberg_read", "iceberg_write"}
 BRANCH_OPERATIONS = sorted(name for name, rule in RULES.items() if rule.names_branches)
 ON_ROWS = {"mutate", "load", "merge", "apply_schema", "optimize"}
-# What a protected branch shows is for admins and for builds of clean commits to change. These do
-# not change what any branch shows, each for its reason; writers may go on doing them.
+# Only admins and builds of clean commits change the view of a protected branch. These change
+# no view, each for its reason; writers may still use them.
 UNHINDERED = {
     "create_dataset": "a new dataset's branch is empty: there is nothing yet to protect",
     "reparent_branch": "the parent says where readers look for what a branch lacks",
-    "create_tag": "a tag is no branch",
-    "delete_tag": "a tag is no branch",
+    "create_tag": "a tag is not a branch",
+    "delete_tag": "a tag is not a branch",
     "open_unit": "a unit holds nothing until it opens a dataset's transaction",
-    "renew_transaction": "whoever holds it open already may keep it, but not commit it",
+    "renew_transaction": "the holder of the open transaction may keep it, but not commit it",
     "abort_transaction": "what was never shown is dropped",
     "start_build": "builds of clean commits are let through; others are refused at their opening",
     "cancel_build": "what was never shown is dropped",
@@ -42,7 +42,7 @@ UNHINDERED = {
     "publish_workspace": "of an attempt that there is, the door refuses it: test_api_tasks.py",
 }
 OF_A_BUILD = {"cancel_build", "work_build"}
-# The answer to whoever was let through, where the world lacks what would have to be there.
+# Status of an authorized request whose object does not exist.
 LET_THROUGH = {
     "register_dataset": 404,
     "publish_jobspecs": 409,
@@ -54,7 +54,7 @@ LET_THROUGH = {
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, front: Front) -> Iterator[Api]:
-    """One server for all worlds of this file; it takes code from writers."""
+    """One server for all worlds of this file, which accepts code from writers."""
     place = tmp_path_factory.mktemp("rights")
     with new_store(f"sqlite:///{place}/catalog.db", place) as store:
         served = Api(store, front)
@@ -66,7 +66,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, front: Front) -> Iterator[A
 
 @pytest.fixture(autouse=True)
 def at_the_front(request: pytest.FixtureRequest, front: Front) -> None:
-    """Tests of this file that have a server of their own took the place of the shared one."""
+    """Restore the shared server: tests with their own server replaced it."""
     if "shared" in request.fixturenames:
         front.app = request.getfixturevalue("shared").app
 
@@ -119,7 +119,7 @@ def test_route_of_a_branch_by_role_own_and_foreign(shared: Api, operation: str) 
         assert _status(shared.bearing(None), request) == 401
         assert _status(shared.reader, request) == 403
         if operation in OF_A_BUILD:
-            # Whose branch a build is on is known only of one that exists.
+            # Only an existing build has a branch to authorize.
             assert _status(shared.writer, request) == 404
             continue
         writes = is_own and RULES[operation].right is not Right.ADMINISTER

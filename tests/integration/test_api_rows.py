@@ -1,4 +1,4 @@
-"""Work on rows over HTTP, and by a client of the server: the same verbs, one publication each."""
+"""Operations on rows over HTTP, and by a client of the server: one publication each."""
 
 from __future__ import annotations
 

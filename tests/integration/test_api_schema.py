@@ -1,4 +1,4 @@
-"""The OpenAPI document: complete, and true of what the server does with whatever it is sent."""
+"""OpenAPI document: complete, and consistent with the server's response to any request."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-# So few of each that all of them together stay short; of two kinds, over every route.
+# Few examples of each of the two kinds, since they run over every route.
 EXAMPLES = 6
 
 
 @dataclass(frozen=True)
 class Described:
-    """One server and its document for all routes: what is done to it only makes it richer."""
+    """One server and its document for all routes; requests only add objects to it."""
 
     api: Api
     schema: Any
@@ -53,7 +53,7 @@ def described(tmp_path_factory: pytest.TempPathFactory, front: Front) -> Iterato
     root = tmp_path_factory.mktemp("described")
     made = new_settings(f"sqlite:///{root / 'catalog.db'}", root)
     with (
-        # Addresses in S3 are asked for here, and not wherever this machine would look.
+        # Addresses in S3 lead to this server, and not to the machine's own configuration.
         running_s3(root) as s3,
         Store(replace(made, environ=s3.options)) as store,
         requests.Session() as session,
@@ -83,7 +83,7 @@ def test_route_on_any_request_answers_as_documented(
     @given(case=found.as_strategy(mode))
     def answer(case: Any) -> None:
         response = case.call(described.api.url, described.session, headers=headers)
-        # A request line longer than any may be is refused by HTTP itself, before all routes.
+        # The HTTP parser rejects a request line that is too long, before any route.
         assume(response.content != b"Invalid HTTP request received.")
         case.validate_response(response, checks=CHECKS)
 
@@ -126,7 +126,7 @@ def test_document_has_an_example_that_fits_of_every_document_sent(small_api: Api
 
 
 def test_document_names_no_schema_without_an_example_of_its_own(small_api: Api) -> None:
-    """But those that are only ever a part of others."""
+    """Exceptions are schemas that only occur as a part of others."""
     parts = {"MoveModel", "JobModel", "FileToPut", "CountsModel"}
     for name, schema in _schemas(small_api.app.openapi()).items():
         assert name in parts or schema.get("examples") or schema.get("enum"), name

@@ -1,4 +1,4 @@
-"""Attempts of tasks over HTTP, request by request: whose they are, what is let in, and once."""
+"""Attempts of tasks over HTTP, request by request: ownership, validation, and idempotency."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _refused(client: ApiClient, status: int, given: str, root: str | None, **mor
 
 
 def _tree(api: Api, given: str, **files: bytes) -> str:
-    """The tree of the input with these files, sent."""
+    """Store the tree of the input with these files added."""
     put = [store_bytes(api.store, path, data) for path, data in files.items()]
     before = root_of(load(api.store, given).version)
     return api.store.trees.edit(before, put=put).root
@@ -155,7 +155,7 @@ def test_protected_branch_is_moved_by_an_admins_attempt_alone(small_api: Api, gi
 
 
 def _missing(api: Api, given: str) -> str:
-    """A tree that names a content which nobody sent."""
+    """Return a tree with a content that was never stored."""
     return _named(api, [Entry(path="b", mode=Mode.FILE, size=1, digest=digest_of(b"never"))])
 
 

@@ -1,4 +1,4 @@
-"""Documents that are JSON and hold no text: half a character, where any text may stand."""
+"""JSON documents with invalid text: an unpaired surrogate in any place for text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.api import Api
 
 _HALF = "\ud800"
 _WRONG = (_HALF, [_HALF], {_HALF: _HALF}, {"raw.scans": _HALF}, {"raw.scans": [{_HALF: 1}]})
-# What would be looked for in a bucket is looked for here.
+# A local address, so that no request goes to a bucket.
 _HERE = {"metadata_location": "file:///nowhere"}
 
 
@@ -28,7 +28,7 @@ def test_half_a_character_in_any_document_is_told_as_the_callers_mistake(small_a
 
 
 def _documents(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Of every route that takes one: good ones, with one field that is wrong."""
+    """Yield the example document of every route that takes one, with one invalid field."""
     schemas = document["components"]["schemas"]
     for path, methods in document["paths"].items():
         for method, route in methods.items():

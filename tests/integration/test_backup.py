@@ -1,4 +1,4 @@
-"""Backup and restore as docs/serving.md tells it: the catalog first, then the warehouse."""
+"""Backup and restore as in docs/serving.md: the catalog first, then the warehouse."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.tables import create_tables, read_table
 
 
 def _back_up(root: Path, to: Path) -> None:
-    """While the store is in use."""
+    """Copy the catalog, then the warehouse, while the store is in use."""
     with (
         sqlite3.connect(root / ".headgate" / "catalog.db") as live,
         sqlite3.connect(to / "catalog.db") as copy,
@@ -57,7 +57,7 @@ def test_store_restored_from_a_backup_is_sound_and_goes_on(tmp_path: Path) -> No
 
 
 def test_warehouse_copied_after_the_catalog_holds_more_than_it_names(tmp_path: Path) -> None:
-    """A write between the two copies leaves files that the copied catalog does not know."""
+    """A write between the two copies leaves files that the copied catalog does not refer to."""
     root, kept = tmp_path / "store", tmp_path / "kept"
     root.mkdir()
     kept.mkdir()

@@ -1,4 +1,4 @@
-"""Builds that are ended early: canceled from elsewhere, interrupted, or waiting for others."""
+"""Builds that end early: canceled by another process, interrupted, or waiting for other builds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _publish(store: Store) -> None:
 def _endless_build(
     store: Store, targets: str = "s.y s.w", **options: Any
 ) -> Iterator[Future[BuildOutcome]]:
-    """A build of W, and of Y over an X that never ends, in another thread."""
+    """Build W, and Y over an X that never ends, in another thread."""
     jobs = FileJobs(store=store, endless=ENDLESS)
     with ThreadPoolExecutor() as pool:
         future = pool.submit(build, store, targets, jobs=jobs, **options)
@@ -108,7 +108,7 @@ def test_cancel_twice_is_canceled_and_of_a_finished_build_refused(
             id = _newest(store).id
             first = cancel_build(store.database, id, actor="bob")
             again = cancel_build(store.database, id, actor="bob")
-            # Its jobs may have noticed by now; the build is what it was.
+            # Its jobs may have stopped by now; the build is unchanged.
             assert (again.id, again.state) == (first.id, first.state)
         done = build(store, "s.w")
         with pytest.raises(BuildNotRunning, match="succeeded"):
@@ -116,7 +116,7 @@ def test_cancel_twice_is_canceled_and_of_a_finished_build_refused(
 
 
 def build_and_die(settings: Settings) -> None:
-    """A build that is killed once it is open; the entry of a process."""
+    """Run a build that is killed once it is open; entry point of a process."""
     with Store(settings) as store:
         die_at(Failpoint.OPEN_COMMITTED)
         build(store, "s.y s.w")
@@ -159,8 +159,8 @@ def test_opening_of_a_held_output_names_the_holder_and_wait_outlasts_it(
 
 
 def build_until_interrupted(settings: Settings, started: Path, ended: Path) -> None:
-    """A build that never ends by itself; writes down what it was told when it was interrupted."""
-    # A child of a test runner may have been told to ignore it.
+    """Run an endless build, and write the result of the interrupt to a file."""
+    # A child of a test runner may have inherited an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with Store(settings) as store:
         jobs = FileJobs(store=store, endless=ENDLESS)

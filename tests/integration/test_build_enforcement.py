@@ -1,4 +1,4 @@
-"""What user code may not do inside a job, and what becomes of it: the endpoint decides."""
+"""Operations that are forbidden to user code in a job, and their errors from the endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build hands to its jobs: values of parameters, and only inputs that can still be read."""
+"""Input of jobs: values of parameters, and only versions that can still be read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAYS = ParameterSpec(name="days", kind="integer", default=30)
 
 @dataclass(kw_only=True)
 class SeenJobs(FileJobs):
-    """Notes what parameters its jobs were given."""
+    """Records the parameters of its jobs."""
 
     seen: list[dict[str, Any]] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ def test_parameter_that_no_job_declares_is_refused_before_anything_is_opened(
 
 
 class WithoutJvm(SparkJobs):
-    """Spark jobs that are not expected to get as far as Spark."""
+    """Spark jobs that must fail before they need Spark."""
 
     def expect(self, count: int) -> None:
         assert count >= 0

@@ -1,4 +1,4 @@
-"""The same builds on a local store and on a served one: done, shown and told alike."""
+"""The same builds on a local store and on a served one: same results, views and events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.pipelines import FileJobs, files_spec, publish, shown, states
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
-    """Whoever builds, the jobs as a test wants them, and the store as its owner sees it."""
+    """The store or client that builds, the jobs, and the store as its owner sees it."""
 
     hg: Store
     work: FileJobs | FileWork
@@ -67,7 +67,7 @@ def test_build_shows_its_jobs_as_they_go_and_what_they_made(builder: Builder) ->
     assert shown(builder.store, "s.y") == {"s.y": "s.y1(s.x1())"}
     [record] = builder.hg.builds()
     assert (record["build"], record["actor"], record["state"]) == (outcome.id, "ana", "succeeded")
-    # The branches were created, then each job was published.
+    # One publication for the branches, and one for each job.
     assert len(outcome.publications) == 3
     assert_store_sound(builder.store)
 
@@ -113,7 +113,7 @@ def test_atomic_build_that_fails_shows_nothing_and_one_that_does_not_all_at_once
     builder.work.failing = {"s.y": 1}
     assert builder.build(atomic=True).state is BuildState.FAILED
     assert shown(builder.store, "s.x", "s.y") == {}
-    # One publication for the branches, one for all that was made.
+    # One publication for the branches, one for all outputs.
     assert len(builder.build(atomic=True).publications) == 2
     assert set(shown(builder.store, "s.x", "s.y")) == {"s.x", "s.y"}
 

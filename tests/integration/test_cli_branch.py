@@ -1,4 +1,4 @@
-"""`headgate branch`: every verb, what it prints, what it refuses."""
+"""`headgate branch`: every subcommand, its output and its errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.cli import EMBEDDED_ONLY, Cli, put
 
 
 def names(cli: Cli, dataset: str = "raw.scans") -> dict[str, str | None]:
-    """Each branch with its parent."""
+    """Return each branch with its parent."""
     return {b["name"]: b["parent"] for b in cli.json("branch", "list", dataset)}
 
 

@@ -46,7 +46,7 @@ def _project(root: Path) -> Work:
 
 @contextmanager
 def _building(work: Work, *words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """`headgate build`, once its job runs."""
+    """Run `headgate build`, and yield once its job runs."""
     started = work.root.parent / "started"
     sources = str(Path(headgate.__path__[0]).parent)
     process = subprocess.Popen(
@@ -113,7 +113,7 @@ def test_build_from_afar_that_is_told_to_terminate_is_canceled_at_the_server(
         http = HttpClient(url.removesuffix("/iceberg"), token)
         variables = {"HEADGATE_URL": http.url, "HEADGATE_TOKEN": token}
         with _building(work, **variables) as process:
-            [running] = http.get("/builds")
+            [running] = http.pages("/builds")
             assert running["state"] == "running"
             process.send_signal(signal.SIGTERM)
             code, document = _ended(process)

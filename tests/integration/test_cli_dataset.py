@@ -22,7 +22,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def publish_table(name: str, rows: int) -> None:
-    """A real Iceberg table of some rows, shown on master."""
+    """Publish an Iceberg table of some rows on master."""
     with headgate.open() as hg:
         warehouse = f"{hg.objects.url}/tables"
         catalog = SqlCatalog("made", uri="sqlite:///made.db", warehouse=warehouse)

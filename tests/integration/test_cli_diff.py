@@ -30,7 +30,7 @@ def orders(count: int) -> list[dict[str, Any]]:
 
 
 def make(cli: Cli, count: int = 3) -> None:
-    """The table shop.orders on master, and a branch feature of it."""
+    """Create the table shop.orders on master, and a branch feature of it."""
     with headgate.open() as hg:
         create_tables(hg, "master", orders=orders(count))
     cli.ok("branch", "create", ORDERS, "feature", "--from", "master")
@@ -50,7 +50,7 @@ def add_rows(*rows: dict[str, Any]) -> Callable[[Table], Any]:
 
 
 def make_keyed(cli: Cli, count: int = 4) -> None:
-    """As `make`, with the key id."""
+    """Create the same tables as `make`, with the key id."""
     schema = Schema(
         NestedField(1, "id", LongType(), required=True),
         NestedField(2, "name", StringType()),

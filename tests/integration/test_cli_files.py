@@ -15,7 +15,7 @@ from tests.support.cli import EMBEDDED_ONLY, Cli, put
 
 
 def a_directory(cli: Cli) -> Path:
-    """A file, one below, an executable, and an empty directory."""
+    """Create a file, one in a subdirectory, an executable, and an empty directory."""
     source = cli.directory / "source"
     cli.file("source/top.txt", "top")
     cli.file("source/sub/data[1].csv", "1,2")
@@ -90,7 +90,7 @@ def test_get_to_a_pipe_writes_to_it_and_leaves_it_there(cli: Cli) -> None:
     put(cli, "d/a.txt", "new")
     pipe = cli.directory / "pipe"
     os.mkfifo(pipe)
-    # Both ends: neither waits for the other, and what is written stays for the reader.
+    # Open for both ends: neither blocks, and the pipe keeps the data for the reader.
     reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     try:
         cli.ok("files", "get", "raw.scans", "d/a.txt", "pipe")
@@ -102,7 +102,7 @@ def test_get_to_a_pipe_writes_to_it_and_leaves_it_there(cli: Cli) -> None:
 
 def test_get_to_stdout_is_the_file_alone_whether_piped_or_redirected(cli: Cli) -> None:
     put(cli, "a.txt", "new")
-    # Looked at first: a root whose command replaces a device has broken its machine.
+    # Checked first: a command that replaces a device as root damages the machine.
     assert _is_stream(Path("/dev/stdout")) and _is_stream(Path("/dev/null"))
     words = [sys.executable, "-m", "headgate", "files", "get", "raw.scans", "a.txt", "/dev/stdout"]
     assert subprocess.check_output(words) == b"new"

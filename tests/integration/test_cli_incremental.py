@@ -1,4 +1,4 @@
-"""What `plan`, `build`, `builds show` and `history` say of incremental jobs, and `--param`."""
+"""Output of `plan`, `build`, `builds show` and `history` for incremental jobs, and `--param`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def store(cli: Cli) -> Iterator[Store]:
-    """A store whose `s.out` was built in full, and then incrementally from the second of `s.in`."""
+    """A store whose `s.out` was built in full, then incrementally from the second of `s.in`."""
     made = files_spec(
         "s.out",
         "s.in",

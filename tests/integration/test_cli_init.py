@@ -1,4 +1,4 @@
-"""`headgate init`: what it makes, and what it leaves alone."""
+"""`headgate init`: files that it creates, and files that it leaves alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How little a command loads: what it does not need would be waited for every time."""
+"""Modules that a command imports: each unnecessary one delays every start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ key = ["id"]
 
 
 def _loaded_by(directory: Path, *words: str) -> set[str]:
-    """The modules of a new process at the end of a command."""
+    """Return the modules of a new process at the end of a command."""
     script = (
         "import atexit, sys; from headgate.cli.main import main; "
         f"sys.argv = ['headgate', *{words!r}]; "
@@ -39,7 +39,7 @@ def _loaded_by(directory: Path, *words: str) -> set[str]:
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """A store with a table of one row, made in this process."""
+    """A store with a table of one row, created in this process."""
     made = new_store_cli(tmp_path, monkeypatch, capsys)
     made.file("schema.toml", _SCHEMA)
     made.ok("schema", "apply", "schema.toml", "-b", "master")

@@ -12,7 +12,7 @@ from tests.support.stores import expire_leases
 
 
 def abandon(cli: Cli) -> str:
-    """A transaction whose owner is long gone."""
+    """Open a transaction whose owner is dead."""
     txn = str(cli.json("txn", "open", "raw.scans", "-b", "master", "--actor", "bo")["transaction"])
     with headgate.open(cli.directory) as hg:
         expire_leases(hg)

@@ -1,4 +1,4 @@
-"""The command as a process: what a shell, a pipe and a script see of it."""
+"""The command as a process: its behavior in a shell, a pipe and a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input and broken stores: a sentence, a code, and nothing changed; never a traceback."""
+"""Invalid input and damaged stores: a message, a code, no change; never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands on rows as a person types them, over the project in `examples/graph`."""
+"""Commands on rows as a user types them, over the project in `examples/graph`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cli(
     capsys: pytest.CaptureFixture[str],
     front: Front,
 ) -> Iterator[Cli]:
-    """A store beside the example's files, its tables made and filled; here, and by a server."""
+    """A store with the example's files and filled tables, embedded and served."""
     made = new_cli(tmp_path, monkeypatch, capsys)
     shutil.copytree(_EXAMPLE, tmp_path, dirs_exist_ok=True)
     made.ok("init")
@@ -121,7 +121,7 @@ def test_cli_load_from_stdin_and_of_bad_rows(cli: Cli, monkeypatch: pytest.Monke
     assert cli.error("load", "-b", "master", "people.csv", code=2) == "invalid"
 
 
-# The machine of a server is not the client's to judge.
+# The client does not know the memory of the server.
 @EMBEDDED_ONLY
 def test_cli_advises_spark_where_there_is_too_much_for_arrow(
     cli: Cli, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Whatever a command prints with `--json`, it prints the same as the client of a server."""
+"""Every command prints the same JSON on a local store and as the client of a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCHEMA = '[dataset."t.a"]\ncolumns = {id = "long", n = "string"}\nkey = ["id"]\
 def filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Cli:
-    """A store with something of every noun, made on the store itself."""
+    """A store with an object of every kind, created on the store itself."""
     cli = new_store_cli(tmp_path, monkeypatch, capsys)
     at = put(cli, "a.csv", "1")
     cli.ok("branch", "create", "raw.scans", "feature", "--idempotency-key", "made")
@@ -41,7 +41,7 @@ def filled(
 
 
 def _asked(cli: Cli) -> list[tuple[str, ...]]:
-    """Every command that reads, and some that are refused."""
+    """Return every command that reads, and some that are rejected."""
     [branch] = [b for b in cli.json("branch", "list", "raw.scans") if b["name"] == "feature"]
     build_id = cli.json("builds", "list")[0]["build"]
     words = (

@@ -1,4 +1,4 @@
-"""`headgate task` as a person types it, where no Conductor is needed."""
+"""`headgate task` as a user types it, without Conductor."""
 
 from __future__ import annotations
 

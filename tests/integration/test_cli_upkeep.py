@@ -1,4 +1,4 @@
-"""`headgate cleanup` and `headgate doctor`, as a person and a program meet them."""
+"""`headgate cleanup` and `headgate doctor`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_doctor_of_a_sound_store_ends_with_0(cli: Cli) -> None:
 
 
 def _findings(cli: Cli, *words: str) -> str:
-    """What the doctor says: the same to a program and to a person, and ends with 1."""
+    """Return the doctor's findings, which are equal as text and as JSON; its exit code is 1."""
     said = cli.json("doctor", *words, code=1)
     assert said["ok"] is False
     found = [finding for check in said["checks"] for finding in check["findings"]]
@@ -212,7 +212,7 @@ def test_doctor_of_a_truncated_catalog_says_so(cli: Cli) -> None:
 def test_doctor_looks_at_indexes_when_it_looks_deep(cli: Cli) -> None:
     put(cli, "a", "1")
     index = "FROM sqlite_master WHERE name = 'versions_by_location'"
-    # Takes the index out of the schema, changes what it holds, and puts it back.
+    # Removes the index from the schema, changes its rows, and restores it.
     with closing(sqlite3.connect(_catalog(cli), isolation_level=None)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         row = connection.execute(f"SELECT * {index}").fetchone()

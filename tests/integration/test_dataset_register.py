@@ -1,4 +1,4 @@
-"""`headgate dataset register`: tables of other catalogs, read and written without touching them."""
+"""`headgate dataset register`: reads and writes tables of other catalogs without a change there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.s3 import running_s3
 from tests.support.tables import iceberg_client
 
 ORDERS = "shop.orders"
-# Of SQLite by SQLAlchemy under PyIceberg's own catalog, which only these tests use.
+# Raised by SQLAlchemy for SQLite, under PyIceberg's own catalog, which only these tests use.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
@@ -32,7 +32,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[SqlCatalog]:
-    """Somebody else's catalog, with a warehouse of its own."""
+    """A foreign catalog, with its own warehouse."""
     made = SqlCatalog("else", uri=f"sqlite:///{tmp_path}/e.db", warehouse=f"file://{tmp_path}/else")
     made.create_namespace("theirs")
     yield made
@@ -40,7 +40,7 @@ def elsewhere(tmp_path: Path) -> Iterator[SqlCatalog]:
 
 
 def their_table(catalog: SqlCatalog, **properties: str) -> Table:
-    """Three rows in two files."""
+    """Create a table with three rows in two files."""
     data = pa.table({"id": [1, 2], "name": ["a", "b"]})
     made = catalog.create_table("theirs.orders", data.schema, properties=properties)
     made.append(data)
@@ -59,7 +59,7 @@ def rows(cli: Cli) -> list[dict[str, Any]]:
 
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file with its bytes and when it was written."""
+    """Return every file with its bytes and modification time."""
     found = [path for path in directory.rglob("*") if path.is_file()]
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
 

@@ -1,4 +1,4 @@
-"""`headgate dataset show`: what a context shows of a table, read without a JVM."""
+"""`headgate dataset show`: the view of a table in a context, read without a JVM."""
 
 from __future__ import annotations
 

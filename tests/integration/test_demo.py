@@ -1,4 +1,4 @@
-"""`headgate demo` does what it shows."""
+"""`headgate demo` executes what it prints."""
 
 from __future__ import annotations
 

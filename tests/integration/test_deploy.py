@@ -1,4 +1,4 @@
-"""What `deploy/` tells other machines to run: the same words, run here."""
+"""The commands in `deploy/` for other machines, executed here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def _instruction(name: str) -> list[str]:
-    """The words of the container file's last instruction of this name."""
+    """Return the arguments of the last instruction of this name in the container file."""
     lines = (DEPLOY / "Containerfile").read_text().splitlines()
     [found] = [line for line in lines if line.startswith(name)]
     words: list[str] = json.loads(found[found.index("[") :])

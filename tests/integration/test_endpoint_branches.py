@@ -1,4 +1,4 @@
-"""Branch contexts: chains, branches made by their first write, tombstones, and who may write."""
+"""Branch contexts: chains, branches created by their first write, tombstones, write access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits, spoken request by request."""
+"""Commits, request by request."""
 
 from __future__ import annotations
 

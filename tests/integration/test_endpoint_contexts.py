@@ -1,4 +1,4 @@
-"""Jobs and moments of the past as contexts; units have a file of their own."""
+"""Jobs and points in time as contexts; `test_endpoint_units.py` covers units."""
 
 from __future__ import annotations
 

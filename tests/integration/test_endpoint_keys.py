@@ -1,4 +1,4 @@
-"""Idempotency keys: the same request hears the same answer, another one is refused."""
+"""Idempotency keys: the same request gets the same response, another one is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thousand requests of sixteen clients: none is answered by a failure, no commit is lost."""
+"""A thousand requests of sixteen clients: no response is a failure, no commit is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TABLES = 4
 
 
 class Worker:
-    """One client that loads and commits in turn; it knows what was acknowledged."""
+    """One client that loads and commits in turn, and records confirmed commits."""
 
     def __init__(self, client: RestClient, number: int) -> None:
         self._client = client

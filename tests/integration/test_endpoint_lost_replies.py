@@ -1,4 +1,4 @@
-"""A commit that was applied and whose reply was lost: sent again, it is applied once."""
+"""Commits that were applied and whose response was lost: a retry applies them once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def distant(client: RestClient, served: Served, proxy: Proxy) -> Iterator[RestCl
 
 
 def again(client: RestClient, path: str, body: Any, headers: dict[str, str]) -> httpx.Response:
-    """The answer to a request that is sent until there is one, and the count of those lost."""
+    """Send a request whose response is lost, and return the response to its repetition."""
     with pytest.raises(httpx.TransportError):
         client.call("POST", path, body, headers=headers)
     return client.call("POST", path, body, headers=headers)

@@ -1,4 +1,4 @@
-"""Requests that mean nothing are told so, and never break the server."""
+"""Invalid requests are rejected, and never break the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.iceberg import (
 )
 from tests.support.metadata import commit, two_columns
 
-# Every example talks to the test's one store, at the machine's speed.
+# Every example uses the store of the test, at the machine's speed.
 _ONE_STORE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 JSON = st.recursive(
@@ -68,7 +68,7 @@ VALID: list[tuple[str, Any]] = [
 
 
 def broken(value: Any, nonsense: Any, path: list[int]) -> Any:
-    """The same document with one part, found by walking `path`, replaced by nonsense."""
+    """Return the document with one part, found along `path`, replaced by nonsense."""
     if not path or not isinstance(value, dict | list) or not value:
         return nonsense
     keys = sorted(value) if isinstance(value, dict) else list(range(len(value)))
@@ -99,7 +99,7 @@ def test_request_with_any_part_broken_is_never_a_500(
 
 
 def assert_told_or_done(response: httpx.Response) -> None:
-    """A request that means nothing is a 4xx whose body the protocol knows; never a 5xx."""
+    """Check that a rejected request has a 4xx status and an error body of the protocol; no 5xx."""
     assert response.status_code < 500, response.text
     if response.status_code >= 400 and response.request.method != "HEAD":
         told = response.json()["error"]
@@ -124,13 +124,13 @@ def assert_told_or_done(response: httpx.Response) -> None:
     ),
     headers=st.dictionaries(
         st.sampled_from(["idempotency-key", "if-none-match", "x-iceberg-access-delegation"]),
-        # A client sends no value that begins or ends with a space.
+        # HTTP clients strip spaces at the beginning and end of a value.
         st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12).map(str.strip),
         max_size=2,
     ),
     body=st.binary(max_size=40),
 )
-# Starlette's routes match no path with a line break.
+# No route of Starlette matches a path with a line break.
 @example(method="GET", words=["\n"], query={}, headers={}, body=b"")
 def test_request_of_any_form_to_any_place_is_never_a_500(
     client: RestClient,
@@ -196,7 +196,7 @@ def test_name_that_cannot_be_is_400_to_make_and_404_to_read(client: RestClient, 
     body = {"name": name, "schema": two_columns()}
     assert error(client.call("POST", TABLES, body))[0] == 400
     assert error(client.call("POST", "namespaces", {"namespace": [name]}))[0] == 400
-    # Of the path, HTTP clients resolve dots themselves.
+    # HTTP clients resolve dots in the path.
     if name.strip("."):
         quoted = quote(name, safe="")
         assert error(client.call("GET", f"{TABLES}/{quoted}"))[0] == 404

@@ -1,4 +1,4 @@
-"""Access and namespaces, spoken request by request."""
+"""Access and namespaces, request by request."""
 
 from __future__ import annotations
 

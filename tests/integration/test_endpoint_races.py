@@ -1,4 +1,4 @@
-"""Many clients at once: nobody's commit is lost, nobody wins twice, nothing breaks."""
+"""Concurrent clients: no commit is lost or applied twice, and no request fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def at_once(
     contexts: Sequence[str] = ("master",),
     clients: int = CLIENTS,
 ) -> list[httpx.Response]:
-    """What each of sixteen clients is answered when all of them act at the same moment."""
+    """Return the responses of sixteen clients that act at the same moment."""
     barrier = Barrier(clients)
 
     def one(number: int) -> httpx.Response:
@@ -53,7 +53,7 @@ def statuses(responses: Sequence[httpx.Response]) -> Counter[int]:
 
 
 def append(client: RestClient, number: int, name: str = "t") -> httpx.Response:
-    """Appends as a client does: on what it read, and again when somebody else was first."""
+    """Append to the snapshot that was read; retry after a conflict."""
     for _ in range(_ROUNDS):
         metadata = load(client, name)["metadata"]
         parent = metadata.get("current-snapshot-id")
@@ -128,7 +128,7 @@ def test_one_key_sent_sixteen_times_at_once_has_one_effect_and_one_answer(
     change = {"action": "set-properties", "updates": {"a": "1"}}
 
     def repeat(one: RestClient, _: int) -> httpx.Response:
-        # A request that is sent again goes to the same URL.
+        # A repeated request goes to the same URL.
         one.prefix = client.prefix
         return send(one, change, requirements=[at(None)], headers=headers)
 

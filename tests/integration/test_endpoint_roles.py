@@ -1,4 +1,4 @@
-"""Every role on every route, embedded and served; tokens that are wrong, too old or another's."""
+"""Every role on every route, embedded and served; tokens that are invalid, expired or foreign."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.attempts import dispatch_job
 from tests.support.iceberg import Front, RestClient, Served, error, rename
 from tests.support.metadata import commit, two_columns
 
-# What each writing route is asked for; each is right by itself, on the tables of the fixture.
+# Body for each writing route; each is valid by itself, on the tables of the fixture.
 _BODIES: dict[str, Any] = {
     "POST namespaces": {"namespace": ["fresh"]},
     "POST namespaces/{namespace}/properties": {"updates": {"a": "b"}},
@@ -36,7 +36,7 @@ _DENIED = {401, 403}
 
 @dataclass(frozen=True, kw_only=True)
 class Door:
-    """One way in: a URL, and tokens of several kinds that open it, or do not."""
+    """One server: a URL, and tokens of several kinds, accepted or rejected."""
 
     url: str
     served: Served
@@ -86,7 +86,7 @@ def served_door(two_tables: RestClient, served: Served, front: Front) -> Door:
 
 
 def refused(door: Door, token: str | None, context: str = "master") -> dict[Action, set[int]]:
-    """The statuses of refusals by kind of route; bodies follow the protocol."""
+    """Return the statuses of rejections by kind of route; check the error bodies."""
     found: dict[Action, set[int]] = {action: set() for action in Action}
     for route in ROUTES:
         response = door.knock(route, token, context)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 class Interrupted:
-    """An application that lets a test act once, just before a request of its choice."""
+    """An application that calls a function once, just before a chosen request."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -37,7 +37,7 @@ class Interrupted:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._wanted(scope):
             self._wanted = lambda _scope: False
-            # On a thread that this server is not waiting for: the act talks to this server too.
+            # In a thread of its own: the function sends requests to this server too.
             thread = threading.Thread(target=self._act)
             thread.start()
             while thread.is_alive():
@@ -55,7 +55,7 @@ class World:
         front.app = self.app
 
     def session(self, context: str = "master") -> Callable[[str], list[tuple[Any, ...]]]:
-        """Runs SQL in a session of its own on a context."""
+        """Return a function that runs SQL in a new session on a context."""
         served = self.served
         spark = bind(self._local.session, uri=served.url, context=context, token=served.token)
         return lambda text: [tuple(row) for row in spark.sql(text).collect()]
@@ -79,7 +79,7 @@ def world(
 
 
 def refresh_of(table: str) -> Callable[[Scope], bool]:
-    """Spark's second look at a table, just before it commits."""
+    """Match Spark's second load of a table, just before it commits."""
     return lambda scope: (
         scope["method"] == "GET"
         and scope["raw_path"].endswith(f"/tables/{table}".encode())

@@ -1,4 +1,4 @@
-"""Spark inside units and jobs: one publication for all, none for a driver that comes too late."""
+"""Spark inside units and jobs: one publication for all, none for a driver that is too late."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.stores import load, new_store
 
 pytestmark = pytest.mark.xdist_group("spark")
 
-# Twenty rows in two tasks, a second long: time enough to be stopped in the middle.
+# Twenty rows in two tasks, a second long: enough time for a stop in the middle.
 _SLOW_INSERT = """
     insert into db.t
     select id, java_method('java.lang.Thread', 'sleep', 100L) as note from range(0, 20, 1, 2)
@@ -40,7 +40,7 @@ def store(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Store]:
-    """A store whose Spark is the one of this process."""
+    """A store that uses the Spark of this process."""
     monkeypatch.setattr(workplace, "launch_request", lambda *_: None)
     monkeypatch.setattr(workplace, "start", lambda _: BorrowedSpark(local_spark))
     with new_store(made_sqlite_url, tmp_path) as made:
@@ -107,7 +107,7 @@ def jobs(local_spark: LocalSpark, store: Store, front: Front) -> Jobs:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process stands still for the length of the block."""
+    """Stop the process with SIGSTOP for the length of the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Spark, when the reply to a commit that was applied never arrives."""
+"""Spark, when the response to an applied commit is lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def proxy(served: Served) -> Iterator[Proxy]:
 
 @pytest.fixture
 def session(local_spark: LocalSpark, served: Served, proxy: Proxy) -> Callable[[], Sql]:
-    """New sessions on master whose requests all go through the proxy."""
+    """Factory of sessions on master whose requests all go through the proxy."""
 
     def make() -> Sql:
         url = f"http://127.0.0.1:{proxy.port}"
@@ -52,7 +52,7 @@ def session(local_spark: LocalSpark, served: Served, proxy: Proxy) -> Callable[[
 
 
 class Keyless:
-    """The same application, but it does not say that it knows idempotency keys."""
+    """The same application, without the announcement of idempotency keys."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -103,7 +103,7 @@ def test_statement_without_a_key_leaves_its_rows_once_and_their_files_whole(
     sql = session()
     sql("create table db.t as select 1L as id")
     before, proxy.cut = served.publications, Cut.AFTER
-    # Spark gives up where nobody can tell it whether the commit has landed.
+    # Spark raises an error if it cannot find out whether the commit landed.
     with suppress(Exception):
         sql("insert into db.t values (2)")
     assert proxy.cut is Cut.NEVER, "no reply was lost"

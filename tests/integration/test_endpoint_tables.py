@@ -1,4 +1,4 @@
-"""Tables, spoken request by request."""
+"""Tables, request by request."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_unit_that_was_committed_shows_what_it_committed_and_refuses_writes(
         unit.commit()
         for name, parent in (("t", 2), ("u", 1)):
             assert send(two_tables, *commit(3, parent=parent), name=name).is_success
-        # Its own table as it committed it, the other one as its branch shows it.
+        # The unit shows its own table as committed, the other one as its branch shows it.
         assert (snapshot_of(inside, "t"), snapshot_of(inside, "u")) == (2, 3)
         listed = inside.call("GET", TABLES).json()["identifiers"]
         assert [one["name"] for one in listed] == ["t", "u"]
@@ -114,7 +114,7 @@ def test_unit_that_was_committed_shows_what_it_committed_and_refuses_writes(
             assert refusal(refused) == (403, "transaction_not_open")
         created = inside.call("POST", TABLES, {"name": "v", "schema": two_columns()})
         assert refusal(created) == (403, "transaction_not_open")
-        # A client whose reply was lost sends its commit again, which has landed.
+        # A client whose response was lost repeats its commit, which has landed.
         again = send(inside, *commit(2, parent=1), requirements=[at(1)])
         assert again.json()["metadata"]["current-snapshot-id"] == 2
     assert (snapshot_of(two_tables, "t"), snapshot_of(two_tables, "u")) == (3, 3)
@@ -260,7 +260,7 @@ def test_snapshot_of_a_table_begins_with_its_columns_and_replaces_all_rows(
         assert len(outside.load_table("db.a").scan().to_arrow()) == 2
     assert outside.load_table("db.a").scan().to_arrow().to_pylist() == [{"id": 1}]
     assert master.history()[0].type is TransactionType.SNAPSHOT
-    # Whoever writes nothing empties the table, and does not drop it.
+    # A SNAPSHOT without writes empties the table, and does not drop it.
     with master.transaction("SNAPSHOT"):
         pass
     assert outside.load_table("db.a").scan().to_arrow().schema.names == ["id"]

@@ -1,4 +1,4 @@
-"""Every example is a project that works by itself: its own tests pass where it was copied to."""
+"""Every example is a self-contained project: its tests pass in a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook and the report of docs/git.md, taken from the page and used as it says."""
+"""The hook and the report of docs/git.md, extracted from the page and executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers(ctx):
 
 
 def _script(name: str) -> str:
-    """The block of the page whose second line says that it is this file."""
+    """Return the block of the page whose second line names this file."""
     page = (ROOT / "docs" / "git.md").read_text()
     blocks = re.findall(r"^```sh\n(#!/bin/sh\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
     [found] = [block for block in blocks if block.splitlines()[1].startswith(f"# {name}:")]
@@ -41,7 +41,7 @@ def _install(work: Work, name: str) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
-    """A repository with a store, where `headgate` is on the path and Git knows who commits."""
+    """A repository with a store, `headgate` on the path, and a Git author."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "headgate").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m headgate "$@"\n')

@@ -1,7 +1,7 @@
 """The public surface equals the files in `tests/goldens`: HTTP API, errors, options, `--json`.
 
 `HEADGATE_WRITE_GOLDENS=1 .venv/bin/python -m pytest -n0 tests/integration/test_goldens.py` writes
-them anew; their difference in Git is then a change of the interface: review it as such.
+them again; their difference in Git is then a change of the interface: review it as such.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ _SETS = {"anyOf", "enum", "oneOf", "parameters", "required"}
 
 
 def without_texts(node: Any, key: str = "") -> Any:
-    """Return an OpenAPI document without its texts; keys and lists without an order are sorted."""
+    """Return an OpenAPI document without its texts; keys and unordered lists are sorted."""
     if isinstance(node, dict):
-        # Below `properties` the keys are names, of which one may be "title".
+        # Below `properties` the keys are names, one of which may be "title".
         return {
             name: without_texts(value, "" if key == "properties" else name)
             for name, value in sorted(node.items())
@@ -110,7 +110,7 @@ _SAMPLES: dict[str, Any] = {
     "Sequence[dict[str, Any]]": [{"file": "text", "line": 1, "reason": "text"}],
 }
 _OPEN = {"dataset": "a.b", "branch": "b", "transaction": "t", "holder": "h"}
-# Arguments that JSON cannot hold.
+# Arguments that JSON cannot represent.
 _GIVEN: dict[str, dict[str, Any]] = {
     "ViewConflict": {
         "mismatches": [Mismatch(dataset="a.b", branch="b", field="f", expected="e", actual="a")]
@@ -125,8 +125,8 @@ _GIVEN: dict[str, dict[str, Any]] = {
 def error_codes() -> dict[str, Any]:
     """Return every error by its class, with the names and types of its facts.
 
-    An error is made from the arguments that its golden has, so that the facts are compared and
-    not the way in which a class declares its arguments.
+    An error is created from the arguments in its golden, so that the facts are compared and not
+    the way in which a class declares its arguments.
     """
     path = GOLDENS / "error_codes.json"
     known = json.loads(path.read_text()) if path.exists() else {}
@@ -176,7 +176,7 @@ def test_error_codes_are_the_golden_ones() -> None:
 
 
 def described(parameter: Any) -> dict[str, Any]:
-    """Return what a command line may give for an option or an argument."""
+    """Return the accepted values of an option or an argument."""
     annotation = parameter.type_descriptor.annotation
     facts = {
         "required": parameter.required,
@@ -192,7 +192,7 @@ def described(parameter: Any) -> dict[str, Any]:
 
 
 def commands(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, Any]]:
-    """Yield a command and all below it; arguments have an order, options have none."""
+    """Yield a command and its subcommands; arguments are ordered, options are not."""
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     arguments, options = [], {}
     for parameter in command.get_params(context):
@@ -211,7 +211,7 @@ def test_options_of_every_command_are_the_golden_ones() -> None:
     compare({"help.json": json.loads(json.dumps(found, default=str))})
 
 
-# What --json prints
+# Output of --json
 
 # Sections that need the store itself: other actors, no admin, time that passes.
 _EMBEDDED = ("local", "later")
@@ -224,7 +224,7 @@ _PLACEHOLDERS = (
     (re.compile(r"\bsnap-\d+"), "snap-<snapshot>"),
     (re.compile(r"\b([0-9a-f]{2}/?[0-9a-f]{62}|[0-9a-f]{40}|[0-9a-f]{16})\b"), "<digest>"),
 )
-# Sentences for people and what depends on the machine.
+# Texts, and values that depend on the machine.
 _SENTENCES = {"reason", "remedy", "message", "what", "where", "why", "text", "details", "traceback"}
 _UNORDERED = {"rows", "kept", "items"}
 _MEASURED = {"notes", "seconds", "lease_left_seconds"}
@@ -235,11 +235,11 @@ def _sorted(items: list[Any]) -> list[Any]:
 
 
 def normal(node: Any, names: dict[str, str], key: str = "") -> Any:
-    """Return a document with placeholders for what no two runs have alike, keys sorted."""
+    """Return a document with placeholders for values that differ in every run, keys sorted."""
     if key in _MEASURED:
         return f"<{key}>"
     if isinstance(node, dict):
-        # Cleanup's sums depend on how many objects a store is made of.
+        # Sums of cleanup depend on the number of objects in a store.
         sums = {name: f"<{name}>" for name in ("bytes", "count") if "why" in node and name in node}
         return {name: normal(value, names, name) for name, value in sorted((node | sums).items())}
     if isinstance(node, list):
@@ -263,7 +263,7 @@ def sections() -> list[tuple[str, str]]:
 
 
 def play(cli: Cli, lines: str, names: dict[str, str]) -> dict[str, Any]:
-    """Run the commands of a section; return what each of them printed, by its words."""
+    """Run the commands of a section; return the output of each, by its words."""
     steps: dict[str, Any] = {}
     for line in lines.splitlines():
         *kept, command = re.split(r"^(\w+) = ", line)
@@ -309,7 +309,7 @@ def test_json_of_the_session_is_the_golden_one(
                     let_days_pass(store, 40)
             found[f"json/{section}.json"] = play(cli, lines, names)
             if section == "init":
-                # In both places, so that both have its token.
+                # For both places, so that both have its token.
                 stack.enter_context(served_to_the_command_line(tmp_path, front, monkeypatch))
                 if place == "embedded":
                     monkeypatch.delenv("HEADGATE_URL")

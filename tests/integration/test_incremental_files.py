@@ -1,4 +1,4 @@
-"""Incremental jobs on Spark that read and write files: each path once, the rest on demand."""
+"""Incremental jobs on Spark over files: each path is read once, others on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JobSpecs out of real Git repositories, through a real child process."""
+"""Extraction of JobSpecs from real Git repositories, in a real child process."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_lineage_that_cannot_be_sent_warns_once_and_the_build_succeeds(
 ) -> None:
     with receiving(status or 500) as receiver:
         url = receiver.url
-        # A port that nobody listens on any more.
+        # A port on which no server listens any more.
         closed = status is None
     with receiving(status or 500) as receiver, caplog.at_level(logging.WARNING):
         where = url if closed else receiver.url
@@ -133,7 +133,7 @@ def test_lineage_of_a_job_that_reads_a_table_has_its_columns(
     with receiving() as receiver, _store(made_sqlite_url, tmp_path, receiver.url) as store:
         create_tables(store, "master", orders=[{"id": 1, "region": "north"}])
         publish(store, "master", files_spec("s.c", "shop.orders"))
-        # These jobs cannot read a table: what it was given to read is told all the same.
+        # These jobs cannot read a table; the event still reports its input.
         build(store, "s.c", jobs=FileJobs(store=store, failing={"s.c": 1}))
         store.close()
         [read] = _last(receiver, "s_c")["inputs"]

@@ -1,4 +1,4 @@
-"""Loads by Spark and by Arrow come to the same: rows, counts, one publication."""
+"""Loads by Spark and by Arrow are equivalent: rows, counts, one publication."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def test_load_by_spark_of_many_tables_is_one_publication(engines: Engines) -> No
 
 
 def test_load_engines_of_files_with_different_columns_count_a_row_once(engines: Engines) -> None:
-    """A row that one file adds and the next changes was added; changed twice, it was changed."""
+    """A row that is inserted by one file and updated by the next counts as inserted.
+
+    A row that both files update counts as one update.
+    """
     first = engines.file("1.jsonl", [{"id": "a", "age": 1}, {"id": "x", "age": 1}])
     second = engines.file("2.csv", [{"id": "x", "name": "X"}, {"id": "a", "name": "Ana"}])
     said = engines.same({PERSON: [first, second]}, "merge")
@@ -54,7 +57,7 @@ def test_load_engines_of_files_with_different_columns_count_a_row_once(engines: 
 
 
 def test_load_engines_read_every_kind_of_source_alike(engines: Engines) -> None:
-    """Names that Spark takes for patterns or passes over, Arrow's own format, rows from memory."""
+    """Covers names that Spark treats as patterns or hides, Arrow's own format, rows in memory."""
     rows = pa.table({"id": ["x"], "age": pa.array([1], pa.int64())})
     odd = engines.root / "a [1]*{b}%20é.parquet"
     parquet.write_table(rows, odd)
@@ -71,7 +74,7 @@ def test_load_engines_read_every_kind_of_source_alike(engines: Engines) -> None:
 
 
 def test_load_engines_understand_text_alike(engines: Engines) -> None:
-    """What is empty and what is missing, line ends within values, keys alone."""
+    """Covers empty and missing values, line ends within values, keys alone."""
     text = engines.root / "text.csv"
     text.write_bytes(b'id,name\r\nv,""\r\nw,\r\nx,"1\r\n2"\r\ny,a\\b\r\nz," ""q"" "\r\n')
     assert engines.same({PERSON: text}, "merge")[PERSON]["inserted"] == 5

@@ -1,4 +1,4 @@
-"""Lists, structs and maps by both engines of `load`: the same refusals, the same rows."""
+"""Lists, structs and maps by both engines of `load`: the same errors, the same rows."""
 
 from __future__ import annotations
 

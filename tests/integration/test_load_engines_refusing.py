@@ -1,4 +1,4 @@
-"""Loads by Spark refuse what loads by Arrow refuse, in the same words, by file and line."""
+"""Loads by Spark reject the same rows as loads by Arrow, with the same messages and lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ owner = { type = "string", default = "a" }
 
 
 def _places(said: dict[str, Any]) -> list[tuple[str, str, int | None]]:
-    """Kind, file and line of all violations."""
+    """Return kind, file and line of all violations."""
     return [
         (v["kind"], v.get("file", "").rsplit("/")[-1], v.get("line")) for v in said["violations"]
     ]
@@ -40,7 +40,7 @@ def _places(said: dict[str, Any]) -> list[tuple[str, str, int | None]]:
 
 @pytest.fixture
 def items(engines: Engines) -> Engines:
-    """A table with every kind of demand, and two rows."""
+    """A table with every kind of constraint, and two rows."""
     apply_text(engines.store, _ITEMS)
     insert = "insert into shop.item (id, code, place, name) values (1, 'a', 'p', 'A')"
     engines.store.mutate("master", f"{insert}, (2, 'b', 'p', 'B')")
@@ -68,7 +68,7 @@ def test_load_engines_name_the_same_violations_by_file_and_line(items: Engines) 
 
 
 def test_load_engines_judge_a_merge_by_what_it_comes_to(items: Engines) -> None:
-    """Neither a row that a later one replaced counts, nor what was wrong before and stays."""
+    """Ignores a row that a later one replaces, and existing violations that stay."""
     rows = [{"id": 1, "status": "gone"}, {"id": 1, "status": "old"}]
     said = items.same({ITEM: items.file("rows.jsonl", rows)}, "merge")
     assert said[ITEM]["updated"] == 1
@@ -85,7 +85,7 @@ def test_load_engines_notice_keys_that_were_doubled_before(items: Engines) -> No
         items.session(branch).sql("insert into headgate.shop.item select * from headgate.shop.item")
     other = items.file("other.jsonl", [{"id": 7, "name": "X", "code": "x"}])
     assert items.same({ITEM: other}, "merge")[ITEM]["inserted"] == 1
-    # Of few rows only their own keys are looked at, of many all keys.
+    # For few rows the load reads only their own keys, for many all keys.
     for name in ("Y", "Y" * 50_000):
         rows = items.file("rows.jsonl", [{"id": 7, "name": name}, {"id": 1, "name": name}])
         said = items.same({ITEM: rows}, "merge")

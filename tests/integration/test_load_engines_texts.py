@@ -1,4 +1,4 @@
-"""Values in columns of text, and types that Spark does not know, by both engines of `load`."""
+"""Values in text columns, and types that Spark does not have, by both engines of `load`."""
 
 from __future__ import annotations
 

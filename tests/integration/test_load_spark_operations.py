@@ -1,4 +1,4 @@
-"""A load by Spark as an operation: conditions, protection, keys, and what becomes of it."""
+"""A load by Spark as an operation: conditions, protection, idempotency keys, interruption."""
 
 from __future__ import annotations
 

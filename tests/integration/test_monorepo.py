@@ -1,4 +1,4 @@
-"""Several projects in one Git repository, each published on its own."""
+"""Several projects in one Git repository, each published separately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(ctx):
 
 
 def _monorepo(root: Path) -> Work:
-    """Two projects with a module of the same name, and a library that neither has to do with."""
+    """Create two projects with a module of the same name, and an unrelated directory."""
     work = new_repository(root)
     for project, dataset in (("one", "s.one"), ("teams/two", "s.two")):
         work.write_file(f"{project}/pyproject.toml", "")

@@ -1,4 +1,4 @@
-"""`optimize --engine spark`: as without Spark, and nobody's branch is held meanwhile."""
+"""`optimize --engine spark`: same result as without Spark, and no branch is locked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 def scattered(
     made_sqlite_url: str, tmp_path: Path, local_spark: LocalSpark
 ) -> Iterator[tuple[Store, Rows]]:
-    """Six people in six files, and verbs that have a Spark."""
+    """Six people in six files, and row operations with a Spark."""
     with graph_store(made_sqlite_url, tmp_path) as store:
         for id in "abcdef":
             store.mutate("master", insert_people(id))
@@ -39,7 +39,7 @@ def scattered(
             return bind(local_spark.session, uri=endpoint.url, context=context, token=token)
 
         try:
-            yield store, Rows(store, store.tables, session)
+            yield store, Rows(store, session)
         finally:
             endpoint.stop()
 

@@ -1,4 +1,4 @@
-"""Pages that nobody changes anything on, in a real browser: one site for all of them."""
+"""Read-only pages, in a real browser: one site for all of them."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ _HURT = "</title></script><img src=x onerror='document.hurt=1'><script>document.
 
 
 def test_pages_asked_for_markup_show_it_as_text(chromium: Browser, site: Site) -> None:
-    """Whatever is in an address, be it refused or not, is told back without being obeyed."""
+    """Markup in an address, valid or rejected, is shown as text and not interpreted."""
     asked = {
         "/": "q",
         "/branches": "branch",
@@ -246,7 +246,7 @@ def test_pages_asked_for_markup_show_it_as_text(chromium: Browser, site: Site) -
 
 
 def test_pages_drawn_anew_keep_focus_and_scrolling(chromium: Browser, site: Site) -> None:
-    """Builds are looked at again every two seconds, which must not throw anybody back."""
+    """Pages reload builds every two seconds, which must keep focus and scroll position."""
     with opened_window(chromium, site.url, width=390, height=800) as window:
         sign_in(window, site.token)
         page = window.go("/log")

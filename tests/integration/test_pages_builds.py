@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """A build of which two jobs succeed and one fails, and what a page showed meanwhile."""
+    """A build of which two jobs succeed and one fails, and the states that a page showed."""
 
     document: dict[str, Any]
     states: list[str]
@@ -36,7 +36,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(chromium: Browser, site: Site) -> Iterator[Watched]:
-    """Builds on `feature` from a shell, with the build's page open from the moment it is listed."""
+    """Build on `feature` from a shell, with the build's page open as soon as it is listed."""
     words = ("build", "shop.daily", "shop.broken", "--upstream", "-b", "feature", "--json")
     process = subprocess.Popen(
         [sys.executable, "-m", "headgate", *words],
@@ -123,7 +123,7 @@ def test_lineage_page_after_a_build_shows_what_is_fresh(watched: Watched, window
 
 
 def _running_build(site: Site) -> BuildId:
-    """A build as one that runs elsewhere has recorded itself."""
+    """Record a build that appears to run in another process."""
     with site.open() as store:
         id = mint_build()
         attempt = dispatch_attempt(store.database, id, actor="bo", lease_seconds=600).ref

@@ -30,7 +30,7 @@ def graph(window: Window) -> Page:
 
 
 def _transform(page: Page) -> str:
-    """Where the drawing is once the browser has moved it."""
+    """Return the position of the drawing after the browser's next frames."""
     moved = page.evaluate(
         "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>"
         " done(document.querySelector('.sheet').style.transform))))"
@@ -45,7 +45,7 @@ def test_lineage_of_five_hundred_datasets_is_whole_and_fits_the_window(graph: Pa
     assert stage is not None and sheet is not None
     assert sheet["x"] >= stage["x"] and sheet["y"] >= stage["y"]
     assert sheet["width"] <= stage["width"] and sheet["height"] <= stage["height"]
-    # Not a spindle: what is there to see takes up most of the window.
+    # Not narrow: the drawing takes up most of the window.
     assert sheet["width"] > stage["width"] / 2 and sheet["height"] > stage["height"] / 2
 
 

@@ -17,7 +17,7 @@ from tests.support.stores import new_store
 
 
 def _fill(store: Store) -> None:
-    """A and B on master; C is new on feature, and B is made differently there."""
+    """Publish A and B on master; C is new on feature, and B has different logic there."""
     publish(store, "master", files_spec("s.a"), files_spec("s.b", "s.a"))
     build(store, "s.b")
     changed = files_spec("s.b", "s.a", logic="2")

@@ -1,4 +1,4 @@
-"""Datasets, branches, transactions and units from Python, as the documentation writes them."""
+"""Datasets, branches, transactions and units from Python, as in the documentation."""
 
 from __future__ import annotations
 

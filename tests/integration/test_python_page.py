@@ -1,4 +1,4 @@
-"""The page on Python does what it says: its code is run, in order, as one program."""
+"""The page on Python is correct: its code is executed, in order, as one program."""
 
 from __future__ import annotations
 

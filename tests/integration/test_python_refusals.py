@@ -1,4 +1,4 @@
-"""What cannot be meant is refused in Python too, here and from afar, and changes nothing."""
+"""Invalid arguments are rejected in Python too, embedded and remote, and change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front page does what it says: its first store, command by command, inside a clone."""
+"""The front page is correct: its first store, command by command, inside a clone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.source import ROOT
 
 
 def test_first_store_of_the_front_page_followed_to_the_letter_works(tmp_path: Path) -> None:
-    # As in a clone of this project, whose branch is not the one that the page names.
+    # A clone of this project, whose branch is not the one that the page names.
     clone = tmp_path / "clone"
     subprocess.run(["git", "init", "--quiet", "--initial-branch=main", clone], check=True)
     page = ROOT / "README.md"

@@ -1,4 +1,4 @@
-"""What only a build from afar can come to: a client without an engine, a server that restarts."""
+"""Failures that only a client-run build has: a client without an engine, a server that restarts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_server_that_was_started_again_tells_the_client_that_the_build_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     work.endless = frozenset({"s.x"})
-    # The question that is under way when it happens is still answered by the old one.
+    # The old server still answers the request in flight.
     monkeypatch.setattr(builds, "_WAIT_SECONDS", 0.2)
     with ThreadPoolExecutor() as pool:
         future = pool.submit(_build, remote)
@@ -96,7 +96,7 @@ def test_server_that_was_started_again_tells_the_client_that_the_build_is_lost(
         front.app = create_server(small_api.store)
         with pytest.raises(BuildNotKept, match="build again"):
             future.result(60)
-    # The client has freed what it held.
+    # The client has released all that it held.
     work.endless = frozenset()
     assert _build(remote).state is BuildState.SUCCEEDED
 
@@ -146,7 +146,7 @@ def test_command_line_builds_alike_on_a_local_and_on_a_served_store(
 
 
 def _told(cli: Cli, branch: str, code: int) -> list[Any]:
-    """The shape of a build's document: what differs by store, time and branch is left out."""
+    """Return the shape of a build's document, without values of a store, time or branch."""
     done = cli.json("build", "s.y", "-b", branch, "--upstream", "--force", code=code)
     jobs = [(sorted(job), job["state"], job["reason"], job["attempts"]) for job in done["jobs"]]
     return [sorted(done), done["state"], jobs, len(done["publications"])]

@@ -1,4 +1,4 @@
-"""The exchange of a build with its client, request by request: who may, what is heard, silence."""
+"""Exchange between a build and its client, request by request: access, reports, silence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def published(small_api: Api) -> None:
 
 
 def _start(client: ApiClient, **options: Any) -> tuple[str, Any]:
-    """A build at the caller; its id, and the order of its one job."""
+    """Start a build at the caller; return its id, and the order of its one job."""
     body = {"targets": ["s.x"], "branch": "master", "where": "caller", **options}
     id = client.ok("POST", "/builds", json=body)["build"]
     return id, _next_order(client, id)
@@ -44,7 +44,7 @@ def _next_order(client: ApiClient, build: str, running: list[str] | None = None)
 
 def _work(client: ApiClient, build: str, **body: Any) -> Any:
     answer = client.ok("POST", f"/builds/{build}/work", json=body)
-    # As the OpenAPI document says.
+    # Conforms to the OpenAPI document.
     WorkModel.model_validate(answer)
     return answer
 
@@ -55,7 +55,7 @@ def _ended(order: Any, number: int = 1, **facts: Any) -> dict[str, Any]:
 
 
 def _wrote(order: Any, root: str, number: int = 1, **facts: Any) -> dict[str, Any]:
-    """Its one output was written, as the tree of this root."""
+    """Return the report that the one output was written, as the tree of this root."""
     [name] = order["outputs"]
     return _ended(order, number, written=[name], files={name: root}, **facts)
 
@@ -147,7 +147,7 @@ def test_request_named_again_is_the_same_build_and_another_is_refused(small_api:
     assert _start(ana, **key) == (id, order)
     body = {"targets": ["s.x"], "branch": "other", "where": "caller", **key}
     assert ana.error(400, "POST", "/builds", json=body) == "idempotency_key_reused"
-    # The name is the actor's own; what refused them once is said once more.
+    # Keys belong to an actor; a rejected request is rejected again.
     bo = small_api.client("bo", Role.WRITER)
     held = {**body, "branch": "master"}
     codes = [bo.error(409, "POST", "/builds", json=held) for _ in range(2)]
@@ -162,7 +162,7 @@ def test_exchange_belongs_to_whoever_started_the_build(small_api: Api) -> None:
     assert small_api.reader.error(403, "POST", where, json={}) == "role_denied"
     narrow = small_api.client("walt", Role.WRITER, "walt/*")
     assert narrow.error(403, "POST", where, json={}) == "role_denied"
-    # The job's own token opens its tables, and no route of the API.
+    # The job's own token gives access to its tables, and to no route of the API.
     assert small_api.bearing(order["token"]).error(401, "POST", where, json={}) == "token_refused"
     told = {(e["actor"], e["code"]) for e in small_api.admin.get("/events", kind="refused")}
     assert ("ana", "build_of_another") in told
@@ -232,7 +232,7 @@ def test_what_a_client_computed_is_kept_off_protected_branches(
     root = _tree(small_api, made=b"forged")
     _work(walt, id, said=[_wrote(order, root)])
     assert _outcome(walt, id)["state"] == "succeeded"
-    # Taken over where nothing is protected, with its mark; computed again where it is.
+    # Adopted on an unprotected branch, with its mark; computed again on a protected one.
     jobs = FileJobs(store=small_api.store)
     assert states(build(small_api.store, "s.x", branch="develop", jobs=jobs)) == {"s.x": "adopted"}
     assert states(build(small_api.store, "s.x", jobs=jobs)) == {"s.x": "succeeded"}

@@ -1,4 +1,4 @@
-"""Builds that are started from afar: kept by the server, done by the client's own Spark."""
+"""Builds started by a client: recorded by the server, executed by the client's own Spark."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_build_from_afar_reads_and_writes_tables_and_files_as_a_local_one(
             fresh = idle.build(["shop.lengths"], branch="master", upstream=True)
             assert {job.state.value for job in fresh.jobs} == {"skipped"}
             assert "job_resources" not in vars(idle), "nothing was to be computed"
-        # Nothing is left of what succeeded, on either side.
+        # Neither side keeps files of a succeeded job.
         assert not list((tmp_path / "client").rglob("job.log"))
 
 
@@ -130,20 +130,20 @@ def test_trouble_of_a_job_from_afar_is_told_at_the_users_line(
             "shop.b": "failed",
             "shop.c": "failed",
         }
-        # Its first process was killed; a second attempt did it.
+        # Its first process was killed; a second attempt succeeded.
         assert (jobs["shop.a"].attempts, jobs["shop.a"].rows) == (2, 3)
         error = jobs["shop.b"].error or {}
         lines = _TROUBLE.splitlines()
         assert "nonsense" in lines[error["line"] - 1] and error["file"] == "pipeline.py"
         assert "many" in str(jobs["shop.c"].error) and not jobs["shop.c"].checks[0]["passed"]
         assert Path(jobs["shop.b"].log or "").is_relative_to(tmp_path / "client")
-        # Its token opens what the job declared, whatever that of its person may read.
+        # Its token gives access to the job's declared inputs, whatever its user may read.
         [peek] = there.build("shop.peek").jobs
         assert "did not declare 'shop.a'" in (peek.error or {})["message"]
 
 
 def build_there(settings: Settings, address: GatewayAddress) -> None:
-    """A client that builds; the entry of a process."""
+    """Run a client that builds; entry point of a process."""
     with RemoteStore(settings, jvm=JoinedJvm(address)) as hg:
         hg.build(["shop.slow"], branch="master")
 
@@ -161,7 +161,7 @@ def test_client_killed_in_the_middle_of_a_job_leaves_nothing_and_building_again_
         store = there.project.store
         assert not [b for b in store.branches("shop.slow") if b.name == "master"]
         (tmp_path / "go").touch()
-        # One that is as patient as usual: this machine may be busy.
+        # A server with the usual timeout: this machine may be busy.
         front.app = there.api.app = create_server(store)
         assert there.build("shop.slow").state is BuildState.SUCCEEDED
         assert len(read_table(store, "master", "shop.slow")) == 1

@@ -1,4 +1,4 @@
-"""What a client brings to a server beside data: code with its JobSpecs, and tables elsewhere."""
+"""Uploads of a client other than data: code with its JobSpecs, and tables of other catalogs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_code_is_taken_from_admins_alone_unless_the_operator_says_otherwise(
         assert len(walt.publish_jobspecs(work.root, branch="walt/x").published) == 2
         with pytest.raises(RoleDenied, match="only walt"):
             walt.publish_jobspecs(work.root, branch="other")
-        # The client says that its commit is clean; nobody here can look.
+        # The client reports a clean commit; the server cannot verify it.
         small_api.store.protect("walt/x")
         with pytest.raises(BranchProtected):
             walt.publish_jobspecs(work.root, branch="walt/x")

@@ -1,4 +1,4 @@
-"""A client's many small files: in few requests, gone on with where they broke off, never wrong."""
+"""Many small files of a client: batched, resumed after a lost connection, always verified."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _LENGTH = re.compile("(?i)content-length: ([0-9]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Afar:
-    """A client behind a network that counts what it is asked for, and can be cut."""
+    """A client behind a network that records requests, and can be cut."""
 
     api: Api
     client: RemoteStore
     proxy: Proxy
-    # The heads of all requests about contents.
+    # Headers of all requests about contents.
     heads: list[str]
 
     @property
@@ -86,7 +86,7 @@ def test_small_files_go_up_and_come_down_in_few_requests(afar: Afar, tmp_path: P
     afar.put(tmp_path / "up")
     assert afar.get(tmp_path / "down") == _FILES
     assert afar.asked == ["missing", "put", "get"]
-    # What the server has is not sent once more.
+    # Content that the server has is not sent again.
     afar.branch.put(tmp_path / "up", "again")
     assert afar.asked == ["missing", "put", "get", "missing"]
 

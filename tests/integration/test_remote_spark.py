@@ -1,4 +1,4 @@
-"""Spark as the client of a server: its own JVM here, the server's endpoint and rights there."""
+"""Spark as the client of a server: local JVM, remote endpoint and authorization."""
 
 from __future__ import annotations
 

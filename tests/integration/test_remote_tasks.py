@@ -1,4 +1,4 @@
-"""Tasks at a client of a server, each attempt in a real process: lost replies, kills, zombies."""
+"""Tasks at a client of a server, each attempt in a real process: lost responses, kills, zombies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OLD = {"a": "1", "b": "2"}
 def stage(
     made_sqlite_url: str, tmp_path: Path, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Stage]:
-    """A store behind a server, and a client that does the attempts."""
+    """A store behind a server, and a client that executes the attempts."""
     monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path / "cache"))
     made = new_stage(made_sqlite_url, tmp_path)
     with client_of(made.workshop, front) as client:
@@ -95,7 +95,7 @@ def test_reply_lost_on_the_way_is_one_attempt_and_one_publication(stage: Stage, 
 
 def test_outcome_is_told_also_where_the_end_cannot_be_said(stage: Stage) -> None:
     def is_the_end(data: bytes) -> bool:
-        # From here on nobody gets through any more.
+        # No connection passes from here on.
         proxy.refusing = proxy.refusing or b"POST /api/v1/tasks/attempts/end" in data
         return proxy.refusing
 
@@ -148,7 +148,7 @@ def test_lakefs_workspace_is_refused_before_the_body(stage: Stage) -> None:
 def test_command_killed_in_its_attempt_is_followed_by_one_that_publishes(
     made_sqlite_url: str, tmp_path: Path
 ) -> None:
-    """The whole of it: `headgate serve` and `headgate task run`, both as they are shipped."""
+    """Runs `headgate serve` and `headgate task run` as shipped."""
     stage = new_stage(made_sqlite_url, tmp_path)
     data = stage.data({"lost": "x"}, {"c": "3"}, wait=True)
     (tmp_path / "input.json").write_text(json.dumps(data))
@@ -175,7 +175,7 @@ def test_command_killed_in_its_attempt_is_followed_by_one_that_publishes(
 
 
 def _run(stage: Stage, url: str, token: str) -> subprocess.Popen[str]:
-    """`headgate task run` in a directory that has no store."""
+    """Run `headgate task run` in a directory without a store."""
     elsewhere = stage.directory / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     module = stage.directory / f"{stage.module}.py"

@@ -36,7 +36,7 @@ def test_serve_first_start_gives_one_admin_token_that_works(root: Path) -> None:
         assert client.load_table("shop.a").scan().to_arrow().num_rows == 2
         ready = httpx.get(url.replace("/iceberg", "/readyz"), timeout=60).json()
         assert ready["ok"] is True
-        # Programs are answered as programs also where the pages would speak to a person.
+        # The API returns JSON errors also for paths that the pages do not know.
         api = url.replace("/iceberg", "/api/v1")
         missing, wrong = (
             httpx.get(f"{api}/nothing", timeout=60),

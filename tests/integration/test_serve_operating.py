@@ -1,4 +1,4 @@
-"""What an operator has of a real server: metrics, an access log, an end in good order."""
+"""Operation of a real server: metrics, an access log, a clean shutdown."""
 
 from __future__ import annotations
 

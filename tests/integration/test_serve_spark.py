@@ -1,4 +1,4 @@
-"""A server that needed Spark: one JVM for all who ask, which ends with the server."""
+"""A server that needs Spark: one JVM for all requests, which ends with the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def _jvms(pid: int) -> list[int]:
-    """Java processes below a process, at whatever depth."""
+    """Return the Java processes below a process, at any depth."""
     below = [pid]
     for one in below:
         below += [child for child in _children(one) if child not in below]
@@ -26,7 +26,7 @@ def _jvms(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Whichever thread of it started them."""
+    """Return the children of all threads of a process."""
     found = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in found for child in file.read_text().split()]
 

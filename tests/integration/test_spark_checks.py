@@ -1,4 +1,4 @@
-"""Checks on real Spark: what passes, what is said, what it costs, and what a job does about it."""
+"""Checks on real Spark: results, messages, costs, and their effect on a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.expectations import passes_in_python, random_expectation
 pytestmark = pytest.mark.xdist_group("spark")
 
 _CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
-# Processes find Headgate where this one found it, from whatever directory they are started.
+# Processes find the same Headgate as this one, in any directory.
 _ENVIRON = {**os.environ, "PYTHONPATH": str(Path(headgate.spark.__path__[0]).parents[1])}
 _ENVIRON.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -42,7 +42,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
         # Without adaptive planning, one action is one Spark job.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
-        # A handful of rows is not worth compiling for.
+        # For a few rows, compilation takes longer than interpretation.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
@@ -77,7 +77,7 @@ def evaluated(frame: Any, *expectations: Expectation) -> list[CheckResult]:
 
 @pytest.fixture(scope="module")
 def results(orders: Any) -> list[CheckResult]:
-    """All of them in one evaluation: none may disturb another."""
+    """Results of all expectations in one evaluation: none may affect another."""
     return evaluated(orders, *PASSING, *(expectation for expectation, _ in FAILING))
 
 
@@ -126,7 +126,7 @@ def test_samples_of_long_texts_are_cut(local: LocalSpark) -> None:
 def test_expressions_that_spark_refuses_fail_alone_and_say_why(
     local: LocalSpark, orders: Any, mode: str, request: pytest.FixtureRequest
 ) -> None:
-    # A pattern is refused in other words, and by another error, by compiled code.
+    # Compiled code rejects a pattern with another message and another error.
     conf, name = local.session.conf, "spark.sql.codegen.factoryMode"
     request.addfinalizer(partial(conf.set, name, conf.get(name)))
     conf.set(name, mode)
@@ -333,7 +333,7 @@ def test_job_whose_output_fails_checks_has_failed_and_names_them_all(run_job: Ru
     assert "'big' on out.big: 6 of 10 rows have id <= 5" in failed["message"]
     assert "there is no column 'amount'; the columns are id" in failed["message"]
     assert [check["passed"] for check in failed["checks"]] == [False, False]
-    # The line of the first check that failed, which is what its author looks for.
+    # Line of the first failed check, which its author looks for.
     assert (failed["file"], failed["line"]) == ("pipeline.py", 21)
     assert "ChecksFailed" in log
 

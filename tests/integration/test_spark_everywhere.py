@@ -1,4 +1,4 @@
-"""Spark, unmodified, on branch contexts: the same here, on a cluster and over Connect."""
+"""Spark, unmodified, on branch contexts: the same locally, on a cluster and over Connect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Session:
         return [tuple(row) for row in self.spark.sql(text).collect()]
 
     def write(self, query: str, table: str) -> Any:
-        """A writer of a query's rows into a table."""
+        """Return a writer of a query's rows into a table."""
         return self.spark.sql(query).writeTo(table).using("iceberg")
 
 
@@ -81,7 +81,7 @@ def test_rows_are_merged_updated_and_deleted(world: World) -> None:
     change_rows(world, 3, "merge-on-read")
 
 
-# The other combinations differ in what Spark writes, not in where it runs.
+# The other combinations differ in the files that Spark writes, not in where it runs.
 @pytest.mark.parametrize("spark_place", ["local"], indirect=True)
 @pytest.mark.parametrize(
     ("version", "mode"), [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write")]
@@ -228,7 +228,7 @@ def test_stream_goes_on_where_it_stopped_and_repeats_nothing(world: World, tmp_p
     sql("insert into db.source values (3)")
     stream()
     assert sql("select id from db.target order by id") == [(0,), (1,), (2,), (3,)]
-    # As if the driver had died between its commit to the table and its own note of it.
+    # Simulates a driver that died between its commit to the table and its own record of it.
     for mark in ("1", ".1.crc"):
         (checkpoint / "commits" / mark).unlink(missing_ok=True)
     sql("insert into db.source values (4)")
@@ -266,7 +266,7 @@ def test_session_whose_sibling_was_active_last_keeps_to_its_own_branch(
     master, feature = world.session("master"), world.session("feature>master")
     for name in ("source", "target"):
         master(f"create table db.{name} as select 1L as id")
-    # Makes master's session the active one of this thread, whose settings some calls then read.
+    # Makes master's session the active one of this thread; some calls read its settings.
     master.spark.createDataFrame([(1,)], "id long").count()
     assert feature.spark.catalog.currentCatalog() == "headgate"
     writer = feature.spark.readStream.table("db.source").writeStream

@@ -1,4 +1,4 @@
-"""Jars come once through Spark's resolver, then from the cache; a repository on disk stands in."""
+"""Jars are resolved once by Spark, then cached; a repository on disk serves as mirror."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def java_home(tmp_path: Path) -> Path:
 
 
 def mirror(root: Path) -> dict[str, str]:
-    """A Maven repository with one jar, and the variable by which a machine names its mirror."""
+    """A Maven repository with one jar, and the variable that configures it as mirror."""
     place = root / "org/example/tiny/1.0"
     place.mkdir(parents=True)
     (place / "tiny-1.0.pom").write_text(_POM)

@@ -1,4 +1,4 @@
-"""Job processes on one JVM: own code, own session, own end."""
+"""Job processes on one JVM: separate code, session and end."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from headgate.spark.session import iceberg_catalog_conf, jvm_conf
 pytestmark = pytest.mark.xdist_group("spark")
 
 _CACHE = Path(os.environ.get("HEADGATE_CACHE", "~/.cache/headgate")).expanduser()
-# Processes find Headgate where this one found it, from whatever directory they are started.
+# Processes find the same Headgate as this one, in any directory.
 _ENVIRON = {**os.environ, "PYTHONPATH": str(Path(headgate.spark.__path__[0]).parents[1])}
-# A process that may not keep its bytecode compiles the whole of pandas at every start.
+# A process without a bytecode cache compiles all of pandas at every start.
 _ENVIRON.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _MAKE_NUMBERS = """
@@ -146,7 +146,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def jvm(place: Path) -> Iterator[SharedJvm]:
-    # The JVM's working directory has other rules, which no worker may ever pick up.
+    # The JVM's working directory has other rules, which no worker may import.
     decoy = write_bundle(place / "decoy", lib__rules=_RULES.format(rate=99))
     with contextlib.chdir(decoy):
         started = SharedJvm.start(launch_request(place))
@@ -282,7 +282,7 @@ def test_killed_job_whose_tags_are_cancelled_leaves_the_jvm_usable(
     assert active_jobs(jvm) > 0
     jvm.cancel(tags)
     wait_until(lambda: active_jobs(jvm) == 0)
-    # Both cores were asleep: this one ends only if they are free again.
+    # Both cores were asleep: this job ends only if they are free again.
     bundle = write_bundle(place / "after", pipeline=_MAKE_NUMBERS)
     assert finished(start(bundle, "numbers=raw.numbers"))["exit"]["code"] == 0
 

@@ -22,7 +22,7 @@ from tests.support.two_bundles import assert_each_used_its_own, publish_two_bund
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
-# Two tasks that would keep both cores of the server for ever.
+# Two tasks that would occupy both cores of the server for an hour.
 _ENDLESS = """\
 from headgate.transforms import Output, configure, transform_df
 
@@ -54,7 +54,7 @@ def project_of(settings: Settings, root: Path) -> Project:
 
 
 def variables(settings: Settings, **more: str) -> dict[str, str]:
-    """What points the command line at the same store."""
+    """Return the variables that make the command line use the same store."""
     return {
         "HEADGATE_STORE_CATALOG": settings.catalog,
         "HEADGATE_STORE_WAREHOUSE": settings.warehouse,

@@ -1,4 +1,4 @@
-"""A local Spark on the Java runtime that comes as a wheel: quiet, a catalog to each session."""
+"""Local Spark on the Java runtime of a wheel: quiet, with a catalog for each session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_sessions_bound_to_two_warehouses_see_their_own_tables(
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Answers as an Iceberg endpoint would, and keeps what it was asked."""
+    """Responds like an Iceberg endpoint, and records the requests."""
 
     asked: ClassVar[list[tuple[str, str | None]]] = []
 
@@ -52,7 +52,7 @@ class Endpoint(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(answer).encode())
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 def test_bound_sessions_ask_the_endpoint_with_their_own_context_and_token(

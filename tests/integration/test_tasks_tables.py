@@ -1,4 +1,4 @@
-"""A task with tables beside its workspace: one session, one publication, nothing twice."""
+"""A task with tables beside its workspace: one session, one publication, no duplicates."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def tally(workspace: Path, params: Params, spark: Any) -> Result:
 
 
 class Shop:
-    """A store with three tables, the one Spark of the test process, and attempts on both."""
+    """A store with three tables, the shared Spark of the test process, and attempts on both."""
 
     def __init__(self, workshop: Workshop, store: Store, spark: LocalSpark) -> None:
         self.workshop, self.store, self._spark = workshop, store, spark
@@ -134,7 +134,7 @@ def shop(
     monkeypatch: pytest.MonkeyPatch,
     front: Front,
 ) -> Iterator[Shop]:
-    """On the store itself, and with attempts that a client of its server does."""
+    """A shop on the store itself, and one whose attempts run at a client of its server."""
     workshop = new_workshop(made_sqlite_url, tmp_path)
     with ExitStack() as opened:
         if request.param == "served":

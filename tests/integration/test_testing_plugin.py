@@ -1,4 +1,4 @@
-"""The pytest plugin as a user's project has it: installed, in a pytest of its own."""
+"""The pytest plugin in a user's project: installed, in a separate pytest."""
 
 from __future__ import annotations
 

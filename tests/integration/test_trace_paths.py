@@ -1,4 +1,4 @@
-"""The number of modules that a reader has to know to follow a write."""
+"""Number of modules that a reader has to know to follow a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorial does what it says: its commands are run, in order, in an empty directory."""
+"""The tutorial is correct: its commands are executed, in order, in an empty directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleanup of what Spark writes and leaves behind, marked by this process and by Spark alike."""
+"""Cleanup of files that Spark writes and leaves behind, marked by this process and by Spark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def store(made_sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
 
 @contextmanager
 def connected(store: Store, local_spark: LocalSpark) -> Iterator[Sql]:
-    """Spark SQL on master, through an endpoint that remembers nothing from before."""
+    """Yield Spark SQL on master, through an endpoint with empty caches."""
     endpoint = EmbeddedEndpoint(store.database, store.tables)
     token = endpoint.tokens.issue("ana")
     session = bind(local_spark.session, uri=endpoint.url, context="master", token=token)
@@ -52,7 +52,7 @@ def sql(store: Store, local_spark: LocalSpark) -> Iterator[Sql]:
 
 
 def write_much(sql: Sql) -> None:
-    """Both kinds of delete files, statistics, and a past that nobody will need."""
+    """Write both kinds of delete files, statistics, and a history that no view needs."""
     sql("create namespace db")
     for version in (2, 3):
         name = f"db.t{version}"
@@ -64,7 +64,7 @@ def write_much(sql: Sql) -> None:
 
 
 def leave_behind(store: Store, sql: Sql) -> set[str]:
-    """The files of a CREATE TABLE AS SELECT whose commit is refused."""
+    """Run a CREATE TABLE AS SELECT whose commit is rejected; return its files."""
     before = stored_keys(store)
     protect_branch(store.database, "master", actor="ana")
     with pytest.raises(Exception, match="protected"):

@@ -105,7 +105,7 @@ def _using(archive: Path) -> str:
 
 
 def _place() -> Path:
-    """In the environment whose Spark it is for; named by what Java compares."""
+    """Return a directory in the environment of this Spark, named by the files Java compares."""
     java = find_java_home(os.environ, default_cache(os.environ)) / "bin" / "java"
     files = [java.resolve(), *sorted((spark_home() / "jars").glob("*.jar"))]
     seen = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]

@@ -1,4 +1,4 @@
-"""The command line in this process, without the time of a start: words in; code and output out."""
+"""The command line in this process, without the time of a start: returns code and output."""
 
 from __future__ import annotations
 

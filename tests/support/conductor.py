@@ -43,7 +43,7 @@ class Flow:
         return answer.text
 
     def again(self, workflow: str, how: str) -> None:
-        """`restart`, or `rerun` from its task."""
+        """Call `restart`, or `rerun` from its task."""
         [task, *_] = self.tasks(workflow)
         body = {"reRunFromTaskId": task["taskId"]} if how == "rerun" else None
         answer = self._post(f"/workflow/{workflow}/{how}", body)

@@ -37,7 +37,7 @@ class Engines:
         return bind(self.local.session, uri=self.endpoint.url, context=context, token=token)
 
     def load(self, branch: str, given: Mapping[str, Any], mode: str, **how: Any) -> Outcome:
-        rows = Rows(self.store, self.store.tables, self.session)
+        rows = Rows(self.store, self.session)
         engine = "spark" if branch == SPARK else "arrow"
         return rows.load(branch, given, mode=mode, engine=engine, **how)
 

@@ -65,7 +65,7 @@ class _FileRunner:
         progress({"event": "started", "pid": 1, "tags": []})
         if is_endless:
             self._work.busy.set()
-            assert self._stopped.wait(60), f"nobody stopped {first}"
+            assert self._stopped.wait(60), f"nothing stopped {first}"
             return JobResult(succeeded=False, error={"message": self._reason})
         if self._work.failing.get(first, 0) > 0:
             self._work.failing[first] -= 1

@@ -84,7 +84,7 @@ class _FileAttempt:
         self._jobs.ran.append(first)
         progress({"event": "started", "tags": []})
         if is_endless:
-            assert self._stopped.wait(60), f"nobody stopped {first}"
+            assert self._stopped.wait(60), f"nothing stopped {first}"
             return JobResult(succeeded=False, error={"message": self._reason})
         if self._jobs.failing.get(first, 0) > 0:
             self._jobs.failing[first] -= 1

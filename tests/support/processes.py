@@ -89,7 +89,7 @@ def wait_until_at(point: Failpoint, flags: Path) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not reached_file(flags, point).exists():
         if time.monotonic() > deadline:
-            raise AssertionError(f"nobody came to {point}")
+            raise AssertionError(f"no process reached {point}")
         time.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""Concurrent clients of one server: their answers, their latency, and whether both hold."""
+"""Concurrent clients of one server: their responses, their latency, and checks of both."""
 
 from __future__ import annotations
 

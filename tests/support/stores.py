@@ -18,7 +18,7 @@ from headgate.model.nouns import Branch, Dataset, Transaction
 from headgate.settings import Settings
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
-from headgate.store.transactions import StoreParts, store_bytes
+from headgate.store.transactions import StoreBase, store_bytes
 
 DATASET = "raw.scans"
 
@@ -69,7 +69,7 @@ def content(branch: BranchHandle, *, at: str | None = None) -> dict[str, str]:
     return {e.path: branch.read(e.path, at=at).decode() for e in branch.files(at=at)}
 
 
-def load(store: StoreParts, id: str) -> Transaction:
+def load(store: StoreBase, id: str) -> Transaction:
     """Read a transaction from the catalog."""
     return store.database.read(lambda c: load_transaction(c, id))
 

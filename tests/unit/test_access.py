@@ -1,4 +1,4 @@
-"""Rights, as a table."""
+"""Table of rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ancestry rule: every line of its table, and the properties that hold for any ancestry."""
+"""Ancestry rule: every line of its table, and properties that hold for any ancestry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ["feature", "develop", "master", "trunk", "other"]
 
 
 def branches(*lines: str) -> dict[str, BranchRecord]:
-    """Reads `feature<develop`, `master` (a root) and `feature~develop,master` (remembered)."""
+    """Parse `feature<develop`, `master` (a root) and `feature~develop,master` (remembered)."""
     found: list[BranchRecord] = []
     for line in lines:
         name, _, remembered = line.partition("~")
@@ -130,7 +130,7 @@ def test_children_of_a_deleted_root_remember_what_it_remembered() -> None:
 
 @st.composite
 def ancestries(draw: st.DrawFn) -> dict[str, BranchRecord]:
-    """Any forest over some of the names; roots may remember any names."""
+    """Draw any forest over some of the names; roots may remember any names."""
     order = draw(st.permutations(NAMES))
     present = order[: draw(st.integers(0, len(order)))]
     found: list[BranchRecord] = []

@@ -1,4 +1,4 @@
-"""A client that hangs up in the middle of its body: no defect of the server."""
+"""A client that disconnects in the middle of its body: not logged as an error of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measured verbs send as many statements for much as for little."""
+"""The benchmarked operations send the same number of statements for large and small input."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def test_publication_of_many_datasets_sends_no_more_statements_than_of_one(place
 
 
 def test_question_about_an_old_transaction_is_one_query(place: Place) -> None:
-    # With SQLite's BEGIN.
+    # Includes SQLite's BEGIN.
     assert count_statements(_CASES["is an old transaction in the history?"], place) == 2

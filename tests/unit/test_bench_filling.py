@@ -1,4 +1,4 @@
-"""A filled store is one that use through the door could have left."""
+"""A filled store is in a state that publications through the door can produce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline that builds are measured on: what it declares, without Spark."""
+"""Declarations of the benchmarked pipeline, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures say: percentiles, growth, noise, and which targets were missed."""
+"""Evaluation of times: percentiles, growth, noise, and missed targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark's pipelines are what it says they are: fresh, and ready to be promoted."""
+"""The pipelines of the benchmark are fresh, and ready to be promoted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles are reproducible, addressed by content, and unpacked whole or not at all."""
+"""Bundles are reproducible, addressed by content, and unpacked completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a Git repository, on real ones."""
+"""Queries of Git repositories, on real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logic hash changes with what is computed, and with nothing else."""
+"""The logic hash changes with the computation, and with nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILES = {
 
 
 def project(root: Path, **changed: str) -> Path:
-    """The files above, with some replaced: `lib_rules="…"` is `lib/rules.py`."""
+    """Write the files above, with some replaced: `lib_rules="…"` is `lib/rules.py`."""
     for path, text in FILES.items():
         text = changed.get(path.removesuffix(".py").replace("/", "_"), text)
         (root / path).parent.mkdir(parents=True, exist_ok=True)

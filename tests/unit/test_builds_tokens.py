@@ -1,4 +1,4 @@
-"""The normal form of source: equal where the meaning is, and the same on every Python."""
+"""Normal form of source: equal for equal meaning, and the same on every Python."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from headgate.builds.logic_hash import normal_form, parsed
 from headgate.model.ids import digest
 
-# Formatted strings are one token before Python 3.12 and many since; the rest is what tokenizers
-# have treated differently: the end of the file, comments last, form feeds, continued lines.
+# Formatted strings are one token before Python 3.12 and many since; tokenizers also differ in
+# the end of the file, trailing comments, form feeds and continued lines.
 AWKWARD = '''
 """Module."""
 x = f"{y!r:>{width}} {{literal}} {z['k']}" f'{ü}' "plain"

@@ -1,4 +1,4 @@
-"""A database that cannot be had is refused before anything is asked of it."""
+"""An unsupported database is rejected before any statement is sent."""
 
 from __future__ import annotations
 

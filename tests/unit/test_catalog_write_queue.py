@@ -1,4 +1,4 @@
-"""The queue of writers: first come, first served, and never a reason to wait for ever."""
+"""Queue of writers: first come, first served, and every wait ends."""
 
 from __future__ import annotations
 
@@ -109,6 +109,6 @@ def test_writers_of_one_catalog_stand_in_line_and_readers_do_not(tmp_path: Path)
 
 
 def test_child_of_a_fork_does_not_wait_for_its_parents_writers(tmp_path: Path) -> None:
-    # In a process of its own: this one has threads, and must not fork.
+    # In a separate process: this one has threads, and must not fork.
     command = [sys.executable, "-c", _FORKING, f"sqlite:///{tmp_path}/catalog.db"]
     assert subprocess.run(command, check=False).returncode == 0

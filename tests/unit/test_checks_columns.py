@@ -1,4 +1,4 @@
-"""Which column a name means, and what a column's type can be compared with."""
+"""Resolution of column names, and types that a column can be compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in, a verdict and a sentence out."""
+"""Measured numbers become a verdict and a message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = datetime.date(2026, 1, 2)
 
 
 def judged(expectation: Expectation, *numbers: Any) -> Judgement:
-    """Judges an expectation whose measures, in their order, came out as these numbers."""
+    """Judge an expectation whose measures, in order, have these values."""
     step = plan(expectation, COLUMNS)
     return judge(step, dict(zip(dict.fromkeys(measures_of(step)), numbers, strict=True)))
 

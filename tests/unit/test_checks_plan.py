@@ -1,4 +1,4 @@
-"""What Spark is asked for checks, and in how many passes; no Spark is needed to know."""
+"""Spark queries for checks, and the number of passes; without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which results stop a job, how verdicts combine, and how results are written down."""
+"""Results that stop a job, combination of verdicts, and JSON of results."""
 
 from __future__ import annotations
 

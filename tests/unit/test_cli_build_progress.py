@@ -1,4 +1,4 @@
-"""What a build shows while it goes: a live tree on a terminal, plain lines elsewhere."""
+"""Progress of a build: a live tree on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -97,5 +97,5 @@ def test_progress_on_a_terminal_draws_and_leaves_nothing_behind() -> None:
         reports[0].enter(JobState.RUNNING)
         progress.show(reports)
     assert "s.d00" in said.getvalue()
-    # The cursor goes up and each line is erased at the end.
+    # The cursor moves up and each line is erased at the end.
     assert said.getvalue().rstrip().endswith("\x1b[2K")

@@ -1,4 +1,4 @@
-"""What `history` and `builds show` say of a built transaction."""
+"""Output of `history` and `builds show` for a built transaction."""
 
 from __future__ import annotations
 

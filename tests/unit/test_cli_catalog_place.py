@@ -1,4 +1,4 @@
-"""A SQLite catalog is refused where locks do not hold, by what the machine says of its mounts."""
+"""A SQLite catalog is rejected on file systems without locks, by the machine's list of mounts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.errors import CatalogBroken
 
 
 def mounts(tmp_path: Path, *lines: tuple[str, str]) -> Path:
-    """A mountinfo file: mount point and file system type."""
+    """Write a mountinfo file: mount point and file system type."""
     file = tmp_path / "mountinfo"
     file.write_text(
         "".join(

@@ -1,4 +1,4 @@
-"""What `--help` shows of every command, and how little it loads for that."""
+"""`--help` of every command, and the few modules that it imports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from headgate.cli.main import COMMANDS, app, run
 from tests.support.source import PACKAGE
 
-# Everything that makes a command slow to start; a person who asks for help needs none of it.
+# Modules that make a command slow to start; `--help` needs none of them.
 HEAVY = {"sqlalchemy", "pyspark", "pyarrow", "starlette", "orjson", "rich", "headgate.store"}
 PUBLISHING = {
     *("dataset create", "branch create", "branch delete", "branch reset"),
@@ -23,7 +23,7 @@ PUBLISHING = {
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by the words that call it."""
+    """Yield every command that does something, by the words that call it."""
     root = typer.main.get_command(app)
     context = root.make_context("headgate", [], resilient_parsing=True)
     yield from _below(root, context, "")

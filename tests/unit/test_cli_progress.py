@@ -1,4 +1,4 @@
-"""A bar appears only where a person watches something long."""
+"""A progress bar appears only on a terminal, for long operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference is what the command line says of itself today."""
+"""The reference page equals the current help of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide to transforms: every piece of Python in it defines what it says."""
+"""Guide to transforms: every piece of Python in it defines a transform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How every error looks to an Iceberg client."""
+"""Response to an Iceberg client for every error."""
 
 from __future__ import annotations
 

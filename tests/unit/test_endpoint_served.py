@@ -1,4 +1,4 @@
-"""What the endpoint remembers of its clients."""
+"""State that the endpoint keeps about its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error fills its template, and the page on errors is written from the errors."""
+"""Every error fills its template, and the page on errors is generated from the errors."""
 
 from __future__ import annotations
 

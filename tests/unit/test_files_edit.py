@@ -58,7 +58,7 @@ def _expected(
 
 
 def _consistent(put: Iterable[Entry]) -> dict[str, Entry]:
-    """As many of the entries as can be in one tree, the earlier ones first."""
+    """Return the entries that fit into one tree; earlier ones take precedence."""
     model = dict[str, Entry]()
     for entry in put:
         expected = _expected(model, [entry], [])

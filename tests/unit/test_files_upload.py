@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A directory with one good file, to be joined by a bad one."""
+    """A directory with one valid file, to which tests add an invalid one."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "good").write_bytes(b"good")
@@ -62,7 +62,7 @@ def test_upload_pipe_is_refused(store: LocalStore, source: Path) -> None:
 def test_upload_socket_is_refused(
     store: LocalStore, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A socket's address is short: a relative one fits wherever the tests run.
+    # The address of a socket is limited in length: a relative one fits in any directory.
     monkeypatch.chdir(source)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")

@@ -1,4 +1,4 @@
-"""A plan's graph: nodes, marks and branches, and the four ways to draw it."""
+"""Graph of a plan: nodes, marks and branches, and the four ways to draw it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NASTY = "s.`<&\"'#];-->\u00e9`"
 
 
 def seed() -> Graph:
-    """A is read from master; B and C are stale on feature, C has no JobSpec on master."""
+    """Return a graph: A from master; B and C stale on feature, C without a JobSpec on master."""
     b, c = spec("s.b", "s.a"), spec("s.c", "s.b")
     raw = {name("s.a"): DatasetKind.FILES}
     return graph_of(b, c, targets="s.c", views=[view("s.a", "master")], blue="s.b", kinds=raw)
@@ -166,7 +166,7 @@ def test_layout_leads_a_long_edge_around_the_boxes_between() -> None:
 
 
 def test_layout_of_a_tall_layer_is_folded_into_columns_that_fit_a_window() -> None:
-    """Three hundred of one source would be a needle; they stay right of it and apart."""
+    """Three hundred outputs of one source would be a tall column; they stay right and apart."""
     count, sizes = 300, Sizes()
     edges = [(0, node) for node in range(1, count)]
     layout = lay_out([100.0] * count, edges, sizes)

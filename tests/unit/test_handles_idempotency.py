@@ -1,4 +1,4 @@
-"""What makes a repeated command the same request."""
+"""Identity of a repeated request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every noun has one JSON shape, the one that other people's scripts rely on."""
+"""Every noun has one JSON shape, which scripts of users rely on."""
 
 from __future__ import annotations
 

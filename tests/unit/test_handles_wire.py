@@ -1,4 +1,4 @@
-"""A noun that was sent and received is the noun that it was."""
+"""A noun that is sent and received is unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAME = parse_dataset_name("sales.`or ders`")
 
 
 def sent(noun: Json) -> Json:
-    """As it goes over the line."""
+    """Return the noun after a round trip through JSON."""
     arrived: Json = json.loads(json.dumps(noun))
     return arrived
 

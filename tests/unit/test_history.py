@@ -1,4 +1,4 @@
-"""Depth and skip pointers: right, and logarithmic, on histories of any shape."""
+"""Depth and skip pointers: correct, and logarithmic, on histories of any shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.oracle import jump_depth
 
 
 class _Tree:
-    """A history with branches; counts how many steps were looked up."""
+    """A history with branches; counts lookups of steps."""
 
     def __init__(self, parents: Sequence[int | None]) -> None:
         self.steps: dict[TransactionId, Step] = {}
@@ -30,7 +30,7 @@ class _Tree:
         return self.steps[id]
 
     def history(self, step: Step) -> list[Step]:
-        """Newest first, by parents alone."""
+        """Return the history, newest first, by parents only."""
         chain = [step]
         while chain[-1].parent is not None:
             chain.append(self.steps[chain[-1].parent])
@@ -46,7 +46,7 @@ def _trees(draw: st.DrawFn) -> _Tree:
     size = draw(st.integers(1, 40))
     parents: list[int | None] = [None]
     for number in range(1, size):
-        # Mostly long chains, with forks at any place and now and then another root.
+        # Mostly long chains, with forks at any place and sometimes another root.
         near = st.just(number - 1)
         parents.append(draw(st.one_of(near, near, st.integers(0, number - 1), st.none())))
     return _Tree(parents)

@@ -19,11 +19,11 @@ from headgate.errors import Invalid, Unavailable
 from tests.support.source import PACKAGE
 
 _DOCUMENT = b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a": 12}'
-# What a server sends before it closes the connection.
+# Responses of a server before it closes the connection.
 _NOTHING = b""
 _HALF_DOCUMENT = _DOCUMENT[:-5]
 _HALF_CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n5\r\ne"
-# The connection stays open, and nothing more comes.
+# The connection stays open, and no more bytes arrive.
 _UNFINISHED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n"
 
 _FORK = """

@@ -1,4 +1,4 @@
-"""Incremental or full, and what is said to have broken it."""
+"""Incremental or full, and the reason that is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def decided(
     answers: Mapping[Question, Answer] | None = None,
     **declared: Any,
 ) -> Incrementality:
-    """For an input with this history, of which the output's last build read the third."""
+    """Decide for an input with this history, whose third transaction the last build read."""
     past = MemoryPast(inputs={"s.a": history("s.a", types)})
     place = Place(name="a", dataset=name("s.a"), head=TransactionId(f"s.a#{head or len(types)}"))
     return decide_incremental(

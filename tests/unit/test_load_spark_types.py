@@ -1,4 +1,4 @@
-"""Which columns of a file are written anew for Spark: those alone that it does not read."""
+"""Columns of a file that are rewritten for Spark: only those with types that it does not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice on the engine: given from two GiB on, and not before."""
+"""Advice on the engine: from two GiB on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_advice_on_load_counts_the_files_of_directories(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as hole:
-            # A file with nothing in it takes no place on the disk.
+            # A sparse file takes no space on the disk.
             hole.truncate(ARROW_BYTES // 2)
     assert advice_for([tmp_path / "all"]) is not None
     assert advice_for([tmp_path / "all/1.csv", b"id\n1\n", tmp_path / "nowhere"]) is None

@@ -1,4 +1,4 @@
-"""Scripts: what each statement is, and errors at the place where something is wrong."""
+"""Scripts: the kind of each statement, and errors with their position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and moments as text."""
+"""Numbers and timestamps as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options by name: a misspelt or missing one is refused before anything is done."""
+"""Options by name: a misspelled or missing one is rejected before any effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build may set, and how it is read."""
+"""Parameters of a build, and the conversion of their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From targets and JobSpecs to jobs in dependency order."""
+"""Planning: targets and JobSpecs become jobs in dependency order."""
 
 from __future__ import annotations
 

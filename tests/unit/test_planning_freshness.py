@@ -1,4 +1,4 @@
-"""Fresh, adopted or stale, and the reason that is given."""
+"""Fresh, adopted or stale, and the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How incremental jobs are planned: fresh, adopted on the same base only, or stale."""
+"""Planning of incremental jobs: fresh, adopted on the same base only, or stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landed, not landed or unknown, as a table: every case there is."""
+"""Landed, not landed or unknown: a table of all cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.model.recovery import Landing, WorkspaceHead, landing_of
     ("planned", "head", "execution", "landing"),
     [
         (None, "A", None, Landing.NOT_LANDED),
-        # A head that an earlier execution made is where the move was decided.
+        # The head that an earlier execution created is the input of the move.
         (None, "A", "earlier", Landing.NOT_LANDED),
         (None, "M", "me", Landing.LANDED),
         (None, "M", "other", Landing.UNKNOWN),

@@ -1,4 +1,4 @@
-"""What jobs say to a server: numbered, repeated until heard, shortened where it is refused."""
+"""Reports of jobs to a server: numbered, repeated until accepted, shortened if rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAILED = JobResult(succeeded=False, error={"message": "no such column " + "x" * 
 
 
 class _Server:
-    """Answers with these errors first; then it hears."""
+    """Raises these errors first; then it accepts reports."""
 
     def __init__(self, *errors: HeadgateError) -> None:
         self._errors = list(errors)
@@ -33,7 +33,7 @@ class _Server:
 
 
 class _Over(Invalid):
-    """The last refusal of all."""
+    """The last error."""
 
 
 def _end(server: _Server, *first: Callable[[EventSender], None]) -> EventSender:

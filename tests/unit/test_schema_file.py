@@ -1,4 +1,4 @@
-"""Schema files: what they say, and errors at the line where something is wrong."""
+"""Schema files: their content, and errors with the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits of the API, without a network: what is too slow is answered, not waited for."""
+"""Limits of the API, without a network: a request that is too slow gets an error response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _ask(
     path: str = "/api/v1/x",
     limits: Limits = QUICK,
 ) -> tuple[int, str, int]:
-    """Status, error code and number of answers of one request."""
+    """Return the status, error code and number of responses of one request."""
     sent: list[Message] = []
     parts = [
         {"type": "http.request", "body": part, "more_body": not ends or n < len(body) - 1}
@@ -53,7 +53,7 @@ def _ask(
     async def run() -> None:
         scope = {"type": "http", "method": "POST", "path": path, "headers": []}
         await Guard(app, limits)(scope, receive, send)
-        # What was abandoned ends by itself, unheard.
+        # The abandoned handler ends by itself, and its response is dropped.
         await asyncio.sleep(1.5 if app is _sleeps else 0)
 
     asyncio.run(run())

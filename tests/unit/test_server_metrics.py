@@ -1,4 +1,4 @@
-"""Figures for Prometheus and lines for the access log, without a server."""
+"""Metrics for Prometheus and lines of the access log, without a server."""
 
 from __future__ import annotations
 

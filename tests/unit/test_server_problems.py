@@ -1,4 +1,4 @@
-"""Every error has a status over HTTP, and the table of families is complete."""
+"""Every error has an HTTP status, and the table of families is complete."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""Where two histories part, against a walk from parent to parent."""
+"""Common ancestor of two histories, compared with a walk from parent to parent."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.catalog.publish import shared_depth
-from headgate.model.ancestry import Step, next_step_pointers
+from headgate.model.ancestry import Step, common_ancestor, next_step_pointers
 from headgate.model.ids import TransactionId
 
-# Each new transaction's parent: how far back in the list of all before it; 0 starts a history.
+# Parent of each new transaction, as a distance back in the list; 0 starts a history.
 _trees = st.lists(st.integers(0, 40), min_size=2, max_size=120)
 
 
@@ -37,8 +36,8 @@ def test_histories_that_part_anywhere_meet_where_a_walk_says(
     steps = _grow(parents)
     one, other = data.draw(st.sampled_from(steps)), data.draw(st.sampled_from(steps))
     shared = {step.id for step in _history(steps, other)}
-    expected = next((step.depth for step in _history(steps, one) if step.id in shared), -1)
-    assert shared_depth(one, other, lambda id: steps[int(id)]) == expected
+    expected = next((step for step in _history(steps, one) if step.id in shared), None)
+    assert common_ancestor(one, other, lambda id: steps[int(id)]) == expected
 
 
 def test_histories_that_part_far_back_meet_in_few_looks() -> None:
@@ -51,7 +50,7 @@ def test_histories_that_part_far_back_meet_in_few_looks() -> None:
         looks.append(id)
         return steps[int(id)]
 
-    assert shared_depth(steps[19_999], other, lookup) == fork.depth
+    assert common_ancestor(steps[19_999], other, lookup) == fork
     assert len(looks) < 200
 
 

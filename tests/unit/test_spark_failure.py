@@ -1,4 +1,4 @@
-"""Where a failure of user code happened, as its author sees it."""
+"""Location of a failure in user code, as its author sees it."""
 
 from __future__ import annotations
 

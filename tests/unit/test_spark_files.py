@@ -1,4 +1,4 @@
-"""The files of a dataset as a transform sees them."""
+"""Files of a dataset as a transform sees them."""
 
 from __future__ import annotations
 

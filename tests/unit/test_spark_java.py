@@ -1,4 +1,4 @@
-"""Which Java is chosen: 17 or 21 only, the caller's first, else the wheel's."""
+"""Choice of Java: 17 or 21 only, the caller's first, otherwise the wheel's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.spark.java import find_java_home, wrap_wheel
 
 
 def make_java(home: Path, major: int) -> Path:
-    """A `java` that says which one it is and otherwise repeats its arguments."""
+    """Write a `java` that prints this version, and otherwise its arguments."""
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text(
@@ -73,7 +73,7 @@ def test_wrapped_java_trusts_what_it_is_given_and_can_be_told_otherwise(tmp_path
         text=True,
         check=True,
     )
-    # Of two values Java takes the later.
+    # If a property is set twice, Java uses the later value.
     assert said.stdout.splitlines() == [
         f"-Djavax.net.ssl.trustStore={tmp_path / 'my certs.jks'}",
         "-Djavax.net.ssl.trustStore=mine",

@@ -1,4 +1,4 @@
-"""Without PySpark everything else works, and Spark says which extra it needs."""
+"""Without PySpark everything else works, and the error of Spark names the missing extra."""
 
 from __future__ import annotations
 

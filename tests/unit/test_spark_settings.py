@@ -1,4 +1,4 @@
-"""Spark's settings as mappings, and the file in which a JVM gets them."""
+"""Settings of Spark as mappings, and the file that passes them to a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles on their way to other machines, and addresses on their way to job processes."""
+"""Transfer of bundles to other machines, and of addresses to job processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person is told when Spark did not do what a statement says."""
+"""Messages for statements that Spark failed to execute."""
 
 from __future__ import annotations
 

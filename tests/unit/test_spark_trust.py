@@ -1,4 +1,4 @@
-"""The certificates of the machine, read by a real Java."""
+"""Certificates of the machine, read by a real Java."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYTOOL = JAVA_HOME / "bin" / "keytool"
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two certificates of authorities, made by Java itself."""
+    """Two certificates of authorities, created by Java."""
     place = tmp_path_factory.mktemp("authorities")
     made = [_authority(place, name) for name in ("One", "Two")]
     whole = place / "bundle.pem"
@@ -81,7 +81,7 @@ def test_same_bundle_gives_the_same_file_and_another_bundle_another(
 
 
 def test_store_that_was_damaged_is_refused_by_java(bundle: Path, tmp_path: Path) -> None:
-    """Its digest is a real one."""
+    """The digest of a key store is a real one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(bundle)
     whole = bytearray(keystore(context.get_ca_certs(binary_form=True)))

@@ -46,7 +46,7 @@ def _without_privileges() -> Iterator[None]:
 
 @contextmanager
 def _files_no_larger_than(limit: int) -> Iterator[None]:
-    """A disk that takes no more after so many bytes, for this process alone."""
+    """Limit the size of files for this process, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

@@ -1,8 +1,8 @@
-"""A second opinion: PyIceberg applies the same updates to the same table.
+"""Differential test: PyIceberg applies the same updates to the same table.
 
-It is used only where it follows the specification: format version 2, no field that it does not
-know, ids as a client of that table would send them, and main moved once in a commit (it logs
-snapshots that were never visible).
+PyIceberg takes part only where it follows the specification: format version 2, no field that it
+does not know, ids as a client of that table would send them, and main moved once in a commit (it
+logs snapshots that were never visible).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def by_pyiceberg(metadata: dict[str, Any], updates: list[dict[str, Any]]) -> dic
 
 
 def _comparable(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The same metadata without what is empty, and without ours and theirs to choose."""
+    """Return the metadata without empty fields, and without fields that each side chooses."""
     kept = {key: value for key, value in metadata.items() if key not in _OWN}
     return {key: _plain(value) for key, value in kept.items() if value not in (None, [], {})}
 
@@ -102,7 +102,7 @@ def test_commits_in_any_order_come_out_as_pyiceberg_applies_them(names: list[str
 
 
 def _shifted(updates: list[dict[str, Any]], *, by: int) -> list[dict[str, Any]]:
-    """The same updates with snapshot ids and sequence numbers that no earlier commit used."""
+    """Return the same updates with snapshot ids and sequence numbers of no earlier commit."""
     shifted = []
     for update in updates:
         if "snapshot" in update:

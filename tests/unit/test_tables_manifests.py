@@ -12,7 +12,7 @@ from headgate.errors import StorageUnavailable
 from headgate.tables.manifests import parse_manifest, parse_manifest_list
 from headgate.tables.referenced_files import ManifestRef
 
-# Of SQLite by SQLAlchemy under PyIceberg's own catalog.
+# Raised by SQLAlchemy for SQLite, under PyIceberg's own catalog.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 

@@ -14,7 +14,7 @@ S3 = "s3://bucket/wh/tables/d-1"
 
 
 def _with_list(place: str, location: str = LOCATION) -> dict[str, Any]:
-    """A table with one snapshot and its manifest list at that place."""
+    """Return a table with one snapshot and its manifest list at that location."""
     return {**table(*commit(1, **{"manifest-list": place})), "location": location}
 
 

@@ -1,4 +1,4 @@
-"""Checks of a workspace: first failure first, and what it says."""
+"""Checks of a workspace: the first failure is reported, with its message."""
 
 from __future__ import annotations
 

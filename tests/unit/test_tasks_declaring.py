@@ -1,4 +1,4 @@
-"""Tasks are checked where they are written."""
+"""Declarations of tasks are checked when their module is imported."""
 
 from __future__ import annotations
 

@@ -22,15 +22,15 @@ def test_directory_of_an_attempt_is_made_where_the_disk_knows_no_flags(
         raise OSError(errno.ENOTTY, "no such thing")
 
     monkeypatch.setattr(fcntl, "ioctl", refuse)
-    with attempt_directory(tmp_path, "one", {"task": "t"}) as directory:
-        assert directory.workspace.is_dir()
+    with attempt_directory(tmp_path, "one", {"task": "t"}) as workspace:
+        assert workspace.is_dir()
     assert len(asked) == 1
 
 
 def test_directory_of_an_attempt_is_never_shared(tmp_path: Path) -> None:
     for _ in range(2):
-        with attempt_directory(tmp_path, "one", {}) as directory:
+        with attempt_directory(tmp_path, "one", {}) as workspace:
             with pytest.raises(Exists), attempt_directory(tmp_path, "one", {}):
                 pass
-            remove_directory(directory.path)
-        assert not directory.path.exists()
+            remove_directory(workspace.parent)
+        assert not workspace.parent.exists()

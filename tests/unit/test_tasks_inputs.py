@@ -1,4 +1,4 @@
-"""What goes into an attempt and what comes out, and how Conductor is told of it."""
+"""Input and result of an attempt, and their form for Conductor."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_taskdef_counts_the_budgets_reserve_and_warns_where_it_was_forgotten() -
 @pytest.mark.parametrize(
     ("timeout", "budgeted", "used", "told"),
     [
-        # Only the whole timeout was named: nothing to say of the other's default.
+        # Only the whole timeout is set: no message about the default of the other.
         (TimeoutPolicy(seconds=5), False, 4, None),
         (TimeoutPolicy(seconds=1), False, 1, None),
         (TimeoutPolicy(seconds=60, response_seconds=60), False, 59, "not less than seconds"),

@@ -1,4 +1,4 @@
-"""Numbers that a body tells."""
+"""Metrics that a task body reports."""
 
 from __future__ import annotations
 

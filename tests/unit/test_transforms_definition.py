@@ -1,4 +1,4 @@
-"""How transforms are declared, and that wrong declarations name their file and line."""
+"""Declarations of transforms, and errors with file and line for invalid ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PREAMBLE = "from headgate.transforms import *\nfrom headgate.transforms import e
 
 
 def defined(source: str, name: str = "pipeline") -> ModuleType:
-    """Runs source as a module of its own file name; its first line is line 3."""
+    """Execute source as a module with its own file name; its first line is line 3."""
     module = ModuleType(name)
     code = compile(PREAMBLE + textwrap.dedent(source), "/project/pipeline.py", "exec")
     exec(code, vars(module))

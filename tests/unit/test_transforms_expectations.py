@@ -1,4 +1,4 @@
-"""Expectations are plain values: they pickle, compare, turn into JSON and read well."""
+"""Expectations are plain values: they pickle, compare, convert to JSON and have a readable form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a transform's function is called, in a job and in a unit test."""
+"""Calls of a transform's function, in a job and in a unit test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headgate.transforms.runtime import ReadMode, WriteMode, WriteOptions
 
 @dataclass
 class Frame:
-    """As much of a DataFrame as the caller looks at."""
+    """Methods of a DataFrame that the caller uses."""
 
     rows: list[int]
     schema: str = "rows int"
@@ -187,7 +187,7 @@ def doubled(src: Any) -> Any:
 
 
 def run_pandas(rows: list[int]) -> list[Any]:
-    """What reached the output, having gone to pandas and back."""
+    """Return the rows of the output, after a conversion to pandas and back."""
     frame = Frame(rows)
     frame.toPandas = lambda: PandasFrame(rows)  # type: ignore[attr-defined]
     written = Written()

@@ -1,4 +1,4 @@
-"""The rules of cleanup by themselves: no database, no store, no clock."""
+"""Rules of cleanup in isolation: no database, no store, no clock."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_key_is_read_as_what_wrote_it(key: str, kind: Kind, digest: str | None) 
         (False, 100, None, Disposition.YOUNG),
         (False, 0, 200, Disposition.SWEEP),
         (False, 0, 201, Disposition.WAITING),
-        # Stored anew after it was swept: its writer is about to take it back.
+        # Stored again after it was swept: its writer is about to reclaim it.
         (False, 100, 200, Disposition.YOUNG),
     ],
 )

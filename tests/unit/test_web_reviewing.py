@@ -1,4 +1,4 @@
-"""What a review and a build's page work out by themselves."""
+"""Computations of the review page and of a build's page."""
 
 from __future__ import annotations
 

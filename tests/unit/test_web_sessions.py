@@ -1,4 +1,4 @@
-"""A session cookie names a token, cannot be forged, and ends."""
+"""A session cookie names a token, cannot be forged, and expires."""
 
 from __future__ import annotations
 

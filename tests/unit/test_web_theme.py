@@ -1,4 +1,4 @@
-"""The theme: whatever is written can be read, in light and in dark."""
+"""Theme: all text is readable, in light and in dark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WRITTEN_ON = (
 
 @pytest.mark.parametrize(("text", "on"), _WRITTEN_ON)
 def test_theme_text_has_the_contrast_that_readers_need(text: str, on: str) -> None:
-    """At least 4.5 to 1: level AA of the WCAG for text of any size."""
+    """Requires at least 4.5 to 1: level AA of the WCAG for text of any size."""
     for one, other in zip(_COLORS[text], _COLORS[on], strict=True):
         lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (one, other)

@@ -1,4 +1,4 @@
-"""Time spent by page, kept up to date from its own last result and the new visits alone."""
+"""Time spent by page, updated from the last result and the new visits only."""
 
 from pyspark.sql import functions as F
 
@@ -10,7 +10,7 @@ SCHEMA = "page string, visits long, seconds long"
 @incremental()
 @transform(visits=Input("web.visits"), totals=Output("web.totals"))
 def add_up(visits, totals):
-    """A few rows of totals are written anew; the many visits behind them are not read again."""
+    """Rewrite the few rows of totals, without another read of the many visits behind them."""
     new = (
         visits.dataframe()
         .groupBy("page")

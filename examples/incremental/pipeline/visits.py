@@ -1,4 +1,4 @@
-"""Visits with the title of the page; each visit is looked up once, when it comes."""
+"""Visits with the title of the page; each visit is joined once, when it arrives."""
 
 from headgate.transforms import Check, Input, Output, incremental, transform
 from headgate.transforms import expectations as E
@@ -16,8 +16,8 @@ SCHEMA = "id long, page string, title string, seconds long"
     ),
 )
 def name_visits(visits, pages, named):
-    """Reads the visits that were added, and all pages; adds to what is there."""
-    # A sender that is not sure sends again: what is known already is left out.
+    """Read the added visits and all pages; append to the existing result."""
+    # A sender may repeat a visit after a lost reply: rows that exist already are left out.
     new = visits.dataframe().dropDuplicates(["id"])
     held = named.dataframe("previous", schema=SCHEMA).select("id")
     named.write_dataframe(

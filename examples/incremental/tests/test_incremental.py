@@ -1,4 +1,4 @@
-"""Only what was added is read, and the result is the same as if all had been."""
+"""Incremental builds read only added rows, and give the same result as a full build."""
 
 import pytest
 from pipeline.totals import SCHEMA as TOTALS
@@ -10,7 +10,7 @@ PAGES = [("/", "Home"), ("/shop", "Shop")]
 
 @pytest.fixture
 def project(headgate_project):
-    """Two visits, built once: a full build, for there is nothing to go on from."""
+    """A project with two visits, built once: a full build, since no earlier result exists."""
     headgate_project.put_table("raw.pages", PAGES, "page string, title string")
     headgate_project.put_table("raw.visits", [(1, "/", 10), (2, "/shop", 20)], VISITS)
     headgate_project.build("web.totals")
@@ -22,7 +22,7 @@ def totals(project):
 
 
 def extents(outcome):
-    """How much each job read: what was added, or everything."""
+    """Return the extent of each job: incremental or full."""
     return [job.to_json()["incremental"]["extent"] for job in outcome.jobs]
 
 

@@ -1,4 +1,4 @@
-"""Lines of CSV files become typed rows; what cannot be read is kept apart, with its reason."""
+"""Convert lines of CSV files to typed rows; keep rejected lines apart, with the reason."""
 
 from pyspark.sql import functions as F
 
@@ -22,7 +22,7 @@ _SCHEMA = "sensor string, at string, celsius string, broken string"
     refused=Output("plant.refused"),
 )
 def readings(ctx, files, readings, refused):
-    """Both tables are published together: no line is in neither, and none in both."""
+    """Publish both tables together, so that each line is in exactly one of them."""
     paths = [file.path for file in files.filesystem().ls(glob="**/*.csv")]
     home = files.filesystem().hadoop_path
     lines = (
@@ -47,10 +47,10 @@ def readings(ctx, files, readings, refused):
 
 
 def _why():
-    """The first thing that is wrong with a line; null if nothing is."""
+    """Return the first error of a line; null if it has none."""
     return (
         F.when(F.col("broken").isNotNull(), "the line has too few or too many fields")
         .when(F.col("sensor").isNull(), "it names no sensor")
         .when(F.col("moment").isNull(), "its time cannot be read")
-        .when(F.col("number").isNull(), "its temperature is no number")
+        .when(F.col("number").isNull(), "its temperature is not a number")
     )

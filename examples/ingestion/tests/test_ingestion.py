@@ -1,4 +1,4 @@
-"""Files in, tables out; what is wrong is kept apart, and what must not be is not published."""
+"""Files become tables; invalid lines are kept apart, and a failed check publishes nothing."""
 
 import datetime
 
@@ -29,7 +29,7 @@ def test_files_become_a_table_and_broken_lines_are_kept_apart(headgate_project):
     refused = sorted((row["file"], row["why"]) for row in headgate_project.rows("plant.refused"))
     assert refused == [
         ("tue.csv", "it names no sensor"),
-        ("tue.csv", "its temperature is no number"),
+        ("tue.csv", "its temperature is not a number"),
         ("tue.csv", "the line has too few or too many fields"),
     ]
 

@@ -1,4 +1,4 @@
-"""Query 1: what was billed, shipped and returned."""
+"""Query 1: billed, shipped and returned amounts."""
 
 from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""Query 5: the revenue of suppliers who sell in their own country, by country."""
+"""Query 5: revenue of suppliers that sell in their own country, by country."""
 
 from pyspark.sql import functions as F
 

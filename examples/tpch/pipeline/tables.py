@@ -1,11 +1,11 @@
-"""The tables of TPC-H, from the Parquet files that its generator wrote."""
+"""Tables of TPC-H, from the Parquet files of its generator."""
 
 from headgate.transforms import Check, Input, Output, transform
 from headgate.transforms import expectations as E
 
 
 def _keyed(dataset, *key):
-    """A table whose rows are told apart by these columns: else nothing is published."""
+    """Return an output with these columns as primary key: duplicates stop the publication."""
     name = f"{dataset} has a key"
     return Output(dataset, checks=Check(E.primary_key(*key), name, on_error="FAIL"))
 
@@ -20,7 +20,7 @@ def _keyed(dataset, *key):
     lineitem=_keyed("tpch.lineitem", "l_orderkey", "l_linenumber"),
 )
 def tables(ctx, files, **outputs):
-    """One job, six tables: all of them are published at once."""
+    """Produce six tables in one job, which publishes all of them at once."""
     home = files.filesystem().hadoop_path
     for name, output in outputs.items():
         output.write_dataframe(ctx.spark_session.read.parquet(f"{home}/{name}.parquet"))

@@ -1,4 +1,4 @@
-"""The pipeline against TPC-H data at a scale that takes a second to make."""
+"""Test of the pipeline on TPC-H data, at a scale that takes a second to generate."""
 
 import shutil
 import subprocess
@@ -45,7 +45,7 @@ def test_reports_equal_the_same_queries_in_plain_sql(project, headgate_spark, da
     ).first()
     assert sum(row["quantity"] for row in project.rows("report.pricing")) == quantity
     assert sum(row["revenue"] for row in project.rows("report.revenue")) == revenue
-    # Six tables are one job, and one publication.
+    # Six tables come from one job, in one publication.
     assert [len(job.transactions) for job in outcome.jobs] == [6, 1, 1]
 
 

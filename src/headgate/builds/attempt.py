@@ -252,7 +252,22 @@ class JobOrder:
 
 def make_order(parts: Parts, work: JobWork) -> JobOrder:
     """Return the order of an attempt, with a token for the datasets that it reads and writes."""
-    return _OrderMaker(parts, work).make()
+    spec, extent = work.decision.job.spec, work.decision.incremental
+    return JobOrder(
+        key=work.attempt.key,
+        epoch=work.attempt.epoch,
+        token=_issue_token(parts, work),
+        module=spec.declaration.module,
+        bundle=spec.bundle,
+        inputs={n: _input(parts, pin, work.added.get(n)) for n, pin in work.inputs.items()},
+        outputs={output.name: _output(parts, work, output) for output in spec.outputs},
+        branch=work.branch,
+        fallback=work.fallback,
+        incremental=work.is_incremental,
+        extent=str(extent) if extent is not None else None,
+        parameters=effective_parameters(spec, work.parameters),
+        allowed_run_seconds=spec.declaration.allowed_run_seconds,
+    )
 
 
 def stage_outputs(parts: Parts, work: JobWork, result: JobResult) -> None:
@@ -266,78 +281,56 @@ def stage_outputs(parts: Parts, work: JobWork, result: JobResult) -> None:
             _keep_content(parts, work, transaction)
 
 
-class _OrderMaker:
-    def __init__(self, parts: Parts, work: JobWork) -> None:
-        self._parts = parts
-        self._work = work
-
-    def make(self) -> JobOrder:
-        work, spec = self._work, self._work.decision.job.spec
-        extent = work.decision.incremental
-        return JobOrder(
-            key=work.attempt.key,
-            epoch=work.attempt.epoch,
-            token=self._issue_token(),
-            module=spec.declaration.module,
-            bundle=spec.bundle,
-            inputs={name: self._input(name, pin) for name, pin in work.inputs.items()},
-            outputs={output.name: self._output(output) for output in spec.outputs},
-            branch=work.branch,
-            fallback=work.fallback,
-            incremental=work.is_incremental,
-            extent=str(extent) if extent is not None else None,
-            parameters=effective_parameters(spec, work.parameters),
-            allowed_run_seconds=spec.declaration.allowed_run_seconds,
-        )
-
-    def _issue_token(self) -> str:
-        token = secrets.token_urlsafe(32)
-        set_attempt_scope(
-            self._parts.database,
-            self._work.attempt,
-            token=token,
-            scope={
-                "branch": self._work.branch,
-                "inputs": {
-                    str(p.dataset): {"transaction": p.transaction, "branch": p.branch}
-                    for p in self._work.inputs.values()
-                },
-                "outputs": {str(name): id for name, id in self._work.outputs.items()},
+def _issue_token(parts: Parts, work: JobWork) -> str:
+    token = secrets.token_urlsafe(32)
+    set_attempt_scope(
+        parts.database,
+        work.attempt,
+        token=token,
+        scope={
+            "branch": work.branch,
+            "inputs": {
+                str(p.dataset): {"transaction": p.transaction, "branch": p.branch}
+                for p in work.inputs.values()
             },
-        )
-        return token
+            "outputs": {str(name): id for name, id in work.outputs.items()},
+        },
+    )
+    return token
 
-    def _input(self, name: str, pin: Pinned) -> InputOrder:
-        span = self._work.added.get(name)
-        since = span.since.transaction if span is not None and span.since is not None else None
-        is_files = pin.kind is DatasetKind.FILES
-        return InputOrder(
-            dataset=str(pin.dataset),
-            branch=pin.branch,
-            transaction=pin.transaction,
-            since_snapshot=span.since_snapshot if span is not None else None,
-            root=self._root(pin.transaction) if is_files else None,
-            since_root=self._root(since) if is_files and since is not None else None,
-        )
 
-    def _output(self, output: OutputSpec) -> OutputOrder:
-        held = _load(self._parts, self._work.outputs[output.dataset]).version
-        is_files = output.kind is DatasetKind.FILES
-        snapshot = None
-        if not is_files and held is not None and self._work.is_incremental:
-            snapshot = current_snapshot_id(self._parts.contents.tables.read(held.location).metadata)
-        return OutputOrder(
-            dataset=str(output.dataset),
-            is_files=is_files,
-            base_snapshot=snapshot,
-            base_root=root_of(held) if is_files and held is not None else None,
-        )
+def _input(parts: Parts, pin: Pinned, span: Span | None) -> InputOrder:
+    since = span.since.transaction if span is not None and span.since is not None else None
+    is_files = pin.kind is DatasetKind.FILES
+    return InputOrder(
+        dataset=str(pin.dataset),
+        branch=pin.branch,
+        transaction=pin.transaction,
+        since_snapshot=span.since_snapshot if span is not None else None,
+        root=_root(parts, pin.transaction) if is_files else None,
+        since_root=_root(parts, since) if is_files and since is not None else None,
+    )
 
-    def _root(self, id: TransactionId) -> Digest:
-        found = _load(self._parts, id)
-        if found.condemned:
-            raise VersionExpired(what=f"transaction {id} of {found.dataset}")
-        return root_of(found.version)
+
+def _output(parts: Parts, work: JobWork, output: OutputSpec) -> OutputOrder:
+    held = _load(parts, work.outputs[output.dataset]).version
+    is_files = output.kind is DatasetKind.FILES
+    snapshot = None
+    if not is_files and held is not None and work.is_incremental:
+        snapshot = current_snapshot_id(parts.contents.tables.read(held.location).metadata)
+    return OutputOrder(
+        dataset=str(output.dataset),
+        is_files=is_files,
+        base_snapshot=snapshot,
+        base_root=root_of(held) if is_files and held is not None else None,
+    )
+
+
+def _root(parts: Parts, id: TransactionId) -> Digest:
+    found = _load(parts, id)
+    if found.condemned:
+        raise VersionExpired(what=f"transaction {id} of {found.dataset}")
+    return root_of(found.version)
 
 
 def _stage_files(

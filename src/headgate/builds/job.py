@@ -332,7 +332,7 @@ def explain_end(database: Database, attempt: nouns.AttemptRef, result: JobResult
 def _succeed(
     ledger: Ledger, position: int, work: JobWork, result: JobResult, *, atomic: bool
 ) -> None:
-    """Commit all outputs of a job at once or, in an atomic build, hand them to the build."""
+    """Commit all outputs of a job at once or, in an atomic build, stage them for its end."""
     report = ledger.reports[position]
     report.error = None
     if result.aborted:

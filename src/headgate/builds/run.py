@@ -253,7 +253,7 @@ class _Schedule:
         return all(self._ledger.reports[need].state in _GOOD for need in needs)
 
     def _abort_after(self, failed: int) -> None:
-        """Abort the dependants of a failed job, or all jobs where the request says so."""
+        """Abort the dependants of a failed job, or all jobs if the request requires it."""
         lost = {failed}
         for position, decision in enumerate(self._ledger.opened.plan.decisions):
             if lost & set(decision.job.needs):

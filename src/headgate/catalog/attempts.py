@@ -10,11 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, delete, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    and_,
+    delete,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate.catalog import records
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.schema import attempts, task_keys, transactions, working_objects
 from headgate.catalog.transactions import abort_in
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
@@ -35,8 +45,8 @@ class Holder:
     is_job: bool
 
 
-def dispatch_attempt(
-    database: Database,
+def dispatch_in(
+    connection: Connection,
     key: str,
     *,
     actor: str,
@@ -51,31 +61,6 @@ def dispatch_attempt(
     OPEN transactions of the older attempt are aborted. With `carry_transactions` they belong to
     the new epoch instead and start again from their base.
     """
-    return database.write(
-        lambda connection: dispatch_in(
-            connection,
-            key,
-            actor=actor,
-            lease_seconds=lease_seconds,
-            token=token,
-            scope=scope,
-            parent=parent,
-            carry_transactions=carry_transactions,
-        )
-    )
-
-
-def dispatch_in(
-    connection: Connection,
-    key: str,
-    *,
-    actor: str,
-    lease_seconds: int,
-    token: str | None = None,
-    scope: Mapping[str, Any] | None = None,
-    parent: AttemptRef | None = None,
-    carry_transactions: bool = False,
-) -> Attempt:
     if parent is not None:
         records.lock_attempt(connection, parent)
     epoch = _next_epoch(connection, key)
@@ -100,6 +85,9 @@ def dispatch_in(
         carry = carry_transactions and older == key
         _settle_older(connection, older, epoch, actor=actor, carry=carry, at=moment)
     return load_attempt(connection, AttemptRef(key=key, epoch=epoch))
+
+
+dispatch_attempt = as_unit_of_work(dispatch_in)
 
 
 def dispatch_once(
@@ -180,15 +168,10 @@ def _next_epoch(connection: Connection, key: str) -> Epoch:
 def _settle_older(
     connection: Connection, key: str, epoch: Epoch, *, actor: str, carry: bool, at: Instant
 ) -> None:
-    older = [
-        TransactionId(id)
-        for id in connection.execute(
-            select(transactions.c.id).where(
-                transactions.c.attempt_key == key,
-                transactions.c.state == TransactionState.OPEN,
-            )
-        ).scalars()
-    ]
+    query = select(transactions.c.id).where(
+        transactions.c.attempt_key == key, transactions.c.state == TransactionState.OPEN
+    )
+    older = [TransactionId(id) for id in connection.execute(query).scalars()]
     if not older:
         return
     if not carry:
@@ -221,55 +204,44 @@ def heartbeat(database: Database, ref: AttemptRef) -> None:
         newest = select(task_keys.c.epoch).where(task_keys.c.key == ref.key).scalar_subquery()
         changed = connection.execute(
             update(attempts)
-            .where(
-                attempts.c.key == ref.key,
-                attempts.c.epoch == ref.epoch,
-                attempts.c.epoch == newest,
-                attempts.c.state == AttemptState.RUNNING,
-            )
+            .where(_is_running(ref), attempts.c.epoch == newest)
             .values(lease_until=moment + attempts.c.lease_seconds * 1_000_000)
         )
         if changed.rowcount != 1:
             raise records.superseded(connection, ref)
         connection.execute(
             update(transactions)
-            .where(
-                transactions.c.attempt_key == ref.key,
-                transactions.c.attempt_epoch == ref.epoch,
-                transactions.c.state == TransactionState.OPEN,
-            )
+            .where(records.held_by(ref))
             .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
         )
 
     database.write(work)
 
 
-def end_attempt(database: Database, ref: AttemptRef, state: AttemptState) -> None:
-    """End an attempt; one that was superseded meanwhile stays superseded."""
-    database.write(lambda connection: end_attempt_in(connection, ref, state))
-
-
 def end_attempt_in(connection: Connection, ref: AttemptRef, state: AttemptState) -> None:
+    """End an attempt; one that was superseded meanwhile stays superseded."""
     connection.execute(
-        update(attempts)
-        .where(
-            attempts.c.key == ref.key,
-            attempts.c.epoch == ref.epoch,
-            attempts.c.state == AttemptState.RUNNING,
-        )
-        .values(state=state, ended_at=now(connection))
+        update(attempts).where(_is_running(ref)).values(state=state, ended_at=now(connection))
     )
+
+
+end_attempt = as_unit_of_work(end_attempt_in)
+
+
+def _is(ref: AttemptRef) -> ColumnElement[bool]:
+    return and_(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
+
+
+def _is_running(ref: AttemptRef) -> ColumnElement[bool]:
+    return and_(_is(ref), attempts.c.state == AttemptState.RUNNING)
 
 
 def find_attempt_by_token(
     connection: Connection, token: str
 ) -> tuple[Attempt, Mapping[str, Any]] | None:
     """Return the attempt with this bearer token, in any state, and its scope."""
-    row = (
-        connection.execute(select(attempts).where(attempts.c.token_digest == token_digest(token)))
-        .mappings()
-        .one_or_none()
-    )
+    query = select(attempts).where(attempts.c.token_digest == token_digest(token))
+    row = connection.execute(query).mappings().one_or_none()
     return (_to_attempt(row), records.load(row["scope"])) if row else None
 
 
@@ -288,7 +260,7 @@ def set_attempt_scope(
     database.write(
         lambda connection: connection.execute(
             update(attempts)
-            .where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
+            .where(_is(ref))
             .values(scope=records.dump(dict(scope)), token_digest=token_digest(token))
         )
     )
@@ -301,14 +273,7 @@ def token_digest(token: str) -> str:
 
 def load_attempt(connection: Connection, ref: AttemptRef) -> Attempt:
     """Return an attempt that the caller knows to exist."""
-    row = (
-        connection.execute(
-            select(attempts).where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
-        )
-        .mappings()
-        .one()
-    )
-    return _to_attempt(row)
+    return _to_attempt(connection.execute(select(attempts).where(_is(ref))).mappings().one())
 
 
 def _to_attempt(row: RowMapping) -> Attempt:
@@ -341,13 +306,6 @@ def transfer_to_build(database: Database, ref: AttemptRef, ids: Sequence[Transac
     reach(Failpoint.BUILD_HANDED_OVER)
 
 
-def abort_attempt(
-    database: Database, ref: AttemptRef, state: AttemptState, *, actor: str, kind: str = "aborted"
-) -> bool:
-    """End an attempt and its jobs and abort their OPEN transactions; False if it had ended."""
-    return database.write(lambda c: abort_attempt_in(c, ref, state, actor=actor, kind=kind))
-
-
 def abort_attempt_in(
     connection: Connection,
     ref: AttemptRef,
@@ -356,6 +314,7 @@ def abort_attempt_in(
     actor: str,
     kind: str = "aborted",
 ) -> bool:
+    """End an attempt and its jobs and abort their OPEN transactions; False if it had ended."""
     # A writer that publishes for this attempt, or for one of its jobs, holds a lock on this row.
     connection.execute(
         select(task_keys.c.epoch).where(task_keys.c.key == ref.key).with_for_update()
@@ -363,10 +322,9 @@ def abort_attempt_in(
     if find_attempt_state(connection, ref) is not AttemptState.RUNNING:
         return False
     ended = _running_with_jobs(connection, ref)
-    moment = now(connection)
     for one in ended:
-        _end(connection, one, state, moment)
-    held = [id for one in ended for id in _open_ids(connection, one)]
+        end_attempt_in(connection, one, state)
+    held = [t.id for one in ended for t in records.open_transactions_of(connection, attempt=one)]
     records.lock_branches(connection, records.branches_with_head(connection, held))
     # Another writer may have taken over or aborted transactions whose lease had expired.
     locked = records.lock_transactions(connection, held).values()
@@ -375,11 +333,12 @@ def abort_attempt_in(
     return True
 
 
+abort_attempt = as_unit_of_work(abort_attempt_in)
+
+
 def find_attempt_state(connection: Connection, ref: AttemptRef) -> AttemptState | None:
     """Return the state of an attempt; None if it does not exist."""
-    found = connection.execute(
-        select(attempts.c.state).where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
-    ).scalar_one_or_none()
+    found = connection.execute(select(attempts.c.state).where(_is(ref))).scalar_one_or_none()
     return AttemptState(found) if found is not None else None
 
 
@@ -389,12 +348,7 @@ def _transfer(connection: Connection, ref: AttemptRef, ids: Sequence[Transaction
     parent = _parent(connection, ref)
     changed = connection.execute(
         update(transactions)
-        .where(
-            transactions.c.id.in_(ids),
-            transactions.c.state == TransactionState.OPEN,
-            transactions.c.attempt_key == ref.key,
-            transactions.c.attempt_epoch == ref.epoch,
-        )
+        .where(transactions.c.id.in_(ids), records.held_by(ref))
         .values(
             attempt_key=parent.key,
             attempt_epoch=parent.epoch,
@@ -403,14 +357,12 @@ def _transfer(connection: Connection, ref: AttemptRef, ids: Sequence[Transaction
     )
     if changed.rowcount != len(ids):
         raise _refusal(connection, ref, parent, ids)
-    _end(connection, ref, AttemptState.SUCCEEDED, moment)
+    end_attempt_in(connection, ref, AttemptState.SUCCEEDED)
 
 
 def _parent(connection: Connection, ref: AttemptRef) -> AttemptRef:
     row = connection.execute(
-        select(attempts.c.parent_key, attempts.c.parent_epoch).where(
-            attempts.c.key == ref.key, attempts.c.epoch == ref.epoch
-        )
+        select(attempts.c.parent_key, attempts.c.parent_epoch).where(_is(ref))
     ).one()
     assert row.parent_key is not None, f"{ref.key} is not a job of a build"
     return AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch))
@@ -428,29 +380,9 @@ def _refusal(
 
 
 def _running_with_jobs(connection: Connection, ref: AttemptRef) -> list[AttemptRef]:
+    is_job = and_(attempts.c.parent_key == ref.key, attempts.c.parent_epoch == ref.epoch)
     query = select(attempts.c.key, attempts.c.epoch).where(
-        or_(
-            and_(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch),
-            and_(attempts.c.parent_key == ref.key, attempts.c.parent_epoch == ref.epoch),
-        ),
-        attempts.c.state == AttemptState.RUNNING,
+        or_(_is(ref), is_job), attempts.c.state == AttemptState.RUNNING
     )
     rows = connection.execute(query.order_by(attempts.c.key, attempts.c.epoch))
     return [AttemptRef(key=row.key, epoch=Epoch(row.epoch)) for row in rows]
-
-
-def _end(connection: Connection, ref: AttemptRef, state: AttemptState, at: Instant) -> None:
-    connection.execute(
-        update(attempts)
-        .where(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
-        .values(state=state, ended_at=at)
-    )
-
-
-def _open_ids(connection: Connection, ref: AttemptRef) -> list[TransactionId]:
-    query = select(transactions.c.id).where(
-        transactions.c.attempt_key == ref.key,
-        transactions.c.attempt_epoch == ref.epoch,
-        transactions.c.state == TransactionState.OPEN,
-    )
-    return [TransactionId(id) for id in connection.execute(query).scalars()]

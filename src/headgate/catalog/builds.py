@@ -135,14 +135,7 @@ def find_adoptable_by_key(connection: Connection, build_key: str) -> list[Transa
 
 
 def _job_row(build: BuildId, job: JobRecord) -> dict[str, Any]:
-    return {
-        "build_id": build,
-        "ordinal": job.ordinal,
-        "state": job.state,
-        "reason": job.reason,
-        "attempts": job.attempts,
-        "body": records.dump(dict(job.body)),
-    }
+    return {**vars(job), "build_id": build, "body": records.dump(dict(job.body))}
 
 
 def _to_job(row: RowMapping) -> JobRecord:
@@ -172,10 +165,8 @@ def close_build(database: Database, id: BuildId, attempt: AttemptRef, state: str
     """End the attempt and the record of a build together, as its own last step."""
 
     def work(connection: Connection) -> None:
-        succeeded = state == "succeeded"
-        end_attempt_in(
-            connection, attempt, AttemptState.SUCCEEDED if succeeded else AttemptState.FAILED
-        )
+        ended = AttemptState.SUCCEEDED if state == "succeeded" else AttemptState.FAILED
+        end_attempt_in(connection, attempt, ended)
         end_build_in(connection, id, state)
 
     database.write(work)

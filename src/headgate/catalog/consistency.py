@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, and_, func, select, text, union, union_all
 
 from headgate.catalog.database import now
-from headgate.catalog.records import dataset_name, in_chunks
+from headgate.catalog.records import DATASET_NAME, dataset_name, in_chunks
 from headgate.catalog.recovery import list_intents
 from headgate.catalog.retention import PAGE_ROWS
 from headgate.catalog.schema import (
@@ -46,6 +46,10 @@ class Finding:
     remedy: str
 
 
+def _damage(what: str, where: str) -> Finding:
+    return Finding(what=what, where=where, remedy=RESTORE)
+
+
 # --- the file -------------------------------------------------------------------------------
 
 
@@ -54,12 +58,10 @@ def check_sqlite(connection: Connection, *, deep: bool) -> Iterator[Finding]:
     pragma = "integrity_check" if deep else "quick_check"
     for result in connection.execute(text(f"PRAGMA {pragma}(100)")).scalars():
         if result != "ok":
-            yield Finding(what=f"the file is damaged: {result}", where="SQLite", remedy=RESTORE)
+            yield _damage(f"the file is damaged: {result}", "SQLite")
     for table, row, other, _ in connection.execute(text("PRAGMA foreign_key_check")):
-        yield Finding(
-            what=f"row {row} of {table} refers to a row of {other} that is not there",
-            where="SQLite",
-            remedy=RESTORE,
+        yield _damage(
+            f"row {row} of {table} refers to a row of {other} that is not there", "SQLite"
         )
 
 
@@ -105,23 +107,16 @@ def check_views_follow_log(connection: Connection) -> Iterator[Finding]:
         branches.c.view_id,
         newest(moves.c.to_id).label("logged"),
         newest(moves.c.change).label("change"),
-        datasets.c.namespace,
-        datasets.c.name.label("dataset_name"),
+        *DATASET_NAME,
     ).join(datasets, datasets.c.id == branches.c.dataset_id)
     for row in connection.execute(query).mappings():
         where = f"{dataset_name(row)}@{row['name']}"
         if row["change"] is None or row["change"] == "deleted":
             entry = "has not created it" if row["change"] is None else "has deleted it"
-            yield Finding(
-                what=f"the branch exists, but the log {entry}", where=where, remedy=RESTORE
-            )
+            yield _damage(f"the branch exists, but the log {entry}", where)
         elif row["logged"] != row["view_id"]:
-            yield Finding(
-                what=f"the branch shows {row['view_id'] or 'nothing'}, but by the log it shows "
-                f"{row['logged'] or 'nothing'}",
-                where=where,
-                remedy=RESTORE,
-            )
+            shown, logged = row["view_id"] or "nothing", row["logged"] or "nothing"
+            yield _damage(f"the branch shows {shown}, but by the log it shows {logged}", where)
 
 
 def check_log_replays(connection: Connection) -> Iterator[Finding]:
@@ -183,7 +178,7 @@ def _orphans(connection: Connection) -> Iterator[Finding]:
 
 
 def _in_log(what: str) -> Finding:
-    return Finding(what=what, where="the log", remedy=RESTORE)
+    return _damage(what, "the log")
 
 
 # --- unfinished work ------------------------------------------------------------------------
@@ -198,8 +193,7 @@ def check_leases(connection: Connection) -> Iterator[Finding]:
             transactions.c.actor,
             transactions.c.lease_until,
             transactions.c.branch_name,
-            datasets.c.namespace,
-            datasets.c.name.label("dataset_name"),
+            *DATASET_NAME,
         )
         .join(datasets, datasets.c.id == transactions.c.dataset_id)
         .where(transactions.c.state == TransactionState.OPEN, transactions.c.lease_until < moment)
@@ -284,8 +278,7 @@ def check_branches(connection: Connection) -> Iterator[Finding]:
     query = (
         select(
             branches,
-            datasets.c.namespace,
-            datasets.c.name.label("dataset_name"),
+            *DATASET_NAME,
             _heads.c.id.label("found_head"),
             _heads.c.state.label("head_state"),
             _heads.c.parent_id.label("head_parent"),
@@ -307,14 +300,13 @@ def check_branches(connection: Connection) -> Iterator[Finding]:
         where = f"{dataset_name(row)}@{row['name']}"
         parents[row["id"]], names[row["id"]] = row["parent_id"], where
         for what in (*_pointer_defects(row), *_head_defects(row)):
-            yield Finding(what=what, where=where, remedy=RESTORE)
+            yield _damage(what, where)
         if row["parent_id"] and row["parent_dataset"] != row["dataset_id"]:
             gone = "does not exist" if row["found_parent"] is None else "is of another dataset"
-            dataset, name = dataset_name(row), row["name"]
             yield Finding(
                 what=f"its parent branch {row['parent_id']} {gone}",
                 where=where,
-                remedy=f"headgate branch reparent {dataset} {name} --under PARENT",
+                remedy=f"headgate branch reparent {dataset_name(row)} {row['name']} --under PARENT",
             )
     yield from _cycles(parents, names)
 
@@ -399,8 +391,7 @@ def check_tags(connection: Connection) -> Iterator[Finding]:
             tags.c.dataset_id,
             transactions.c.state,
             transactions.c.dataset_id.label("found_dataset"),
-            datasets.c.namespace,
-            datasets.c.name.label("dataset_name"),
+            *DATASET_NAME,
         )
         .join(datasets, datasets.c.id == tags.c.dataset_id)
         .outerjoin(transactions, transactions.c.id == tags.c.transaction_id)
@@ -433,11 +424,7 @@ def check_versions(connection: Connection, *, deep: bool) -> Iterator[Finding]:
     if not deep:
         missing = missing.where(transactions.c.id.in_(select(needed)))
     for id, version, _ in connection.execute(missing):
-        yield Finding(
-            what=f"its version {version} is not on record",
-            where=f"transaction {id}",
-            remedy=RESTORE,
-        )
+        yield _damage(f"its version {version} is not on record", f"transaction {id}")
     condemned = query.where(
         versions.c.condemned_at.is_not(None), transactions.c.id.in_(select(needed))
     )
@@ -461,8 +448,7 @@ def list_shown(connection: Connection) -> list[Shown]:
             versions.c.location,
             datasets.c.kind,
             datasets.c.owned,
-            datasets.c.namespace,
-            datasets.c.name.label("dataset_name"),
+            *DATASET_NAME,
             func.min(places.c.name).label("place"),
         )
         .join(transactions, transactions.c.version_id == versions.c.id)
@@ -585,7 +571,7 @@ class _PlaceCache:
 def _place_defects(place: Place, find: Find) -> Iterator[Finding]:
     parent = find(place.parent) if place.parent is not None else None
     for what in (*_state_defects(place), *_parent_defects(place, parent, find)):
-        yield Finding(what=what, where=f"transaction {place.id}", remedy=RESTORE)
+        yield _damage(what, f"transaction {place.id}")
 
 
 def _state_defects(place: Place) -> Iterator[str]:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url, text
@@ -99,6 +99,7 @@ def _kind_of(path: Path, mounts: Path) -> str | None:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _BUSY_TIMEOUT_MS = 30_000
 _TRIES = 8
@@ -274,12 +275,13 @@ class Database:
             reason = f"all {_MOST_CONNECTIONS} connections of this process are in use"
             raise errors.CatalogUnavailable(where=self.where, reason=reason) from error
         except DBAPIError as error:
-            if _is_serialization_failure(error):
+            # Serialization failures and deadlocks.
+            if _sqlstate(error) in {"40001", "40P01"}:
                 raise _RetryNeeded from error
             raise self._explain(error) from error
 
     def _explain(self, error: DBAPIError) -> errors.HeadgateError:
-        if getattr(error.orig, "sqlstate", None) == "22003":
+        if _sqlstate(error) == "22003":
             return _too_large()
         reason = _reason(error)
         if "NUL (0x00)" in reason:
@@ -293,6 +295,17 @@ class Database:
         return errors.CatalogBroken(
             where=self.where, reason=reason, remedy="`headgate doctor` looks at the whole store."
         )
+
+
+def as_unit_of_work(
+    work: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[Database, P], T]:
+    """Return a function of a database that runs `work`, a function of a connection, as a write."""
+
+    def run(database: Database, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return database.write(lambda connection: work(connection, *arguments, **named))
+
+    return run
 
 
 def _too_large() -> errors.Invalid:
@@ -338,21 +351,21 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
-def _is_serialization_failure(error: DBAPIError) -> bool:
-    state = getattr(error.orig, "sqlstate", None)
-    return state in {"40001", "40P01"}
+def _sqlstate(error: DBAPIError) -> str:
+    """Return PostgreSQL's error code; empty for an error of SQLite or of the connection."""
+    return getattr(error.orig, "sqlstate", None) or ""
 
 
 def _is_disconnect(error: DBAPIError) -> bool:
     if error.connection_invalidated or _is_idle_timeout(error):
         return True
-    state = getattr(error.orig, "sqlstate", None) or ""
+    state = _sqlstate(error)
     return isinstance(error, OperationalError) and (state == "" or state.startswith(("08", "57P")))
 
 
 def _is_idle_timeout(error: DBAPIError) -> bool:
     """Return whether the server ended a session that was idle while it held locks."""
-    return getattr(error.orig, "sqlstate", None) == "25P03"
+    return _sqlstate(error) == "25P03"
 
 
 def _reason(error: DBAPIError) -> str:

@@ -8,45 +8,13 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import datasets, namespaces, tags
 from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest
 from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
 from headgate.model.names import DatasetName, check_branch_name
-from headgate.model.nouns import (
-    Dataset,
-    DatasetKind,
-    PublicationKind,
-    Tag,
-    TransactionState,
-)
-
-
-def create_dataset(
-    database: Database,
-    name: DatasetName,
-    *,
-    kind: DatasetKind,
-    branch: str | None,
-    caller: Caller,
-    owned: bool = True,
-    operation: OperationKey | None = None,
-) -> Dataset:
-    """Create the namespace, the dataset and, if one is named, an empty root branch, atomically."""
-    if branch is not None:
-        check_branch_name(branch)
-    return database.write(
-        lambda connection: create_dataset_in(
-            connection,
-            name,
-            kind=kind,
-            branch=branch,
-            caller=caller,
-            owned=owned,
-            operation=operation,
-        )
-    )
+from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, Tag, TransactionState
 
 
 def create_dataset_in(
@@ -60,6 +28,9 @@ def create_dataset_in(
     id: DatasetId | None = None,
     operation: OperationKey | None = None,
 ) -> Dataset:
+    """Create the namespace, the dataset and, if one is named, an empty root branch, atomically."""
+    if branch is not None:
+        check_branch_name(branch)
     if records.find_dataset(connection, name) is not None:
         raise errors.DatasetExists(dataset=str(name))
     ensure_namespace(connection, name.namespace)
@@ -84,6 +55,9 @@ def create_dataset_in(
             mint_operation(),
         )
     return records.load_dataset(connection, name)
+
+
+create_dataset = as_unit_of_work(create_dataset_in)
 
 
 def ensure_namespace(connection: Connection, parts: tuple[str, ...]) -> bool:
@@ -199,7 +173,7 @@ def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, acto
 
 def list_tags(connection: Connection, dataset: Dataset | None = None) -> list[Tag]:
     query = (
-        select(tags, datasets.c.namespace, datasets.c.name.label("dataset_name"))
+        select(tags, *records.DATASET_NAME)
         .join(datasets, datasets.c.id == tags.c.dataset_id)
         .order_by(datasets.c.namespace, datasets.c.name, tags.c.name)
     )
@@ -207,9 +181,7 @@ def list_tags(connection: Connection, dataset: Dataset | None = None) -> list[Ta
         query = query.where(tags.c.dataset_id == dataset.id)
     return [
         Tag(
-            dataset=DatasetName(
-                namespace=records.namespace_parts(row["namespace"]), name=row["dataset_name"]
-            ),
+            dataset=records.dataset_name(row),
             name=row["name"],
             transaction=TransactionId(row["transaction_id"]),
         )

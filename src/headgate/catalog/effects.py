@@ -8,14 +8,14 @@ none if an expectation does not match.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headgate import errors
 from headgate.catalog.records import BranchState, Steps
 from headgate.model import changes, ids
 from headgate.model.ancestry import next_step_pointers
 from headgate.model.names import DatasetName
-from headgate.model.nouns import Transaction, TransactionState, TransactionType, Version
+from headgate.model.nouns import Transaction, TransactionState, Version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +32,9 @@ class Move:
 class NewTransaction:
     id: ids.TransactionId
     branch: BranchState
-    parent: ids.TransactionId | None
+    change: changes.AddTransaction
     depth: int
     jump: ids.TransactionId | None
-    type: TransactionType
-    version: Version | None
-    provenance: changes.Provenance
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommittedTransaction:
-    id: ids.TransactionId
-    type: TransactionType
-    provenance: changes.Provenance | None
 
 
 @dataclass(kw_only=True)
@@ -62,7 +52,8 @@ class LockedState:
     mismatches: list[errors.Mismatch] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     added: list[NewTransaction] = field(default_factory=list)
-    committed: list[CommittedTransaction] = field(default_factory=list)
+    # With the type that each transaction gets.
+    committed: list[changes.CommitTransaction] = field(default_factory=list)
     aborted: list[ids.TransactionId] = field(default_factory=list)
     created: list[changes.CreateBranch] = field(default_factory=list)
     deleted: list[BranchState] = field(default_factory=list)
@@ -124,20 +115,14 @@ def _commit(state: LockedState, change: changes.CommitTransaction) -> None:
             state.mismatch(branch, "view", transaction.parent, branch.view)
         if working != checked:
             state.mismatch(branch, "working version", checked, working)
-        _move(state, branch, head=transaction.id, view=transaction.id)
+        _move(state, branch, transaction.id)
     _note_version(state, change.version, what=f"transaction {transaction.id}")
-    state.committed.append(
-        CommittedTransaction(
-            id=transaction.id,
-            type=change.type or transaction.type,
-            provenance=change.provenance,
-        )
-    )
+    state.committed.append(replace(change, type=change.type or transaction.type))
 
 
 def _add(state: LockedState, change: changes.AddTransaction) -> None:
     _check_holder(state, change.branch)
-    branch = _expected(state, change.branch, change.expected_head, change.expected_view)
+    branch = _expected(state, change)
     if branch is None:
         return
     if change.parent is not None and change.parent != branch.view:
@@ -145,27 +130,16 @@ def _add(state: LockedState, change: changes.AddTransaction) -> None:
     parent = state.steps(change.parent) if change.parent else None
     depth, jump = next_step_pointers(parent, state.steps)
     id = change.id or ids.mint_transaction()
-    state.added.append(
-        NewTransaction(
-            id=id,
-            branch=branch,
-            parent=change.parent,
-            depth=depth,
-            jump=jump,
-            type=change.type,
-            version=change.version,
-            provenance=change.provenance,
-        )
-    )
+    state.added.append(NewTransaction(id=id, branch=branch, change=change, depth=depth, jump=jump))
     if branch.view is not None and branch.view != change.parent:
         state.removed.append((branch.id, branch.view, change.parent))
     _note_version(state, change.version, what=f"a version for {branch.dataset}")
     state.objects |= change.objects
-    _move(state, branch, head=id, view=id)
+    _move(state, branch, id)
 
 
 def _relocate(state: LockedState, change: changes.MoveBranch) -> None:
-    branch = _expected(state, change.branch, change.expected_head, change.expected_view)
+    branch = _expected(state, change)
     if branch is None:
         return
     if change.to is not None:
@@ -173,18 +147,12 @@ def _relocate(state: LockedState, change: changes.MoveBranch) -> None:
         _note_version(state, target.version, what=f"transaction {target.id}")
     if branch.view is not None:
         state.removed.append((branch.id, branch.view, change.to))
-    _move(state, branch, head=change.to, view=change.to)
+    _move(state, branch, change.to)
 
 
 def _create(state: LockedState, change: changes.CreateBranch) -> None:
-    if change.parent is not None:
-        parent = state.branches.get(change.parent)
-        if parent is None:
-            _missing(state, change.parent, expected=change.expected_view)
-            return
-        if (parent.head, parent.view) != (change.expected_head, change.expected_view):
-            state.mismatch(parent, "head", change.expected_head, parent.head)
-            return
+    if change.parent is not None and _unmoved(state, change.parent, change) is None:
+        return
     if change.view is not None:
         shown = _committed(state, change.dataset, change.view)
         _note_version(state, shown.version, what=f"transaction {shown.id}")
@@ -203,12 +171,8 @@ def _create(state: LockedState, change: changes.CreateBranch) -> None:
 
 
 def _delete(state: LockedState, change: changes.DeleteBranch) -> None:
-    branch = state.branches.get(change.branch)
+    branch = _unmoved(state, change.branch, change)
     if branch is None:
-        _missing(state, change.branch, expected=change.expected_view)
-        return
-    if (branch.head, branch.view) != (change.expected_head, change.expected_view):
-        state.mismatch(branch, "head", change.expected_head, branch.head)
         return
     del state.branches[branch.id]
     state.deleted.append(branch)
@@ -229,19 +193,33 @@ _RULES = {
 }
 
 
+def _unmoved(
+    state: LockedState, id: ids.BranchId, change: changes.CreateBranch | changes.DeleteBranch
+) -> BranchState | None:
+    """Return the branch if it has the expected head and view, which may be OPEN.
+
+    Record a mismatch and return None if not.
+    """
+    branch = state.branches.get(id)
+    if branch is None:
+        _missing(state, id, expected=change.expected_view)
+    elif (branch.head, branch.view) != (change.expected_head, change.expected_view):
+        state.mismatch(branch, "head", change.expected_head, branch.head)
+        return None
+    return branch
+
+
 def _expected(
-    state: LockedState,
-    id: ids.BranchId,
-    head: ids.TransactionId | None,
-    view: ids.TransactionId | None,
+    state: LockedState, change: changes.AddTransaction | changes.MoveBranch
 ) -> BranchState | None:
     """Return the branch if it exists by id and has the expected head and view.
 
     Record a mismatch and return None if not; raise if the branch has an OPEN transaction.
     """
-    branch = state.branches.get(id)
+    head, view = change.expected_head, change.expected_view
+    branch = state.branches.get(change.branch)
     if branch is None:
-        _missing(state, id, expected=view)
+        _missing(state, change.branch, expected=view)
         return None
     if branch.head != branch.view and branch.head is not None:
         raise already_open(state.transactions.get(branch.head), branch, state.now)
@@ -303,15 +281,9 @@ def _missing(state: LockedState, id: ids.BranchId, *, expected: ids.TransactionI
     )
 
 
-def _move(
-    state: LockedState,
-    branch: BranchState,
-    *,
-    head: ids.TransactionId | None,
-    view: ids.TransactionId | None,
-) -> None:
-    state.moves.append(Move(branch=branch, from_view=branch.view, to_view=view, change="moved"))
-    branch.head, branch.view = head, view
+def _move(state: LockedState, branch: BranchState, to: ids.TransactionId | None) -> None:
+    state.moves.append(Move(branch=branch, from_view=branch.view, to_view=to, change="moved"))
+    branch.head = branch.view = to
     state.touched.add(branch.id)
 
 

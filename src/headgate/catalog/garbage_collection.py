@@ -20,8 +20,8 @@ from typing import IO
 from sqlalchemy import Connection, Executable, delete, insert, select, text, update
 
 from headgate.catalog import retention
-from headgate.catalog.database import Database
-from headgate.catalog.records import dataset_name, in_chunks, lock_counter
+from headgate.catalog.database import Database, as_unit_of_work
+from headgate.catalog.records import DATASET_NAME, dataset_name, in_chunks, lock_counter
 from headgate.catalog.schema import (
     condemned_objects,
     datasets,
@@ -148,8 +148,7 @@ def describe_versions(
         query = (
             select(
                 versions.c.id.label("version"),
-                datasets.c.namespace,
-                datasets.c.name.label("dataset_name"),
+                *DATASET_NAME,
                 transactions.c.id,
                 transactions.c.state,
                 transactions.c.branch_name,
@@ -252,10 +251,7 @@ def _condemn_objects(
 def spare_objects(database: Database, locations: Collection[str]) -> None:
     """Remove the mark from objects whose bytes still exist and are needed again."""
     for part in in_chunks(locations):
-        _do(
-            database,
-            delete(condemned_objects).where(condemned_objects.c.location.in_(part)),
-        )
+        _do(database, delete(condemned_objects).where(condemned_objects.c.location.in_(part)))
 
 
 def find_condemned(connection: Connection, locations: Iterable[str]) -> set[str]:
@@ -278,15 +274,11 @@ _POSTGRES_LOCK = 4_817_220_265
 _POLL_SECONDS = 0.01
 
 
-def claim_objects(database: Database, due: Mapping[str, Instant], at: Instant) -> list[str]:
+def claim_objects_in(connection: Connection, due: Mapping[str, Instant], at: Instant) -> list[str]:
     """Return the due objects whose marks are unchanged, and set their marks to `at`.
 
     Call this, and delete the bytes, inside `sweep_lock`.
     """
-    return database.write(partial(_claim, due=due, at=at))
-
-
-def _claim(connection: Connection, due: Mapping[str, Instant], at: Instant) -> list[str]:
     query = (
         select(condemned_objects.c.location, condemned_objects.c.condemned_at)
         .where(condemned_objects.c.location.in_(sorted(due)))
@@ -302,6 +294,9 @@ def _claim(connection: Connection, due: Mapping[str, Instant], at: Instant) -> l
         .values(condemned_at=at)
     )
     return claimed
+
+
+claim_objects = as_unit_of_work(claim_objects_in)
 
 
 def _bundles_needed(connection: Connection, locations: Iterable[str]) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.records import dump, in_chunks, load, namespace_key
+from headgate.catalog.records import dump, filtered, in_chunks, load, namespace_key
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
 from headgate.model.ids import Instant, JobSpecId, mint_jobspec
@@ -91,7 +91,7 @@ def _write(
         connection.execute(insert(jobspecs), list(rows))
         connection.execute(
             insert(jobspec_outputs),
-            [{"branch": branch, "dataset": n, "jobspec_id": pointers[n]} for n in names],
+            [{"branch": branch, "dataset": n, "jobspec_id": id} for n, id in pointers.items()],
         )
 
 
@@ -140,11 +140,8 @@ def load_jobspecs(
     connection: Connection, *, branch: str | None = None, dataset: str | None = None
 ) -> list[PublishedJobSpec]:
     """Return the JobSpecs published now, removed marks included."""
-    current = select(jobspec_outputs.c.jobspec_id)
-    if branch is not None:
-        current = current.where(jobspec_outputs.c.branch == branch)
-    if dataset is not None:
-        current = current.where(jobspec_outputs.c.dataset == dataset)
+    given = {jobspec_outputs.c.branch: branch, jobspec_outputs.c.dataset: dataset}
+    current = filtered(select(jobspec_outputs.c.jobspec_id), given)
     query = select(jobspecs).where(jobspecs.c.id.in_(current)).order_by(jobspecs.c.id)
     return [_to_jobspec(row) for row in connection.execute(query).mappings()]
 

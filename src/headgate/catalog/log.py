@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, bindparam, literal, select
@@ -68,18 +69,14 @@ def list_history(
     connection: Connection, branch: nouns.Branch, *, aborted: bool = False, limit: int | None = None
 ) -> list[nouns.Transaction]:
     """Return the history of a branch; `aborted` adds the transactions that were aborted on it."""
-    chain: list[nouns.Transaction] = []
-    for transaction in walk_history(connection, branch):
-        chain.append(transaction)
-        if limit is not None and len(chain) >= limit:
-            break
+    chain = list(islice(walk_history(connection, branch), limit))
     if aborted:
         query = records.TRANSACTIONS.where(
             transactions.c.branch_id == branch.id, transactions.c.state == "ABORTED"
         )
         chain += [records.to_transaction(row) for row in connection.execute(query).mappings()]
         chain.sort(key=lambda t: (t.opened_at, t.depth), reverse=True)
-    return chain[:limit] if limit is not None else chain
+    return chain[:limit]
 
 
 def list_publications(
@@ -97,38 +94,24 @@ def list_publications(
     if before is not None:
         query = query.where(publications.c.number < before)
     if dataset is not None or branch is not None:
-        involved = _publications_that_moved(dataset, branch)
+        moved = {moves.c.dataset_id: dataset, moves.c.branch_name: branch}
+        involved = records.filtered(select(moves.c.publication).distinct(), moved)
         if before is not None:
             involved = involved.where(moves.c.publication < before)
         if actor is None and kind is None:
             # Read from the newest end of an index, so that the cost depends on `limit` only.
             involved = involved.order_by(moves.c.publication.desc()).limit(limit)
         query = query.where(publications.c.number.in_(involved))
-    if actor is not None:
-        query = query.where(publications.c.actor == actor)
-    if kind is not None:
-        query = query.where(publications.c.kind == kind)
+    query = records.filtered(query, {publications.c.actor: actor, publications.c.kind: kind})
     rows = list(connection.execute(query).mappings())
     found = _moves_of(connection, [row["number"] for row in rows])
     return [_to_publication(row, found.get(row["number"], ())) for row in rows]
 
 
-def _publications_that_moved(dataset: DatasetId | None, branch: str | None) -> Select[int]:
-    involved = select(moves.c.publication).distinct()
-    if dataset is not None:
-        involved = involved.where(moves.c.dataset_id == dataset)
-    if branch is not None:
-        involved = involved.where(moves.c.branch_name == branch)
-    return involved
-
-
 def load_publication(connection: Connection, number: int) -> nouns.Publication:
     """Return a publication by its number, or raise `NotFound`."""
-    row = (
-        connection.execute(select(publications).where(publications.c.number == number))
-        .mappings()
-        .one_or_none()
-    )
+    query = select(publications).where(publications.c.number == number)
+    row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound(f"there is no publication {number}.", publication=number)
     return _to_publication(row, _moves_of(connection, [number]).get(number, ()))
@@ -178,20 +161,18 @@ def list_events(
 ) -> list[dict[str, Any]]:
     """Return recorded events, newest first; publications are not events."""
     query = (
-        select(events, datasets.c.namespace, datasets.c.name.label("dataset_name"))
+        select(events, *records.DATASET_NAME)
         .outerjoin(datasets, datasets.c.id == events.c.dataset_id)
         .order_by(events.c.at.desc(), events.c.id.desc())
         .limit(limit)
         .offset(skip)
     )
-    if actor is not None:
-        query = query.where(events.c.actor == actor)
-    if dataset is not None:
-        query = query.where(events.c.dataset_id == dataset)
-    if branch is not None:
-        query = query.where(events.c.branch_name == branch)
-    if kind is not None:
-        query = query.where(events.c.kind == kind)
+    wanted = {
+        events.c.actor: actor,
+        events.c.dataset_id: dataset,
+        events.c.branch_name: branch,
+        events.c.kind: kind,
+    }
     return [
         {
             "at": row["at"],
@@ -202,7 +183,7 @@ def list_events(
             "transaction": row["transaction_id"],
             **records.load(row["detail"]),
         }
-        for row in connection.execute(query).mappings()
+        for row in connection.execute(records.filtered(query, wanted)).mappings()
     ]
 
 
@@ -221,10 +202,7 @@ def list_recoveries(
         .limit(limit)
         .offset(skip)
     )
-    if actor is not None:
-        query = query.where(recoveries.c.original_actor == actor)
-    if kind is not None:
-        query = query.where(recoveries.c.kind == kind)
+    query = records.filtered(query, {recoveries.c.original_actor: actor, recoveries.c.kind: kind})
     return [
         {
             "recovery": row["id"],
@@ -244,7 +222,7 @@ def _moves_of(
     found: dict[int, tuple[nouns.MoveRecord, ...]] = {}
     for start in range(0, len(numbers), _PAGE):
         query = (
-            select(moves, datasets.c.namespace, datasets.c.name.label("dataset_name"))
+            select(moves, *records.DATASET_NAME)
             .join(datasets, datasets.c.id == moves.c.dataset_id)
             .where(moves.c.publication.in_(numbers[start : start + _PAGE]))
             .order_by(moves.c.publication, moves.c.ordinal)

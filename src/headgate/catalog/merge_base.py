@@ -18,7 +18,7 @@ from headgate.model.nouns import AttemptRef, Transaction, TransactionState, Tran
 
 # The provenance of a merge names, under this key, the transaction of the other branch.
 MERGED = "merged"
-_LOOKED_AT = 100
+_MOST_MERGES = 100
 
 
 def find_merge_base(
@@ -51,7 +51,7 @@ def _merges(connection: Connection, of: Transaction) -> list[Transaction]:
             transactions.c.provenance.like(f'%"{MERGED}"%'),
         )
         .order_by(transactions.c.publication.desc())
-        .limit(_LOOKED_AT)
+        .limit(_MOST_MERGES)
     )
     ids = [TransactionId(id) for id in connection.execute(query).scalars()]
     found = records.load_transactions(connection, ids)
@@ -136,12 +136,7 @@ def retype_transactions(
             base = parent.version if parent and type is not TransactionType.SNAPSHOT else None
             changed = connection.execute(
                 update(transactions)
-                .where(
-                    transactions.c.id == transaction.id,
-                    transactions.c.state == TransactionState.OPEN,
-                    transactions.c.attempt_key == attempt.key,
-                    transactions.c.attempt_epoch == attempt.epoch,
-                )
+                .where(transactions.c.id == transaction.id, records.held_by(attempt))
                 .values(type=type, version_id=base.id if base else None)
             )
             if changed.rowcount != 1:

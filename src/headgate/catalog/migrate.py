@@ -10,6 +10,7 @@ PostgreSQL catalog is migrated only by `headgate migrate`, because other process
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -104,13 +105,6 @@ def _apply(connection: Connection, number: int) -> None:
 def _back_up(path: Path, version: int) -> Path:
     """Write a consistent copy beside the catalog, by SQLite's own backup; return its path."""
     target = path.with_name(f"{path.name}.before-v{version + 1}")
-    source = sqlite3.connect(path)
-    try:
-        copy = sqlite3.connect(target)
-        try:
-            source.backup(copy)
-        finally:
-            copy.close()
-    finally:
-        source.close()
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
     return target

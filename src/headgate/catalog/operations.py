@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.records import dump, load
+from headgate.catalog.records import dump, filtered, load
 from headgate.catalog.schema import moves, operations, publications
 from headgate.errors import HeadgateError, IdempotencyKeyReused
 from headgate.model.changes import OperationKey, Receipt, is_same_request
@@ -133,10 +133,7 @@ def find_operations(
         return "in_progress" if row["at"] >= silent_since else "not_committed"
 
     query = sa.select(operations).where(operations.c.key == key).order_by(operations.c.at)
-    if branch is not None:
-        query = query.where(operations.c.branch == branch)
-    if kind is not None:
-        query = query.where(operations.c.kind == kind)
+    query = filtered(query, {operations.c.branch: branch, operations.c.kind: kind})
     return [
         {
             "operation": row["id"],
@@ -151,11 +148,8 @@ def find_operations(
 
 def find_receipt(connection: sa.Connection, operation: OperationId) -> Receipt | None:
     """Return the receipt of a published operation by its id; None if it was not published."""
-    row = (
-        connection.execute(sa.select(publications).where(publications.c.operation_id == operation))
-        .mappings()
-        .one_or_none()
-    )
+    query = sa.select(publications).where(publications.c.operation_id == operation)
+    row = connection.execute(query).mappings().one_or_none()
     if row is None:
         return None
     moved = connection.execute(

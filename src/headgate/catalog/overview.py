@@ -9,7 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from headgate.catalog.branches import list_protected
-from headgate.catalog.records import DATASETS, branches_of, dataset_name, namespace_key, to_dataset
+from headgate.catalog.records import (
+    DATASET_NAME,
+    DATASETS,
+    branches_of,
+    dataset_name,
+    namespace_key,
+    to_dataset,
+)
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -23,9 +30,7 @@ from headgate.catalog.schema import (
     transactions,
     versions,
 )
-from headgate.catalog.schema import (
-    publications as published,
-)
+from headgate.catalog.schema import publications as published
 from headgate.model import nouns
 from headgate.model.ids import DatasetId, Instant, PublicationNumber
 from headgate.model.names import DatasetName
@@ -37,8 +42,7 @@ _NAMED = 4
 
 
 def count_datasets(connection: sa.Connection, search: str = "") -> int:
-    query = sa.select(sa.func.count()).select_from(datasets).where(*_matches_dataset(search))
-    return int(connection.execute(query).scalar_one())
+    return _count(connection, datasets, *_matches_dataset(search))
 
 
 def list_dataset_lines(
@@ -55,8 +59,7 @@ def list_dataset_lines(
     )
     if after is not None:
         query = query.where(_behind(after))
-    rows = connection.execute(query.limit(limit)).mappings()
-    found = [to_dataset(row) for row in rows]
+    found = [to_dataset(row) for row in connection.execute(query.limit(limit)).mappings()]
     ids = [dataset.id for dataset in found]
     counts = _branch_counts(connection, ids)
     named = _branch_names(connection, [id for id in ids if counts.get(id, 0) <= _NAMED])
@@ -162,6 +165,9 @@ _their_versions = versions.alias("their_versions")
 _DIFFERS: sa.ColumnElement[bool] = sa.func.coalesce(
     _our_versions.c.content_id, ""
 ) != sa.func.coalesce(_their_versions.c.content_id, "")
+_IS_OPEN: sa.ColumnElement[bool] = sa.func.coalesce(branches.c.head_id, "") != sa.func.coalesce(
+    branches.c.view_id, ""
+)
 # The content differs and the view of the parent was published after the view of this branch.
 _BEHIND: sa.ColumnElement[bool] = sa.and_(
     _DIFFERS, sa.func.coalesce(_theirs.c.publication, 0) > sa.func.coalesce(_ours.c.publication, 0)
@@ -199,8 +205,7 @@ def list_differing_datasets(
     query = (
         _compared(
             sa.select(
-                datasets.c.namespace,
-                datasets.c.name.label("dataset_name"),
+                *DATASET_NAME,
                 datasets.c.kind,
                 _parents.c.name.label("parent"),
                 _ours.c.actor,
@@ -249,7 +254,7 @@ def _summed(connection: sa.Connection, names: Sequence[str]) -> dict[str, nouns.
                 sa.func.count().label("datasets"),
                 _number(sa.and_(_parents.c.id.is_not(None), _DIFFERS)).label("ahead"),
                 _number(sa.and_(_parents.c.id.is_not(None), _BEHIND)).label("behind"),
-                _number(_is_open()).label("open"),
+                _number(_IS_OPEN).label("open"),
             )
         )
         .where(branches.c.name.in_(names))
@@ -287,11 +292,6 @@ def _number(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     return sa.func.sum(sa.case((condition, 1), else_=0))
 
 
-def _is_open() -> sa.ColumnElement[bool]:
-    head, view = branches.c.head_id, branches.c.view_id
-    return sa.func.coalesce(head, "") != sa.func.coalesce(view, "")
-
-
 def _matches_branch_name(search: str) -> list[sa.ColumnElement[bool]]:
     return [branches.c.name.contains(search, autoescape=True)] if search else []
 
@@ -314,19 +314,16 @@ def read_figures(connection: sa.Connection) -> CatalogFigures:
         publications=int(connection.execute(sa.select(log_counter.c.number)).scalar() or 0),
         datasets=_count(connection, datasets),
         branches=_count(connection, branches),
-        open_transactions=int(
-            connection.execute(
-                sa.select(sa.func.count()).select_from(transactions).where(is_open)
-            ).scalar_one()
-        ),
+        open_transactions=_count(connection, transactions, is_open),
         intents_pending=_count(connection, intents),
         builds_by_state=_by_state(connection, builds),
         attempts_by_state=_by_state(connection, attempts),
     )
 
 
-def _count(connection: sa.Connection, table: sa.Table) -> int:
-    return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+def _count(connection: sa.Connection, table: sa.Table, *rows: sa.ColumnElement[bool]) -> int:
+    query = sa.select(sa.func.count()).select_from(table).where(*rows)
+    return int(connection.execute(query).scalar_one())
 
 
 def _by_state(connection: sa.Connection, table: sa.Table) -> dict[str, int]:

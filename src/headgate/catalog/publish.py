@@ -22,7 +22,6 @@ from headgate.catalog.schema import (
     datasets,
     log_counter,
     moves,
-    protected_branches,
     publications,
     transactions,
     units,
@@ -30,12 +29,13 @@ from headgate.catalog.schema import (
     working_objects,
 )
 from headgate.catalog.transactions import (
+    check_protected,
     close_aborted,
     end_expired,
     insert_versions,
     reparent_children,
 )
-from headgate.model.ancestry import Lookup, Step, ancestor_at_depth
+from headgate.model.ancestry import common_ancestor
 from headgate.model.changes import (
     AddTransaction,
     CommitTransaction,
@@ -98,22 +98,22 @@ def added_rows(
             "dataset_id": t.branch.dataset_id,
             "branch_id": t.branch.id,
             "branch_name": t.branch.name,
-            "parent_id": t.parent,
+            "parent_id": t.change.parent,
             "depth": t.depth,
             "jump_id": t.jump,
-            "type": t.type,
+            "type": t.change.type,
             "state": TransactionState.COMMITTED,
-            "version_id": t.version.id if t.version else None,
+            "version_id": t.change.version.id if t.change.version else None,
             "actor": caller.actor,
             "opened_at": at,
             "closed_at": at,
             "attempt_key": caller.attempt.key if caller.attempt else None,
             "attempt_epoch": caller.attempt.epoch if caller.attempt else None,
             "publication": number,
-            "inputs_key": t.provenance.inputs_key,
-            "build_key": t.provenance.build_key,
-            "adoptable": int(t.provenance.adoptable),
-            "provenance": records.dump(dict(t.provenance.facts)),
+            "inputs_key": t.change.provenance.inputs_key,
+            "build_key": t.change.provenance.build_key,
+            "adoptable": int(t.change.provenance.adoptable),
+            "provenance": records.dump(dict(t.change.provenance.facts)),
         }
         for t in state.added
     ]
@@ -124,14 +124,14 @@ def close_committed(
 ) -> None:
     same = {"the_time": at, "the_publication": number}
     plain = [
-        {**same, "the_id": c.id, "the_type": c.type}
+        {**same, "the_id": c.transaction, "the_type": c.type}
         for c in state.committed
         if c.provenance is None
     ]
     known = [
         {
             **same,
-            "the_id": c.id,
+            "the_id": c.transaction,
             "the_type": c.type,
             "the_inputs_key": c.provenance.inputs_key,
             "the_build_key": c.provenance.build_key,
@@ -151,7 +151,7 @@ def close_committed(
             .where(units.c.id.in_(state.units))
             .values(state=TransactionState.COMMITTED)
         )
-    for part in records.in_chunks(c.id for c in state.committed):
+    for part in records.in_chunks(c.transaction for c in state.committed):
         connection.execute(_FORGET_OBJECTS, {"ids": part})
 
 
@@ -224,39 +224,19 @@ def mark_removed(
     steps: records.Steps,
 ) -> None:
     """Mark transactions that a reset or replacement removed from the branch as not adoptable."""
-    kept = shared_depth(steps(before), steps(after), steps) if after else -1
+    shared = common_ancestor(steps(before), steps(after), steps) if after else None
+    kept = shared.depth if shared else -1
     connection.execute(_MARK_REMOVED, {"the_newest": before, "kept": kept, "the_branch": branch})
 
 
-def shared_depth(one: Step, other: Step, lookup: Lookup) -> int:
-    """Return the depth of the newest transaction that two histories share; -1 if there is none.
-
-    At equal depths skip pointers lead to equal depths. Both sides jump only while their jumps
-    differ, so they skip only transactions that they do not share.
-    """
-    depth = min(one.depth, other.depth)
-    left, right = ancestor_at_depth(one, depth, lookup), ancestor_at_depth(other, depth, lookup)
-    while left is not None and right is not None and left.id != right.id:
-        if left.jump != right.jump:
-            left, right = _at(left.jump, lookup), _at(right.jump, lookup)
-        else:
-            left, right = _at(left.parent, lookup), _at(right.parent, lookup)
-    return left.depth if left is not None else -1
-
-
-def _at(id: TransactionId | None, lookup: Lookup) -> Step | None:
-    return lookup(id) if id is not None else None
-
-
 # Built once: constructing a statement costs more than executing it.
-_NAMES = select(datasets.c.id, datasets.c.namespace, datasets.c.name.label("dataset_name")).where(
+_NAMES = select(datasets.c.id, *records.DATASET_NAME).where(
     datasets.c.id.in_(bindparam("ids", expanding=True))
 )
 _TAKEN = select(branches.c.id, branches.c.dataset_id, branches.c.name).where(
     branches.c.dataset_id.in_(bindparam("ids", expanding=True)),
     branches.c.name.in_(bindparam("names", expanding=True)),
 )
-_PROTECTED = select(protected_branches.c.name)
 _CONDEMNED_VERSIONS = select(versions.c.id).where(
     versions.c.id.in_(bindparam("ids", expanding=True)), versions.c.condemned_at.is_not(None)
 )
@@ -326,7 +306,7 @@ def publish_in(connection: Connection, request: PublishRequest, operation: Opera
     counter = records.lock_counter(connection)
     reach(Failpoint.PUBLISH_LOCKED)
     _check(connection, state)
-    began = [state.transactions[closed.id].opened_at for closed in state.committed]
+    began = [state.transactions[closed.transaction].opened_at for closed in state.committed]
     at = Instant(max(state.now, counter.last_at + 1, *began))
     if not state.moves:
         return _outcome(connection, state, operation, publication=None, at=at)
@@ -421,7 +401,8 @@ def _check(connection: Connection, state: LockedState) -> None:
     if state.mismatches:
         raise errors.ViewConflict(state.mismatches)
     _check_names_free(connection, state)
-    _check_protection(connection, state)
+    moved = {m.branch.name for m in state.moves if m.from_view != m.to_view}
+    check_protected(connection, request.caller, moved)
     _check_nothing_condemned(connection, state)
 
 
@@ -435,21 +416,12 @@ def _check_names_free(connection: Connection, state: LockedState) -> None:
                 raise errors.BranchExists(dataset=str(state.dataset_names[dataset]), branch=name)
 
 
-def _check_protection(connection: Connection, state: LockedState) -> None:
-    if state.request.caller.may_write_protected:
-        return
-    moved = {m.branch.name for m in state.moves if m.from_view != m.to_view}
-    for name in connection.execute(_PROTECTED).scalars():
-        if name in moved:
-            raise errors.BranchProtected(branch=name)
-
-
 def _check_nothing_condemned(connection: Connection, state: LockedState) -> None:
     for ids in records.in_chunks(state.versions):
         found = connection.execute(_CONDEMNED_VERSIONS, {"ids": ids}).scalars()
         check_condemned(state, {VersionId(id) for id in found})
     for query, keys in (
-        (_CONDEMNED_REUSED, [closed.id for closed in state.committed]),
+        (_CONDEMNED_REUSED, [closed.transaction for closed in state.committed]),
         (_CONDEMNED_OBJECT, state.objects),
     ):
         for part in records.in_chunks(keys):
@@ -462,7 +434,7 @@ def _write_effects(
     connection: Connection, state: LockedState, number: PublicationNumber, at: Instant
 ) -> None:
     added_versions = [
-        (t.branch.dataset_id, t.version) for t in state.added if t.version is not None
+        (t.branch.dataset_id, t.change.version) for t in state.added if t.change.version is not None
     ]
     insert_versions(connection, added_versions, at)
     if state.added:

@@ -11,12 +11,24 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, bindparam, case, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    case,
+    select,
+)
 
 from headgate import errors
 from headgate.catalog.schema import (
     attempts,
     branches,
+    builds,
     datasets,
     log_counter,
     task_keys,
@@ -72,10 +84,38 @@ def abandonment(lease_seconds: ColumnElement[int]) -> ColumnElement[int]:
     return lease_seconds * (_ABANDONED_LEASES * 1_000_000)
 
 
+def is_live(moment: Instant) -> ColumnElement[bool]:
+    """Select running attempts that recovery would not abort as abandoned."""
+    end = attempts.c.lease_until + abandonment(attempts.c.lease_seconds)
+    return and_(attempts.c.state == AttemptState.RUNNING, end >= moment)
+
+
+# Joins a build with its attempt.
+BUILD_ATTEMPT = and_(
+    attempts.c.key == builds.c.attempt_key, attempts.c.epoch == builds.c.attempt_epoch
+)
+
+
+def held_by(ref: AttemptRef) -> ColumnElement[bool]:
+    """Select the OPEN transactions of an attempt."""
+    return and_(
+        transactions.c.state == TransactionState.OPEN,
+        transactions.c.attempt_key == ref.key,
+        transactions.c.attempt_epoch == ref.epoch,
+    )
+
+
+def filtered(query: Select[Any], values: Mapping[Column[Any], object]) -> Select[Any]:
+    """Return the query for rows with these values of columns; None does not filter."""
+    return query.where(*(column == value for column, value in values.items() if value is not None))
+
+
 # Conversion of rows to nouns, which the catalog does only here.
 
 _SEPARATOR = "\x1f"
 _parents = branches.alias("parents")
+# The columns that `dataset_name` reads.
+DATASET_NAME = (datasets.c.namespace, datasets.c.name.label("dataset_name"))
 
 
 def dump(value: object) -> str:
@@ -120,12 +160,7 @@ def to_dataset(row: RowMapping) -> Dataset:
 
 # With the parent's name, by a left join: a branch is read far more often than written.
 BRANCHES: Select[Any] = (
-    select(
-        branches,
-        datasets.c.namespace,
-        datasets.c.name.label("dataset_name"),
-        _parents.c.name.label("parent_name"),
-    )
+    select(branches, *DATASET_NAME, _parents.c.name.label("parent_name"))
     .join(datasets, datasets.c.id == branches.c.dataset_id)
     .outerjoin(_parents, _parents.c.id == branches.c.parent_id)
 )
@@ -148,8 +183,7 @@ def to_branch(row: RowMapping) -> Branch:
 TRANSACTIONS: Select[Any] = (
     select(
         transactions,
-        datasets.c.namespace,
-        datasets.c.name.label("dataset_name"),
+        *DATASET_NAME,
         versions.c.location,
         versions.c.content_id,
         versions.c.condemned_at,
@@ -326,9 +360,15 @@ def load_transaction(connection: Connection, id: str) -> Transaction:
 def load_transactions(
     connection: Connection, ids: Iterable[TransactionId]
 ) -> dict[TransactionId, Transaction]:
+    return _read_transactions(connection, _TRANSACTIONS, ids)
+
+
+def _read_transactions(
+    connection: Connection, query: Select[Any], ids: Iterable[TransactionId]
+) -> dict[TransactionId, Transaction]:
     found: dict[TransactionId, Transaction] = {}
     for part in in_chunks(ids):
-        for row in connection.execute(_TRANSACTIONS, {"ids": part}).mappings():
+        for row in connection.execute(query, {"ids": part}).mappings():
             found[TransactionId(row["id"])] = to_transaction(row)
     return found
 
@@ -444,7 +484,7 @@ _TASK_KEY = (
     select(task_keys.c.epoch).where(task_keys.c.key == bindparam("the_key")).with_for_update()
 )
 _BRANCHES = (
-    select(branches, datasets.c.namespace, datasets.c.name.label("dataset_name"))
+    select(branches, *DATASET_NAME)
     .join(datasets, datasets.c.id == branches.c.dataset_id)
     .where(branches.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(branches.c.id)
@@ -453,11 +493,7 @@ _BRANCHES = (
 _BRANCHES_WITH_HEAD = select(branches.c.id, branches.c.head_id).where(
     branches.c.head_id.in_(bindparam("ids", expanding=True))
 )
-_TRANSACTION_LOCKS = (
-    TRANSACTIONS.where(transactions.c.id.in_(bindparam("ids", expanding=True)))
-    .order_by(transactions.c.id)
-    .with_for_update(of=transactions)
-)
+_TRANSACTION_LOCKS = _TRANSACTIONS.order_by(transactions.c.id).with_for_update(of=transactions)
 _COUNTER = (
     select(log_counter.c.number, log_counter.c.last_at)
     .where(log_counter.c.id == 1)
@@ -581,11 +617,7 @@ def branches_with_head(
 def lock_transactions(
     connection: Connection, ids: Iterable[TransactionId]
 ) -> dict[TransactionId, Transaction]:
-    found: dict[TransactionId, Transaction] = {}
-    for part in in_chunks(ids):
-        for row in connection.execute(_TRANSACTION_LOCKS, {"ids": part}).mappings():
-            found[TransactionId(row["id"])] = to_transaction(row)
-    return found
+    return _read_transactions(connection, _TRANSACTION_LOCKS, ids)
 
 
 def lock_counter(connection: Connection) -> Counter:
@@ -597,14 +629,12 @@ def open_transactions_of(
     connection: Connection, *, unit: UnitId | None = None, attempt: AttemptRef | None = None
 ) -> list[Transaction]:
     """Return the OPEN transactions of a unit or of an attempt."""
-    query = select(transactions.c.id).where(transactions.c.state == TransactionState.OPEN)
-    if unit is not None:
-        query = query.where(transactions.c.unit_id == unit)
-    if attempt is not None:
-        query = query.where(
-            transactions.c.attempt_key == attempt.key,
-            transactions.c.attempt_epoch == attempt.epoch,
-        )
+    is_open = transactions.c.state == TransactionState.OPEN
+    query = select(transactions.c.id).where(is_open if attempt is None else held_by(attempt))
+    return _load_in_order(connection, filtered(query, {transactions.c.unit_id: unit}))
+
+
+def _load_in_order(connection: Connection, query: Select[Any]) -> list[Transaction]:
     ids = [TransactionId(id) for id in connection.execute(query).scalars()]
     return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)
 
@@ -652,5 +682,4 @@ def load_open_unit(connection: Connection, id: str) -> Unit:
 def list_unit_transactions(connection: Connection, id: UnitId) -> list[Transaction]:
     """Return all transactions that a unit opened, in any state."""
     query = select(transactions.c.id).where(transactions.c.unit_id == id)
-    ids = [TransactionId(one) for one in connection.execute(query).scalars()]
-    return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)
+    return _load_in_order(connection, query)

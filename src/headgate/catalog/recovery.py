@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, insert, select, update
+from sqlalchemy import Connection, RowMapping, insert, not_, select, update
 
 from headgate.catalog import records
 from headgate.catalog.attempts import abort_attempt_in, find_attempt_state
@@ -55,7 +55,7 @@ class Recovered:
     # Publications to lakeFS that did not land.
     rolled_back: list[str] = field(default_factory=list)
     aborted_transactions: list[str] = field(default_factory=list)
-    # Operation and reason: what a person or a later recovery has to look at.
+    # Operation and reason: left for a person or a later recovery.
     kept: list[dict[str, str]] = field(default_factory=list)
 
     def add_kept(self, intent: Intent, why: str) -> None:
@@ -232,12 +232,8 @@ def _find_move(text: str) -> PlannedMove | None:
 
 def staging_owners(connection: Connection) -> set[AttemptRef]:
     """Return the attempts whose staging branches are kept: live ones, and those of an intent."""
-    horizon = now(connection) - records.abandonment(attempts.c.lease_seconds)
-    rows = connection.execute(
-        select(attempts.c.key, attempts.c.epoch).where(
-            attempts.c.state == AttemptState.RUNNING, attempts.c.lease_until >= horizon
-        )
-    )
+    query = select(attempts.c.key, attempts.c.epoch).where(records.is_live(now(connection)))
+    rows = connection.execute(query)
     live = {AttemptRef(key=row.key, epoch=ids.Epoch(row.epoch)) for row in rows}
     return live | {intent.move.attempt for intent in list_intents(connection) if intent.move}
 
@@ -351,23 +347,12 @@ def _dead(
     connection: Connection, *, key: str | None = None, id: ids.BuildId | None = None
 ) -> list[ids.BuildId]:
     """Return builds recorded as running whose attempt has ended or is abandoned."""
-    expired = attempts.c.lease_until + records.abandonment(attempts.c.lease_seconds) < now(
-        connection
-    )
     query = (
         select(builds.c.id)
-        .join(
-            attempts,
-            and_(
-                attempts.c.key == builds.c.attempt_key, attempts.c.epoch == builds.c.attempt_epoch
-            ),
-        )
-        .where(builds.c.state == RUNNING, (attempts.c.state != AttemptState.RUNNING) | expired)
+        .join(attempts, records.BUILD_ATTEMPT)
+        .where(builds.c.state == RUNNING, not_(records.is_live(now(connection))))
     )
-    if key is not None:
-        query = query.where(builds.c.attempt_key == key)
-    if id is not None:
-        query = query.where(builds.c.id == id)
+    query = records.filtered(query, {builds.c.attempt_key: key, builds.c.id: id})
     return [ids.BuildId(found) for found in connection.execute(query).scalars()]
 
 

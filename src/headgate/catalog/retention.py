@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, select, update
 
 from headgate.catalog.database import Database
-from headgate.catalog.records import abandonment, in_chunks, lock_counter
+from headgate.catalog.records import BUILD_ATTEMPT, in_chunks, is_live, lock_counter
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -31,7 +31,7 @@ from headgate.catalog.schema import (
     units,
 )
 from headgate.model.ids import Instant, TransactionId, VersionId
-from headgate.model.nouns import AttemptState, TransactionState
+from headgate.model.nouns import TransactionState
 
 # Versions that a branch, a tag or a running writer may still need
 
@@ -139,7 +139,7 @@ def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
         # A unit can have uploaded files before its first transaction opens.
         for table in (transactions, units)
     ]
-    started = select(func.min(attempts.c.started_at)).where(_is_live(moment))
+    started = select(func.min(attempts.c.started_at)).where(is_live(moment))
     found = [connection.execute(query).scalar_one() for query in (*opened, started)]
     return min((Instant(at) for at in found if at is not None), default=None)
 
@@ -189,23 +189,14 @@ def _open_and_bases(connection: Connection) -> set[TransactionId]:
 
 def _live_job_texts(connection: Connection, moment: Instant) -> list[str]:
     """Return the documents that name what live attempts and jobs of live builds read."""
-    scopes = select(attempts.c.scope).where(_is_live(moment))
-    of_build = and_(
-        attempts.c.key == builds.c.attempt_key, attempts.c.epoch == builds.c.attempt_epoch
-    )
+    scopes = select(attempts.c.scope).where(is_live(moment))
     plans = (
         select(jobs.c.body)
         .join(builds, builds.c.id == jobs.c.build_id)
-        .join(attempts, of_build)
-        .where(_is_live(moment))
+        .join(attempts, BUILD_ATTEMPT)
+        .where(is_live(moment))
     )
     return [text for query in (scopes, plans) for text in connection.execute(query).scalars()]
-
-
-def _is_live(moment: Instant) -> ColumnElement[bool]:
-    """Select running attempts that recovery would not abort as abandoned."""
-    end = attempts.c.lease_until + abandonment(attempts.c.lease_seconds)
-    return and_(attempts.c.state == AttemptState.RUNNING, end >= moment)
 
 
 def _known(column: Any) -> Select[Any]:

@@ -68,11 +68,8 @@ def create_token(
 
 def find_token(connection: Connection, secret: str) -> TokenRecord | None:
     """Return the record of a token, valid or not; None if the token is unknown."""
-    row = (
-        connection.execute(select(tokens).where(tokens.c.digest == token_digest(secret)))
-        .mappings()
-        .one_or_none()
-    )
+    query = select(tokens).where(tokens.c.digest == token_digest(secret))
+    row = connection.execute(query).mappings().one_or_none()
     return _to_record(row) if row is not None else None
 
 

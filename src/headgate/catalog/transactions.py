@@ -5,7 +5,7 @@ The catalog records these changes, but they are not publications: none of them c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, case, delete, insert, select, update
@@ -92,13 +92,12 @@ def _unit_siblings(connection: Connection, ids: Sequence[TransactionId]) -> list
 
     The heads of the branches of the returned transactions are set back to the parents.
     """
-    lost = list(
-        connection.execute(
-            select(transactions.c.unit_id)
-            .where(transactions.c.id.in_(ids), transactions.c.unit_id.is_not(None))
-            .distinct()
-        ).scalars()
+    query = (
+        select(transactions.c.unit_id)
+        .where(transactions.c.id.in_(ids), transactions.c.unit_id.is_not(None))
+        .distinct()
     )
+    lost = list(connection.execute(query).scalars())
     if not lost:
         return []
     connection.execute(
@@ -114,13 +113,15 @@ def _unit_siblings(connection: Connection, ids: Sequence[TransactionId]) -> list
         )
     ).all()
     for id, parent in others:
-        connection.execute(update(branches).where(branches.c.head_id == id).values(head_id=parent))
+        _set_heads_back(connection, id, parent)
     return [TransactionId(id) for id, _ in others]
 
 
-def set_head_back(connection: Connection, branch: BranchId, head: TransactionId | None) -> None:
-    """Set the head back to the parent of an aborted transaction; the view has not moved."""
-    connection.execute(update(branches).where(branches.c.id == branch).values(head_id=head))
+def _set_heads_back(
+    connection: Connection, aborted: TransactionId, parent: TransactionId | None
+) -> None:
+    """Set the heads of all branches of an aborted transaction back to its parent."""
+    connection.execute(update(branches).where(branches.c.head_id == aborted).values(head_id=parent))
 
 
 def reparent_children(connection: Connection, gone: records.BranchState) -> None:
@@ -242,19 +243,11 @@ def _use_objects(
         ).scalar_one_or_none()
         if condemned is not None:
             raise errors.VersionExpired(what=f"object {condemned}")
-        known = set(
-            connection.execute(
-                select(working_objects.c.location).where(
-                    working_objects.c.transaction_id == transaction,
-                    working_objects.c.location.in_(part),
-                )
-            ).scalars()
+        query = select(working_objects.c.location).where(
+            working_objects.c.transaction_id == transaction, working_objects.c.location.in_(part)
         )
-        rows = [
-            {"transaction_id": transaction, "location": location}
-            for location in part
-            if location not in known
-        ]
+        new = set(part) - set(connection.execute(query).scalars())
+        rows = [{"transaction_id": transaction, "location": place} for place in sorted(new)]
         if rows:
             connection.execute(insert(working_objects), rows)
 
@@ -271,20 +264,18 @@ def _refusal(
             newest=found.attempt.epoch if found.attempt else 0,
             state="not the owner",
         )
-    actual = found.version.id if found.version else None
-    return errors.ViewConflict(
-        [
-            errors.Mismatch(
-                dataset=str(found.dataset),
-                branch=found.branch,
-                field="working version",
-                expected=expected,
-                actual=actual,
-            )
-        ]
+    mismatch = errors.Mismatch(
+        dataset=str(found.dataset),
+        branch=found.branch,
+        field="working version",
+        expected=expected,
+        actual=found.version.id if found.version else None,
     )
+    return errors.ViewConflict([mismatch])
 
 
+# Built once: constructing a statement costs more than executing it.
+_PROTECTED = select(protected_branches.c.name)
 _SET_HEAD = (
     update(branches)
     .where(branches.c.id == bindparam("the_branch"))
@@ -332,15 +323,16 @@ def open_in(
     locked = records.lock_branches(connection, named)
     moment = now(connection)
     wanted = [_ready(connection, o, locked, opener, moment) for o in openings]
-    _check_protected(connection, wanted, opener)
+    check_protected(connection, opener.caller, {branch.name for branch in wanted})
     steps = records.Steps(connection)
     steps.prepare_parents(branch.view for branch in wanted)
     parents = records.load_transactions(connection, [b.view for b in wanted if b.view])
-    rows = [
-        _row(opening, branch, parents.get(branch.view) if branch.view else None, opener, moment)
-        | _pointers(branch, steps)
-        for opening, branch in zip(openings, wanted, strict=True)
-    ]
+    rows = []
+    for opening, branch in zip(openings, wanted, strict=True):
+        depth, jump = next_step_pointers(steps(branch.view) if branch.view else None, steps)
+        parent = parents.get(branch.view) if branch.view else None
+        row = _row(opening, branch, parent, opener, moment)
+        rows.append({**row, "depth": depth, "jump_id": jump})
     if not rows:
         return []
     connection.execute(insert(transactions), rows)
@@ -375,13 +367,11 @@ def _ready(
     return branch
 
 
-def _check_protected(
-    connection: Connection, wanted: Sequence[records.BranchState], opener: Opener
-) -> None:
-    if opener.caller.may_write_protected:
+def check_protected(connection: Connection, caller: Caller, names: Collection[str]) -> None:
+    """Raise if one of these branch names is protected and the caller may not write it."""
+    if caller.may_write_protected:
         return
-    names = {branch.name for branch in wanted}
-    for name in connection.execute(select(protected_branches.c.name)).scalars():
+    for name in connection.execute(_PROTECTED).scalars():
         if name in names:
             raise errors.BranchProtected(branch=name)
 
@@ -417,11 +407,6 @@ def _row(
     }
 
 
-def _pointers(branch: records.BranchState, steps: records.Steps) -> dict[str, object]:
-    depth, jump = next_step_pointers(steps(branch.view) if branch.view else None, steps)
-    return {"depth": depth, "jump_id": jump}
-
-
 def renew_transactions(database: Database, ids: Sequence[TransactionId]) -> None:
     """Renew the leases by the database's clock; any use of a transaction renews its lease."""
 
@@ -437,11 +422,7 @@ def renew_transactions(database: Database, ids: Sequence[TransactionId]) -> None
 
 
 def abort_transactions(
-    database: Database,
-    ids: Iterable[TransactionId],
-    *,
-    caller: Caller,
-    kind: str = "aborted",
+    database: Database, ids: Iterable[TransactionId], *, caller: Caller, kind: str = "aborted"
 ) -> None:
     """Abort all transactions; the head of each branch returns to the transaction's parent."""
 
@@ -496,8 +477,7 @@ def abort_in(
 def _abort(
     connection: Connection, transaction: Transaction, *, actor: str, kind: str, at: Instant
 ) -> None:
-    for branch in records.branches_with_head(connection, [transaction.id]):
-        set_head_back(connection, branch, transaction.parent)
+    _set_heads_back(connection, transaction.id, transaction.parent)
     close_aborted(connection, [transaction.id], at)
     record_event(
         connection,

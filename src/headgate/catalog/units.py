@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from headgate.catalog import records
 from headgate.catalog.branches import drop_unused_branches
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import branches, transactions, units
 from headgate.catalog.transactions import Opener, Opening, abort_in, open_in
@@ -90,12 +90,8 @@ def open_in_unit(
     return opened
 
 
-def renew_unit(database: Database, id: UnitId) -> None:
-    """Renew the lease of a unit and of its transactions, as any use of the unit does."""
-    database.write(lambda connection: renew_unit_in(connection, id))
-
-
 def renew_unit_in(connection: Connection, id: UnitId) -> None:
+    """Renew the lease of a unit and of its transactions, as any use of the unit does."""
     moment = now(connection)
     for table, mine in (
         (units, units.c.id == id),
@@ -106,6 +102,9 @@ def renew_unit_in(connection: Connection, id: UnitId) -> None:
             .where(mine, table.c.state == nouns.TransactionState.OPEN)
             .values(lease_until=moment + table.c.lease_seconds * 1_000_000)
         )
+
+
+renew_unit = as_unit_of_work(renew_unit_in)
 
 
 def close_empty_unit(database: Database, id: UnitId) -> None:
@@ -130,10 +129,8 @@ def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[Transactio
 
 def abort_unit_if_open(database: Database, id: UnitId, *, actor: str) -> None:
     """Abort a unit unless it has ended already."""
-    if (
-        database.read(lambda connection: records.load_unit(connection, id)).state
-        is nouns.TransactionState.OPEN
-    ):
+    unit = database.read(lambda connection: records.load_unit(connection, id))
+    if unit.state is nouns.TransactionState.OPEN:
         # Another writer may take it over between the read and the abort.
         with suppress(TransactionNotOpen):
             abort_unit(database, id, actor=actor)

@@ -133,7 +133,7 @@ def reparent(
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Change the parent of a branch, which builds check. No view changes.
+    """Change the parent of a branch; a build requires one that is on its chain. No view changes.
 
     Example: headgate branch reparent sales.orders feature --under master
     """
@@ -149,7 +149,7 @@ def protect(
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Protect a branch name on all datasets: only builds of clean Git commits may change it.
+    """Protect a branch name on all datasets: only builds of clean Git commits and admins change it.
 
     Example: headgate branch protect master
     """

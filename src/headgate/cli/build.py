@@ -148,7 +148,7 @@ Fallback = Annotated[
 ]
 Upstream = Annotated[bool, typer.Option("--upstream", help="Also build all upstream datasets.")]
 Force = Annotated[bool, typer.Option("--force", help="Run fresh jobs too.")]
-Full = Annotated[bool, typer.Option("--full", help="Run incremental jobs, with a full read.")]
+Full = Annotated[bool, typer.Option("--full", help="Rerun incremental jobs and read all input.")]
 Parameters = Annotated[
     list[str] | None,
     typer.Option("--param", metavar="NAME=VALUE", help="Set a parameter; repeatable."),
@@ -232,11 +232,11 @@ def build(
         bool, typer.Option("--abort-on-failure", help="End the build at the first failure.")
     ] = False,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait for locked branches.")
+        float, typer.Option("--wait", min=0, help="Seconds to wait for OPEN transactions.")
     ] = 0,
     task_key: Annotated[
         str | None,
-        typer.Option("--task-key", help="Scheduler key; a newer build with it ends an older one."),
+        typer.Option("--task-key", help="Scheduler key; a newer build supersedes an older one."),
     ] = None,
     on_server: Annotated[
         bool, typer.Option("--on-server", help="Run the jobs on the workers of the server.")

@@ -64,7 +64,7 @@ def put(
         target = hg.dataset(dataset).writing(branch=branch, txn=txn)
         below = path.rstrip("/")
         entries = _upload(hg.dataset(dataset), local, "" if below == _ALL else below)
-        _write(hg, target, "files-put", FileEdit(put=entries), key, json=json)
+        _write(hg, target, FileEdit(put=entries), key, json=json)
 
 
 @app.command()
@@ -84,7 +84,7 @@ def rm(
     with connection.open(actor=actor) as hg:
         target = hg.dataset(dataset).writing(branch=branch, txn=txn)
         removed = [check_file_path(path.rstrip("/") or path) for path in paths]
-        _write(hg, target, "files-rm", FileEdit(remove=removed), key, json=json)
+        _write(hg, target, FileEdit(remove=removed), key, json=json)
 
 
 @app.command()
@@ -153,7 +153,6 @@ def _upload(dataset: DatasetHandle, local: Path, path: str) -> list[Entry]:
 def _write(
     hg: Store,
     target: BranchHandle | TransactionHandle,
-    kind: str,
     edit: FileEdit,
     key: str | None,
     *,

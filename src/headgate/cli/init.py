@@ -74,7 +74,7 @@ def init(
     if ignored:
         note(f"added {EMBEDDED}/ to .gitignore: commit {FILE_NAME}, not the data.")
     note("Next: headgate dataset create raw.scans --kind files")
-    note(f"      headgate files put raw.scans --branch {branch} README.md docs/README.md")
+    note(f"      headgate files put raw.scans --branch {branch} scan.txt 2026/scan.txt")
     note("or run the worked example: headgate demo")
 
 

@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("build:plan_app", "Show what a build would run, and why."),
     "build": ("build:build_app", "Run JobSpecs on a branch."),
     "builds": ("build:builds_app", "List, show and cancel builds."),
-    "task": ("task:app", "Check, extract, register, run and serve workspace tasks."),
+    "task": ("task:app", "Check, extract, register, run workspace tasks, and start workers."),
     "serve": ("serve:serve_app", "Serve the store to a team: pages, HTTP API, Iceberg."),
     "token": ("serve:token_app", "Create, list and revoke bearer tokens for the server."),
     "recover": ("upkeep:recover_app", "Settle operations and transactions of crashed processes."),

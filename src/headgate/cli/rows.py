@@ -279,9 +279,9 @@ def optimize(
 ) -> None:
     """Compact a table's small files, sorted by key; its rows and content id do not change.
 
-    It never blocks a writer and gives way to concurrent publications; a branch with an OPEN
-    transaction is skipped. A keyed table that has grown gets more buckets. Downstream datasets do
-    not become stale.
+    It never blocks a writer. If another publication changes the table first, the state is `lost`;
+    a branch with an OPEN transaction is `skipped`; both exit with 0. A keyed table that has grown
+    gets more buckets. Downstream datasets do not become stale.
 
     JSON: {"dataset", "branch", "state": optimized|unchanged|skipped|lost, "publication",
     "files": {"before", "after"}, "snapshots_dropped"}.
@@ -368,7 +368,8 @@ sql_app = typer.Typer()
 def sql(
     text: Annotated[str, typer.Argument(help="SQL statement.")],
     context: Annotated[
-        str | None, typer.Option("--branch", "-b", help="Branch, chain `a>b`, or moment `a@12`.")
+        str | None,
+        typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
     ] = None,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,

@@ -1,4 +1,4 @@
-"""`headgate task`: check, extract, register, run and serve workspace tasks."""
+"""`headgate task`: check, extract, register, run workspace tasks, and start workers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class _TaskProgress:
 
 
 app = typer.Typer(
-    no_args_is_help=True, help="Check, extract, register, run and serve workspace tasks."
+    no_args_is_help=True, help="Check, extract, register, run workspace tasks, and start workers."
 )
 
 Module = Annotated[str, typer.Argument(help="package.module or package.module:task")]
@@ -152,9 +152,7 @@ def run(
     ],
     task_key: Annotated[
         str | None,
-        typer.Option(
-            "--task-key", help="Scheduler key; a newer attempt with it ends an older one."
-        ),
+        typer.Option("--task-key", help="Scheduler key; a newer attempt supersedes an older one."),
     ] = None,
     retries: Annotated[
         int | None,

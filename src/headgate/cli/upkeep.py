@@ -47,7 +47,7 @@ def cleanup(
 
     The first cleanup condemns data, which can then no longer be read or published. A cleanup at
     least 24 hours later deletes it. Table snapshots that no branch has shown within the retention
-    period expire. Safe to run beside writers and other cleanups.
+    period are forgotten. Safe to run beside writers and other cleanups.
 
     Example: headgate cleanup --older-than 14d --dry-run
     """

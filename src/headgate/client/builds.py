@@ -65,23 +65,19 @@ def start_build(
     deadline = time.monotonic() + asked.get("wait_seconds", 0)
     while True:
         rest = min(max(0.0, deadline - time.monotonic()), _START_WAIT_SECONDS)
-        waiting = {"wait_seconds": rest}
+        # The client makes the key, so that a request repeated after a lost reply starts no second
+        # build: one without a client would hold its branches until the server notices.
+        key = secrets.token_urlsafe(32)
+        sent = {**body, "wait_seconds": rest, "where": where, "request_key": key}
+        patience = rest + _START_ANSWER_SECONDS
         try:
-            return _start(http, {**body, **waiting, "where": where}, wait_seconds=rest)
+            started: Json = http.request(
+                "POST", "/builds", body=sent, repeatable=True, timeout_seconds=patience
+            ).document
+            return started
         except (OpenTransactionAlreadyExists, PlanChanged):
             if time.monotonic() >= deadline:
                 raise
-
-
-def _start(http: HttpClient, body: Json, *, wait_seconds: float) -> Json:
-    # The client makes the key, so that a request repeated after a lost reply starts no second
-    # build: one without a client would hold its branches until the server notices.
-    named = {**body, "request_key": secrets.token_urlsafe(32)}
-    patience = wait_seconds + _START_ANSWER_SECONDS
-    started: Json = http.request(
-        "POST", "/builds", body=named, repeatable=True, timeout_seconds=patience
-    ).document
-    return started
 
 
 # --- JobSpecs -------------------------------------------------------------------------------

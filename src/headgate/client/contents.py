@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from headgate.builds.project import bundle_key
 from headgate.client.http import HttpClient, segment
-from headgate.errors import ContentsGarbled, FileNotInView, Invalid, Unavailable
+from headgate.errors import ContentsGarbled, Invalid, Unavailable
 from headgate.files.objects import (
     SMALL_BYTES,
     Digest,
@@ -22,7 +22,6 @@ from headgate.files.objects import (
 )
 from headgate.files.transfer import Progress, download, relative_to
 from headgate.files.tree import Entry
-from headgate.model.names import check_file_path
 from headgate.model.object_store import ObjectInfo
 from headgate.store.documents import to_entry
 from headgate.store.transactions import ShownFiles
@@ -49,13 +48,12 @@ class RemoteObjects:
         return f"{self._http.url}/api/v1"
 
     def put(self, key: str, data: bytes) -> bool:
-        where = f"/contents/{_content(key)}"
-        if self._http.exists(where):
-            return False
-        self._http.send_file(where, data)
-        return True
+        return self._put(key, data)
 
     def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
+        return self._put(key, source)
+
+    def _put(self, key: str, source: bytes | Path) -> bool:
         where = f"/contents/{_content(key)}"
         if self._http.exists(where):
             return False
@@ -171,7 +169,7 @@ class RemoteShownFiles(ShownFiles):
     txn: str | None
     at: str | None
 
-    def entries(self, path: str = "") -> list[Entry]:
+    def _walk(self, path: str) -> Iterator[Entry]:
         found = self.http.pages(
             f"/files/{segment(str(self.dataset))}",
             path=path or None,
@@ -179,14 +177,7 @@ class RemoteShownFiles(ShownFiles):
             txn=self.txn,
             at=self.at,
         )
-        return [to_entry(sent) for sent in found]
-
-    def find(self, path: str) -> Entry:
-        check_file_path(path)
-        for entry in self.entries(path):
-            if entry.path == path and not entry.is_directory:
-                return entry
-        raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
+        return map(to_entry, found)
 
     def download(self, target: Path, path: str = "", *, progress: Progress | None = None) -> None:
         chosen = list(relative_to(self.entries(path), path.rstrip("/")))

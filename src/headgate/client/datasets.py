@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from headgate.client.contents import RemoteShownFiles
-from headgate.client.http import HttpClient, Reply, path_of, segment
-from headgate.errors import DatasetNotFound, Invalid
+from headgate.client.http import HttpClient, path_of, segment
+from headgate.errors import Invalid
 from headgate.files.edits import FileEdit
 from headgate.files.tree import Entry
 from headgate.model import nouns
@@ -20,14 +20,56 @@ from headgate.model.ids import OperationId
 from headgate.model.names import parse_member
 from headgate.store import documents
 from headgate.store.datasets import LEASE_SECONDS, BranchHandle, DatasetHandle
-from headgate.store.embedded import Store
-from headgate.store.transactions import ShownFiles, TransactionHandle, UnitHandle
+from headgate.store.transactions import (
+    CommitsAtExit,
+    ShownFiles,
+    TransactionHandle,
+    UnitHandle,
+)
 
 # --- transactions and units -----------------------------------------------------------------
 
 
+class _RemoteOpened(CommitsAtExit):
+    """Verbs that are the same requests for a transaction and for a unit."""
+
+    id: Any
+    http: HttpClient
+
+    @property
+    def _path(self) -> str:
+        return f"/transactions/{segment(self.id)}"
+
+    def noun(self) -> documents.Json:
+        """Read the unit or transaction, and return its JSON document."""
+        sent = self.http.get(self._path)
+        is_unit = "transactions" in sent
+        return sent if is_unit else documents.TRANSACTION.json(documents.TRANSACTION.parse(sent))
+
+    def renew(self) -> None:
+        self.http.request("POST", f"{self._path}/renew")
+
+    def commit(self, *, idempotency_key: str | None = None) -> Receipt:
+        reply = self.http.publish("POST", f"{self._path}/commit", idempotency_key)
+        sent = reply.document
+        return Receipt(
+            operation=OperationId(sent["operation"]),
+            publication=sent["publication"],
+            at=documents.to_instant(sent["at"]),
+            transactions=sent["receipt"],
+            replayed=reply.replayed,
+        )
+
+    def _abort(self) -> Sequence[str]:
+        sent = self.http.request("POST", f"{self._path}/abort").document
+        return [one["transaction"] for one in sent.get("transactions", (sent,))]
+
+    def _state(self) -> nouns.TransactionState:
+        return nouns.TransactionState(self.http.get(self._path)["state"])
+
+
 @dataclass
-class RemoteTransactionHandle(TransactionHandle):
+class RemoteTransactionHandle(_RemoteOpened, TransactionHandle):
     """Handle of an OPEN transaction of a served store."""
 
     http: HttpClient
@@ -43,25 +85,9 @@ class RemoteTransactionHandle(TransactionHandle):
             documents.to_entry(e) for e in self.http.pages(where, txn=self.id, path=prefix or None)
         ]
 
-    def noun(self) -> documents.Json:
-        return document_of(self.http, self.id)
-
-    def renew(self) -> None:
-        self.http.request("POST", f"/transactions/{segment(self.id)}/renew")
-
-    def commit(self, *, idempotency_key: str | None = None) -> Receipt:
-        return commit(self.http, self.id, idempotency_key)
-
-    def _abort(self) -> Sequence[str]:
-        self.http.request("POST", f"/transactions/{segment(self.id)}/abort")
-        return [self.id]
-
-    def _state(self) -> nouns.TransactionState:
-        return state_of(self.http, self.id)
-
 
 @dataclass
-class RemoteUnitHandle(UnitHandle):
+class RemoteUnitHandle(_RemoteOpened, UnitHandle):
     """Handle of a unit of a served store."""
 
     http: HttpClient
@@ -69,51 +95,6 @@ class RemoteUnitHandle(UnitHandle):
     def dataset(self, name: str) -> TransactionHandle:
         sent = self.http.post(f"/units/{segment(self.id)}/transactions", dataset=name)
         return RemoteTransactionHandle(self.store, documents.TRANSACTION.parse(sent), self.http)
-
-    def noun(self) -> documents.Json:
-        return document_of(self.http, self.id)
-
-    def renew(self) -> None:
-        self.http.request("POST", f"/transactions/{segment(self.id)}/renew")
-
-    def commit(self, *, idempotency_key: str | None = None) -> Receipt:
-        return commit(self.http, self.id, idempotency_key)
-
-    def _abort(self) -> Sequence[str]:
-        sent = self.http.request("POST", f"/transactions/{segment(self.id)}/abort").document
-        return [one["transaction"] for one in sent["transactions"]]
-
-    def _state(self) -> nouns.TransactionState:
-        return state_of(self.http, self.id)
-
-
-def state_of(http: HttpClient, id: str) -> nouns.TransactionState:
-    return nouns.TransactionState(http.get(f"/transactions/{segment(id)}")["state"])
-
-
-_NOUN = (
-    *("transaction", "dataset", "branch", "type", "state", "parent", "actor"),
-    *("opened_at", "closed_at", "version"),
-)
-
-
-def document_of(http: HttpClient, id: str) -> documents.Json:
-    """Return the present noun of a unit or transaction, without other fields of the reply."""
-    sent: documents.Json = http.get(f"/transactions/{segment(id)}")
-    return sent if "transactions" in sent else {name: sent[name] for name in _NOUN}
-
-
-def commit(http: HttpClient, id: str, key: str | None) -> Receipt:
-    """Commit a transaction or unit, as one publication."""
-    reply: Reply = http.publish("POST", f"/transactions/{segment(id)}/commit", key)
-    sent = reply.document
-    return Receipt(
-        operation=OperationId(sent["operation"]),
-        publication=sent["publication"],
-        at=documents.to_instant(sent["at"]),
-        transactions=sent["receipt"],
-        replayed=reply.replayed,
-    )
 
 
 def edit_json(edit: FileEdit) -> documents.Json:
@@ -140,7 +121,6 @@ class RemoteDatasetHandle(DatasetHandle):
     """Handle of a dataset of a served store."""
 
     http: HttpClient
-    served: Store
 
     @property
     def where(self) -> str:
@@ -148,13 +128,6 @@ class RemoteDatasetHandle(DatasetHandle):
 
     def load(self) -> nouns.Dataset:
         return documents.DATASET.parse(self.http.get(f"/datasets/{self.where}"))
-
-    def exists(self) -> bool:
-        try:
-            self.load()
-        except DatasetNotFound:
-            return False
-        return True
 
     def create(
         self,
@@ -179,10 +152,7 @@ class RemoteDatasetHandle(DatasetHandle):
         return [documents.BRANCH.parse(sent) for sent in found]
 
     def show(self, context: str | None = None, *, rows: int = 0) -> documents.Json:
-        document: documents.Json = self.http.get(
-            f"/datasets/{self.where}/content", context=context, rows=rows
-        )
-        return document
+        return self.http.get(f"/datasets/{self.where}/content", context=context, rows=rows)
 
     def register(self, location: str, *, branch: str, idempotency_key: str | None = None) -> None:
         if "://" not in location and not location.startswith(("/", "file:")):
@@ -210,7 +180,7 @@ class RemoteDatasetHandle(DatasetHandle):
             chosen = self.branch(branch or self.store.settings.builds.branch)
             transaction = chosen.view(at=at)
         elif branch is not None or at is not None:
-            raise Invalid("a transaction says it all: leave out the branch and the moment.")
+            raise Invalid("a transaction excludes a branch and a moment: leave these out.")
         return RemoteShownFiles(
             store=self.store,
             dataset=self.name,
@@ -251,13 +221,11 @@ class RemoteBranchHandle(BranchHandle):
         return self
 
     def delete(self, *, idempotency_key: str | None = None) -> Receipt:
-        reply = self.http.publish("DELETE", self._path, idempotency_key)
-        return documents.to_receipt(reply.document, replayed=reply.replayed)
+        return self.http.publish("DELETE", self._path, idempotency_key).receipt
 
     def reset(self, to: str, *, idempotency_key: str | None = None) -> Receipt:
         body = {"dataset": self._dataset, "branch": self.name, "to": to}
-        reply = self.http.publish("POST", "/branches/reset", idempotency_key, body=body)
-        return documents.to_receipt(reply.document, replayed=reply.replayed)
+        return self.http.publish("POST", "/branches/reset", idempotency_key, body=body).receipt
 
     def reparent(self, under: str | None) -> nouns.Branch:
         body = {"dataset": self._dataset, "branch": self.name, "under": under}
@@ -286,19 +254,11 @@ class RemoteBranchHandle(BranchHandle):
     def edit(self, edit: FileEdit, *, idempotency_key: str | None = None) -> Receipt:
         body = {"branch": self.name, **edit_json(edit)}
         where = f"/files/{segment(self._dataset)}"
-        reply = self.http.publish("POST", where, idempotency_key, body=body)
-        return documents.to_receipt(reply.document, replayed=reply.replayed)
+        return self.http.publish("POST", where, idempotency_key, body=body).receipt
 
     def read(self, path: str, *, at: str | None = None) -> bytes:
         where = f"/files/{segment(self._dataset)}/{path_of(path)}"
         return b"".join(self.http.stream(where, branch=self.name, at=at))
 
-    def view(self, *, at: str | None = None) -> nouns.Transaction | None:
-        """Return the branch's view, or the COMMITTED transaction `at` of the dataset."""
-        branch = self.load()
-        id = at or branch.view
-        if id is None:
-            return None
-        return self._checked(
-            branch, documents.TRANSACTION.parse(self.http.get(f"/transactions/{segment(id)}"))
-        )
+    def _load_transaction(self, id: str) -> nouns.Transaction:
+        return documents.TRANSACTION.parse(self.http.get(f"/transactions/{segment(id)}"))

@@ -21,8 +21,9 @@ from urllib3.util import Retry, parse_url
 
 from headgate import errors
 from headgate.errors.families import kinds_by_code, rebuild
+from headgate.model.changes import Receipt
 from headgate.model.names import check_label, check_limit, invalid_text
-from headgate.store.documents import Json
+from headgate.store.documents import Json, to_receipt
 
 _PREFIX = "/api/v1"
 _CHUNK_BYTES = 1024 * 1024
@@ -49,6 +50,11 @@ class Reply:
         """Return whether this repeats the reply to an earlier request with the same key."""
         return self.headers.get("idempotency-replayed") == "true"
 
+    @property
+    def receipt(self) -> Receipt:
+        """Return the receipt of a publication, or of an operation that changed nothing."""
+        return to_receipt(self.document, replayed=self.replayed)
+
 
 class HttpClient:
     """Requests to one server, from any number of threads, over connections that are kept open."""
@@ -69,12 +75,14 @@ class HttpClient:
 
     # --- documents --------------------------------------------------------------------------
 
-    def get(self, path: str, /, **params: Any) -> Any:
-        return self.request("GET", path, params=params).document
+    def get(self, path: str, /, **params: Any) -> Json:
+        document: Json = self.request("GET", path, params=params).document
+        return document
 
-    def post(self, path: str, /, **body: Any) -> Any:
+    def post(self, path: str, /, **body: Any) -> Json:
         """Send a request that publishes nothing; it is sent only once."""
-        return self.request("POST", path, body=body).document
+        document: Json = self.request("POST", path, body=body).document
+        return document
 
     def publish(
         self,

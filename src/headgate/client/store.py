@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from headgate.builds.plan import BuildOptions, Plan, PlanOptions
@@ -34,9 +33,9 @@ from headgate.store.documents import (
     TAG,
     TRANSACTION,
     Json,
-    to_receipt,
 )
 from headgate.store.embedded import Store, TaskVerbs
+from headgate.store.queries import no_progress
 from headgate.store.transactions import TransactionHandle, UnitHandle
 from headgate.upkeep.reachability import Marking
 
@@ -67,16 +66,15 @@ class RemoteTaskVerbs(TaskVerbs):
     def task_attempts(self) -> ports.Attempts:
         from headgate.client.tasks import RemoteAttempts  # noqa: PLC0415  (optional: pydantic)
 
-        # A worker whose token cannot begin attempts must not take work off a queue.
+        # A worker whose token cannot begin attempts must not poll a queue.
         authorize(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
         return RemoteAttempts(self.http)
 
     def workspaces(self, workspace: ports.WorkspaceRef) -> ports.WorkspaceStore:
         if "." not in workspace.repository:
             raise Invalid(
-                f"{workspace.repository!r} is a repository of lakeFS, and what is published there "
-                "is kept in the catalog itself: run the task where the store is, with HEADGATE_URL "
-                "unset.",
+                f"{workspace.repository!r} is a lakeFS repository, whose publications are recorded "
+                "in the catalog itself: run the task where the store is, with HEADGATE_URL unset.",
                 repository=workspace.repository,
             )
         return self._files_workspaces
@@ -84,17 +82,12 @@ class RemoteTaskVerbs(TaskVerbs):
     @cached_property
     def _files_workspaces(self) -> ports.WorkspaceStore:
         from headgate.client.tasks import RemoteWorkspaces  # noqa: PLC0415  (optional: pydantic)
-        from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
 
-        return RemoteWorkspaces(self.http, ContentCache(self.settings.cache / "contents"))
+        return RemoteWorkspaces(self.http, self._content_cache)
 
     def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
         """Return nothing: the server's cleanup sweeps staging, and reports it in its document."""
         return []
-
-
-def _no_progress(rows: int, parts: int) -> None:
-    """No progress callback: the server compares."""
 
 
 class RemoteStore(RemoteTaskVerbs, Store):
@@ -121,7 +114,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         self.settings = replace(settings, builds=builds, actor=about["actor"])
         self.role = Role(about["role"])
         self.may_write_protected = self.role is Role.ADMIN
-        self._storage = str(about["storage"])
+        self._on_s3 = about["storage"] == "s3"
 
     @property
     def file_contents(self) -> Objects:
@@ -134,7 +127,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
     # --- reads ------------------------------------------------------------------------------
 
     def dataset(self, name: str) -> DatasetHandle:
-        return RemoteDatasetHandle(self, parse_dataset_name(name), self.http, self)
+        return RemoteDatasetHandle(self, parse_dataset_name(name), self.http)
 
     def datasets(self) -> list[Dataset]:
         return [DATASET.parse(sent) for sent in self.http.pages("/datasets")]
@@ -224,8 +217,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         return list(self.http.pages("/builds", limit=limit, cursor=after))
 
     def build_record(self, id: str) -> Json:
-        record: Json = self.http.get(f"/builds/{segment(id)}")
-        return record
+        return self.http.get(f"/builds/{segment(id)}")
 
     def differences(
         self,
@@ -235,10 +227,10 @@ class RemoteStore(RemoteTaskVerbs, Store):
         dataset: str | None = None,
         rows: int = 5,
         key: Sequence[str] = (),
-        on_large: Callable[[int, int], None] = _no_progress,
+        on_large: Callable[[int, int], None] = no_progress,
     ) -> Json | list[Json]:
-        asked = {"from": before, "to": after, "dataset": dataset, "rows": rows}
-        found: Json | list[Json] = self.http.get("/diff", **asked, key=list(key) or None)
+        asked = {"from": before, "to": after, "dataset": dataset, "rows": rows, "key": list(key)}
+        found: Json | list[Json] = self.http.request("GET", "/diff", params=asked).document
         return found
 
     def tokens(self) -> list[Json]:
@@ -258,8 +250,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
 
     def delete_everywhere(self, branch: str, *, idempotency_key: str | None = None) -> Receipt:
         params = {"name": check_branch_name(branch)}
-        reply = self.http.publish("DELETE", "/branches", idempotency_key, params=params)
-        return to_receipt(reply.document, replayed=reply.replayed)
+        return self.http.publish("DELETE", "/branches", idempotency_key, params=params).receipt
 
     def cancel_build(self, id: str) -> Json:
         record: Json = self.http.request("POST", f"/builds/{segment(id)}/cancel").document
@@ -273,14 +264,13 @@ class RemoteStore(RemoteTaskVerbs, Store):
         branches: Sequence[str] = ("*",),
         lifetime_seconds: int | None = None,
     ) -> Json:
-        made: Json = self.http.post(
+        return self.http.post(
             "/tokens",
             actor=actor,
             role=parse_member(Role, role, what="role"),
             branches=check_patterns(branches),
             lifetime_seconds=lifetime_seconds,
         )
-        return made
 
     def revoke_token(self, id: str) -> Json:
         record: Json = self.http.request("DELETE", f"/tokens/{segment(id)}").document
@@ -289,14 +279,12 @@ class RemoteStore(RemoteTaskVerbs, Store):
     def clean_up(
         self, *, older_than_seconds: int, dry_run: bool = False, engine: Marking = Marking.AUTO
     ) -> Json:
-        cleaned: Json = self.http.post(
+        return self.http.post(
             "/cleanup", older_than_seconds=older_than_seconds, dry_run=dry_run, engine=engine
         )
-        return cleaned
 
     def examine(self, *, deep: bool = False) -> Json:
-        examined: Json = self.http.get("/doctor", deep=deep)
-        return examined
+        return self.http.get("/doctor", deep=deep)
 
     def recover(self, *, dry_run: bool = False) -> Recovered:
         return Recovered(**self.http.post("/recover", dry_run=dry_run))
@@ -310,8 +298,8 @@ class RemoteStore(RemoteTaskVerbs, Store):
         graph: str | None = None,
         **asked: Unpack[PlanOptions],
     ) -> PlannedBuild:
-        document: Json = self.http.post("/plan", graph=graph, **request_body(targets, asked))
-        return PlannedBuild.from_json(document)
+        body = request_body(targets, asked)
+        return PlannedBuild.from_json(self.http.post("/plan", graph=graph, **body))
 
     def decide(self, targets: Sequence[str], **asked: Unpack[PlanOptions]) -> Plan:
         raise Invalid("a served store is planned there: call plan().")
@@ -332,7 +320,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         from headgate.client.builds import ClientBuild  # noqa: PLC0415  (slow: Spark)
 
         if id is not None or client_jobs is not None:
-            raise Invalid("the server names its builds, and hands their jobs out by itself.")
+            raise Invalid("the server names its builds, and assigns their jobs itself.")
         started = start_build(self.http, targets, asked, where="caller")["build"]
         directory = self.scratch / "builds" / started
         return ClientBuild(self.http, lambda: self.job_resources, started, directory, watch).run()
@@ -353,9 +341,8 @@ class RemoteStore(RemoteTaskVerbs, Store):
         """Return the resources of client-run jobs: the server's bytes, the client's engine."""
         from headgate.client.builds import client_resources  # noqa: PLC0415  (slow: Spark)
 
-        on_s3 = self._storage == "s3"
         return client_resources(
-            self.settings, self.http, self.scratch, on_s3=on_s3, jvm=self._shared_jvm
+            self.settings, self.http, self.scratch, on_s3=self._on_s3, jvm=self._shared_jvm
         )
 
     def watch_build(self, id: str, watch: Callable[[Json], None]) -> Json:
@@ -367,13 +354,8 @@ class RemoteStore(RemoteTaskVerbs, Store):
         # The stream was cut before the end; the record has the last known state.
         return self.build_record(id) | {"publications": []}
 
-    def publish_jobspecs(
-        self, directory: Path, *, branch: str | None = None, allow_dirty: bool = False
-    ) -> PublishReport:
-        # Git is on this machine; the server receives only the discovered JobSpecs and their code.
-        return super().publish_jobspecs(directory, branch=branch, allow_dirty=allow_dirty)
-
     def publish_discovery(self, found: Discovery) -> PublishReport:
+        # Git is on this machine; the server receives only the discovered JobSpecs and their code.
         return send_discovery(self.http, found)
 
     def spark(self, context: str) -> SparkSession:
@@ -392,7 +374,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         from headgate.spark.workplace import open_client_spark  # noqa: PLC0415  (slow: Spark)
 
         return open_client_spark(
-            self.settings, f"{self.http.url}/iceberg", self.scratch, on_s3=self._storage == "s3"
+            self.settings, f"{self.http.url}/iceberg", self.scratch, on_s3=self._on_s3
         )
 
     def acting_as(self, actor: str, *, may_write_protected: bool) -> Store:
@@ -403,7 +385,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         runtime = self.__dict__.pop("client_spark", None)
         if runtime is not None:
             runtime.stop()
-        means = self.__dict__.pop("job_resources", None)
-        if means is not None:
-            means.workplace.close()
+        resources = self.__dict__.pop("job_resources", None)
+        if resources is not None:
+            resources.workplace.close()
         self.http.close()

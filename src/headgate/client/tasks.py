@@ -105,11 +105,11 @@ class RemoteWorkspaces:
         # A caller with a time limit stops waiting by itself; a shorter timeout of the request
         # would only repeat it.
         try:
-            return self._publish(workspace, identity, staged.ref)
+            return publish_at_server(self._http, workspace, identity, staged.ref)
         except (ContentSwept, ObjectNotFound):
             # Contents that were not sent, because the server had them, have been swept since.
             self._staging[staged.ref]()
-            return self._publish(workspace, identity, staged.ref)
+            return publish_at_server(self._http, workspace, identity, staged.ref)
 
     def keep(
         self,
@@ -119,7 +119,7 @@ class RemoteWorkspaces:
         timeout_seconds: float | None = None,
         table_changes: TableChanges | None = None,
     ) -> str:
-        return self._publish(workspace, identity, None)
+        return publish_at_server(self._http, workspace, identity, None)
 
     def discard(self, staged: Staged) -> None:
         """Forget a staged root; the server's cleanup sweeps contents that nothing references."""
@@ -128,9 +128,6 @@ class RemoteWorkspaces:
     def _root(self, workspace: WorkspaceRef) -> Digest:
         where = _where(workspace)
         return Digest(self._http.get(where, branch=workspace.branch, ref=workspace.ref)["root"])
-
-    def _publish(self, workspace: WorkspaceRef, identity: Identity, root: str | None) -> str:
-        return publish_at_server(self._http, workspace, identity, root)
 
 
 class RemoteTables:

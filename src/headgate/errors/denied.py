@@ -11,7 +11,8 @@ from headgate.errors.families import Denied
 class BranchProtected(Denied, code="branch_protected"):
     template = (
         "branch {branch!r} is protected: it accepts only builds of clean commits and admins. "
-        "Build it from a clean commit (on the server, if the store is served), or ask an admin."
+        "Build it from a clean commit (on the server, if the store is served), use an admin's "
+        "token, or remove the protection with `headgate branch protect {branch} --off`."
     )
     branch: str
 

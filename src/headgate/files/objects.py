@@ -237,8 +237,8 @@ def batched(
 
 # --- frames: many small contents as one stream of bytes --------------------------------------
 #
-# A frame is a line `<sha256> <bytes>`, a line feed, and the content: at every position a reader
-# can tell which contents are complete and correct.
+# A frame is a line `<sha256> <bytes>`, a line feed, and the content: a reader verifies each
+# content as soon as it is complete.
 
 _LINE = re.compile(rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,9})\Z")
 # A digest, a space and ten digits.

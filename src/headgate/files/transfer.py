@@ -112,10 +112,9 @@ def walk_directory(root: Path) -> Iterator[tuple[str, os.stat_result | None]]:
 
 
 def _not_a_file(path: str, *, is_link: bool) -> UnsafePath:
+    reason = "it is neither a file nor a directory (a socket, pipe or device)"
     if is_link:
         reason = "it is a symbolic link, which a tree cannot hold; put a copy of its target instead"
-        return UnsafePath(path=path, reason=reason)
-    reason = "it is neither a file nor a directory (a socket, pipe or device)"
     return UnsafePath(path=path, reason=reason)
 
 

@@ -87,12 +87,7 @@ def _read(method: str, pattern: str, handler: Handler) -> Route:
 
 ROUTES = (
     _read("GET", "namespaces", tables.list_namespaces),
-    _write(
-        "POST",
-        "namespaces",
-        tables.create_namespace,
-        tables.replay_create_namespace,
-    ),
+    _write("POST", "namespaces", tables.create_namespace, tables.replay_create_namespace),
     _read("GET", _NAMESPACE, tables.load_namespace),
     _read("HEAD", _NAMESPACE, tables.namespace_exists),
     _write("DELETE", _NAMESPACE, tables.drop_namespace, tables.replay_nothing),

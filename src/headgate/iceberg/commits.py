@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headgate import errors
@@ -99,15 +99,11 @@ def _commit(
     try:
         prepared = [_prepare(service, request, commit) for commit in commits]
         changes = [item for item in prepared if isinstance(item, TableChange)]
+        made: Iterator[ServedTable] = iter(())
         if changes:
-            served = iter(
-                service.catalog.commit(
-                    request.caller, request.context, changes, request.idempotency
-                )
-            )
-            tables = [next(served) if isinstance(item, TableChange) else item for item in prepared]
-        else:
-            tables = [item for item in prepared if isinstance(item, ServedTable)]
+            key = request.idempotency
+            made = iter(service.catalog.commit(request.caller, request.context, changes, key))
+        tables = [next(made) if isinstance(item, TableChange) else item for item in prepared]
     except (errors.AttemptSuperseded, errors.TransactionNotOpen):
         # An ended attempt or transaction accepts no more writes: the client must stop.
         raise

@@ -34,7 +34,7 @@ from headgate.tables.versions import StoredVersion, TableVersions, WeighedCache
 
 
 class Action(enum.StrEnum):
-    """What a request does in its context."""
+    """The effect of a request on its context."""
 
     READ = "read"
     WRITE = "write"
@@ -79,9 +79,8 @@ def job_caller(connection: Connection, token: str, context: Context) -> Caller:
     if found is None:
         raise TokenRefused(reason="it is unknown here")
     attempt, _ = found
-    if not isinstance(context, JobContext) or context.id != job_id(
-        attempt.ref.key, attempt.ref.epoch
-    ):
+    own = job_id(attempt.ref.key, attempt.ref.epoch)
+    if not isinstance(context, JobContext) or context.id != own:
         raise TokenRefused(reason=f"it is for another context than {context}", is_good=True)
     check_newest(connection, attempt.ref)
     return Caller(actor=attempt.actor, attempt=attempt.ref)
@@ -181,7 +180,8 @@ class RenderedTables:
     ) -> Reply:
         """Return the version as a load or commit result; 304 where the client has it already."""
         listed = len(version.metadata.get("snapshots") or [])
-        etag = _etag_of(version.location, f"{snapshots} {listed}")
+        digest = hashlib.sha256(f"{snapshots} {listed} {version.location}".encode()).hexdigest()
+        etag = f'"{digest[:32]}"'
         if known_etag == etag:
             return Reply(status=304, headers={"etag": etag})
         body = self._bodies.find(etag)
@@ -204,11 +204,6 @@ def table_result(metadata: Metadata, location: str | None) -> Json:
 def without_overlay(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out the server's own properties, which clients send back with those of the table."""
     return {key: value for key, value in properties.items() if key not in OVERLAY}
-
-
-def _etag_of(location: str, snapshots: str) -> str:
-    digest = hashlib.sha256(f"{snapshots} {location}".encode()).hexdigest()
-    return f'"{digest[:32]}"'
 
 
 def _only_refs(metadata: Metadata) -> Metadata:

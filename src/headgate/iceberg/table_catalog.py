@@ -325,7 +325,7 @@ def _is_declared(scope: JobScope, name: DatasetName) -> bool:
 
 
 def _is_metadata_table(scope: JobScope, name: DatasetName) -> bool:
-    """Whether it is `db.t.files` of a declared `db.t`: clients look for a table of that name."""
+    """Return whether it is `db.t.files` of a declared `db.t`, which clients request as a table."""
     *above, last = name.namespace
     return bool(above) and _is_declared(scope, DatasetName(namespace=tuple(above), name=last))
 
@@ -376,7 +376,7 @@ def _find_or_create(
             id=id,
         )
     except errors.DatasetExists:
-        # Another client created it after the first look.
+        # Another client created it after the first read.
         return _find_or_create(connection, caller, name)
 
 
@@ -450,13 +450,9 @@ def _steps(
 ) -> list[Change]:
     steps: list[Change] = []
     for change in changes:
+        dataset, version = _dataset_of(connection, caller, change), _version(change)
         steps += _add(
-            connection,
-            context,
-            _dataset_of(connection, caller, change),
-            type=change.type,
-            version=_version(change),
-            base=change.base,
+            connection, context, dataset, type=change.type, version=version, base=change.base
         )
     return steps
 

@@ -77,12 +77,11 @@ def common_ancestor(one: Step, other: Step, lookup: Lookup) -> Step | None:
     right = ancestor_at_depth(other, depth, lookup)
     while left is not None and right is not None and left.id != right.id:
         # At equal depths skip pointers lead to equal depths, so both sides stay level.
-        if left.jump is not None and left.jump != right.jump and right.jump is not None:
-            left, right = lookup(left.jump), lookup(right.jump)
-        else:
-            left = lookup(left.parent) if left.parent is not None else None
-            right = lookup(right.parent) if right.parent is not None else None
-    return left if left is not None and right is not None else None
+        # They jump only while the jumps differ, and thus skip nothing that they share.
+        is_far = left.jump != right.jump
+        above = (left.jump, right.jump) if is_far else (left.parent, right.parent)
+        left, right = (lookup(id) if id is not None else None for id in above)
+    return left if right is not None else None
 
 
 # Branches and chains.

@@ -259,7 +259,7 @@ class Facts:
     pinned: Mapping[Pin, View] = field(default_factory=dict)
     candidates: Candidates = field(default_factory=dict[str, Candidate])
     past: Past = field(default_factory=NoPast)
-    # Results of looks at content so far.
+    # Results of the comparisons of content so far.
     answers: Answers = field(default_factory=dict[Question, Answer])
     parameters: Mapping[str, Any] = field(default_factory=dict)
     environment: str = ""

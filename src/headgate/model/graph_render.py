@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from math import ceil, sqrt
@@ -68,14 +68,8 @@ def fold(layer_of: Sequence[int], edges: Edges, most: int) -> list[int]:
 
 def _ranks(layer_of: Sequence[int], edges: Edges) -> list[int]:
     """Return the rank of each node in its layer, close to those of its neighbours."""
-    rows: list[list[int]] = [[] for _ in range(max(layer_of) + 1)]
-    for node, layer in enumerate(layer_of):
-        rows[layer].append(node)
-    left: list[list[int]] = [[] for _ in layer_of]
-    right: list[list[int]] = [[] for _ in layer_of]
-    for source, target in edges:
-        right[source].append(target)
-        left[target].append(source)
+    rows = _rows(layer_of)
+    left, right = _neighbours(len(layer_of), edges)
     # From 0 to 1, so that ranks in long and in short layers can be compared.
     height = [0.0] * len(layer_of)
     for row in rows:
@@ -83,7 +77,7 @@ def _ranks(layer_of: Sequence[int], edges: Edges) -> list[int]:
     for sweep in range(_SWEEPS):
         near, ordered = (left, rows) if sweep % 2 == 0 else (right, rows[::-1])
         for row in ordered:
-            wanted = {n: fmean(height[o] for o in near[n]) if near[n] else height[n] for n in row}
+            wanted = {node: _mean(near, node, height) for node in row}
             row.sort(key=wanted.__getitem__)
             _spread(row, height)
     rank = [0] * len(layer_of)
@@ -91,6 +85,26 @@ def _ranks(layer_of: Sequence[int], edges: Edges) -> list[int]:
         for place, node in enumerate(row):
             rank[node] = place
     return rank
+
+
+def _rows(layer_of: Sequence[int]) -> list[list[int]]:
+    """Return the nodes of each layer."""
+    rows: list[list[int]] = [[] for _ in range(max(layer_of, default=-1) + 1)]
+    for node, layer in enumerate(layer_of):
+        rows[layer].append(node)
+    return rows
+
+
+def _neighbours(
+    count: int, edges: Iterable[tuple[int, int]]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the sources and the targets of each node."""
+    left: list[list[int]] = [[] for _ in range(count)]
+    right: list[list[int]] = [[] for _ in range(count)]
+    for source, target in edges:
+        right[source].append(target)
+        left[target].append(source)
+    return left, right
 
 
 def _spread(row: Sequence[int], height: list[float]) -> None:
@@ -162,16 +176,9 @@ class _Grid:
         self._points: dict[tuple[int, int], int] = {}
         # The points of each edge, both ends included.
         self.passed = [self._through(source, target) for source, target in edges]
-        count = len(self.layer)
-        self._left: list[list[int]] = [[] for _ in range(count)]
-        self._right: list[list[int]] = [[] for _ in range(count)]
         steps = {step: None for points in self.passed for step in itertools.pairwise(points)}
-        for source, target in steps:
-            self._right[source].append(target)
-            self._left[target].append(source)
-        self._rows: list[list[int]] = [[] for _ in range(max(self.layer, default=-1) + 1)]
-        for point, layer in enumerate(self.layer):
-            self._rows[layer].append(point)
+        self._left, self._right = _neighbours(len(self.layer), steps)
+        self._rows = _rows(self.layer)
 
     def _through(self, source: int, target: int) -> list[int]:
         points = [source]

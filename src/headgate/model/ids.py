@@ -9,8 +9,9 @@ import hashlib
 import json
 import secrets
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NewType
+from typing import Any, NewType, TypeVar
 
 DatasetId = NewType("DatasetId", str)
 BranchId = NewType("BranchId", str)
@@ -27,6 +28,8 @@ Epoch = NewType("Epoch", int)
 # Microseconds since 1970 in UTC, always by the database's clock.
 Instant = NewType("Instant", int)
 
+T = TypeVar("T", bound=str)
+
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
@@ -41,44 +44,20 @@ def mint(prefix: str) -> str:
     )
 
 
-def mint_dataset() -> DatasetId:
-    return DatasetId(mint("d"))
+def _minter(kind: Callable[[str], T], prefix: str) -> Callable[[], T]:
+    return lambda: kind(mint(prefix))
 
 
-def mint_branch() -> BranchId:
-    return BranchId(mint("b"))
-
-
-def mint_transaction() -> TransactionId:
-    return TransactionId(mint("t"))
-
-
-def mint_version() -> VersionId:
-    return VersionId(mint("v"))
-
-
-def mint_content() -> ContentId:
-    return ContentId(mint("c"))
-
-
-def mint_unit() -> UnitId:
-    return UnitId(mint("u"))
-
-
-def mint_operation() -> OperationId:
-    return OperationId(mint("o"))
-
-
-def mint_intent() -> IntentId:
-    return IntentId(mint("i"))
-
-
-def mint_build() -> BuildId:
-    return BuildId(mint("build"))
-
-
-def mint_jobspec() -> JobSpecId:
-    return JobSpecId(mint("js"))
+mint_dataset = _minter(DatasetId, "d")
+mint_branch = _minter(BranchId, "b")
+mint_transaction = _minter(TransactionId, "t")
+mint_version = _minter(VersionId, "v")
+mint_content = _minter(ContentId, "c")
+mint_unit = _minter(UnitId, "u")
+mint_operation = _minter(OperationId, "o")
+mint_intent = _minter(IntentId, "i")
+mint_build = _minter(BuildId, "build")
+mint_jobspec = _minter(JobSpecId, "js")
 
 
 def digest(value: Any) -> str:

@@ -90,7 +90,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A look at content: whether anything read at `last` has been overwritten since."""
+    """A comparison of content: has anything that was read at `last` been overwritten since?"""
 
     dataset: DatasetName
     last: ReadAt
@@ -103,7 +103,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The result of a look; `why` names what broke, and is empty if nothing did."""
+    """The result of a comparison; `why` names what broke, and is empty if nothing did."""
 
     why: str = ""
     broken_by: TransactionId | None = None
@@ -130,7 +130,7 @@ class Extent(enum.StrEnum):
 
     INCREMENTAL = "incremental"
     FULL = "full"
-    # A job of the same build makes one of its inputs, or a look at content is missing.
+    # A job of the same build makes one of its inputs, or a comparison of content is missing.
     UNDECIDED = "undecided"
 
 

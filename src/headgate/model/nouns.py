@@ -182,7 +182,7 @@ class Transaction:
 
 @dataclass(frozen=True, kw_only=True)
 class MoveRecord:
-    """One branch that a publication moved, from one view to another; None is no view or branch."""
+    """One branch that a publication moved, from one view to another; None: no view or branch."""
 
     dataset: DatasetName
     branch_id: ids.BranchId

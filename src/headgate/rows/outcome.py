@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from headgate.catalog.database import Database
@@ -91,35 +91,28 @@ class PlannedSchema:
     steps: Mapping[str, Sequence[str]]
 
     def to_json(self) -> dict[str, Any]:
-        return {"branch": self.branch, "datasets": _steps_json(self.steps)}
+        steps = [{"dataset": name, "steps": list(each)} for name, each in self.steps.items()]
+        return {"branch": self.branch, "datasets": steps}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(branch=document["branch"], steps=_steps_from(document["datasets"]))
+        steps = {one["dataset"]: tuple(one["steps"]) for one in document["datasets"]}
+        return cls(branch=document["branch"], steps=steps)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppliedSchema:
+class AppliedSchema(PlannedSchema):
     """The steps that applying a schema file took; no publication where there were none."""
 
-    branch: str
-    publication: PublicationNumber | None
-    steps: Mapping[str, Sequence[str]]
+    publication: PublicationNumber | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "branch": self.branch,
-            "publication": self.publication,
-            "datasets": _steps_json(self.steps),
-        }
+        planned = super().to_json()
+        return {"branch": self.branch, "publication": self.publication, **planned}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(
-            branch=document["branch"],
-            publication=document["publication"],
-            steps=_steps_from(document["datasets"]),
-        )
+        return replace(super().from_json(document), publication=document["publication"])
 
 
 class OptimizeState(enum.StrEnum):
@@ -164,11 +157,3 @@ class Optimized:
             files_after=document["files"]["after"],
             snapshots_dropped=document["snapshots_dropped"],
         )
-
-
-def _steps_json(steps: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    return [{"dataset": name, "steps": list(each)} for name, each in steps.items()]
-
-
-def _steps_from(datasets: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[str]]:
-    return {one["dataset"]: tuple(one["steps"]) for one in datasets}

@@ -202,6 +202,11 @@ class ServerBuilds:
             raise errors.BuildNotKept(build=id)
         return kept
 
+    def is_running(self, id: str) -> bool:
+        """Return whether the build runs here and its outcome is not known yet."""
+        kept = self._known.get(BuildId(id))
+        return kept is not None and kept.is_running
+
     def find_live(self, id: str) -> list[Json] | None:
         """Return the live status of a build's jobs, with Spark tasks; None if it is not here."""
         kept = self._known.get(BuildId(id))
@@ -265,7 +270,9 @@ class ServerBuilds:
                 "one has ended.",
                 running=busy,
             )
-        self._forget()
+        ended = [id for id, kept in self._known.items() if not kept.is_running]
+        for id in ended[: max(0, len(ended) - _KEPT)]:
+            del self._known[id]
 
     def _cancel_silent(self, id: BuildId) -> None:
         _log.warning("build %s: its client sends no requests any more", id)
@@ -291,11 +298,6 @@ class ServerBuilds:
         except errors.NotFound:
             return False
         return True
-
-    def _forget(self) -> None:
-        ended = [id for id, kept in self._known.items() if not kept.is_running]
-        for id in ended[: max(0, len(ended) - _KEPT)]:
-            del self._known[id]
 
 
 def _log_outcome(id: BuildId, done: Future[BuildOutcome]) -> None:

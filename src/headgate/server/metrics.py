@@ -10,7 +10,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,14 +67,14 @@ class Observing:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, told = time.perf_counter(), _Told()
+        began, response = time.perf_counter(), _Response()
 
         async def send_watched(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told.status = message["status"]
-                MutableHeaders(scope=message)[_REQUEST_ID] = told.id
+                response.status = message["status"]
+                MutableHeaders(scope=message)[_REQUEST_ID] = response.id
             elif message["type"] == "http.response.body":
-                told.bytes_sent += len(message.get("body", b""))
+                response.bytes_sent += len(message.get("body", b""))
             await send(message)
 
         # Mounted applications change both in the scope.
@@ -82,34 +82,34 @@ class Observing:
         try:
             await self._app(scope, receive, send_watched)
         except BaseException:
-            told.status = told.status or 500
+            response.status = response.status or 500
             raise
         finally:
-            seen = _seen(scope, path.removeprefix(root), told, time.perf_counter() - began)
+            seen = _seen(scope, path.removeprefix(root), response, time.perf_counter() - began)
             for listener in self._listeners:
                 listener(seen)
 
 
-class _Told:
+@dataclass
+class _Response:
     """State of a response in progress."""
 
-    def __init__(self) -> None:
-        self.id = secrets.token_hex(8)
-        self.status = 0
-        self.bytes_sent = 0
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    status: int = 0
+    bytes_sent: int = 0
 
 
-def _seen(scope: Scope, path: str, told: _Told, seconds: float) -> Seen:
+def _seen(scope: Scope, path: str, response: _Response, seconds: float) -> Seen:
     client = scope.get("client")
     state: dict[str, Any] = scope.get("state") or {}
     return Seen(
-        id=told.id,
+        id=response.id,
         method=scope["method"],
         path=path,
         route=route_of(scope, path),
-        status=told.status or _GIVEN_UP,
+        status=response.status or _GIVEN_UP,
         seconds=seconds,
-        bytes_sent=told.bytes_sent,
+        bytes_sent=response.bytes_sent,
         client=client[0] if client else None,
         actor=state.get("actor"),
     )
@@ -245,10 +245,10 @@ class _Catalog(Collector):
         try:
             found = self._database.read(read_figures)
         except Unavailable:
-            yield _gauge("headgate_catalog_up", "Whether the catalog answers.", 0)
-            return
-        yield _gauge("headgate_catalog_up", "Whether the catalog answers.", 1)
-        yield from _families(found)
+            found = None
+        yield _gauge("headgate_catalog_up", "Whether the catalog answers.", found is not None)
+        if found is not None:
+            yield from _families(found)
 
 
 def _families(found: CatalogFigures) -> Iterator[Metric]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from headgate import errors
 from headgate.catalog import branches as branch_verbs
@@ -52,7 +52,7 @@ from headgate.storage.address import open_outside, read_outside
 from headgate.store.documents import TRANSACTION, Json, dataset_json, file_json
 from headgate.store.transactions import (
     ShownFiles,
-    StoreParts,
+    StoreBase,
     TransactionHandle,
     UnitHandle,
 )
@@ -61,12 +61,14 @@ from headgate.tables.inspect import columns_of, find_row_count, partitioning_of,
 from headgate.tables.metadata import MAIN
 from headgate.tables.updates import apply_updates
 
+T = TypeVar("T")
+
 # A table of format version 1 accepts no other update before it is upgraded.
 _UPGRADE: Json = {"action": "upgrade-format-version", "format-version": 2}
 _WITHOUT_ROWS: Json = {"action": "remove-snapshot-ref", "ref-name": MAIN}
 
 
-def begin(store: StoreParts, opened: Transaction) -> Transaction:
+def begin(store: StoreBase, opened: Transaction) -> Transaction:
     """Stage the first working version of an OPEN transaction: a SNAPSHOT keeps the table's columns.
 
     Without a staged version no engine would find the table to write to, and a commit would drop it.
@@ -97,32 +99,8 @@ def _base_of(connection: Connection, opened: Transaction) -> Version | None:
     return before.version if before is not None else None
 
 
-def show_dataset(store: StoreParts, name: DatasetName, *, context: str | None, rows: int) -> Json:
-    """Return the document of `headgate dataset show`: the dataset, its view and its content.
-
-    Without a context it is that of the primary branch; a dataset without that branch then shows
-    nothing, and raises no error.
-    """
-    check_limit(rows)
-    where = parse_context(context or store.settings.builds.branch)
-    find = load_shown if context else find_shown
-
-    def read(connection: Connection) -> tuple[Dataset, list[Branch], Transaction | None]:
-        found = records.load_dataset(connection, name)
-        branches = records.list_branches(connection, found.id)
-        return found, branches, find(connection, where, found)
-
-    dataset, branches, shown = store.database.read(read)
-    noun = dataset_json(dataset, branches) | {
-        "context": str(where),
-        "transaction": shown.id if shown else None,
-        "shown": TRANSACTION.json(shown) if shown else None,
-    }
-    return noun | describe_content(store, dataset, shown, rows=rows)
-
-
-def describe_content(
-    store: StoreParts, dataset: Dataset, shown: Transaction | None, *, rows: int
+def _describe_content(
+    store: StoreBase, dataset: Dataset, shown: Transaction | None, *, rows: int
 ) -> Json:
     """Return the content of a dataset at a transaction, as part of its document.
 
@@ -147,7 +125,7 @@ def describe_content(
     }
 
 
-def _describe_files(store: StoreParts, shown: Transaction | None, *, paths: int) -> Json:
+def _describe_files(store: StoreBase, shown: Transaction | None, *, paths: int) -> Json:
     root = edits.root_of(shown.version if shown else None)
     size = store.trees.measure(root)
     entries = itertools.islice(store.trees.walk(root), paths) if paths else ()
@@ -158,46 +136,8 @@ def _describe_files(store: StoreParts, shown: Transaction | None, *, paths: int)
     }
 
 
-def register_table(
-    store: StoreParts,
-    name: DatasetName,
-    location: str,
-    *,
-    branch: str,
-    key: str | None = None,
-) -> None:
-    """Register the Iceberg table at an address on a branch.
-
-    A directory stands for its newest metadata file.
-    """
-    options = store.settings.environ
-    caller = store.caller
-    context = BranchContext(chain=(check_branch_name(branch),))
-    request = {"dataset": str(name), "metadata-location": location}
-    hashed = request_hash("dataset-register", request)
-    idempotency = Idempotency(key=key, request_hash=hashed) if key else None
-    try:
-        do_once(
-            store.database,
-            operation_key(caller, context, idempotency),
-            lambda: register(
-                TableCatalog(store.database),
-                store.contents.tables,
-                partial(read_outside, options=options),
-                caller=caller,
-                context=context,
-                name=name,
-                metadata_location=_metadata_file(location, options),
-                now_ms=time.time_ns() // 1_000_000,
-                idempotency=idempotency,
-            ),
-        )
-    except errors.BucketMissing as error:
-        # The bucket is the caller's and not the store's: the caller has to name another address.
-        raise errors.ObjectNotFound(location=location) from error
-
-
 def _metadata_file(location: str, options: Mapping[str, str]) -> str:
+    """Return the metadata file at an address; of a directory, its newest one."""
     address = location.rstrip("/")
     if not address.startswith("file:") and "://" not in address:
         address = f"file://{Path(address).absolute()}"
@@ -213,7 +153,7 @@ LEASE_SECONDS = 900
 class DatasetHandle:
     """A dataset by name; it does not have to exist yet."""
 
-    store: StoreParts
+    store: StoreBase
     name: DatasetName
 
     def load(self) -> Dataset:
@@ -222,7 +162,11 @@ class DatasetHandle:
 
     def exists(self) -> bool:
         """Return True if the dataset exists."""
-        return self.store.database.read(lambda c: records.find_dataset(c, self.name)) is not None
+        try:
+            self.load()
+        except errors.DatasetNotFound:
+            return False
+        return True
 
     def create(
         self,
@@ -239,12 +183,12 @@ class DatasetHandle:
         """
         root = branch or self.store.settings.builds.branch
         chosen = parse_member(DatasetKind, kind, what="kind of dataset")
-        request = {"dataset": str(self.name), "kind": chosen}
-        operation = self.store.operation(idempotency_key, "dataset-create", root, request)
-        do_once(
-            self.store.database,
-            operation,
-            lambda: dataset_verbs.create_dataset(
+        self.store.once(
+            idempotency_key,
+            "dataset-create",
+            root,
+            {"dataset": str(self.name), "kind": chosen},
+            lambda operation: dataset_verbs.create_dataset(
                 self.store.database,
                 self.name,
                 kind=chosen,
@@ -268,10 +212,26 @@ class DatasetHandle:
     def show(self, context: str | None = None, *, rows: int = 0) -> Json:
         """Return the dataset and its content, as the document of `headgate dataset show`.
 
-        :param context: branch, chain, time or unit to read; the primary branch by default.
+        :param context: branch, chain, time or unit to read; the primary branch by default. A
+            dataset without that branch then shows nothing, and raises no error.
         :param rows: number of rows, or of paths of a files dataset, to include.
         """
-        return show_dataset(self.store, self.name, context=context, rows=rows)
+        check_limit(rows)
+        where = parse_context(context or self.store.settings.builds.branch)
+        find = load_shown if context else find_shown
+
+        def read(connection: Connection) -> tuple[Dataset, list[Branch], Transaction | None]:
+            found = records.load_dataset(connection, self.name)
+            branches = records.list_branches(connection, found.id)
+            return found, branches, find(connection, where, found)
+
+        dataset, branches, shown = self.store.database.read(read)
+        noun = dataset_json(dataset, branches) | {
+            "context": str(where),
+            "transaction": shown.id if shown else None,
+            "shown": TRANSACTION.json(shown) if shown else None,
+        }
+        return noun | _describe_content(self.store, dataset, shown, rows=rows)
 
     def register(self, location: str, *, branch: str, idempotency_key: str | None = None) -> None:
         """Register an existing Iceberg table as this dataset, without a copy of its data.
@@ -280,7 +240,32 @@ class DatasetHandle:
             metadata files.
         :param branch: branch that shows the table.
         """
-        register_table(self.store, self.name, location, branch=branch, key=idempotency_key)
+        store, options = self.store, self.store.settings.environ
+        context = BranchContext(chain=(check_branch_name(branch),))
+        idempotency = None
+        if idempotency_key:
+            request = {"dataset": str(self.name), "metadata-location": location}
+            hashed = request_hash("dataset-register", request)
+            idempotency = Idempotency(key=idempotency_key, request_hash=hashed)
+        try:
+            do_once(
+                store.database,
+                operation_key(store.caller, context, idempotency),
+                lambda: register(
+                    TableCatalog(store.database),
+                    store.contents.tables,
+                    partial(read_outside, options=options),
+                    caller=store.caller,
+                    context=context,
+                    name=self.name,
+                    metadata_location=_metadata_file(location, options),
+                    now_ms=time.time_ns() // 1_000_000,
+                    idempotency=idempotency,
+                ),
+            )
+        except errors.BucketMissing as error:
+            # The bucket is the caller's and not the store's: the caller has to name another one.
+            raise errors.ObjectNotFound(location=location) from error
 
     def tag(self, name: str, *, at: str) -> Tag:
         """Tag a COMMITTED transaction of this dataset, so that cleanup keeps its version.
@@ -320,7 +305,7 @@ class DatasetHandle:
             chosen = self.branch(branch or self.store.settings.builds.branch)
             return ShownFiles(store=self.store, dataset=self.name, transaction=chosen.view(at=at))
         if branch is not None or at is not None:
-            raise errors.Invalid("a transaction says it all: leave out the branch and the moment.")
+            raise errors.Invalid("a transaction excludes a branch and a moment: leave these out.")
         # A read opens no transaction, but every use renews the lease.
         self.store.opened(txn).renew()
         shown = self.store.database.read(lambda c: find_shown(c, UnitContext(id=txn), found))
@@ -339,7 +324,7 @@ class DatasetHandle:
             target.load()
             return target
         if txn is None or branch is not None:
-            raise errors.Invalid("say where: name either a branch or a transaction.")
+            raise errors.Invalid("name either a branch or a transaction.")
         opened = self.store.opened(txn)
         if isinstance(opened, UnitHandle):
             return opened.dataset(str(self.name))
@@ -356,15 +341,17 @@ class BranchHandle:
     name: str
 
     @property
-    def store(self) -> StoreParts:
+    def store(self) -> StoreBase:
         """The store of the dataset."""
         return self.dataset.store
 
     def load(self) -> Branch:
         """Return the branch, or raise `DatasetNotFound` or `BranchNotFound`."""
-        return self.store.database.read(
-            lambda c: records.load_branch(c, records.load_dataset(c, self.dataset.name), self.name)
-        )
+        return self.store.database.read(self._load_in)
+
+    def _load_in(self, connection: Connection) -> Branch:
+        dataset = records.load_dataset(connection, self.dataset.name)
+        return records.load_branch(connection, dataset, self.name)
 
     def exists(self) -> bool:
         """Return True if the dataset and the branch exist."""
@@ -387,11 +374,11 @@ class BranchHandle:
         :param at: id of a transaction of the parent to fork at; its view by default.
         :param idempotency_key: a repeated call with the same key changes nothing.
         """
-        operation = self._operation(idempotency_key, "branch-create", parent=parent, at=at)
-        do_once(
-            self.store.database,
-            operation,
-            lambda: branch_verbs.create_branch(
+        self._once(
+            idempotency_key,
+            "branch-create",
+            {"parent": parent, "at": at},
+            lambda operation: branch_verbs.create_branch(
                 self.store.database,
                 self.dataset.load(),
                 self.name,
@@ -408,15 +395,12 @@ class BranchHandle:
 
         Only the pointer is deleted. Child branches get the parent of the deleted branch.
         """
-        operation = self._operation(idempotency_key, "branch-delete")
-        return do_once(
-            self.store.database,
-            operation,
-            lambda: branch_verbs.delete_branches(
-                self.store.database,
-                [self.load()],
-                caller=self.store.caller,
-                operation=operation,
+        return self._once(
+            idempotency_key,
+            "branch-delete",
+            {},
+            lambda operation: branch_verbs.delete_branches(
+                self.store.database, [self.load()], caller=self.store.caller, operation=operation
             ),
         )
 
@@ -427,11 +411,11 @@ class BranchHandle:
             earlier reset removed from it.
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
-        operation = self._operation(idempotency_key, "branch-reset", to=to)
-        return do_once(
-            self.store.database,
-            operation,
-            lambda: branch_verbs.reset_branch(
+        return self._once(
+            idempotency_key,
+            "branch-reset",
+            {"to": to},
+            lambda operation: branch_verbs.reset_branch(
                 self.store.database,
                 self.dataset.load(),
                 self.name,
@@ -464,12 +448,7 @@ class BranchHandle:
         """
         check_limit(limit)
         return self.store.database.read(
-            lambda c: list_history(
-                c,
-                records.load_branch(c, records.load_dataset(c, self.dataset.name), self.name),
-                aborted=aborted,
-                limit=limit,
-            )
+            lambda c: list_history(c, self._load_in(c), aborted=aborted, limit=limit)
         )
 
     def transaction(
@@ -488,10 +467,7 @@ class BranchHandle:
         [opened] = open_transactions(
             self.store.database,
             [Opening(branch=branch.id, type=parse_member(TransactionType, type, what="type"))],
-            Opener(
-                caller=self.store.caller,
-                lease_seconds=lease_seconds,
-            ),
+            Opener(caller=self.store.caller, lease_seconds=lease_seconds),
         )
         handle = TransactionHandle(self.store, opened)
         try:
@@ -529,12 +505,11 @@ class BranchHandle:
 
     def edit(self, edit: edits.FileEdit, *, idempotency_key: str | None = None) -> Receipt:
         """Put entries whose contents are already stored, and remove paths, in one publication."""
-        kind = "files-put" if edit.put else "files-rm"
-        operation = self._operation(idempotency_key, kind, **edit.to_json())
-        return do_once(
-            self.store.database,
-            operation,
-            lambda: edits.publish_edit(
+        return self._once(
+            idempotency_key,
+            "files-put" if edit.put else "files-rm",
+            edit.to_json(),
+            lambda operation: edits.publish_edit(
                 self.store.database,
                 self.store.trees,
                 self.dataset.load(),
@@ -569,17 +544,7 @@ class BranchHandle:
         id = at or branch.view
         if id is None:
             return None
-        return self._checked(
-            branch, self.store.database.read(lambda c: records.load_transaction(c, id))
-        )
-
-    def _operation(self, key: str | None, kind: str, **request: Any) -> OperationKey | None:
-        named = {"dataset": str(self.dataset.name), **request}
-        return self.store.operation(key, kind, self.name, named)
-
-    def _checked(self, branch: Branch, shown: Transaction) -> Transaction:
-        """Return the transaction; raise unless it is COMMITTED, kept and of this dataset."""
-        id = shown.id
+        shown = self._load_transaction(id)
         if shown.dataset_id != branch.dataset_id:
             raise errors.NotInHistory(dataset=str(branch.dataset), branch=self.name, transaction=id)
         if shown.state is not TransactionState.COMMITTED:
@@ -587,3 +552,16 @@ class BranchHandle:
         if shown.condemned:
             raise errors.VersionExpired(what=f"transaction {id}")
         return shown
+
+    def _load_transaction(self, id: str) -> Transaction:
+        return self.store.database.read(lambda c: records.load_transaction(c, id))
+
+    def _once(
+        self,
+        key: str | None,
+        kind: str,
+        request: Mapping[str, Any],
+        act: Callable[[OperationKey | None], T],
+    ) -> T | Receipt:
+        named = {"dataset": str(self.dataset.name), **request}
+        return self.store.once(key, kind, self.name, named, act)

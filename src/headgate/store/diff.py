@@ -19,10 +19,9 @@ from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, Transaction, TransactionState, Version
 from headgate.store.documents import Json, file_json
 from headgate.tables.diff import DiffOptions, Field, SchemaChanges, TableDifference, compare_tables
-from headgate.tables.versions import StoredVersion
 
 if TYPE_CHECKING:
-    from headgate.store.transactions import StoreParts
+    from headgate.store.transactions import StoreBase
 
 # --- resolution of branches, contexts and transactions ---
 
@@ -37,7 +36,8 @@ class Sides:
 
     @property
     def versions(self) -> tuple[Version | None, Version | None]:
-        return _version(self.before), _version(self.after)
+        before, after = self.before, self.after
+        return before.version if before else None, after.version if after else None
 
     @property
     def same_content(self) -> bool:
@@ -45,7 +45,7 @@ class Sides:
         return (one and one.content_id) == (other and other.content_id)
 
 
-def load_sides(store: StoreParts, dataset: DatasetName, before: str, after: str) -> Sides:
+def load_sides(store: StoreBase, dataset: DatasetName, before: str, after: str) -> Sides:
     """Return the transactions of a dataset that two branches, contexts or ids refer to."""
 
     def read(connection: Connection) -> Sides:
@@ -59,7 +59,7 @@ def load_sides(store: StoreParts, dataset: DatasetName, before: str, after: str)
     return store.database.read(read)
 
 
-def find_dataset_of(store: StoreParts, texts: Sequence[str]) -> DatasetName | None:
+def find_dataset_of(store: StoreBase, texts: Sequence[str]) -> DatasetName | None:
     """Return the dataset of the first text that is a transaction id; None if no text is one."""
 
     def read(connection: Connection) -> DatasetName | None:
@@ -69,7 +69,7 @@ def find_dataset_of(store: StoreParts, texts: Sequence[str]) -> DatasetName | No
     return store.database.read(read)
 
 
-def list_differing(store: StoreParts, before: str, after: str) -> list[Sides]:
+def list_differing(store: StoreBase, before: str, after: str) -> list[Sides]:
     """Return every dataset whose content differs between two contexts.
 
     A branch alone means the branch and its fallbacks, as in a build: a dataset without that branch
@@ -92,12 +92,8 @@ def list_differing(store: StoreParts, before: str, after: str) -> list[Sides]:
 
 def _load_side(connection: Connection, dataset: Dataset, text: str) -> Transaction | None:
     transaction = records.find_transaction(connection, text)
-    if transaction is not None:
-        return _checked(transaction, dataset)
-    return load_shown(connection, parse_context(text), dataset)
-
-
-def _checked(transaction: Transaction, dataset: Dataset) -> Transaction:
+    if transaction is None:
+        return load_shown(connection, parse_context(text), dataset)
     if transaction.dataset_id != dataset.id:
         raise NotInHistory(
             dataset=str(dataset.name), branch=transaction.branch, transaction=transaction.id
@@ -108,7 +104,7 @@ def _checked(transaction: Transaction, dataset: Dataset) -> Transaction:
     return transaction
 
 
-def _with_fallback(store: StoreParts, context: Context) -> Context:
+def _with_fallback(store: StoreBase, context: Context) -> Context:
     if not isinstance(context, BranchContext) or context.fallbacks:
         return context
     others = store.settings.builds.fallback_of(context.branch)
@@ -121,13 +117,9 @@ def _check_known(connection: Connection, context: Context, datasets: Sequence[Da
     name = context.branch
     if not records.branches_named(connection, [name], datasets):
         raise NotFound(
-            f"no dataset has a branch {name!r}. `headgate branch list` shows those there are.",
+            f"no dataset has a branch {name!r}. `headgate branch list` shows all branches.",
             branch=name,
         )
-
-
-def _version(transaction: Transaction | None) -> Version | None:
-    return transaction.version if transaction else None
 
 
 # --- comparison ---
@@ -144,20 +136,17 @@ class FilesDifference:
 
 
 def compare_sides(
-    store: StoreParts, sides: Sides, how: DiffOptions
+    store: StoreBase, sides: Sides, how: DiffOptions
 ) -> TableDifference | FilesDifference:
     """Compare the versions of two sides."""
     if sides.dataset.kind is DatasetKind.FILES:
         return _compare_files(store, sides, how.samples)
-    before, after = (_stored(store, version) for version in sides.versions)
+    read = store.contents.tables.read
+    before, after = (read(v.location) if v else None for v in sides.versions)
     return compare_tables(before, after, how, same_content=sides.same_content)
 
 
-def _stored(store: StoreParts, version: Version | None) -> StoredVersion | None:
-    return store.contents.tables.read(version.location) if version else None
-
-
-def _compare_files(store: StoreParts, sides: Sides, samples: int) -> FilesDifference:
+def _compare_files(store: StoreBase, sides: Sides, samples: int) -> FilesDifference:
     before, after = (root_of(version) for version in sides.versions)
     counts: Counter[ChangeKind] = Counter()
     shown: dict[ChangeKind, list[Change]] = {kind: [] for kind in ChangeKind}
@@ -177,7 +166,7 @@ Difference = TableDifference | FilesDifference
 
 
 def find_differences(
-    store: StoreParts,
+    store: StoreBase,
     dataset: str | None,
     before: str,
     after: str,

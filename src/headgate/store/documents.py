@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, asdict, fields
 from datetime import datetime
 from functools import cache, cached_property
 from typing import (
@@ -335,12 +335,7 @@ def audit_json(row: Mapping[str, Any]) -> Json:
 
 
 def recovery_json(done: Recovered) -> Json:
-    return {
-        "rolled_forward": done.rolled_forward,
-        "rolled_back": done.rolled_back,
-        "aborted_transactions": done.aborted_transactions,
-        "kept": done.kept,
-    }
+    return asdict(done)
 
 
 def jobspec_json(spec: PublishedJobSpec) -> Json:
@@ -380,11 +375,6 @@ def build_json(build: BuildRecord) -> Json:
         "started_at": instant_text(build.started_at),
         "ended_at": instant_text(build.ended_at) if build.ended_at is not None else None,
     }
-
-
-def build_with_jobs_json(build: BuildRecord) -> Json:
-    """Return a build with the state of each of its jobs."""
-    return build_json(build) | {"jobs": [dict(job.body) for job in build.jobs]}
 
 
 TOKEN = Document(

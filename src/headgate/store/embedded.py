@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headgate.attempts import Contents
 from headgate.builds.attempt import Parts
@@ -36,7 +36,6 @@ from headgate.builds.report import PlannedBuild, graph_of, planned_reports
 from headgate.catalog.branches import delete_branches, protect_branch
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
-from headgate.catalog.operations import do_once
 from headgate.catalog.records import list_branches
 from headgate.catalog.recovery import Recovered, cancel_build, recover
 from headgate.catalog.retention import remembered_since
@@ -47,7 +46,7 @@ from headgate.lakefs.endpoint import HeadReader, connect
 from headgate.lineage.events import Lineage
 from headgate.model import names
 from headgate.model.access import Role, check_patterns
-from headgate.model.changes import Receipt
+from headgate.model.changes import OperationKey, Receipt
 from headgate.model.graph import Graph
 from headgate.model.graph_render import GraphFormat, render_json
 from headgate.model.ids import BuildId
@@ -68,6 +67,7 @@ from headgate.upkeep.reachability import Marking, choose_marking
 if TYPE_CHECKING:
     from headgate.builds.client_jobs import ClientJobs
     from headgate.builds.report import BuildOutcome, Watch
+    from headgate.files.private_copy import ContentCache
     from headgate.rows.outcome import Outcome
     from headgate.spark.engines import SharedJvm
     from headgate.spark.session import SparkSession
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 
 class TaskVerbs(StoreBase):
-    """StoreBase and parts for tasks."""
+    """Verbs and parts for tasks."""
 
     @cached_property
     def task_host(self) -> TaskHost:
@@ -122,14 +122,11 @@ class TaskVerbs(StoreBase):
     @cached_property
     def _lakefs_workspaces(self) -> ports.WorkspaceStore:
         lakefs = connect(self.settings)
-        from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
         from headgate.tasks.lakefs_store import (  # noqa: PLC0415  (optional: pydantic, its SDK)
             LakeFSWorkspaces,
         )
 
-        return LakeFSWorkspaces(
-            self.database, lakefs, ContentCache(self.settings.cache / "contents")
-        )
+        return LakeFSWorkspaces(self.database, lakefs, self._content_cache)
 
     def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
         """Delete lakeFS staging branches of dead attempts, and return their names.
@@ -147,17 +144,21 @@ class TaskVerbs(StoreBase):
 
     @cached_property
     def _files_workspaces(self) -> ports.WorkspaceStore:
-        from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (with the next)
         from headgate.tasks.files_store import (  # noqa: PLC0415  (optional: pydantic)
             FilesWorkspaces,
         )
 
-        cache = ContentCache(self.settings.cache / "contents")
-        return FilesWorkspaces(self.database, self.trees, cache)
+        return FilesWorkspaces(self.database, self.trees, self._content_cache)
+
+    @property
+    def _content_cache(self) -> ContentCache:
+        from headgate.files.private_copy import ContentCache  # noqa: PLC0415  (for tasks alone)
+
+        return ContentCache(self.settings.cache / "contents")
 
 
 class AdminVerbs(TaskVerbs):
-    """StoreBase that change the store as a whole."""
+    """Verbs that change the store as a whole."""
 
     def protect(self, branch: str, *, protected: bool = True) -> None:
         """Protect a branch name on every dataset.
@@ -176,21 +177,14 @@ class AdminVerbs(TaskVerbs):
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
         names.check_branch_name(branch)
-        request = {"dataset": None}
-        operation = self.operation(idempotency_key, "branch-delete", branch, request)
 
-        def act() -> Receipt:
+        def act(operation: OperationKey | None) -> Receipt:
             found = [b for b in self.database.read(list_branches) if b.name == branch]
             if not found:
                 raise NotFound(f"no dataset has a branch {branch!r}.", branch=branch)
-            return delete_branches(
-                self.database,
-                found,
-                caller=self.caller,
-                operation=operation,
-            )
+            return delete_branches(self.database, found, caller=self.caller, operation=operation)
 
-        return do_once(self.database, operation, act)
+        return self.once(idempotency_key, "branch-delete", branch, {"dataset": None}, act)
 
     def cancel_build(self, id: str) -> documents.Json:
         """Cancel a running build, and return its document.
@@ -270,26 +264,23 @@ class AdminVerbs(TaskVerbs):
         return examine(self.settings, deep=deep).to_json()
 
 
-T = TypeVar("T")
+class _SharedSpark:
+    """The Spark that several stores share: started once, at the first use."""
 
-
-class Shared(Generic[T]):
-    """A part that several stores share: made once, at the first use."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: T | None = None
+    def __init__(self, start: Callable[[], StoreSpark]) -> None:
+        self._start = start
+        self._made: StoreSpark | None = None
         self._lock = threading.Lock()
 
-    def get(self) -> T:
-        """Return the part. Concurrent callers wait while it is made."""
+    def get(self) -> StoreSpark:
+        """Return the Spark. Concurrent callers wait while it starts."""
         with self._lock:
             if self._made is None:
-                self._made = self._make()
+                self._made = self._start()
             return self._made
 
-    def pop(self) -> T | None:
-        """Remove and return the part, so that the caller can stop it; None if never made."""
+    def pop(self) -> StoreSpark | None:
+        """Remove and return the Spark, so that the caller can stop it; None if never started."""
         with self._lock:
             made, self._made = self._made, None
             return made
@@ -320,7 +311,7 @@ class Store(StoreQueries, AdminVerbs):
         # JVM of another owner for builds and sessions; None: they start their own.
         self._jvm = jvm
         # Shared by all stores of `acting_as`: a process cannot have a second Spark.
-        self._spark = Shared(self._open_spark)
+        self._spark = _SharedSpark(self._open_spark)
         self.database = Database(settings.catalog)
         ensure_schema(self.database)
         if recover_first:
@@ -475,10 +466,6 @@ class Store(StoreQueries, AdminVerbs):
         request = plan_request(targets, asked, builds=self.settings.builds)
         return plan_build(self.database, self.contents, request)
 
-    def _drawn(self, plan: Plan, format: str) -> Mapping[str, Any]:
-        chosen = names.parse_member(GraphFormat, format, what="format of a graph")
-        return render_json(self.graph(plan), chosen)
-
     def graph(self, plan: Plan) -> Graph:
         """Return the datasets of a plan and their dependencies as a graph."""
         primary = self.settings.builds.branch
@@ -498,12 +485,15 @@ class Store(StoreQueries, AdminVerbs):
         :param asked: options of :class:`PlanOptions`: `branch` (required), `fallback`, `upstream`,
             `force`, `full` and `parameters`.
         """
-        made = self.decide(targets, **asked)
+        made, drawn = self.decide(targets, **asked), None
+        if graph:
+            format = names.parse_member(GraphFormat, graph, what="format of a graph")
+            drawn = render_json(self.graph(made), format)
         return PlannedBuild(
             branch=made.request.branch,
             fallback=made.request.fallback,
             jobs=planned_reports(made),
-            graph=self._drawn(made, graph) if graph else None,
+            graph=drawn,
         )
 
     def build(
@@ -567,8 +557,8 @@ class Store(StoreQueries, AdminVerbs):
 
     @property
     def rows(self) -> Rows:
-        """StoreBase on the rows of many tables."""
-        return Rows(self, self.tables, self.spark)
+        """Verbs on the rows of many tables."""
+        return Rows(self, self.spark)
 
     def mutate(self, branch: str, sql: str, **how: Unpack[RowOptions]) -> Outcome:
         """Execute a script of SQL statements in one publication. See `Rows.mutate`."""

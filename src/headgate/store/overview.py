@@ -21,7 +21,7 @@ from headgate.model.ids import BuildId
 from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
 from headgate.store.documents import Json, jobspec_json
-from headgate.store.transactions import StoreParts
+from headgate.store.transactions import StoreBase
 
 if TYPE_CHECKING:
     from headgate.builds.plan import BuildOptions
@@ -47,7 +47,7 @@ class ShownDataset:
 class Overview:
     """Queries that summarize a store. Only an embedded store has them: a server draws the pages."""
 
-    store: StoreParts
+    store: StoreBase
 
     def datasets(
         self, *, search: str = "", after: str = "", limit: int

@@ -1,4 +1,4 @@
-"""StoreBase that read the store as a whole: lists of nouns, and records as JSON documents."""
+"""Verbs that read the store as a whole: lists of nouns, and records as JSON documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.catalog.datasets import list_tags
 from headgate.catalog.jobspecs import load_jobspecs
 from headgate.catalog.log import list_events, list_publications, list_recoveries, load_publication
 from headgate.catalog.operations import find_operations
-from headgate.catalog.records import list_branches, list_datasets, load_dataset
+from headgate.catalog.records import find_unit, list_branches, list_datasets, load_dataset
 from headgate.catalog.tokens import list_tokens
 from headgate.errors import Invalid, NotFound
 from headgate.model.ids import DatasetId
@@ -19,7 +19,7 @@ from headgate.model.names import check_limit, parse_dataset_name, parse_member
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.store import documents
 from headgate.store.diff import find_differences
-from headgate.store.transactions import StoreBase, TransactionHandle, UnitHandle, load_opened
+from headgate.store.transactions import StoreBase, TransactionHandle, UnitHandle
 
 
 def single_operation(key: str, found: Sequence[documents.Json]) -> documents.Json:
@@ -38,19 +38,19 @@ def single_operation(key: str, found: Sequence[documents.Json]) -> documents.Jso
         )
     if len(found) > 1:
         raise Invalid(
-            f"{len(found)} operations have the key {key!r}: say which by branch and kind.",
+            f"{len(found)} operations have the key {key!r}: name the branch and kind of one.",
             key=key,
             operations=list(found),
         )
     return found[0]
 
 
-def _no_progress(rows: int, parts: int) -> None:
+def no_progress(rows: int, parts: int) -> None:
     """No progress callback."""
 
 
 class StoreQueries(StoreBase):
-    """StoreBase that read the store as a whole and change nothing."""
+    """Verbs that read the store as a whole and change nothing."""
 
     def datasets(self) -> list[Dataset]:
         """Return all datasets of the store."""
@@ -69,12 +69,7 @@ class StoreQueries(StoreBase):
 
     def tags(self, dataset: str | None = None) -> list[Tag]:
         """Return the tags of one dataset, or of all datasets."""
-
-        def read(connection: Connection) -> list[Tag]:
-            wanted = load_dataset(connection, parse_dataset_name(dataset)) if dataset else None
-            return list_tags(connection, wanted)
-
-        return self.database.read(read)
+        return self.database.read(lambda c: list_tags(c, _find(c, dataset)))
 
     def publications(
         self,
@@ -183,7 +178,9 @@ class StoreQueries(StoreBase):
 
     def opened(self, id: str) -> TransactionHandle | UnitHandle:
         """Return the handle of a unit or transaction, in any state, by its id."""
-        return load_opened(self, id)
+        if self.database.read(lambda c: find_unit(c, id)) is not None:
+            return UnitHandle.load(self, id)
+        return TransactionHandle.load(self, id)
 
     def jobspecs(
         self, *, branch: str | None = None, dataset: str | None = None
@@ -204,7 +201,8 @@ class StoreQueries(StoreBase):
 
     def build_record(self, id: str) -> documents.Json:
         """Return a build with the state of each of its jobs."""
-        return documents.build_with_jobs_json(self.database.read(lambda c: load_build(c, id)))
+        build = self.database.read(lambda c: load_build(c, id))
+        return documents.build_json(build) | {"jobs": [dict(job.body) for job in build.jobs]}
 
     def differences(
         self,
@@ -214,7 +212,7 @@ class StoreQueries(StoreBase):
         dataset: str | None = None,
         rows: int = 5,
         key: Sequence[str] = (),
-        on_large: Callable[[int, int], None] = _no_progress,
+        on_large: Callable[[int, int], None] = no_progress,
     ) -> documents.Json | list[documents.Json]:
         """Return the changes that lead from one version to another.
 
@@ -239,5 +237,10 @@ class StoreQueries(StoreBase):
         return [documents.TOKEN.json(record) for record in self.database.read(list_tokens)]
 
 
+def _find(connection: Connection, dataset: str | None) -> Dataset | None:
+    return load_dataset(connection, parse_dataset_name(dataset)) if dataset else None
+
+
 def _id(connection: Connection, dataset: str | None) -> DatasetId | None:
-    return load_dataset(connection, parse_dataset_name(dataset)).id if dataset else None
+    found = _find(connection, dataset)
+    return found.id if found else None

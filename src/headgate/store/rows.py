@@ -21,9 +21,7 @@ from headgate.model.changes import Caller, operation_key
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
 from headgate.model.names import check_label, check_options, parse_dataset_name
-from headgate.settings import Settings
-from headgate.store.transactions import StoreParts
-from headgate.tables.versions import TableVersions
+from headgate.store.transactions import StoreBase
 
 if TYPE_CHECKING:
     from headgate.rows.outcome import (
@@ -119,15 +117,9 @@ class RowOptions(TypedDict, total=False):
 class Rows:
     """Verbs on the rows of a store's tables. They need the extra `mutations`."""
 
-    store: StoreParts
-    tables: TableVersions
+    store: StoreBase
     # Starts Spark, and is therefore called only for the Spark engine.
     session: Callable[[str], Any]
-
-    @property
-    def settings(self) -> Settings:
-        """Settings of the store."""
-        return self.store.settings
 
     def mutate(self, branch: str, sql: str, **how: Unpack[RowOptions]) -> Outcome:
         """Execute a script of SQL statements over many tables, and publish its changes together.
@@ -224,7 +216,7 @@ class Rows:
                 source=source,
                 datasets=names,
                 dry_run=dry_run,
-                primary=self.settings.builds.branch,
+                primary=self.store.settings.builds.branch,
             ),
         )
 
@@ -307,9 +299,9 @@ class Rows:
 
         return Parts(
             database=self.store.database,
-            versions=self.tables,
+            versions=self.store.contents.tables,
             trees=self.store.trees,
-            options=self.settings.environ,
+            options=self.store.settings.environ,
         )
 
     def _request(
@@ -325,7 +317,7 @@ class Rows:
 
         check_options(how, RowOptions)
         named = how.get("actor")
-        actor = check_label(named, what="an actor") if named else self.settings.actor
+        actor = check_label(named, what="an actor") if named else self.store.settings.actor
         heads = how.get("if_head") or {}
         key = operation_key(
             how.get("idempotency_key"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headgate.attempts import CommitOptions, Contents, commit_transactions
 from headgate.catalog import records
@@ -34,39 +34,14 @@ from headgate.store.documents import TRANSACTION, Json, unit_json
 if TYPE_CHECKING:
     from headgate.spark.session import SparkSession
 
-
-class StoreParts(Protocol):
-    """Parts of a store that its handles use."""
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def database(self) -> Database: ...
-
-    @property
-    def contents(self) -> Contents: ...
-
-    @property
-    def trees(self) -> FileTrees: ...
-
-    @property
-    def caller(self) -> Caller: ...
-
-    @property
-    def file_contents(self) -> Objects:
-        """Contents of files, by digest."""
-        ...
-
-    def opened(self, id: str) -> TransactionHandle | UnitHandle: ...
-
-    def operation(
-        self, key: str | None, kind: str, branch: str, request: Mapping[str, Any]
-    ) -> OperationKey | None: ...
+T = TypeVar("T")
 
 
 class StoreBase(ABC):
-    """Base of the classes that `Store` is composed of; `Store` supplies the parts."""
+    """Base of the classes that `Store` is composed of, as its handles use it.
+
+    `Store` supplies the parts.
+    """
 
     settings: Settings
     database: Database
@@ -92,25 +67,34 @@ class StoreBase(ABC):
     @abstractmethod
     def spark(self, context: str) -> SparkSession: ...
 
+    @abstractmethod
+    def opened(self, id: str) -> TransactionHandle | UnitHandle: ...
+
     @property
     def file_contents(self) -> Objects:
         """Contents of files, by digest."""
         return self.trees.objects
 
-    def operation(
-        self, key: str | None, kind: str, branch: str, request: Mapping[str, Any]
-    ) -> OperationKey | None:
-        """Return the operation of an idempotency key; a repeat must be the same request."""
-        return operation_key(
+    def once(
+        self,
+        key: str | None,
+        kind: str,
+        branch: str,
+        request: Mapping[str, Any],
+        act: Callable[[OperationKey | None], T],
+    ) -> T | Receipt:
+        """Act once for an idempotency key; a repeat must be the same request."""
+        operation = operation_key(
             key, actor=self.settings.actor, kind=kind, branch=branch, request=request
         )
+        return do_once(self.database, operation, lambda: act(operation))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownFiles:
     """The tree of files that a transaction shows; empty where there is no transaction."""
 
-    store: StoreParts
+    store: StoreBase
     dataset: names.DatasetName
     transaction: Transaction | None
 
@@ -121,7 +105,7 @@ class ShownFiles:
 
     def entries(self, path: str = "") -> list[Entry]:
         """Return the entries at or below a path; raise `FileNotInView` if a given path has none."""
-        found = list(view_files(self.store, self.transaction, path))
+        found = list(self._walk(path))
         if path and not found:
             raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
         return found
@@ -129,7 +113,7 @@ class ShownFiles:
     def find(self, path: str) -> Entry:
         """Return the entry of the file with exactly this path, or raise `FileNotInView`."""
         names.check_file_path(path)
-        entry = next((e for e in view_files(self.store, self.transaction, path)), None)
+        entry = next(self._walk(path), None)
         if entry is None or entry.path != path or entry.is_directory:
             raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
         return entry
@@ -142,38 +126,32 @@ class ShownFiles:
         root = root_of(self.transaction.version if self.transaction else None)
         self.store.trees.download(root, target, path, progress=progress)
 
+    def _walk(self, path: str) -> Iterator[Entry]:
+        return view_files(self.store, self.transaction, path)
+
 
 def view_files(
-    store: StoreParts, transaction: Transaction | None, prefix: str = ""
+    store: StoreBase, transaction: Transaction | None, prefix: str = ""
 ) -> Iterator[Entry]:
     """Return the files that a transaction shows; raise `VersionExpired` if they are condemned."""
     if transaction is None:
         return iter(())
-    _check_alive(transaction)
+    if transaction.condemned:
+        raise VersionExpired(what=f"transaction {transaction.id}")
     return store.trees.walk(root_of(transaction.version), prefix)
 
 
-def check_is_bytes(path: str, content: bytes) -> None:
-    """Raise `Invalid` unless the content of a file is bytes."""
+def store_bytes(store: StoreBase, path: str, content: bytes) -> Entry:
+    """Store the content of one file, and return its entry."""
+    names.check_file_path(path)
     if not isinstance(content, bytes):
         raise Invalid(
             f"{path!r} is given a {type(content).__name__}: files hold bytes; encode a text, as in "
             '`text.encode("utf-8")`.',
             path=path,
         )
-
-
-def store_bytes(store: StoreParts, path: str, content: bytes) -> Entry:
-    """Store the content of one file, and return its entry."""
-    names.check_file_path(path)
-    check_is_bytes(path, content)
     digest = store.file_contents.put(content)
     return Entry(path=path, mode=Mode.FILE, size=len(content), digest=digest)
-
-
-def _check_alive(transaction: Transaction) -> None:
-    if transaction.condemned:
-        raise VersionExpired(what=f"transaction {transaction.id}")
 
 
 class CommitsAtExit(ABC):
@@ -248,11 +226,11 @@ class TransactionHandle(CommitsAtExit):
     transaction of a unit does neither: the unit ends it.
     """
 
-    store: StoreParts
+    store: StoreBase
     transaction: Transaction
 
     @classmethod
-    def load(cls, store: StoreParts, id: str) -> Self:
+    def load(cls, store: StoreBase, id: str) -> Self:
         """Return the handle of an existing transaction, in any state, by its id."""
         return cls(store, store.database.read(lambda c: records.load_transaction(c, id)))
 
@@ -315,8 +293,7 @@ class TransactionHandle(CommitsAtExit):
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
         request = {"transaction": self.id}
-        operation = self.store.operation(idempotency_key, "txn-commit", self.branch, request)
-        return do_once(self.store.database, operation, lambda: self._commit(operation))
+        return self.store.once(idempotency_key, "txn-commit", self.branch, request, self._commit)
 
     def _abort(self) -> Sequence[str]:
         self._check_stands_alone()
@@ -329,10 +306,7 @@ class TransactionHandle(CommitsAtExit):
             self.store.database,
             self.store.contents,
             [self.transaction.id],
-            CommitOptions(
-                caller=self.store.caller,
-                operation=operation,
-            ),
+            CommitOptions(caller=self.store.caller, operation=operation),
         )
 
     def _state(self) -> TransactionState:
@@ -364,20 +338,20 @@ class UnitHandle(CommitsAtExit):
     As a context manager it commits at the end of the block, and aborts on an exception.
     """
 
-    store: StoreParts
+    store: StoreBase
     id: UnitId
     branch: str
     actor: str
 
     @classmethod
-    def open(cls, store: StoreParts, branch: str, *, lease_seconds: int, actor: str) -> Self:
+    def open(cls, store: StoreBase, branch: str, *, lease_seconds: int, actor: str) -> Self:
         """Open a unit on a branch name. Each dataset joins at its first use."""
         names.check_lease_seconds(lease_seconds)
         unit = open_unit(store.database, branch, actor=actor, lease_seconds=lease_seconds)
         return cls(store, unit.id, unit.branch, actor)
 
     @classmethod
-    def load(cls, store: StoreParts, id: str) -> Self:
+    def load(cls, store: StoreBase, id: str) -> Self:
         """Return the handle of an existing unit, in any state, by its id.
 
         The handle acts in the name of the actor of this store, also on a unit of another actor.
@@ -427,8 +401,7 @@ class UnitHandle(CommitsAtExit):
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
         request = {"transaction": self.id}
-        operation = self.store.operation(idempotency_key, "txn-commit", self.branch, request)
-        return do_once(self.store.database, operation, lambda: self._commit(operation))
+        return self.store.once(idempotency_key, "txn-commit", self.branch, request, self._commit)
 
     def _commit(self, operation: OperationKey | None) -> Receipt:
         unit = self.store.database.read(lambda c: records.load_open_unit(c, self.id))
@@ -436,10 +409,7 @@ class UnitHandle(CommitsAtExit):
             self.store.database,
             self.store.contents,
             [t.id for t in unit.transactions],
-            CommitOptions(
-                caller=replace(self.store.caller, actor=self.actor),
-                operation=operation,
-            ),
+            CommitOptions(caller=replace(self.store.caller, actor=self.actor), operation=operation),
         )
         if not unit.transactions:
             close_empty_unit(self.store.database, self.id)
@@ -450,10 +420,3 @@ class UnitHandle(CommitsAtExit):
 
     def _abort(self) -> Sequence[str]:
         return abort_unit(self.store.database, self.id, actor=self.actor)
-
-
-def load_opened(store: StoreParts, id: str) -> TransactionHandle | UnitHandle:
-    """Return the handle of a unit or transaction, in any state, by its id."""
-    if store.database.read(lambda c: records.find_unit(c, id)) is not None:
-        return UnitHandle.load(store, id)
-    return TransactionHandle.load(store, id)

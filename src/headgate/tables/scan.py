@@ -280,12 +280,11 @@ def _expression(where: Conditions) -> expressions.BooleanExpression:
 def _parts(condition: Condition) -> list[Any]:
     if isinstance(condition, Among):
         return [expressions.In(condition.column, condition.values)]
-    found: list[Any] = []
-    if condition.low is not None:
-        found.append(expressions.GreaterThanOrEqual(condition.column, condition.low))
-    if condition.high is not None:
-        found.append(expressions.LessThanOrEqual(condition.column, condition.high))
-    return found
+    bounds = (
+        (expressions.GreaterThanOrEqual, condition.low),
+        (expressions.LessThanOrEqual, condition.high),
+    )
+    return [compare(condition.column, value) for compare, value in bounds if value is not None]
 
 
 @contextmanager

@@ -72,6 +72,9 @@ def _history(metadata: Metadata) -> Iterator[Json]:
 
 # Compaction: other files, the same rows.
 _REWRITE = "replace"
+# The only changing operation of a transaction of a type.
+_ONLY = {TransactionType.APPEND: "append", TransactionType.DELETE: "delete"}
+_INFERRED = {frozenset({operation}): type for type, operation in _ONLY.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,19 +102,10 @@ def effect_between(base: Metadata | None, new: Metadata) -> Effect:
     added = snapshots_since(new, current_snapshot_id(base))
     if added is None:
         return _replaced(base, new)
-    return _continued(base, new, _operations(added))
-
-
-def _continued(base: Metadata, new: Metadata, operations: frozenset[str]) -> Effect:
+    operations = _operations(added)
     changing = operations - {_REWRITE}
-    if changing == {"append"}:
-        inferred_type = TransactionType.APPEND
-    elif changing == {"delete"}:
-        inferred_type = TransactionType.DELETE
-    else:
-        inferred_type = TransactionType.UPDATE
     return Effect(
-        inferred_type=inferred_type,
+        inferred_type=_INFERRED.get(changing, TransactionType.UPDATE),
         changes_content=bool(changing) or _schema_changed(base, new),
         replaces=False,
         operations=operations,
@@ -143,22 +137,16 @@ def _schema_changed(base: Metadata, new: Metadata) -> bool:
 
 def check_transaction_type(*, transaction: str, type: TransactionType, effect: Effect) -> None:
     """Raise if the transaction's type forbids the effect."""
-    if type is TransactionType.APPEND:
-        forbidden = effect.operations - {"append", _REWRITE}
-    elif type is TransactionType.DELETE:
-        forbidden = effect.operations - {"delete", _REWRITE}
+    if type not in _ONLY:
+        return
+    forbidden = effect.operations - {_ONLY[type], _REWRITE}
+    if effect.replaces:
+        reason = "the table was replaced or rolled back"
+    elif forbidden:
+        reason = f"it has Iceberg {' and '.join(sorted(forbidden))} operations"
     else:
         return
-    if effect.replaces:
-        raise TransactionTypeViolated(
-            transaction=transaction, type=type, reason="the table was replaced or rolled back"
-        )
-    if forbidden:
-        raise TransactionTypeViolated(
-            transaction=transaction,
-            type=type,
-            reason=f"it has Iceberg {' and '.join(sorted(forbidden))} operations",
-        )
+    raise TransactionTypeViolated(transaction=transaction, type=type, reason=reason)
 
 
 # --- retention ------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ class WeighedCache(Generic[T]):
 
 
 # Forgotten content stays on storage for at least a day, so a reader may use a value this old.
-_BELIEVED_SECONDS = 60.0
+_FRESH_SECONDS = 60.0
 
 
 class Remembered:
@@ -182,12 +182,12 @@ class Remembered:
         self._read = read
         self._lock = threading.Lock()
         self._since: Instant | None = None
-        self._asked_at = 0.0
+        self._read_at = 0.0
 
     def __call__(self) -> Instant:
         with self._lock:
             at = time.monotonic()
-            if self._since is None or at - self._asked_at > _BELIEVED_SECONDS:
+            if self._since is None or at - self._read_at > _FRESH_SECONDS:
                 self._since = self._read()
-                self._asked_at = at
+                self._read_at = at
             return self._since

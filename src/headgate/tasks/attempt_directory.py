@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +36,12 @@ _TOP_DIRECTORY = 0x00020000
 _MANY_FILES = 2000
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptDirectory:
-    """Directory of an attempt; its marker is beside the workspace, hidden from checks and globs."""
-
-    path: Path
-
-    @property
-    def workspace(self) -> Path:
-        return self.path / _WORKSPACE
-
-
 @contextmanager
-def attempt_directory(
-    root: Path, execution: str, marker: Mapping[str, Any]
-) -> Iterator[AttemptDirectory]:
-    """Create and lock the directory of an attempt; the caller removes it."""
+def attempt_directory(root: Path, execution: str, marker: Mapping[str, Any]) -> Iterator[Path]:
+    """Create and lock the directory of an attempt, and yield its workspace; the caller removes it.
+
+    The marker is beside the workspace, hidden from checks and globs.
+    """
     path = root / _ATTEMPTS / execution
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,9 +58,9 @@ def attempt_directory(
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(orjson.dumps(dict(marker)))
         file.flush()
-        directory = AttemptDirectory(path=path)
-        directory.workspace.mkdir()
-        yield directory
+        workspace = path / _WORKSPACE
+        workspace.mkdir()
+        yield workspace
 
 
 def _spread(directory: Path) -> None:

@@ -37,16 +37,6 @@ class ClientPublication:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicationBackend:
-    """Stores that a client's publication needs."""
-
-    database: Database
-    trees: FileTrees
-    workspaces: FilesWorkspaces
-    tables: AttemptTables
-
-
-@dataclass(frozen=True, kw_only=True)
 class ClientPublicationResult:
     ref: str
     # Published by an earlier request with the same content.
@@ -54,15 +44,16 @@ class ClientPublicationResult:
 
 
 def publish_for_client(
-    backend: PublicationBackend, publication: ClientPublication
+    database: Database,
+    workspaces: FilesWorkspaces,
+    tables: AttemptTables,
+    publication: ClientPublication,
 ) -> ClientPublicationResult:
     """Publish the result of an attempt, once: a repeated request returns the first result."""
     key = _operation(publication)
-    done = do_once(backend.database, key, lambda: _publish(backend, publication, key))
+    done = do_once(database, key, lambda: _publish(workspaces, tables, publication, key))
     if isinstance(done, Receipt):
-        ref = backend.database.read(
-            partial(_published, receipt=done, workspace=publication.workspace)
-        )
+        ref = database.read(partial(_published, receipt=done, workspace=publication.workspace))
         return ClientPublicationResult(ref=ref, replayed=True)
     return ClientPublicationResult(ref=done)
 
@@ -95,21 +86,24 @@ def _received_tree(
 
 
 def _publish(
-    backend: PublicationBackend, publication: ClientPublication, operation: OperationKey
+    workspaces: FilesWorkspaces,
+    tables: AttemptTables,
+    publication: ClientPublication,
+    operation: OperationKey,
 ) -> str:
     workspace, identity, root = publication.workspace, publication.identity, publication.root
     # Raises for a superseded attempt before its upload is read.
-    before = backend.workspaces.find_root(workspace, identity.attempt)
-    table_changes = backend.tables.finish()
+    before = workspaces.find_root(workspace, identity.attempt)
+    table_changes = tables.finish()
     if publication.read_only:
-        backend.tables.publish(table_changes, operation=operation)
+        tables.publish(table_changes, operation=operation)
         return workspace.ref
     if root is None:
-        return backend.workspaces.keep(
+        return workspaces.keep(
             workspace, identity, table_changes=table_changes, operation=operation
         )
-    staged = _received_tree(backend.trees, workspace, before, root)
-    return backend.workspaces.publish(
+    staged = _received_tree(workspaces.trees, workspace, before, root)
+    return workspaces.publish(
         workspace, staged, identity, table_changes=table_changes, operation=operation
     )
 

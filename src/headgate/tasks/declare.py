@@ -110,10 +110,8 @@ def check_workspace(checks: Sequence[Check], workspace: Path, phase: Phase) -> N
         if isinstance(check, PathCheck):
             name, reason = str(check), _path_failure(check, workspace)
         else:
-            name, reason = (
-                getattr(check, "__name__", repr(check)),
-                _function_failure(check, workspace),
-            )
+            name = getattr(check, "__name__", repr(check))
+            reason = _function_failure(check, workspace)
         if reason is not None:
             raise WorkspaceCheckFailed(phase=phase, check=name, reason=reason)
 

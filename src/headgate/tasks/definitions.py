@@ -176,8 +176,8 @@ def make_taskdef(definition: TaskDefinition) -> dict[str, Any]:
         "rateLimitPerFrequency": limits.rate_limit_per_frequency,
         "inputKeys": [WORKSPACE, PARAMS] if has_workspace else [PARAMS],
         "outputKeys": [WORKSPACE, "result"] if has_workspace else ["result"],
-        "inputSchema": _wrapped(definition, "input", _input_schema(definition)),
-        "outputSchema": _wrapped(definition, "output", _output_schema(definition)),
+        "inputSchema": _side_schema(definition, "input"),
+        "outputSchema": _side_schema(definition, "output"),
     }
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -227,27 +227,16 @@ def _reserve(definition: TaskDefinition) -> int:
     return budget.reserve_seconds if budget and writable else 0
 
 
-def _wrapped(definition: TaskDefinition, side: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": f"{definition.name}.{side}", "version": 1, "type": "JSON", "data": data}
-
-
-def _input_schema(definition: TaskDefinition) -> dict[str, Any]:
-    params, shared = _schema(definition.params_model, "validation", closed=definition.strict_params)
-    return _object(definition, {PARAMS: params}, shared, closed=definition.strict_input)
-
-
-def _output_schema(definition: TaskDefinition) -> dict[str, Any]:
-    result, shared = _schema(definition.result_model, "serialization", closed=True)
-    return _object(definition, {"result": result}, shared, closed=True)
-
-
-def _object(
-    definition: TaskDefinition,
-    properties: dict[str, Any],
-    shared: Mapping[str, Any],
-    *,
-    closed: bool,
-) -> dict[str, Any]:
+def _side_schema(definition: TaskDefinition, side: Literal["input", "output"]) -> dict[str, Any]:
+    if side == "input":
+        name, closed = PARAMS, definition.strict_input
+        model, shared = _schema(
+            definition.params_model, "validation", closed=definition.strict_params
+        )
+    else:
+        name, closed = "result", True
+        model, shared = _schema(definition.result_model, "serialization", closed=True)
+    properties = {name: model}
     if definition.workspace is not None:
         properties = {WORKSPACE: _REF, **properties}
     schema: dict[str, Any] = {
@@ -257,7 +246,8 @@ def _object(
     }
     if closed:
         schema["additionalProperties"] = False
-    return {**schema, "$defs": dict(shared)} if shared else schema
+    data = {**schema, "$defs": shared} if shared else schema
+    return {"name": f"{definition.name}.{side}", "version": 1, "type": "JSON", "data": data}
 
 
 def _schema(

@@ -134,7 +134,7 @@ class FilesWorkspaces:
         self, database: Database, trees: FileTrees, cache: private_copy.ContentCache
     ) -> None:
         self._database = database
-        self._trees = trees
+        self.trees = trees
         self._bytes = WorkspaceBytes(trees, cache)
 
     def find_root(
@@ -177,7 +177,7 @@ class FilesWorkspaces:
             expected_head=target.branch.head,
             expected_view=target.branch.view,
             parent=target.given.id,
-            type=infer_type(self._trees.difference(before, after)),
+            type=infer_type(self.trees.difference(before, after)),
             version=edits.tree_version(after),
             objects=staged.objects,
             provenance=_provenance(identity, replaced),
@@ -271,14 +271,14 @@ class FilesWorkspaces:
 
     def _spare(self, target: _Target, root: Digest) -> None:
         before = edits.root_of(target.given.version)
-        found = list(self._trees.difference(before, root))
+        found = list(self.trees.difference(before, root))
         put = [change.after for change in found if change.after is not None]
         remove = [change.path for change in found if change.after is None]
         edits.spare_condemned(
             self._database,
-            self._trees,
+            self.trees,
             FileEdit(put=put),
-            lambda: self._trees.edit(before, put=put, remove=remove),
+            lambda: self.trees.edit(before, put=put, remove=remove),
         )
 
 

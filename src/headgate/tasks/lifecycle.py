@@ -16,12 +16,7 @@ from headgate.errors import HeadgateError, Invalid, TaskDeadlinePassed, TaskFail
 from headgate.files.private_copy import PrivateCopy, changes_of
 from headgate.model.failpoints import Failpoint, reach
 from headgate.tasks import declare, ports
-from headgate.tasks.attempt_directory import (
-    AttemptDirectory,
-    AttemptLog,
-    attempt_directory,
-    remove_directory,
-)
+from headgate.tasks.attempt_directory import AttemptLog, attempt_directory, remove_directory
 from headgate.tasks.declare import MetricRecorder, Phase, TaskDefinition, WorkspaceSpec
 from headgate.tasks.messages import Outcome, Status, failed
 
@@ -106,35 +101,35 @@ class _Attempt:
             **self._environment.marker,
         }
         execution = self._environment.identity.execution
-        with attempt_directory(self._environment.root, execution, marker) as directory:
+        with attempt_directory(self._environment.root, execution, marker) as files:
             copy: list[PrivateCopy] = []
             try:
-                return self._in_directory(given, given.workspace, spec, directory, copy)
+                return self._in_directory(given, given.workspace, spec, files, copy)
             finally:
                 count = len(copy[0].entries) if copy else 0
-                self._clean("workspace", lambda: remove_directory(directory.path, file_count=count))
+                self._clean("workspace", lambda: remove_directory(files.parent, file_count=count))
 
     def _in_directory(
         self,
         given: ports.TaskInput,
         workspace: ports.WorkspaceRef,
         spec: WorkspaceSpec,
-        directory: AttemptDirectory,
+        files: Path,
         copied: list[PrivateCopy],
     ) -> dict[str, Any]:
         store = self._environment.store_for(workspace)
         reach(Failpoint.TASK_DOWNLOADING)
         with self._log.step("download") as facts:
             report = self._log.progress("download")
-            copy = store.download(workspace, spec.directory, directory.workspace, report)
+            copy = store.download(workspace, spec.directory, files, report)
             copied.append(copy)
             facts |= {"files": len(copy.entries), "bytes": copy.total_bytes}
         reach(Failpoint.TASK_DOWNLOADED)
         with self._log.step("pre checks"):
-            declare.check_workspace(spec.pre, directory.workspace, Phase.PRE)
-        result = self._call(given, directory.workspace)
+            declare.check_workspace(spec.pre, files, Phase.PRE)
+        result = self._call(given, files)
         with self._log.step("post checks"):
-            declare.check_workspace(spec.post, directory.workspace, Phase.POST)
+            declare.check_workspace(spec.post, files, Phase.POST)
         table_changes = self._finish_tables()
         if spec.read_only:
             if self._tables is not None and table_changes:

@@ -14,7 +14,7 @@ from headgate import errors
 from headgate.model.ids import Epoch
 from headgate.model.nouns import AttemptRef
 from headgate.tasks.declare import Phase
-from headgate.tasks.ports import Identity, ServerAddress
+from headgate.tasks.ports import Identity
 
 _REASON_LIMIT = 500
 
@@ -115,10 +115,6 @@ class Order:
             labels=self.labels,
             secret=self.secret,
         )
-
-    @property
-    def server(self) -> ServerAddress | None:
-        return ServerAddress(url=self.url, token=self.token) if self.url is not None else None
 
     def to_line(self) -> bytes:
         return orjson.dumps(asdict(self), default=str) + b"\n"

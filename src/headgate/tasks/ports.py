@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -126,14 +126,12 @@ def read_result(definition: TaskDefinition, returned: object) -> dict[str, Any]:
         if isinstance(returned, BaseModel):
             # By name and without computed fields, as the constructor accepts it.
             plain = returned.model_dump(round_trip=True, by_alias=False, warnings="none")
-            valid = model.model_validate(plain, by_name=True, by_alias=True, extra="forbid")
         elif isinstance(returned, Mapping):
-            valid = model.model_validate(
-                dict(returned), by_name=True, by_alias=True, extra="forbid"
-            )
+            plain = dict(returned)
         else:
             reason = f"it is {_kind(returned)}, not a {model.__name__}"
             raise InvalidTaskResult(task=definition.name, reason=reason)
+        valid = model.model_validate(plain, by_name=True, by_alias=True, extra="forbid")
         dumped: dict[str, Any] = valid.model_dump(mode="json", by_alias=True)
         return dumped
     except ValidationError as error:
@@ -143,10 +141,9 @@ def read_result(definition: TaskDefinition, returned: object) -> dict[str, Any]:
 def _params(definition: TaskDefinition, data: object) -> BaseModel:
     if not isinstance(data, Mapping):
         raise InvalidTaskInput(reason=f"params is {_kind(data)}, not an object")
+    extra: Literal["forbid"] | None = "forbid" if definition.strict_params else None
     try:
-        if definition.strict_params:
-            return definition.params_model.model_validate(data, extra="forbid")
-        return definition.params_model.model_validate(data)
+        return definition.params_model.model_validate(data, extra=extra)
     except ValidationError as error:
         raise InvalidTaskInput(reason=f"params: {_describe(error)}") from error
 

@@ -81,8 +81,7 @@ class AttemptTables:
         self, table_changes: TableChanges, *, operation: OperationKey | None = None
     ) -> None:
         """Publish the changes alone, for a read-only workspace."""
-        request = replace(self._request(table_changes.changes), operation=operation)
-        publish(self._database, request)
+        self._publish(table_changes.changes, operation=operation)
 
     def close(self) -> None:
         """Abort open transactions."""
@@ -97,18 +96,10 @@ class AttemptTables:
         return self._database.read(partial(records.open_transactions_of, attempt=attempt))
 
     def _open(self, written: Sequence[DatasetName], branch: str) -> list[nouns.Transaction]:
-        def find(connection: Connection) -> list[Opening]:
-            found = []
-            for name in written:
-                dataset = records.load_dataset(connection, name)
-                _check_is_table(dataset.kind, name)
-                opened = records.load_branch(connection, dataset, branch)
-                found.append(Opening(branch=opened.id, type=nouns.TransactionType.UPDATE))
-            return found
-
-        openings = self._database.read(find)
-        if not openings:
+        if not written:
             return []
+        branches = self._database.read(partial(_load_branches, names=written, branch=branch))
+        openings = [Opening(branch=b.id, type=nouns.TransactionType.UPDATE) for b in branches]
         opener = Opener(caller=self._identity.caller, lease_seconds=LEASE_SECONDS)
         return open_transactions(self._database, openings, opener)
 
@@ -123,13 +114,18 @@ class AttemptTables:
             partial(_reverting_moves, names=names, branch=workspace.branch, attempt=attempt)
         )
         if changes:
-            request = replace(self._request(tuple(changes)), kind=nouns.PublicationKind.REPLACE)
-            publish(self._database, request)
+            self._publish(tuple(changes), kind=nouns.PublicationKind.REPLACE)
 
-    def _request(self, changes: tuple[Change, ...]) -> PublishRequest:
-        return PublishRequest(
-            caller=self._identity.caller, kind=nouns.PublicationKind.COMMIT, changes=changes
-        )
+    def _publish(
+        self,
+        changes: tuple[Change, ...],
+        *,
+        kind: nouns.PublicationKind = nouns.PublicationKind.COMMIT,
+        operation: OperationKey | None = None,
+    ) -> None:
+        caller = self._identity.caller
+        request = PublishRequest(caller=caller, kind=kind, changes=changes, operation=operation)
+        publish(self._database, request)
 
 
 def _reverting_moves(
@@ -154,15 +150,25 @@ def _pinned(
     connection: Connection, names: Sequence[DatasetName], branch: str
 ) -> list[nouns.Transaction]:
     found = []
-    for name in names:
-        dataset = records.load_dataset(connection, name)
-        _check_is_table(dataset.kind, name)
-        here = records.load_branch(connection, dataset, branch)
+    for here in _load_branches(connection, names, branch):
         if here.view is None:
             raise InputNotFound(
-                dataset=str(name), where=f"on branch {branch!r}", needed_by="the task"
+                dataset=str(here.dataset), where=f"on branch {branch!r}", needed_by="the task"
             )
         found.append(records.load_transaction(connection, here.view))
+    return found
+
+
+def _load_branches(
+    connection: Connection, names: Sequence[DatasetName], branch: str
+) -> list[nouns.Branch]:
+    """Return the branch of each table; raise for a files dataset."""
+    found = []
+    for name in names:
+        dataset = records.load_dataset(connection, name)
+        if dataset.kind is not nouns.DatasetKind.TABLE:
+            raise Invalid(f"dataset {name} is a files dataset, not a table.", dataset=str(name))
+        found.append(records.load_branch(connection, dataset, branch))
     return found
 
 
@@ -180,11 +186,6 @@ def _written(connection: Connection, ids: Sequence[TransactionId]) -> list[Trans
         for one in opened.values()
         if one.version != (bases[one.parent].version if one.parent else None)
     ]
-
-
-def _check_is_table(kind: nouns.DatasetKind, name: DatasetName) -> None:
-    if kind is not nouns.DatasetKind.TABLE:
-        raise Invalid(f"dataset {name} is a files dataset, not a table.", dataset=str(name))
 
 
 # Opens a session on a context, with its token.

@@ -150,13 +150,12 @@ def _run(order: Order, supervisor: Supervisor) -> Outcome:
 
 
 def _open_store(order: Order) -> Store:
-    server = order.server
-    if server is None:
+    if order.url is None:
         return Store(load_settings(Path(order.store)), recover_first=False)
     from headgate.client.store import RemoteStore  # noqa: PLC0415  (slow, and rarely needed)
 
-    settings = load_settings(Path(order.store), server_url=server.url)
-    return RemoteStore(with_server(settings, url=server.url, token=server.token))
+    settings = load_settings(Path(order.store), server_url=order.url)
+    return RemoteStore(with_server(settings, url=order.url, token=order.token))
 
 
 def _open_tables(

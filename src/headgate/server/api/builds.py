@@ -135,7 +135,7 @@ class EndedSaid(_Said):
     )
     event: Literal["ended"]
     succeeded: bool
-    aborted: bool = Field(False, description="It asked to publish nothing.")
+    aborted: bool = Field(False, description="It requested that nothing is published.")
     written: list[Output] = Field(default_factory=list, max_length=1000)
     replaced: list[Output] = Field(default_factory=list, max_length=1000)
     files: dict[str, models.Sha256] = Field(
@@ -146,10 +146,10 @@ class EndedSaid(_Said):
     spark_jobs: Count = 0
     checks: list[CheckSaid] = Field(default_factory=list, max_length=10_000)
     error: dict[str, Any] | None = None
-    log: Log | None = Field(None, description="The end of what it printed.")
+    log: Log | None = Field(None, description="The end of its log.")
 
     def result(self) -> JobResult:
-        failure = self.error or {"message": "the client did not say why it failed"}
+        failure = self.error or {"message": "the client gave no reason for the failure"}
         return JobResult(
             succeeded=self.succeeded,
             written=tuple(self.written),
@@ -165,22 +165,15 @@ class EndedSaid(_Said):
 class Working(BaseModel):
     model_config = models.asked(running=[_ATTEMPT], seen=4, expected=1, said=[], wait_seconds=10)
     running: list[Attempt] = Field(
-        default_factory=list, max_length=1000, description="Attempts that are under way there."
+        default_factory=list, max_length=1000, description="Attempts in progress at the client."
     )
-    seen: int = Field(
-        0, ge=0, le=2**63 - 1, description="The number that came with the last answer."
-    )
-    expected: int = Field(0, ge=0, le=2**31, description="As the last answer had it.")
+    seen: int = Field(0, ge=0, le=2**63 - 1, description="The number in the last response.")
+    expected: int = Field(0, ge=0, le=2**31, description="As in the last response.")
     said: list[Annotated[ProgressSaid | WrittenSaid | EndedSaid, Field(discriminator="event")]] = (
         Field(default_factory=list, max_length=1000)
     )
-    ready: bool = Field(True, description="False while what jobs need is still being started.")
-    wait_seconds: float = Field(
-        0, ge=0, le=10, description="How long to wait for something that is new."
-    )
-
-    def messages(self) -> list[JobMessage]:
-        return [_heard(one) for one in self.said]
+    ready: bool = Field(True, description="False while the client's engine starts.")
+    wait_seconds: float = Field(0, ge=0, le=10, description="Longest wait for a change.")
 
 
 class ShownJobModel(BaseModel):
@@ -197,7 +190,7 @@ class InputOrderModel(BaseModel):
     dataset: str
     branch: str
     transaction: str
-    since_snapshot: int | None = Field(description="Only what is newer in the table is read.")
+    since_snapshot: int | None = Field(description="Only newer rows of the table are read.")
     root: str | None = Field(description="Of files: the tree, a content by this digest.")
     since_root: str | None = Field(description="Of files: the tree that was read last.")
 
@@ -206,8 +199,8 @@ class OutputOrderModel(BaseModel):
     model_config = models.shown(**_OUTPUT)
     dataset: str
     is_files: bool
-    base_snapshot: int | None = Field(description="What the table held, where it is added to.")
-    base_root: str | None = Field(description="Of files: the tree that it held.")
+    base_snapshot: int | None = Field(description="Snapshot that an incremental job adds to.")
+    base_root: str | None = Field(description="Of files: the earlier tree.")
 
 
 class OrderModel(BaseModel):
@@ -222,22 +215,22 @@ class OrderModel(BaseModel):
     branch: str
     fallback: list[str]
     incremental: bool
-    extent: str | None = Field(description="How much is read, and why; for the log.")
+    extent: str | None = Field(description="Full or incremental, and the reason; for the log.")
     parameters: dict[str, Any]
     allowed_run_seconds: float | None
 
 
 class WorkModel(BaseModel):
     model_config = models.shown(expected=1, start=[_ORDER], stop=[], seen=4, jobs=[], outcome=None)
-    expected: int = Field(description="How many jobs are still to come.")
+    expected: int = Field(description="Number of jobs that will still start.")
     start: list[OrderModel] = Field(description="Attempts to begin.")
-    stop: list[str] = Field(description="Attempts to end: they are not wanted any more.")
+    stop: list[str] = Field(description="Attempts to end, which are no longer needed.")
     seen: int = Field(description="To be sent with the next request.")
-    jobs: list[ShownJobModel] = Field(description="Those that changed since.")
+    jobs: list[ShownJobModel] = Field(description="Jobs that changed since then.")
     outcome: models.PlanModel | None = Field(description="The document of the build, at its end.")
 
 
-def _heard(one: ProgressSaid | WrittenSaid | EndedSaid) -> JobMessage:
+def _message(one: ProgressSaid | WrittenSaid | EndedSaid) -> JobMessage:
     if isinstance(one, EndedSaid):
         return JobMessage(
             attempt=one.attempt,
@@ -281,32 +274,19 @@ def start_build(caller: api.CallerDependency, body: models.Building) -> api.Json
     with caller.writing(body.branch) as store:
 
         def build(id: BuildId, watch: Watch, jobs: ClientJobs | None = None) -> BuildOutcome:
-            return store.build(
-                body.targets,
-                branch=body.branch,
-                fallback=body.fallback,
-                upstream=body.upstream,
-                force=body.force,
-                full=body.full,
-                parameters=body.parameters,
-                atomic=body.atomic,
-                retries=body.retries,
-                abort_on_failure=body.abort_on_failure,
-                wait_seconds=body.wait_seconds,
-                task_key=body.task_key,
-                watch=watch,
-                id=id,
-                client_jobs=jobs,
-            )
+            return store.build(body.targets, watch=watch, id=id, client_jobs=jobs, **body.options())
 
         actor = caller.grant.actor
         request_key = _request_key(actor, body)
         if body.where is models.Where.SERVER:
             id = caller.builds.start(build, request_key=request_key)
         else:
-            word = None if caller.grant.may_write_protected else actor
             id = caller.builds.start_client_run(
-                build, actor=actor, branch=body.branch, reported_by=word, request_key=request_key
+                build,
+                actor=actor,
+                branch=body.branch,
+                reported_by=None if caller.grant.may_write_protected else actor,
+                request_key=request_key,
             )
         return api.JsonReply(store.build_record(id), status_code=202)
 
@@ -347,8 +327,7 @@ def watch_build(caller: api.CallerDependency, build: str) -> Response:
 async def _watch(caller: api.Caller, build: str, first: Json) -> AsyncIterator[bytes]:
     state, sent, silent = first, None, 0.0
     while True:
-        ended = state["state"] != BuildState.RUNNING
-        if ended:
+        if state["state"] != BuildState.RUNNING:
             yield _event("end", state)
             return
         text = orjson.dumps(state, default=str)
@@ -365,12 +344,13 @@ async def _watch(caller: api.Caller, build: str, first: Json) -> AsyncIterator[b
 
 def _state(caller: api.Caller, build: str) -> Json:
     """Return the record, with the live jobs or the outcome of a build that this server keeps."""
+    # Tested before the record is read: the record ends a moment before the outcome is there.
+    is_here = caller.builds.is_running(build)
     record = caller.reading().build_record(build)
-    if record["state"] == BuildState.RUNNING:
-        live = caller.builds.find_live(build)
-        return record | {"jobs": live} if live else record
-    outcome = caller.builds.find_outcome(build) or {"publications": []}
-    return record | outcome
+    if is_here or record["state"] == BuildState.RUNNING:
+        live = caller.builds.find_live(build) or record["jobs"]
+        return record | {"state": BuildState.RUNNING, "jobs": live}
+    return record | (caller.builds.find_outcome(build) or {"publications": []})
 
 
 def _event(name: str, data: Any) -> bytes:
@@ -392,8 +372,7 @@ async def work_build(caller: api.CallerDependency, build: str, body: Working) ->
 
     If the client sends no request for a minute, the server cancels the build.
     """
-    kept = await run_in_threadpool(_kept, caller, build)
-    await run_in_threadpool(_receive, kept, body)
+    kept = await run_in_threadpool(_receive, caller, build, body)
     return api.JsonReply(await _answer(kept, body))
 
 
@@ -407,18 +386,15 @@ def get_bundle(caller: api.CallerDependency, digest: Sha256Path) -> Response:
         return Response(store.objects.get(bundle_key(digest)), media_type=api.OCTETS)
 
 
-def _kept(caller: api.Caller, build: str) -> ServerBuild:
+def _receive(caller: api.Caller, build: str, body: Working) -> ServerBuild:
     """Return the build; raise unless this caller started it and may write its branch."""
     kept = caller.builds.load_client_run(build)
     with caller.writing(kept.branch):
         if kept.actor != caller.grant.actor:
             raise BuildOfAnother(build=build, actor=kept.actor)
-    return kept
-
-
-def _receive(kept: ServerBuild, body: Working) -> None:
     assert kept.client_jobs is not None
-    kept.client_jobs.receive(body.messages(), ready=body.ready)
+    kept.client_jobs.receive([_message(one) for one in body.said], ready=body.ready)
+    return kept
 
 
 async def _answer(kept: ServerBuild, body: Working) -> object:
@@ -459,7 +435,6 @@ Module = Annotated[
 Line = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f]+$")]
 _MANY = 10_000
 
-_DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _SOURCE = {
     "repository": "git.example.org/shop",
     "commit": "5d3f0c2a",
@@ -541,7 +516,7 @@ class SentDeclaration(BaseModel):
 
 
 class SentJobSpec(BaseModel):
-    model_config = models.asked(declaration=_DECLARED, logic_hash=_DIGEST)
+    model_config = models.asked(declaration=_DECLARED, logic_hash=_SHA)
     declaration: SentDeclaration
     logic_hash: models.Sha256
 
@@ -557,8 +532,8 @@ class SentSource(BaseModel):
 class JobSpecsToPublish(BaseModel):
     model_config = models.asked(
         source=_SOURCE,
-        bundle=_DIGEST,
-        jobspecs=[{"declaration": _DECLARED, "logic_hash": _DIGEST}],
+        bundle=_SHA,
+        jobspecs=[{"declaration": _DECLARED, "logic_hash": _SHA}],
     )
     source: SentSource
     bundle: models.Sha256 = Field(
@@ -570,7 +545,7 @@ class JobSpecsToPublish(BaseModel):
 class PublishedJobSpecsModel(BaseModel):
     model_config = models.shown(published=[], removed=["sales.hourly"])
     published: list[models.JobSpecModel]
-    removed: list[str] = Field(description="Datasets that the repository no longer makes there.")
+    removed: list[str] = Field(description="Datasets that the repository no longer produces.")
 
 
 # JobSpecs and plans
@@ -611,17 +586,7 @@ def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> a
 @jobspec_routes.post("/plan", **api.documented("plan", models.PlanModel))
 def plan(caller: api.CallerDependency, body: models.PlanToShow) -> api.JsonReply:
     """Return what a build would do, and why, without changing anything."""
-    planned = caller.reading().plan(
-        body.targets,
-        branch=body.branch,
-        fallback=body.fallback,
-        upstream=body.upstream,
-        force=body.force,
-        full=body.full,
-        parameters=body.parameters,
-        graph=body.graph,
-    )
-    return api.JsonReply(planned.to_json())
+    return api.JsonReply(caller.reading().plan(body.targets, **body.options()).to_json())
 
 
 def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
@@ -647,7 +612,7 @@ def _bundle(store: Store, digest: str) -> Bundle:
     if size is None:
         raise ContentSwept(path=f"bundle {digest}")
     if size > _BUNDLE_BYTES:
-        raise Invalid(f"the bundle has {size} bytes; a server takes {_BUNDLE_BYTES}.", bytes=size)
+        raise Invalid(f"the bundle has {size} bytes; a server accepts {_BUNDLE_BYTES}.", bytes=size)
     data = b"".join(store.trees.objects.stream(Digest(digest)))
     check_bundle(data)
     return Bundle(data=data, digest=digest)

@@ -45,13 +45,19 @@ OCTETS = "application/octet-stream"
 T = TypeVar("T")
 
 _DIGITS = 15
-REPLAYED = "Idempotency-Replayed"
+_REPLAYED = "Idempotency-Replayed"
 
 
 class JsonReply(Response):
     """One JSON document, in the form that the command line prints."""
 
     media_type = "application/json"
+
+    def __init__(self, content: Any, *, replayed: bool = False, **how: Any) -> None:
+        """Create the response; `replayed` marks one that repeats an earlier response."""
+        super().__init__(content, **how)
+        if replayed:
+            self.headers[_REPLAYED] = "true"
 
     def render(self, content: Any) -> bytes:
         try:
@@ -67,7 +73,7 @@ def _same(item: T) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class Paging:
-    """The part of a list that a request asks for."""
+    """The page of a list that a request selects."""
 
     request: Request
     limit: int
@@ -80,7 +86,7 @@ class Paging:
             return 0
         if not (self.cursor.isascii() and self.cursor.isdigit() and len(self.cursor) <= _DIGITS):
             shown = self.cursor[:80]
-            raise errors.Invalid(f"{shown!r} is no cursor of this list.", cursor=shown)
+            raise errors.Invalid(f"{shown!r} is not a cursor of this list.", cursor=shown)
         return int(self.cursor)
 
     def page(
@@ -117,12 +123,12 @@ def paging(default: int = 100) -> Callable[..., Paging]:
 
     def read(
         request: Request,
-        limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = default,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number.")] = default,
         cursor: Annotated[
             str | None,
             Query(
                 max_length=1200,
-                description="Where to go on: from the `Link` header of the page before.",
+                description="Start of the page, from the `Link` header of the page before.",
             ),
         ] = None,
     ) -> Paging:
@@ -142,7 +148,7 @@ def published(store: Store, receipt: Receipt, *, kind: PublicationKind) -> JsonR
         if number is not None
         else unpublished_json(receipt, kind=kind, actor=store.settings.actor)
     )
-    return JsonReply(body, headers={REPLAYED: "true"} if receipt.replayed else None)
+    return JsonReply(body, replayed=receipt.replayed)
 
 
 # Errors: one table from family to status, one shape of body
@@ -166,16 +172,16 @@ TIMED_OUT, TOO_LARGE, TOO_SLOW = 408, 413, 504
 CLIENT_GONE = 499
 
 MEANINGS: Mapping[int, str] = {
-    400: "The request cannot be done by anybody: change it.",
+    400: "The request is invalid for every caller: change it.",
     401: "There is no bearer token, or it is unknown, expired or revoked.",
     403: "The token's role or branch patterns do not allow this, or the branch is protected.",
-    404: "Something that is named does not exist.",
+    404: "An object that the request names does not exist.",
     TIMED_OUT: "The body did not arrive in time.",
-    409: "Somebody else was first, a fence refused, or the name is taken; nothing was changed.",
-    TOO_LARGE: "The body is larger than this server takes.",
+    409: "Another writer was first, a fence refused, or the name exists; nothing was changed.",
+    TOO_LARGE: "The body is larger than this server accepts.",
     422: "The work itself failed: a build, a check, or user code.",
-    503: "A part that is needed does not answer, or is busy: try again.",
-    TOO_SLOW: "No answer in time; what was asked for may still happen. Ask by its key.",
+    503: "A required part of the server does not respond, or is busy: try again.",
+    TOO_SLOW: "No response in time; the request may still be carried out. Check it by its key.",
 }
 
 
@@ -199,10 +205,10 @@ def refusal(status: int, code: str, message: str, **facts: Any) -> JsonReply:
 def _unrouted(error: HTTPException, request: Request) -> JsonReply:
     path = request.url.path
     if error.status_code == 404:
-        message = f"there is no route {path}: /api/openapi.json describes those there are."
+        message = f"there is no route {path}: /api/openapi.json describes all routes."
         return refusal(404, "no_such_route", message)
     if error.status_code == 405:
-        message = f"{path} does not take {request.method}: see /api/openapi.json."
+        message = f"{path} does not accept {request.method}: see /api/openapi.json."
         return refusal(405, "method_not_allowed", message)
     return refusal(error.status_code, "http", f"{str(error.detail).lower()}.")
 
@@ -233,7 +239,8 @@ def handle_errors(app: FastAPI) -> None:
 
     async def gone(_: Request, __: Exception) -> JsonReply:
         # Not a defect, and the client cannot receive this; the status is for the access log.
-        return refusal(CLIENT_GONE, "client_gone", "the client left before its body had arrived.")
+        message = "the client disconnected before its body arrived."
+        return refusal(CLIENT_GONE, "client_gone", message)
 
     async def unforeseen(request: Request, error: Exception) -> JsonReply:
         # The log has the traceback; the response must not disclose what it contains.
@@ -439,8 +446,8 @@ class _Exchange:
             await self._refuse(
                 TOO_SLOW,
                 "no_answer_in_time",
-                f"no answer within {self._limits.answer_seconds:g} s. What was asked for may still "
-                "happen: look for it by its idempotency key.",
+                f"no response within {self._limits.answer_seconds:g} s. The request may still be "
+                "carried out: check it by its idempotency key.",
             )
             return
         await self._finish(work)
@@ -451,7 +458,7 @@ class _Exchange:
         except _TooLarge:
             await self._refuse(TOO_LARGE, "too_large", self._size_text())
         except _TooSlow:
-            text = f"nothing more of the body came for {self._limits.body_seconds:g} s."
+            text = f"no more of the body arrived for {self._limits.body_seconds:g} s."
             await self._refuse(TIMED_OUT, "body_timeout", text)
 
     async def receive(self) -> Message:
@@ -473,10 +480,7 @@ class _Exchange:
             return
         if message["type"] == "http.response.start":
             self._began = True
-            headers = MutableHeaders(scope=message)
-            for name, value in _SECURITY.items():
-                headers.setdefault(name, value)
-        await self._send(message)
+        await self._send_secured(message)
 
     async def _refuse(self, status: int, code: str, text: str) -> None:
         if self._began:
@@ -484,9 +488,9 @@ class _Exchange:
         reply = refusal(status, code, text)
         # The rest of the body stays unread.
         reply.headers["connection"] = "close"
-        await reply(self._scope, self._receive, self._sending)
+        await reply(self._scope, self._receive, self._send_secured)
 
-    async def _sending(self, message: Message) -> None:
+    async def _send_secured(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in _SECURITY.items():
@@ -494,4 +498,4 @@ class _Exchange:
         await self._send(message)
 
     def _size_text(self) -> str:
-        return f"the body is over the {self._most} bytes that this server takes."
+        return f"the body is larger than the {self._most} bytes that this server accepts."

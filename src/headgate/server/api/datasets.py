@@ -85,7 +85,7 @@ def show_content(
         str | None,
         Query(max_length=7000, description="A branch, a chain `a>b`, a moment `a@12`, `txn:ID`."),
     ] = None,
-    rows: Annotated[int, Query(ge=0, le=10_000, description="So many rows, or file paths.")] = 0,
+    rows: Annotated[int, Query(ge=0, le=10_000, description="Number of rows or file paths.")] = 0,
 ) -> api.JsonReply:
     """Return the content of a dataset in a context: columns, counts and rows, or files."""
     return api.JsonReply(caller.reading().dataset(dataset).show(context, rows=rows))
@@ -150,8 +150,8 @@ def reset_branch(
 def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.JsonReply:
     """Correct the ancestry that builds check; no transaction moves and no view changes."""
     with caller.writing(body.branch) as store:
-        mended = store.dataset(body.dataset).branch(body.branch).reparent(under=body.under)
-        return api.JsonReply(BRANCH.wire(mended))
+        changed = store.dataset(body.dataset).branch(body.branch).reparent(under=body.under)
+        return api.JsonReply(BRANCH.wire(changed))
 
 
 @branch_routes.get(
@@ -189,9 +189,7 @@ def list_protected(
 )
 def protect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
     """Protect a branch name on every dataset."""
-    with caller.writing(check_branch_name(name)) as store:
-        store.protect(name)
-    return api.JsonReply({"name": name, "protected": True})
+    return _protect(caller, name, protected=True)
 
 
 @branch_routes.delete(
@@ -199,9 +197,13 @@ def protect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
 )
 def unprotect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
     """Remove the protection of a branch name."""
+    return _protect(caller, name, protected=False)
+
+
+def _protect(caller: api.Caller, name: str, *, protected: bool) -> api.JsonReply:
     with caller.writing(check_branch_name(name)) as store:
-        store.protect(name, protected=False)
-    return api.JsonReply({"name": name, "protected": False})
+        store.protect(name, protected=protected)
+    return api.JsonReply({"name": name, "protected": protected})
 
 
 # Tags
@@ -321,8 +323,7 @@ def commit_transaction(
             "receipt": receipt.transactions,
             "at": instant_text(receipt.at),
         }
-        headers = {api.REPLAYED: "true"} if receipt.replayed else None
-        return api.JsonReply(_noun(store, opened) | outcome, headers=headers)
+        return api.JsonReply(_noun(store, opened) | outcome, replayed=receipt.replayed)
 
 
 @transaction_routes.post(
@@ -356,8 +357,8 @@ def diff(
     before: Annotated[str, Query(alias="from", max_length=7000, examples=["master"])],
     after: Annotated[str, Query(alias="to", max_length=7000, examples=["feature"])],
     dataset: str | None = None,
-    rows: Annotated[int, Query(ge=0, le=1000, description="How many samples of each.")] = 5,
-    key: Annotated[list[str] | None, Query(description="Columns that tell rows apart.")] = None,
+    rows: Annotated[int, Query(ge=0, le=1000, description="Number of samples of each kind.")] = 5,
+    key: Annotated[list[str] | None, Query(description="Columns that identify a row.")] = None,
 ) -> api.JsonReply:
     """Compare schema, counts and samples of a dataset; without one, list all that differ."""
     return api.JsonReply(

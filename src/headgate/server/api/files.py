@@ -218,7 +218,7 @@ def _branch(caller: api.Caller, branch: str | None, txn: str | None) -> str:
     if txn is not None and branch is None:
         return caller.reading().opened(txn).branch
     if branch is None or txn is not None:
-        raise Invalid("say where: name either a branch or a transaction, as ?branch= or ?txn=.")
+        raise Invalid("name either a branch or a transaction, as ?branch= or ?txn=.")
     return branch
 
 
@@ -286,8 +286,8 @@ async def put_content(
         async with received(request, store.scratch / "uploads") as body:
             if body.digest != digest:
                 raise Invalid(
-                    f"the bytes that came have the digest {body.digest}, not {digest}: they were "
-                    "cut short or changed on the way. Send them again.",
+                    f"the received bytes have the digest {body.digest}, not {digest}: they were "
+                    "truncated or changed in transit. Send them again.",
                     expected=digest,
                     actual=body.digest,
                 )
@@ -331,7 +331,7 @@ class MissingModel(BaseModel):
 
 class StoredModel(BaseModel):
     model_config = models.shown(stored=1)
-    stored: int = Field(description="How many contents came.")
+    stored: int = Field(description="Number of contents received.")
 
 
 @parcel_routes.post("/contents/missing", **api.documented("find_missing_contents", MissingModel))
@@ -342,7 +342,7 @@ def find_missing_contents(caller: api.CallerDependency, body: Contents) -> api.J
 
 @parcel_routes.post(
     "/contents/get",
-    **api.documented("get_contents", None, what="Those that travel together.")
+    **api.documented("get_contents", None, what="The small contents.")
     | {"response_class": StreamingResponse},
 )
 def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
@@ -391,7 +391,7 @@ def _pieces(store: Store, digests: Sequence[Digest]) -> Iterator[bytes]:
                 break
     except StorageUnavailable as error:
         # The response has begun, so the error cannot be sent; a request for one content gets it.
-        _log.warning("contents were left out of an answer: %s", error.message)
+        _log.warning("contents were left out of a response: %s", error.message)
     if piece:
         yield bytes(piece)
 

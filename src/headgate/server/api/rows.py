@@ -95,7 +95,7 @@ class Schema(BaseModel):
     )
     branch: Context
     text: str = Field(description="A schema file, in TOML.")
-    file: Name = Field("schema.toml", description="What it is called where errors name it.")
+    file: Name = Field("schema.toml", description="Its name in error messages.")
 
 
 class SchemaModel(BaseModel):
@@ -146,7 +146,7 @@ def mutate(caller: api.CallerDependency, body: Mutation, key: api.IdempotencyKey
             timeout_seconds=body.timeout_seconds,
             idempotency_key=key,
         )
-        return _reply(outcome)
+        return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
 @row_routes.post("/load", **api.documented("load", OutcomeModel))
@@ -165,7 +165,7 @@ def load(caller: api.CallerDependency, body: Load, key: api.IdempotencyKey) -> a
             timeout_seconds=body.timeout_seconds,
             idempotency_key=key,
         )
-        return _reply(outcome)
+        return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
 @row_routes.post("/merge", **api.documented("merge", OutcomeModel))
@@ -180,7 +180,7 @@ def merge(caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey) ->
             timeout_seconds=body.timeout_seconds,
             idempotency_key=key,
         )
-        return _reply(outcome)
+        return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
 @row_routes.post("/schema/plan", **api.documented("plan_schema", SchemaModel))
@@ -236,10 +236,3 @@ def _stored(store: Store, digests: list[str]) -> list[bytes]:
         if store.trees.objects.find_size(digest) is None:
             raise ObjectNotFound(location=digest)
     return [b"".join(store.trees.objects.stream(Digest(digest))) for digest in digests]
-
-
-def _reply(outcome: Any) -> api.JsonReply:
-    reply = api.JsonReply(outcome.to_json())
-    if outcome.replayed:
-        reply.headers[api.REPLAYED] = "true"
-    return reply

@@ -33,11 +33,7 @@ from headgate.server.api import conventions as api
 from headgate.server.api.models import Branch, Name, Sha256, asked, shown
 from headgate.store.documents import Json
 from headgate.store.embedded import Store
-from headgate.tasks.client_publications import (
-    ClientPublication,
-    PublicationBackend,
-    publish_for_client,
-)
+from headgate.tasks.client_publications import ClientPublication, publish_for_client
 from headgate.tasks.files_store import FilesWorkspaces, attempt_scope
 from headgate.tasks.ports import Identity, WorkspaceRef
 from headgate.tasks.table_work import AttemptTables
@@ -55,7 +51,7 @@ _MOST_TABLES = 1000
 Secret = Annotated[
     str,
     StringConstraints(pattern="^[A-Za-z0-9_-]{43}$"),
-    Field(description="The attempt's own: 32 random bytes in URL-safe base64; kept as a hash."),
+    Field(description="Of this attempt: 32 random bytes in URL-safe base64; stored as a hash."),
 ]
 Key = Annotated[
     str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")
@@ -74,7 +70,7 @@ class NewAttempt(BaseModel):
     model_config = asked(key=_KEY, secret=_SECRET, branch="master")
     key: Key = Field(description="The identity of the work across its attempts.")
     secret: Secret
-    branch: Branch | None = Field(None, description="That it is going to move, where there is one.")
+    branch: Branch | None = Field(None, description="The branch that the attempt will move.")
 
 
 class AttemptToRenew(BaseModel):
@@ -155,8 +151,7 @@ class PublishedWorkspaceModel(BaseModel):
 
 task_routes = api.router("tasks")
 
-BranchQuery = Annotated[str, Query(min_length=1, max_length=200)]
-RefQuery = Annotated[str, Query(min_length=1, max_length=200)]
+NameQuery = Annotated[str, Query(min_length=1, max_length=200)]
 
 
 @task_routes.post("/tasks/attempts", **api.documented("dispatch_attempt", AttemptModel, status=201))
@@ -177,7 +172,7 @@ def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.Json
             check_holder=lambda holder: _check_holder(caller, holder),
         )
         if (made.ref.key, made.actor) != (body.key, caller.grant.actor):
-            raise Invalid("this secret is another attempt's: make a new one for each.")
+            raise Invalid("this secret belongs to another attempt: make a new one for each.")
         return api.JsonReply(_attempt_wire(made), status_code=201)
 
 
@@ -219,7 +214,7 @@ def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api
 
 @task_routes.get("/tasks/workspaces/{dataset}", **api.documented("show_workspace", WorkspaceModel))
 def show_workspace(
-    caller: api.CallerDependency, dataset: str, branch: BranchQuery, ref: RefQuery
+    caller: api.CallerDependency, dataset: str, branch: NameQuery, ref: NameQuery
 ) -> api.JsonReply:
     """Return the input of an attempt, and the root of its tree as the digest of a content."""
     workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref)
@@ -250,9 +245,10 @@ def publish_workspace(
             root=Digest(body.root) if body.root is not None else None,
             read_only=body.read_only,
         )
-        done = publish_for_client(_publication_backend(store, identity), publication)
-        headers = {api.REPLAYED: "true"} if done.replayed else None
-        return api.JsonReply(_workspace_wire(workspace.at(done.ref)), headers=headers)
+        done = publish_for_client(
+            store.database, _workspaces(store), _tables(store, identity), publication
+        )
+        return api.JsonReply(_workspace_wire(workspace.at(done.ref)), replayed=done.replayed)
 
 
 def _own(caller: api.Caller, store: Store, secret: str, *, moving: str | None = None) -> Attempt:
@@ -290,15 +286,6 @@ def _identity(store: Store, attempt: Attempt) -> Identity:
         actor=attempt.actor,
         task="",
         may_write_protected=store.may_write_protected,
-    )
-
-
-def _publication_backend(store: Store, identity: Identity) -> PublicationBackend:
-    return PublicationBackend(
-        database=store.database,
-        trees=store.trees,
-        workspaces=_workspaces(store),
-        tables=_tables(store, identity),
     )
 
 

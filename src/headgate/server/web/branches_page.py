@@ -154,7 +154,9 @@ def _one(visit: Visit, name: str) -> Page:
 
 def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, markup.Child]]:
     parent = (
-        markup.link(line.parent, markup.branch_at(line.parent)) if line.parent else "none: a root"
+        markup.link(line.parent, markup.branch_at(line.parent))
+        if line.parent
+        else "none (root branch)"
     )
     last = line.last
     published = markup.moment(last.at if last else None, visit.now)
@@ -162,7 +164,7 @@ def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, markup.Child]]
         ("Parent", parent),
         ("On", markup.count(line.dataset_count, "dataset")),
         ("Against its parent", _standing(line)),
-        ("Published", [published, f" by {last.actor if last else 'nobody'}"]),
+        ("Published", [published, f" by {last.actor}" if last else ""]),
         ("Freshness", freshness_counts(visit, line.name)),
     ]
 

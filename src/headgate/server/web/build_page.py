@@ -62,7 +62,8 @@ def builds_page(visit: Visit) -> Page:
     shown, older = split_page(
         found, _PAGE_ROWS, lambda last: markup.with_query(markup.BUILDS, after=last["build"])
     )
-    body = _list(visit, shown) if shown else _nothing()
+    hint = markup.command("headgate build sales.daily --upstream")
+    body = _list(visit, shown) if shown else markup.empty("Nothing was built yet.", hint)
     return Page(
         title="Builds",
         place=markup.BUILDS,
@@ -76,11 +77,8 @@ def builds_page(visit: Visit) -> Page:
 
 def _running(found: Sequence[Json]) -> Markup | None:
     running = sum(build["state"] == "running" for build in found)
-    return (
-        markup.tag("p", markup.badge(f"{running} running", "busy"), role="status")
-        if running
-        else None
-    )
+    badge = markup.badge(f"{running} running", "busy")
+    return markup.tag("p", badge, role="status") if running else None
 
 
 def _list(visit: Visit, found: Sequence[Json]) -> Markup:
@@ -111,12 +109,6 @@ def targets(build: Json) -> markup.Child:
     shown = [markup.link(name, markup.dataset_at(name, branch=branch)) for name in names[:_TARGETS]]
     rest = len(names) - _TARGETS
     return [markup.separated(shown), f" and {rest} more" if rest > 0 else None]
-
-
-def _nothing() -> Markup:
-    return markup.empty(
-        "Nothing was built yet.", markup.command("headgate build sales.daily --upstream")
-    )
 
 
 # --- one build ------------------------------------------------------------------------------

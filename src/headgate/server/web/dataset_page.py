@@ -155,19 +155,12 @@ def _files(visit: Visit, shown: ShownDataset) -> Markup:
     here = list_directory(itertools.islice(walked, _ENTRIES + 1), prefix, _ENTRIES)
     rows = [*_directories(shown, prefix, here.below), *_entries(here.files, prefix)]
     beside = markup.beside(f"{markup.count(whole.entries, 'file')}, {markup.size(whole.bytes)}")
-    if not rows:
-        return markup.card(
-            "Files", _crumbs(shown, path), markup.empty("Nothing is here."), beside=beside
-        )
-    note = f"Only the first {_ENTRIES:,} entries are shown." if here.cut else None
-    drawn = markup.table(("Name", "Size", "Digest"), rows, label="Files", numbers=(1,))
-    return markup.card(
-        "Files",
-        _crumbs(shown, path),
-        drawn,
-        markup.tag("p", note) if note else None,
-        beside=beside,
-    )
+    drawn = markup.empty("Nothing is here.")
+    if rows:
+        drawn = markup.table(("Name", "Size", "Digest"), rows, label="Files", numbers=(1,))
+    note = f"Only the first {_ENTRIES:,} entries are shown."
+    cut = markup.tag("p", note) if here.cut else None
+    return markup.card("Files", _crumbs(shown, path), drawn, cut, beside=beside)
 
 
 def _directories(
@@ -303,7 +296,7 @@ def _facts(visit: Visit, shown: ShownDataset) -> list[tuple[str, markup.Child]]:
     if branch is not None:
         above = markup.dataset_at(shown.dataset.name, branch=branch.parent)
         pairs.append(
-            ("Parent", markup.link(branch.parent, above) if branch.parent else "none: a root")
+            ("Parent", markup.link(branch.parent, above) if branch.parent else "none (root branch)")
         )
     if view is None:
         pairs.append(("View", "nothing is committed here yet"))

@@ -242,22 +242,15 @@ def sign_of(sign: str) -> Markup:
 
 def counts_line(found: TableDifference | FilesDifference) -> Markup:
     """Return the numbers of added, removed and changed rows or files, as badges."""
-    added, removed, changed = _numbers(found)
-    if added is None:
+    if isinstance(found, FilesDifference):
+        added, removed, changed = (found.counts[kind] for kind in ChangeKind)
+    elif found.rows is None:
         return markup.badge("rows not compared", "quiet")
+    else:
+        added, removed, changed = found.rows.added, found.rows.removed, found.rows.changed
     parts = [("+", added, "good"), ("−", removed, "bad"), ("~", changed, "warn")]
     shown = [markup.badge(f"{sign}{number:,}", tone) for sign, number, tone in parts if number]
     return markup.chips(shown or markup.badge("same rows", "quiet"))
-
-
-def _numbers(
-    found: TableDifference | FilesDifference,
-) -> tuple[int | None, int | None, int | None]:
-    if isinstance(found, FilesDifference):
-        counts = found.counts
-        return tuple(counts[kind] for kind in ChangeKind)  # type: ignore[return-value]
-    rows = found.rows
-    return (rows.added, rows.removed, rows.changed) if rows else (None, None, None)
 
 
 def _rows(found: TableDifference) -> Markup:
@@ -267,7 +260,7 @@ def _rows(found: TableDifference) -> Markup:
     beside = markup.beside(f"{before} → {after} rows  ", counts_line(found))
     if rows is None:
         return markup.card("Rows", markup.empty("Only metadata was compared."), beside=beside)
-    key = f"Rows are told apart by {', '.join(found.key)}." if found.key else None
+    key = f"Rows are identified by {', '.join(found.key)}." if found.key else None
     note = key or "The table has no key, so a changed row is one removed and one added."
     return markup.card(
         "Rows",
@@ -394,5 +387,5 @@ def jobspec_facts(spec: JobSpec, *, clean: bool) -> list[tuple[str, markup.Child
 
 
 def _names(names: Iterable[str]) -> markup.Child:
-    shown = [markup.link(str(name), markup.dataset_at(str(name)), class_="chip") for name in names]
+    shown = [markup.link(name, markup.dataset_at(name), class_="chip") for name in names]
     return markup.chips(shown) if shown else "none"

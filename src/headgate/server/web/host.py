@@ -164,7 +164,7 @@ def make_safely(make: PageMaker, visit: Visit) -> Page:
     except Exception:
         # The last handler before the browser: internals go to the log, never to the page.
         _LOG.exception("a page failed")
-        return _error_page(500, "The server failed to make this page. Its log says why.", visit)
+        return _error_page(500, "The server could not make this page. See its log.", visit)
 
 
 def _error_page(status: int, message: str, visit: Visit) -> Page:

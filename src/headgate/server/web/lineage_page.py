@@ -61,7 +61,7 @@ def drawing(graph: Graph, highlighted: str = "") -> Markup:
     widths = [_width(node) for node in graph.nodes]
     layout = lay_out(widths, [(edge.source, edge.target) for edge in graph.edges], _SIZES)
     width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
-    edges = [_edge(graph, at, points) for at, points in enumerate(layout.paths)]
+    edges = [_edge(*one) for one in zip(graph.edges, layout.paths, strict=True)]
     boxes = [
         markup.tag("a", _shapes(node, at, layout, widths[at]), **_link(graph, at, highlighted))
         for at, node in enumerate(graph.nodes)
@@ -85,11 +85,9 @@ _ARROW = Markup(
 )
 
 
-def _edge(graph: Graph, at: int, points: Sequence[tuple[float, float]]) -> Markup:
-    edge = graph.edges[at]
-    return Markup(
-        f'<path class="edge" data-s="{edge.source}" data-t="{edge.target}" d="{_curve(points)}"/>'
-    )
+def _edge(edge: Edge, points: Sequence[tuple[float, float]]) -> Markup:
+    path = " ".join(_curve(points))
+    return Markup(f'<path class="edge" data-s="{edge.source}" data-t="{edge.target}" d="{path}"/>')
 
 
 def _link(graph: Graph, at: int, highlighted: str) -> dict[str, markup.Attribute]:
@@ -117,19 +115,19 @@ def _shapes(node: Node, at: int, layout: Layout, width: float) -> markup.Child:
         f'y="{top + 14:.1f}" width="9" height="9" rx="2"/>'
     )
     lines = (
-        (str(node.dataset), "name", 23, 23, _LETTER),
-        (node.place, "place", 39, 23, _SMALL),
-        (_STATES[node.state][1], "state", 54, 23, _SMALL),
+        (str(node.dataset), "name", 23, _LETTER),
+        (node.place, "place", 39, _SMALL),
+        (state_of(node), "state", 54, _SMALL),
     )
     texts = [
         markup.tag(
             "text",
             _cut(text, width, letter),
             class_=class_,
-            x=f"{x + left:.1f}",
+            x=f"{x + 23:.1f}",
             y=f"{top + down:.1f}",
         )
-        for text, class_, down, left, letter in lines
+        for text, class_, down, letter in lines
     ]
     return [Markup(rect), Markup(mark), texts]
 
@@ -145,12 +143,8 @@ def _cut(text: str, width: float, letter: float) -> str:
     return text if len(text) <= room else "…" + text[-(room - 1) :]
 
 
-def _curve(points: Sequence[tuple[float, float]]) -> str:
-    """Return an SVG path that is curved between layers and straight through them."""
-    return " ".join(_pieces(points))
-
-
-def _pieces(points: Sequence[tuple[float, float]]) -> Iterator[str]:
+def _curve(points: Sequence[tuple[float, float]]) -> Iterator[str]:
+    """Yield the parts of an SVG path that is curved between layers and straight through them."""
     (x, y), *rest = [(x + _MARGIN, y + _MARGIN) for x, y in points]
     yield f"M{x:.1f} {y:.1f}"
     for at, (to_x, to_y) in enumerate(rest):

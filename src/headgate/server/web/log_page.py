@@ -54,7 +54,7 @@ def _filters(visit: Visit) -> Markup:
     kinds = [("", "all kinds"), *((k.value, k.value) for k in PublicationKind)]
     return markup.form(
         markup.LOG,
-        markup.field("actor", "By", visit.param("actor"), hint="anybody"),
+        markup.field("actor", "By", visit.param("actor"), hint="all"),
         markup.field("dataset", "Dataset", visit.param("dataset"), hint="all"),
         markup.field("branch", "Branch", visit.param("branch"), hint="all"),
         markup.choice("kind", "Kind", kinds, visit.param("kind")),

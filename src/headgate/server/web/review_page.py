@@ -71,17 +71,13 @@ def compare_logic(base: Iterable[Json], branch: Iterable[Json]) -> list[LogicLin
     return lines
 
 
-def review(visit: Visit, sides: Sequence[Sides]) -> list[Reviewed]:
-    """Compare each dataset; rows only of tables small enough to read while the visitor waits."""
-    return [Reviewed(sides=one, found=_compare(visit, one)) for one in sides]
-
-
-def _compare(visit: Visit, sides: Sides) -> TableDifference | FilesDifference:
+def review(visit: Visit, sides: Sides) -> Reviewed:
+    """Compare a dataset; rows only of a table small enough to read while the visitor waits."""
     small = _is_small(visit, sides)
     how = DiffOptions(
         options=visit.store.settings.environ, samples=_SAMPLES if small else 0, reads_files=small
     )
-    return compare_sides(visit.store, sides, how)
+    return Reviewed(sides=sides, found=compare_sides(visit.store, sides, how))
 
 
 def _is_small(visit: Visit, sides: Sides) -> bool:
@@ -113,7 +109,7 @@ def review_page(visit: Visit) -> Page:
     first = visit.int_param("from") or 0
     # The branch falls back to its base.
     changed = list_differing(visit.store, base, f"{branch}>{base}") if line else []
-    shown = review(visit, changed[first : first + _PAGE_DATASETS])
+    shown = [review(visit, sides) for sides in changed[first : first + _PAGE_DATASETS]]
     following = None
     if first + _PAGE_DATASETS < len(changed):
         following = markup.with_query(
