@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -39,6 +40,7 @@ from headgate.tables.creation import create_metadata
 from headgate.tables.metadata import Metadata
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import TableVersions
+from tests.support.manifests import empty_manifest_list
 
 _LONG_AGO_MS = 1_700_000_000_000
 _SCHEMA = {
@@ -71,8 +73,10 @@ class Desk:
     def next_commit(self) -> bytes:
         """Return the request of an append to the current snapshot."""
         parent, self.snapshot = self.snapshot, self.snapshot + 1
+        added = _snapshot(self.location, self.snapshot, parent)
+        _write_list(added)
         updates = [
-            {"action": "add-snapshot", "snapshot": _snapshot(self.location, self.snapshot, parent)},
+            {"action": "add-snapshot", "snapshot": added},
             _point(self.snapshot),
         ]
         at = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": parent}
@@ -182,7 +186,9 @@ def _table(database: Database, tables: TableVersions, name: str, *, snapshots: i
         database, full, kind=DatasetKind.TABLE, branch=ROOT, caller=Caller(actor=ACTOR)
     )
     metadata = _metadata(tables.table_location(dataset.id), snapshots)
-    location = tables.write(dataset.id, metadata).location
+    location = tables.write(dataset.id, metadata, base=metadata).location
+    for made in metadata["snapshots"][-1:]:
+        _write_list(made)
     branch = database.read(lambda c: load_branch(c, dataset, ROOT))
     change = AddTransaction(
         branch=branch.id,
@@ -209,6 +215,11 @@ def _metadata(location: str, snapshots: int) -> Metadata:
     if snapshots:
         updates.append(_point(snapshots))
     return apply_updates(created, updates, now_ms=_LONG_AGO_MS + snapshots, base_location=None)
+
+
+def _write_list(snapshot: Mapping[str, Any]) -> None:
+    """Write a manifest list without manifests, as an engine would before it commits."""
+    Path(str(snapshot["manifest-list"]).removeprefix("file://")).write_bytes(empty_manifest_list())
 
 
 def _snapshot(location: str, number: int, parent: int | None) -> dict[str, object]:

@@ -45,6 +45,7 @@ from headgate.store.embedded import Store
 from headgate.tasks.definitions import load_task, parse_target
 from headgate.tasks.supervisor import Request, run_locally
 from headgate.worker import attempt
+from tests.support.manifests import empty_manifest_list
 from tests.support.pipelines import files_spec, publish
 from tests.support.stores import files_branch, put
 
@@ -153,6 +154,8 @@ def append_rows(trace: Trace) -> None:
             async with _client(store) as client:
                 loaded = (await client.get(f"{_TABLES}/t?snapshots=all")).raise_for_status()
                 body = _append_to(loaded.json()["metadata"])
+                listed = body["updates"][0]["snapshot"]["manifest-list"]
+                Path(listed.removeprefix("file://")).write_bytes(empty_manifest_list())
                 trace.start()
                 await _post(client, f"{_TABLES}/t", body)
 

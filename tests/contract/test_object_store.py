@@ -179,6 +179,24 @@ def test_key_as_spark_writes_it_is_listed_read_and_deleted(store: ObjectStore, k
     assert list(store.list()) == []
 
 
+def test_sync_of_objects_keeps_them_as_they_are(store: ObjectStore) -> None:
+    for key in ("a/b", "a/c/d", "e"):
+        store.put(key, _SMALL)
+    store.sync(["a/b", "a/c/d", "e"])
+    store.sync([])
+    assert {info.key: info.size for info in store.list()} == dict.fromkeys(
+        ("a/b", "a/c/d", "e"), len(_SMALL)
+    )
+
+
+@pytest.mark.parametrize("keys", [["gone"], ["a/b", "a/gone"]])
+def test_sync_of_a_missing_file_names_it(tmp_path: Path, keys: list[str]) -> None:
+    local = open_store(f"file://{tmp_path}/warehouse")
+    local.put("a/b", _SMALL)
+    with pytest.raises(ObjectNotFound, match="gone"):
+        local.sync(keys)
+
+
 def test_delete_several_keys_leaves_the_others(store: ObjectStore) -> None:
     for number in range(5):
         store.put(f"k/{number}", _SMALL)

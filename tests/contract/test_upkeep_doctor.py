@@ -305,7 +305,8 @@ def test_condemned_object_that_is_needed_is_named(store: Store) -> None:
 def test_table_whose_metadata_is_gone_is_named(store: Store) -> None:
     dataset = store.dataset("raw.table").create(kind="table").load()
     branch = store.dataset("raw.table").branch("master").load()
-    kept = store.tables.write(dataset.id, {"format-version": 2, "table-uuid": "u"})
+    metadata = {"format-version": 2, "table-uuid": "u"}
+    kept = store.tables.write(dataset.id, metadata, base=None)
     version = Version(id=mint_version(), location=kept.location, content_id=ContentId("c-1"))
     change = AddTransaction(
         branch=branch.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from headgate.model.nouns import Transaction
 from headgate.server.authorization import ServedTokens
 from headgate.storage.address import read_outside
 from headgate.store.embedded import Store
+from tests.support.manifests import empty_manifest_list
 from tests.support.metadata import LOCATION, two_columns
 
 TABLES = "namespaces/db/tables"
@@ -128,7 +130,9 @@ class RestClient:
             placed = [self._placed(f"{TABLES}/{_named(one)}", one) for one in changes]
             return {**body, "table-changes": placed}
         text = orjson.dumps(body).decode()
-        return orjson.loads(text.replace(LOCATION, self._location(path, body)))
+        placed = orjson.loads(text.replace(LOCATION, self._location(path, body)))
+        _write_manifest_lists(placed)
+        return placed
 
     def _location(self, path: str, body: Any) -> str:
         staged = [u["location"] for u in body["updates"] if u["action"] == "set-location"]
@@ -142,6 +146,15 @@ class RestClient:
             return LOCATION
         self._locations[path] = str(found.json()["metadata"]["location"])
         return self._locations[path]
+
+
+def _write_manifest_lists(commit: Any) -> None:
+    """Write an empty manifest list for each snapshot below the table, as an engine would."""
+    for update in commit.get("updates", []):
+        place = (update.get("snapshot") or {}).get("manifest-list") or ""
+        path = Path(place.removeprefix("file://"))
+        if place.startswith("file:///") and path.parent.is_dir() and not path.exists():
+            path.write_bytes(empty_manifest_list())
 
 
 def create(client: RestClient, name: str = "t", **more: Any) -> Any:

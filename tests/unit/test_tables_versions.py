@@ -10,7 +10,8 @@ import pytest
 from headgate.errors import StorageUnavailable
 from headgate.model.ids import DatasetId, Instant
 from headgate.storage.local import LocalStore
-from headgate.tables.versions import TableVersions, WeighedCache
+from headgate.tables.metadata import Metadata
+from headgate.tables.versions import StoredVersion, TableVersions, WeighedCache
 from tests.support.metadata import NOW, commit, table
 
 
@@ -32,8 +33,13 @@ def store(tmp_path: Path) -> CountingStore:
 DATASET = DatasetId("d-1")
 
 
+def _write(versions: TableVersions, metadata: Metadata) -> StoredVersion:
+    """Write a version whose snapshots were there before."""
+    return versions.write(DATASET, metadata, base=metadata)
+
+
 def test_version_is_below_its_dataset_and_reads_back_equal(store: CountingStore) -> None:
-    written = TableVersions(store).write(DATASET, table())
+    written = TableVersions(store).write(DATASET, table(), base=None)
     (found,) = store.list()
     assert found.key.startswith("tables/d-1/metadata/00000-")
     assert found.key.endswith(".metadata.json")
@@ -42,7 +48,7 @@ def test_version_is_below_its_dataset_and_reads_back_equal(store: CountingStore)
 
 
 def test_version_read_before_is_not_fetched_again(store: CountingStore) -> None:
-    location = TableVersions(store).write(DATASET, table()).location
+    location = TableVersions(store).write(DATASET, table(), base=None).location
     versions = TableVersions(store)
     assert versions.read(location) is versions.read(location)
     assert store.reads == 1
@@ -50,7 +56,7 @@ def test_version_read_before_is_not_fetched_again(store: CountingStore) -> None:
 
 def test_version_too_large_for_the_cache_is_fetched_each_time(store: CountingStore) -> None:
     versions = TableVersions(store, cache_bytes=10)
-    location = versions.write(DATASET, table()).location
+    location = versions.write(DATASET, table(), base=None).location
     assert versions.read(location) == versions.read(location)
     assert store.reads == 2
 
@@ -58,7 +64,7 @@ def test_version_too_large_for_the_cache_is_fetched_each_time(store: CountingSto
 def test_snapshots_forgotten_since_the_write_are_not_listed(store: CountingStore) -> None:
     since = [Instant(0)]
     versions = TableVersions(store, remembered=lambda: since[0])
-    written = versions.write(DATASET, table(*commit(1), *commit(2, parent=1)))
+    written = _write(versions, table(*commit(1), *commit(2, parent=1)))
     location = written.location
     assert len(versions.read(location).metadata["snapshots"]) == 2
     since[0] = Instant((NOW + 100) * 1000)
@@ -70,7 +76,7 @@ def test_snapshots_forgotten_since_the_write_are_not_listed(store: CountingStore
 
 
 def test_version_written_and_version_read_are_encoded_alike(store: CountingStore) -> None:
-    written = TableVersions(store).write(DATASET, table(*commit(1), *commit(2, parent=1)))
+    written = _write(TableVersions(store), table(*commit(1), *commit(2, parent=1)))
     read = TableVersions(store).read(written.location)
     assert written.snapshots is not None
     assert orjson.dumps(written.to_encode()) == orjson.dumps(read.to_encode()) == read.content

@@ -25,8 +25,8 @@ from headgate.catalog.schema import (
     versions,
     working_objects,
 )
+from headgate.model import changes, nouns
 from headgate.model.ancestry import after_deletion, next_step_pointers
-from headgate.model.changes import Caller
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import (
     BranchId,
@@ -36,6 +36,7 @@ from headgate.model.ids import (
     UnitId,
     VersionId,
     mint,
+    mint_branch,
     mint_transaction,
 )
 from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType, Version
@@ -298,7 +299,7 @@ class Opening:
 class Opener:
     """The owner of the lease, and the attempt or unit that the transactions belong to."""
 
-    caller: Caller
+    caller: changes.Caller
     lease_seconds: int
     unit: UnitId | None = None
 
@@ -367,7 +368,7 @@ def _ready(
     return branch
 
 
-def check_protected(connection: Connection, caller: Caller, names: Collection[str]) -> None:
+def check_protected(connection: Connection, caller: changes.Caller, names: Collection[str]) -> None:
     """Raise if one of these branch names is protected and the caller may not write it."""
     if caller.may_write_protected:
         return
@@ -422,7 +423,11 @@ def renew_transactions(database: Database, ids: Sequence[TransactionId]) -> None
 
 
 def abort_transactions(
-    database: Database, ids: Iterable[TransactionId], *, caller: Caller, kind: str = "aborted"
+    database: Database,
+    ids: Iterable[TransactionId],
+    *,
+    caller: changes.Caller,
+    kind: str = "aborted",
 ) -> None:
     """Abort all transactions; the head of each branch returns to the transaction's parent."""
 
@@ -454,7 +459,7 @@ def abort_in(
     connection: Connection,
     ids: Sequence[TransactionId],
     *,
-    caller: Caller,
+    caller: changes.Caller,
     kind: str = "aborted",
 ) -> None:
     records.lock_branches(connection, records.branches_with_head(connection, ids))
@@ -488,4 +493,58 @@ def _abort(
         branch=transaction.branch,
         transaction=transaction.id,
         original_actor=transaction.actor,
+    )
+
+
+# Writes of one transaction
+
+
+def add_on_branch(
+    name: str,
+    dataset: DatasetId,
+    *,
+    branch: nouns.Branch | None,
+    source: nouns.Branch | None,
+    type: TransactionType,
+    version: Version | None,
+    objects: frozenset[str] = frozenset(),
+    provenance: changes.Provenance | None = None,
+) -> list[changes.Change]:
+    """Return the changes that add a transaction to a branch, created from `source` if missing."""
+    steps: list[changes.Change] = []
+    if branch is None:
+        made = _new_branch(name, dataset, source)
+        steps.append(made)
+        id, view = made.id, made.view
+    else:
+        id, view = branch.id, branch.view
+        if view is None and version is not None:
+            # The branch shows nothing yet: all of its content is new.
+            type = TransactionType.SNAPSHOT
+    steps.append(
+        changes.AddTransaction(
+            branch=id,
+            expected_head=view,
+            expected_view=view,
+            parent=view,
+            type=type,
+            version=version,
+            objects=objects,
+            provenance=provenance or changes.Provenance(),
+        )
+    )
+    return steps
+
+
+def _new_branch(name: str, dataset: DatasetId, source: nouns.Branch | None) -> changes.CreateBranch:
+    return changes.CreateBranch(
+        id=mint_branch(),
+        dataset=dataset,
+        name=name,
+        parent=source.id if source else None,
+        expected_head=source.head if source else None,
+        expected_view=source.view if source else None,
+        # At the view: a single write does not share an OPEN transaction of the parent.
+        head=source.view if source else None,
+        view=source.view if source else None,
     )

@@ -145,6 +145,9 @@ class RemoteObjects:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         _refuse(prefix)
 
+    def sync(self, keys: Sequence[str]) -> None:
+        _refuse(", ".join(keys))
+
     def delete(self, keys: Iterable[str]) -> None:
         _refuse(", ".join(keys))
 

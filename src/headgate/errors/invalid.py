@@ -134,6 +134,16 @@ class ImpossibleTableChange(Invalid, code="impossible_table_change"):
     reason: InitVar[str]
 
 
+class UnreadableTableFile(Invalid, code="unreadable_table_file"):
+    template = (
+        "the new version of the table names the {what} {location}, which cannot be used: "
+        "{reason:.} Nothing was changed."
+    )
+    what: str
+    location: str
+    reason: InitVar[str]
+
+
 class TablePlaceRefused(Invalid, code="table_place_refused"):
     """A setting or file of a table names a location that cleanup does not cover."""
 

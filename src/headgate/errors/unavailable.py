@@ -48,6 +48,10 @@ class BucketMissing(StorageUnavailable, code="bucket_missing", retryable=False):
     reason: InitVar[str] = "the bucket does not exist"
 
 
+class FileDamaged(StorageUnavailable, code="file_damaged", retryable=False):
+    """A file of a table is there, but its bytes are not what they should be."""
+
+
 class ObjectCorrupted(Unavailable, code="object_corrupted", retryable=False):
     template = (
         "object {location} is damaged: its content has digest {actual}, expected {expected}. "

@@ -21,7 +21,7 @@ from headgate.model.contexts import JobContext
 from headgate.model.ids import DatasetId, mint_content
 from headgate.model.names import DatasetName
 from headgate.tables.metadata import Json, Metadata, read_int, read_object, read_objects
-from headgate.tables.referenced_files import added_items, check_file_locations
+from headgate.tables.referenced_files import added_items, check_location_settings
 from headgate.tables.snapshots import effect_between
 from headgate.tables.updates import apply_create, apply_updates, check_update_kinds, find_unmet
 from headgate.tables.versions import StoredVersion
@@ -147,7 +147,7 @@ def _prepare(service: Service, request: Request, commit: TableCommit) -> TableCh
         raise errors.TablePlaceRefused(
             setting="LOCATION", value=metadata["location"], location=place
         )
-    check_file_locations(metadata, held.metadata)
+    check_location_settings(metadata)
     _check_replacement(service, request, base, held, metadata)
     return _change(service, base.dataset_id, base, held, metadata, commit.name)
 
@@ -165,7 +165,7 @@ def _prepare_create(service: Service, request: Request, commit: TableCommit) -> 
             change=f"location {metadata['location']!r}",
             reason="tables lie below the warehouse, by dataset; leave LOCATION out",
         )
-    check_file_locations(metadata)
+    check_location_settings(metadata)
     known = service.catalog.find_dataset_id(commit.name)
     if known is not None and known != dataset:
         # A write on another branch created the dataset after this table was staged.
@@ -181,8 +181,9 @@ def _change(
     metadata: Metadata,
     name: DatasetName,
 ) -> TableChange:
-    effect = effect_between(held.metadata if held else None, metadata)
-    version = service.versions.write(dataset, metadata)
+    before = held.metadata if held else None
+    effect = effect_between(before, metadata)
+    version = service.versions.write(dataset, metadata, base=before)
     return TableChange(
         name=name,
         dataset_id=dataset,

@@ -22,7 +22,7 @@ from headgate.catalog.resolve import (
     find_shown,
     load_opened,
 )
-from headgate.catalog.transactions import renew_transactions, stage_in
+from headgate.catalog.transactions import add_on_branch, renew_transactions, stage_in
 from headgate.catalog.units import open_in_unit, renew_unit, renew_unit_in
 from headgate.model import nouns
 from headgate.model.changes import (
@@ -31,7 +31,6 @@ from headgate.model.changes import (
     OperationKey,
     PublishRequest,
     Receipt,
-    add_on_branch,
 )
 from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
 from headgate.model.ids import (
@@ -703,11 +702,13 @@ def publish_new_table(
     owned: bool = True,
     idempotency: Idempotency | None,
 ) -> ServedTable:
+    # The files of a registered table are its owner's: none of them is new.
+    version = versions.write(dataset, metadata, base=None if owned else metadata)
     change = TableChange(
         name=name,
         dataset_id=dataset,
         base=None,
-        location=versions.write(dataset, metadata).location,
+        location=version.location,
         content_id=mint_content(),
         type=nouns.TransactionType.SNAPSHOT,
         owned=owned,

@@ -34,7 +34,7 @@ from headgate.model.names import DatasetName
 from headgate.storage.address import canonical
 from headgate.tables.creation import create_metadata
 from headgate.tables.metadata import read_properties, read_str, read_strings
-from headgate.tables.referenced_files import check_file_locations
+from headgate.tables.referenced_files import check_location_settings
 
 # Namespaces: the same in every context
 
@@ -212,7 +212,7 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
     if isinstance(properties := body.get("properties"), dict):
         body = {**body, "properties": without_overlay(properties)}
     metadata = create_metadata(body, location=location, now_ms=service.now_ms())
-    check_file_locations(metadata)
+    check_location_settings(metadata)
     if body.get("stage-create") is True:
         return json_reply(table_result(metadata, None))
     table = publish_new_table(

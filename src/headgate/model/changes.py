@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.model import ids
 from headgate.model.names import check_label
-from headgate.model.nouns import AttemptRef, Branch, PublicationKind, TransactionType, Version
+from headgate.model.nouns import AttemptRef, PublicationKind, TransactionType, Version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,60 +143,6 @@ class Receipt:
     # The transaction that each moved branch now shows, by branch id.
     transactions: dict[str, str | None]
     replayed: bool = False
-
-
-# Single writes.
-
-
-def add_on_branch(
-    name: str,
-    dataset: ids.DatasetId,
-    *,
-    branch: Branch | None,
-    source: Branch | None,
-    type: TransactionType,
-    version: Version | None,
-    objects: frozenset[str] = frozenset(),
-    provenance: Provenance | None = None,
-) -> list[Change]:
-    """Return the changes that add a transaction to a branch, created from `source` if missing."""
-    steps: list[Change] = []
-    if branch is None:
-        made = _new_branch(name, dataset, source)
-        steps.append(made)
-        id, view = made.id, made.view
-    else:
-        id, view = branch.id, branch.view
-        if view is None and version is not None:
-            # The branch shows nothing yet: all of its content is new.
-            type = TransactionType.SNAPSHOT
-    steps.append(
-        AddTransaction(
-            branch=id,
-            expected_head=view,
-            expected_view=view,
-            parent=view,
-            type=type,
-            version=version,
-            objects=objects,
-            provenance=provenance or Provenance(),
-        )
-    )
-    return steps
-
-
-def _new_branch(name: str, dataset: ids.DatasetId, source: Branch | None) -> CreateBranch:
-    return CreateBranch(
-        id=ids.mint_branch(),
-        dataset=dataset,
-        name=name,
-        parent=source.id if source else None,
-        expected_head=source.head if source else None,
-        expected_view=source.view if source else None,
-        # At the view: a single write does not share an OPEN transaction of the parent.
-        head=source.view if source else None,
-        view=source.view if source else None,
-    )
 
 
 # Repeated requests.

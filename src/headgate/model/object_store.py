@@ -71,6 +71,13 @@ class ObjectStore(Protocol):
         """Return every object below the directory `prefix`, in any order."""
         ...
 
+    def sync(self, keys: Sequence[str]) -> None:
+        """Make objects durable that other programs wrote; raise `ObjectNotFound` if one is missing.
+
+        A store in which every object is durable once it exists does nothing.
+        """
+        ...
+
     def delete(self, keys: Iterable[str]) -> None:
         """Remove the objects; a missing key is not an error."""
         ...

@@ -184,7 +184,7 @@ def _optimize(
         return result(
             state=OptimizeState.UNCHANGED, files_before=len(files), files_after=len(files)
         )
-    stored = parts.versions.write(on_branch.dataset.id, metadata)
+    stored = parts.versions.write(on_branch.dataset.id, metadata, base=base.metadata)
     reach(Failpoint.MUTATION_STAGED)
     work: dict[str, Any] = {
         "files_before": len(files),
@@ -349,7 +349,8 @@ def _stage(parts: Parts, plan: RewritePlan, transaction: Transaction) -> None:
     """Stage the table's new layout, before files are rewritten into it."""
     held = transaction.version
     assert plan.on_branch.version is not None
-    stored = parts.versions.write(plan.on_branch.dataset.id, plan.metadata)
+    base = parts.versions.read(plan.on_branch.version.location).metadata
+    stored = parts.versions.write(plan.on_branch.dataset.id, plan.metadata, base=base)
     version = Version(
         id=mint_version(), location=stored.location, content_id=plan.on_branch.version.content_id
     )

@@ -160,9 +160,9 @@ def _stage(parts: Parts, working: WorkingSet, plan: TablePlan) -> Version:
     table = working.tables[plan.name]
     if plan.base is not None and plan.change.filled and table.rows is not None:
         metadata = working_set.stage_rows(working_set.effect_of(table), base=metadata)
-    stored = parts.versions.write(plan.on_branch.dataset.id, metadata)
-    reach(Failpoint.MUTATION_VERSION_STAGED)
     base = plan.base.metadata if plan.base else None
+    stored = parts.versions.write(plan.on_branch.dataset.id, metadata, base=base)
+    reach(Failpoint.MUTATION_VERSION_STAGED)
     held = plan.on_branch.version or (plan.renamed_from.version if plan.renamed_from else None)
     keeps = held is not None and not effect_between(base, metadata).changes_content
     content = held.content_id if held is not None and keeps else mint_content()

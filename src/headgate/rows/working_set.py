@@ -416,7 +416,8 @@ def stage(versions: TableVersions, effect: TableEffect) -> Staged:
     base = effect.table.final
     # A merge may bring a schema and no rows.
     metadata = base if base is not None and not effect.counts else stage_rows(effect, base)
-    stored = versions.write(effect.table.on_branch.dataset.id, metadata)
+    dataset, read = effect.table.on_branch.dataset, effect.table.scan.version
+    stored = versions.write(dataset.id, metadata, base=read.metadata)
     reach(Failpoint.MUTATION_VERSION_STAGED)
     return Staged(
         effect=effect,

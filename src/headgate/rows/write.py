@@ -20,13 +20,13 @@ from headgate.catalog.operations import begin_operation, do_once, forget_operati
 from headgate.catalog.publish import publish
 from headgate.catalog.records import load_transactions
 from headgate.catalog.tickets import Ticket
+from headgate.catalog.transactions import add_on_branch
 from headgate.model.changes import (
     Change,
     Provenance,
     PublishRequest,
     ReadView,
     Receipt,
-    add_on_branch,
 )
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_operation

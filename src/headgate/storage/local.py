@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import RawIOBase
@@ -25,6 +25,7 @@ from headgate.model.object_store import ObjectInfo
 CHUNK_BYTES = 1024 * 1024
 # The local store's directory for temporary files; no key may reach into it.
 _INCOMING = ".incoming"
+_SYNCS_AT_ONCE = 16
 # A killed writer leaves its temporary file; a live one writes to it now and then.
 _ABANDONED_AFTER_SECONDS = 24 * 60 * 60
 
@@ -92,6 +93,21 @@ class LocalStore:
         pending = [check_prefix(prefix)]
         while pending:
             yield from _list_directory(self._root, pending.pop(), pending)
+
+    def sync(self, keys: Sequence[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        if len(paths) > 1:
+            # The file system commits what is waiting together, so many at once cost little more.
+            with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="headgate-sync") as pool:
+                list(pool.map(_sync_file, paths))
+        else:
+            for path in paths:
+                _sync_file(path)
+        # Each new directory is a name in its parent, up to the root.
+        parents = {parent for path in paths for parent in path.parents}
+        for directory in sorted(parents - set(self._root.parents), reverse=True):
+            with storage_errors(directory):
+                _sync_directory(directory)
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -300,6 +316,15 @@ def _make_directories(directory: Path) -> None:
     with contextlib.suppress(FileExistsError):
         directory.mkdir()
     _sync_directory(directory.parent)
+
+
+def _sync_file(path: Path) -> None:
+    with _reading(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _sync_directory(directory: Path) -> None:

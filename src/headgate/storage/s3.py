@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -140,6 +140,10 @@ class S3Store:
             for batch in obstore.list(self._bucket, prefix=below or None):
                 for meta in batch:
                     yield _describe(meta["path"], meta["size"], meta["last_modified"])
+
+    def sync(self, keys: Sequence[str]) -> None:
+        # An upload is acknowledged when it is durable.
+        pass
 
     def delete(self, keys: Iterable[str]) -> None:
         remaining = iter(keys)

@@ -84,7 +84,7 @@ def begin(store: StoreBase, opened: Transaction) -> Transaction:
         now_ms=time.time_ns() // 1_000_000,
         base_location=base.location,
     )
-    written = store.contents.tables.write(opened.dataset_id, metadata)
+    written = store.contents.tables.write(opened.dataset_id, metadata, base=held)
     version = Version(id=mint_version(), location=written.location, content_id=mint_content())
     return stage_version(store.database, opened.id, version, expected=None)
 

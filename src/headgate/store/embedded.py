@@ -333,7 +333,9 @@ class Store(StoreQueries, AdminVerbs):
     def tables(self) -> TableVersions:
         """Table metadata in the warehouse."""
         return TableVersions(
-            self.objects, remembered=Remembered(partial(self.database.read, remembered_since))
+            self.objects,
+            remembered=Remembered(partial(self.database.read, remembered_since)),
+            options=self.settings.environ,
         )
 
     @cached_property

@@ -16,12 +16,12 @@ from pyiceberg.avro.resolver import construct_reader
 from pyiceberg.io import InputFile, InputStream
 from pyiceberg.typedef import Record
 
-from headgate.errors import StorageUnavailable
+from headgate.errors import FileDamaged
 from headgate.tables.referenced_files import FileRef, ManifestRef
 
 Ids: TypeAlias = tuple[int, ...]
 
-_DELETED = 2
+_ADDED, _DELETED = 1, 2
 # Field ids of Iceberg's specification. A manifest list: path, length, files added, files existing.
 _LIST = (500, 501, 504, 505)
 # An entry of a manifest: status and file; of the file: path and size.
@@ -48,7 +48,7 @@ class ManifestReader:
 
 
 def parse_manifest_list(content: bytes, location: str) -> list[ManifestRef]:
-    """Return all manifests of a snapshot; raise `StorageUnavailable` if the list is damaged."""
+    """Return all manifests of a snapshot; raise `FileDamaged` for a damaged list."""
     return [
         ManifestRef(
             path=path,
@@ -63,15 +63,15 @@ def parse_manifest(content: bytes, manifest: ManifestRef) -> list[FileRef]:
     """Return the live files of a manifest, data and deletes; raise if it is incomplete."""
     if len(content) != manifest.length:
         reason = f"it has {len(content)} bytes instead of {manifest.length}"
-        raise StorageUnavailable(where=manifest.path, reason=reason)
+        raise FileDamaged(where=manifest.path, reason=reason)
     found = [
-        FileRef(path=file[0], size=file[1])
+        FileRef(path=file[0], size=file[1], is_added=status == _ADDED)
         for status, file in _records(content, manifest.path, _ENTRY, {_ENTRY[1]: _FILE})
         if status != _DELETED
     ]
     if manifest.files is not None and len(found) != manifest.files:
         reason = f"it has {len(found)} live files, but its manifest list counts {manifest.files}"
-        raise StorageUnavailable(where=manifest.path, reason=reason)
+        raise FileDamaged(where=manifest.path, reason=reason)
     return found
 
 
@@ -102,7 +102,7 @@ def _records(
     # The library's errors on bytes that are not an Avro file have no common base class.
     except Exception as error:
         reason = f"it is not a complete Avro file: {error}"
-        raise StorageUnavailable(where=location, reason=reason) from error
+        raise FileDamaged(where=location, reason=reason) from error
 
 
 def _has_blocks(content: bytes) -> bool:

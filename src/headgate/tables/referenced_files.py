@@ -6,21 +6,29 @@ elsewhere would be looked after by neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from headgate.errors import MissingExtra, StorageUnavailable, TablePlaceRefused
+from headgate.errors import (
+    FileDamaged,
+    MissingExtra,
+    ObjectNotFound,
+    StorageUnavailable,
+    TablePlaceRefused,
+    UnreadableTableFile,
+)
 from headgate.model.object_store import ObjectStore
-from headgate.storage.address import canonical, key_below
+from headgate.storage.address import canonical, key_below, read_outside
 from headgate.tables.metadata import Json, Metadata
 
 if TYPE_CHECKING:
     from headgate.tables.manifests import ManifestReader
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 _STATISTICS = ("statistics", "partition-statistics")
-# Parts of the metadata that refer to files, and the key of the address in each.
-_ADDRESS_KEYS = {"snapshots": "manifest-list", **dict.fromkeys(_STATISTICS, "statistics-path")}
 # Properties that name a directory for new files.
 _LOCATION_SETTINGS = frozenset(
     {
@@ -59,6 +67,8 @@ class FileRef:
 
     path: str
     size: int
+    # False for a file that an earlier snapshot added, in a manifest that was rewritten.
+    is_added: bool
 
 
 def references_of(metadata: Metadata, *, snapshots: Iterable[int] | None = None) -> References:
@@ -98,21 +108,124 @@ def get_below(objects: ObjectStore, location: str) -> bytes:
     return objects.get(key)
 
 
+def get_anywhere(objects: ObjectStore, options: Mapping[str, str], location: str) -> bytes:
+    """Return the bytes at an address in this store or elsewhere, as a registered table has them."""
+    key = key_below(objects.url, location)
+    return read_outside(location, options) if key is None else objects.get(key)
+
+
+# --- new files ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewFiles:
+    """Files that a version of a table names and its base does not."""
+
+    manifest_lists: tuple[str, ...] = ()
+    manifests: tuple[ManifestRef, ...] = ()
+    # Data files, delete files and deletion vectors.
+    contents: tuple[FileRef, ...] = ()
+    statistics: tuple[str, ...] = ()
+
+    def addresses(self) -> list[str]:
+        """Return where they all are, each once."""
+        contents = (file.path for file in self.contents)
+        manifests = (manifest.path for manifest in self.manifests)
+        return list(dict.fromkeys([*self.manifest_lists, *manifests, *contents, *self.statistics]))
+
+
+def find_new_files(
+    metadata: Metadata, base: Metadata | None, get: Callable[[str], bytes]
+) -> NewFiles:
+    """Return the files of all snapshots that the base does not have.
+
+    Raise `TablePlaceRefused` if one of them is not below the table's location, and
+    `UnreadableTableFile` if a manifest is missing or damaged. Only new manifests are read, so the
+    cost follows the change, apart from the manifest lists, which Iceberg writes whole.
+    """
+    before = base or {}
+    snapshots = [s for s in added_items(before, metadata) if "manifest-list" in s]
+    statistics = [
+        item["statistics-path"]
+        for kind in _STATISTICS
+        for item in added_items(before, metadata, kind, key="statistics-path")
+    ]
+    if not snapshots and not statistics:
+        return NewFiles()
+    root = canonical(metadata["location"])
+    for place in statistics:
+        _check_place(place, root, "statistics-path")
+    if not snapshots:
+        return NewFiles(statistics=tuple(statistics))
+    lists = [snapshot["manifest-list"] for snapshot in snapshots]
+    for place in lists:
+        _check_place(place, root, "manifest-list")
+    reader = open_manifests(get)
+    held = _manifests_of_parents(snapshots, before, reader)
+    named = {
+        manifest.path: manifest
+        for location in lists
+        for manifest in _read(reader.manifests, "manifest list", location, location)
+    }
+    new = [manifest for path, manifest in named.items() if path not in held]
+    contents: list[FileRef] = []
+    moved: set[str] = set()
+    for manifest in new:
+        _check_place(manifest.path, root, "manifest")
+        for file in _read(reader.files, "manifest", manifest.path, manifest):
+            if file.is_added:
+                _check_place(file.path, root, "data file")
+                contents.append(file)
+            elif key_below(root, file.path) is None:
+                moved.add(file.path)
+    if moved:
+        # Of a registered table: its own files stay where they are, also in rewritten manifests.
+        replaced = [manifest for path, manifest in held.items() if path not in named]
+        for path in moved - {file.path for manifest in replaced for file in reader.files(manifest)}:
+            _check_place(path, root, "data file")
+    return NewFiles(
+        manifest_lists=tuple(lists),
+        manifests=tuple(new),
+        contents=tuple(contents),
+        statistics=tuple(statistics),
+    )
+
+
+def _manifests_of_parents(
+    snapshots: Iterable[Json], base: Metadata, reader: ManifestReader
+) -> dict[str, ManifestRef]:
+    """Return the manifests of the base's snapshots that the new ones follow, by address."""
+    parents = {snapshot.get("parent-snapshot-id") for snapshot in snapshots}
+    return {
+        manifest.path: manifest
+        for snapshot in base.get("snapshots") or []
+        if snapshot["snapshot-id"] in parents and "manifest-list" in snapshot
+        for manifest in reader.manifests(snapshot["manifest-list"])
+    }
+
+
+def _read(read: Callable[[T], list[R]], what: str, location: str, item: T) -> list[R]:
+    try:
+        return read(item)
+    except ObjectNotFound as error:
+        raise UnreadableTableFile(
+            what=what, location=location, reason="it does not exist"
+        ) from error
+    except FileDamaged as error:
+        raise UnreadableTableFile(what=what, location=location, reason=error.message) from error
+
+
+def _check_place(place: str, root: str, what: str) -> None:
+    if key_below(root, place) is None:
+        raise TablePlaceRefused(setting=what, value=place, location=root)
+
+
 # --- locations ------------------------------------------------------------------------------
 
 
-def check_file_locations(metadata: Metadata, base: Metadata | None = None) -> None:
-    """Raise if a setting or a new file is anywhere but below the table's location.
-
-    Files that the base refers to may be elsewhere: those of a registered table stay where they
-    are.
-    """
+def check_location_settings(metadata: Metadata) -> None:
+    """Raise if a property would place files anywhere but below the table's location."""
     root = canonical(metadata["location"])
-    for part, key in _ADDRESS_KEYS.items():
-        for item in added_items(base or {}, metadata, part, key=key):
-            place = item.get(key)
-            if place and key_below(root, str(place)) is None:
-                raise TablePlaceRefused(setting=key, value=str(place), location=root)
     for name, value in (metadata.get("properties") or {}).items():
         if name in _PROVIDER_SETTINGS:
             raise TablePlaceRefused(setting=name, value=value, location=root)

@@ -7,17 +7,20 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 import orjson
 
-from headgate.errors import StorageUnavailable
+from headgate.errors import ObjectNotFound, StorageUnavailable, UnreadableTableFile
 from headgate.model.ids import DatasetId, Instant
 from headgate.model.object_store import ObjectStore
+from headgate.storage.address import key_below
 from headgate.tables.metadata import Json, Metadata, as_object
+from headgate.tables.referenced_files import find_new_files, get_anywhere
 from headgate.tables.snapshots import forget_snapshots
 
 T = TypeVar("T")
@@ -56,8 +59,11 @@ class TableVersions:
         *,
         cache_bytes: int = 64 * 1024 * 1024,
         remembered: Callable[[], Instant] = lambda: Instant(0),
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self._store = store
+        # Of a registered table, earlier files are outside of the warehouse.
+        self._get = partial(get_anywhere, store, options or {})
         self._warehouse = store.url.rstrip("/")
         self._remembered = remembered
         # Each with the time since which its snapshots are listed.
@@ -75,8 +81,16 @@ class TableVersions:
             return None
         return DatasetId(name)
 
-    def write(self, dataset: DatasetId, metadata: Metadata) -> StoredVersion:
-        """Store metadata as a new file; the number in its name counts versions for a reader."""
+    def write(
+        self, dataset: DatasetId, metadata: Metadata, *, base: Metadata | None
+    ) -> StoredVersion:
+        """Store metadata as a new file, once all files are durable that it names and `base` not.
+
+        Engines write data and manifests without flushing them to disk. Whoever publishes the
+        version relies on them, so they must survive a power failure like the metadata itself.
+        The number in the name of the file counts versions for a reader.
+        """
+        self._sync(find_new_files(metadata, base, self._get).addresses())
         number = len(metadata.get("metadata-log") or [])
         key = f"{_TABLES}/{dataset}/metadata/{number:05d}-{uuid4()}.metadata.json"
         listed = metadata.get("snapshots")
@@ -109,15 +123,23 @@ class TableVersions:
         self._keep(version, since)
         return version
 
+    def _sync(self, addresses: list[str]) -> None:
+        try:
+            self._store.sync([self._key(address) for address in addresses])
+        except ObjectNotFound as error:
+            raise UnreadableTableFile(
+                what="file", location=error.location, reason="it does not exist"
+            ) from error
+
     def _keep(self, version: StoredVersion, since: Instant) -> None:
         weight = len(version.content) + len(version.snapshots or b"")
         self._cache.put(version.location, (version, since), weight=weight)
 
     def _key(self, location: str) -> str:
-        start = f"{self._warehouse}/"
-        if not location.startswith(start):
+        key = key_below(self._warehouse, location)
+        if key is None:
             raise StorageUnavailable(where=location, reason="it is not below the warehouse")
-        return location.removeprefix(start)
+        return key
 
 
 def _to_encode(metadata: Metadata, snapshots: bytes | None) -> Json:
