@@ -90,12 +90,28 @@ def test_newer_store_is_refused_and_left_alone(catalog_url: str, tmp_path: Path)
     settings = new_settings(catalog_url, tmp_path)
     with Store(settings) as store:
         put(files_branch(store), a="1")
-        _set_version(store.database, NEWEST + 1)
+        _set_version(Database(catalog_url), NEWEST + 1)
         before = everything(store)
         for attempt in (lambda: Store(settings), lambda: migrate(store.database)):
             with pytest.raises(StoreTooNew) as refused:
                 attempt()
             assert refused.value.facts == {"found": NEWEST + 1, "known": NEWEST}
+        assert everything(store) == before
+
+
+@pytest.mark.parametrize("change", [1, -1])
+def test_store_that_another_release_migrated_is_read_and_no_longer_written(
+    catalog_url: str, tmp_path: Path, change: int
+) -> None:
+    with Store(new_settings(catalog_url, tmp_path)) as store:
+        branch = files_branch(store)
+        put(branch, a="1")
+        _set_version(Database(catalog_url), NEWEST + change)
+        before = everything(store)
+        with pytest.raises(StoreTooNew if change > 0 else StoreTooOld) as refused:
+            put(branch, a="2")
+        assert refused.value.facts == {"found": NEWEST + change, "known": NEWEST}
+        assert branch.read("a") == b"1"
         assert everything(store) == before
 
 
@@ -154,6 +170,7 @@ def test_empty_database_is_refused_unless_it_is_to_be_created(catalog_url: str) 
 def _set_version(database: Database, version: int) -> None:
     statement = text("UPDATE store SET value = :v WHERE \"key\" = 'schema_version'")
     database.write(lambda c: c.execute(statement, {"v": str(version)}))
+    database.close()
 
 
 def _add_a_migration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *statements: str) -> None:

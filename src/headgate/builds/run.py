@@ -23,13 +23,14 @@ from headgate.builds.open import OpenedBuild, OpeningRequest, open_build
 from headgate.builds.plan import PlanRequest, plan_build
 from headgate.builds.report import BuildInterrupted, BuildOutcome, Watch
 from headgate.builds.spark_jobs import SparkJobs
-from headgate.catalog.attempts import abort_attempt, dispatch_attempt, heartbeat
+from headgate.catalog.attempts import CheckHolder, abort_attempt, dispatch_attempt, heartbeat
 from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.builds import close_build
 from headgate.catalog.records import check_newest
 from headgate.catalog.recovery import settle_builds
 from headgate.model.changes import Caller
 from headgate.model.ids import BuildId, mint_build
+from headgate.model.names import build_task_key
 from headgate.model.nouns import AttemptRef, AttemptState, BuildState, JobState
 
 PARALLEL_JOBS = 4
@@ -53,6 +54,8 @@ class BuildRequest:
     task_key: str | None = None
     # Set by a caller that needs the id before the build is open.
     id: BuildId | None = None
+    # Called with the running build of the same key, before this one supersedes it.
+    check_holder: CheckHolder | None = None
     # Of a client-run build: the actor whose claim it is that the published code ran.
     reported_by: str | None = None
 
@@ -67,9 +70,14 @@ def run_build(
 ) -> BuildOutcome:
     """Plan, open and run a build; failed jobs are aborted, committed ones stay."""
     id = request.id or mint_build()
-    key = request.task_key or id
+    key = id if request.task_key is None else build_task_key(request.task_key)
     attempt = dispatch_attempt(
-        parts.database, key, actor=request.actor, lease_seconds=LEASE_SECONDS
+        parts.database,
+        key,
+        actor=request.actor,
+        lease_seconds=LEASE_SECONDS,
+        scope={"branch": request.plan.branch},
+        check_holder=request.check_holder,
     ).ref
     try:
         if request.task_key is not None:

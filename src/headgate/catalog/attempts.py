@@ -36,13 +36,15 @@ from headgate.model.nouns import Attempt, AttemptRef, AttemptState, TransactionS
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The newest attempt of a key, which the next dispatch supersedes."""
+    """The running attempt of a key, which the next dispatch supersedes."""
 
     attempt: Attempt
     # The branch that it was dispatched to write, if its scope names one.
     branch: str | None
-    # True for a job of a build: only the build dispatches its jobs.
-    is_job: bool
+
+
+# Raises if the holder of a key must not be superseded.
+CheckHolder = Callable[[Holder], None]
 
 
 def dispatch_in(
@@ -55,14 +57,19 @@ def dispatch_in(
     scope: Mapping[str, Any] | None = None,
     parent: AttemptRef | None = None,
     carry_transactions: bool = False,
+    check_holder: CheckHolder | None = None,
 ) -> Attempt:
     """Dispatch a new epoch of the key and supersede every older attempt of it.
 
     OPEN transactions of the older attempt are aborted. With `carry_transactions` they belong to
-    the new epoch instead and start again from their base.
+    the new epoch instead and start again from their base. `check_holder` is called first.
     """
     if parent is not None:
         records.lock_attempt(connection, parent)
+    if check_holder is not None:
+        _lock_key(connection, key)
+        if (holder := _find_holder(connection, key)) is not None:
+            check_holder(holder)
     epoch = _next_epoch(connection, key)
     moment = now(connection)
     superseded = _supersede(connection, key, moment)
@@ -98,24 +105,23 @@ def dispatch_once(
     lease_seconds: int,
     token: str,
     scope: Mapping[str, Any],
-    check_holder: Callable[[Holder], None],
+    check_holder: CheckHolder,
 ) -> Attempt:
-    """Return the attempt with this token; dispatch it if no earlier request did.
-
-    Before a dispatch, `check_holder` is called with the newest attempt of the key. It raises if
-    that attempt must not be superseded.
-    """
+    """Return the attempt with this token; dispatch it if no earlier request did."""
 
     def work(connection: Connection) -> Attempt:
         _lock_key(connection, key)
         known = find_attempt_by_token(connection, token)
         if known is not None:
             return known[0]
-        holder = _find_holder(connection, key)
-        if holder is not None:
-            check_holder(holder)
         return dispatch_in(
-            connection, key, actor=actor, lease_seconds=lease_seconds, token=token, scope=scope
+            connection,
+            key,
+            actor=actor,
+            lease_seconds=lease_seconds,
+            token=token,
+            scope=scope,
+            check_holder=check_holder,
         )
 
     return database.write(work)
@@ -129,15 +135,12 @@ def _lock_key(connection: Connection, key: str) -> None:
 
 
 def _find_holder(connection: Connection, key: str) -> Holder | None:
-    query = select(attempts).where(attempts.c.key == key).order_by(attempts.c.epoch.desc()).limit(1)
+    is_running = attempts.c.state == AttemptState.RUNNING
+    query = select(attempts).where(attempts.c.key == key, is_running)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         return None
-    return Holder(
-        attempt=_to_attempt(row),
-        branch=records.load(row["scope"]).get("branch"),
-        is_job=row["parent_key"] is not None,
-    )
+    return Holder(attempt=_to_attempt(row), branch=records.load(row["scope"]).get("branch"))
 
 
 def _supersede(connection: Connection, key: str, at: Instant) -> list[str]:

@@ -137,6 +137,8 @@ class Database:
         self.where = self.url.render_as_string(hide_password=True)
         # Called after every unit of work with `writing`, its duration in seconds, and its error.
         self.observe: Callable[[bool, float, errors.HeadgateError | None], None] | None = None
+        # The schema that this release writes; every write transaction checks it. None: unchecked.
+        self.schema_version: int | None = None
         self._engine: Engine | None = None
         self._write_queue = WriteQueue()
         self._pid = 0
@@ -201,6 +203,8 @@ class Database:
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         transaction = connection.begin()
         try:
+            if writing and self.schema_version is not None:
+                _check_version(connection, self.schema_version)
             result = work(connection)
         except BaseException:
             with suppress(DBAPIError):
@@ -295,6 +299,23 @@ class Database:
         return errors.CatalogBroken(
             where=self.where, reason=reason, remedy="`headgate doctor` looks at the whole store."
         )
+
+
+_VERSION = text("SELECT value FROM store WHERE \"key\" = 'schema_version'")
+
+
+def read_version(connection: Connection) -> int:
+    """Return the schema version of a catalog that has one."""
+    return int(connection.execute(_VERSION).scalar_one())
+
+
+def _check_version(connection: Connection, known: int) -> None:
+    """Raise if another release has migrated the catalog since this process opened it."""
+    found = read_version(connection)
+    if found > known:
+        raise errors.StoreTooNew(found=found, known=known)
+    if found < known:
+        raise errors.StoreTooOld(found=found, known=known)
 
 
 def as_unit_of_work(

@@ -17,7 +17,7 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 
 from headgate.catalog import tickets as tickets  # its table is part of the schema
-from headgate.catalog.database import Database
+from headgate.catalog.database import Database, read_version
 from headgate.errors import CatalogBroken, HeadgateError, StoreTooNew, StoreTooOld
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -37,8 +37,7 @@ def find_version(connection: Connection) -> int:
             reason="it has tables, but they are not Headgate's",
             remedy="Give Headgate a database of its own.",
         )
-    found = connection.execute(text("SELECT value FROM store WHERE \"key\" = 'schema_version'"))
-    return int(found.scalar_one())
+    return read_version(connection)
 
 
 def ensure_schema(database: Database, *, create: bool = False) -> None:
@@ -48,6 +47,7 @@ def ensure_schema(database: Database, *, create: bool = False) -> None:
     """
     try:
         _ensure(database, create=create)
+        database.schema_version = NEWEST
     except HeadgateError:
         # After an error the caller has nothing to close, so no connection may stay open.
         database.close()

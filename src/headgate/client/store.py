@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from headgate.builds.plan import BuildOptions, Plan, PlanOptions
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import PlannedBuild
+from headgate.catalog.attempts import CheckHolder
 from headgate.catalog.recovery import Recovered
 from headgate.client.builds import request_body, send_discovery, start_build
 from headgate.client.contents import remote_contents
@@ -377,7 +378,9 @@ class RemoteStore(RemoteTaskVerbs, Store):
             self.settings, f"{self.http.url}/iceberg", self.scratch, on_s3=self._on_s3
         )
 
-    def acting_as(self, actor: str, *, may_write_protected: bool) -> Store:
+    def acting_as(
+        self, actor: str, *, may_write_protected: bool, check_holder: CheckHolder | None = None
+    ) -> Store:
         raise Invalid("a served store acts in the name of its token: open it with another one.")
 
     def close(self) -> None:

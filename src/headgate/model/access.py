@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from headgate.errors import Invalid, RoleDenied
+from headgate.errors import AttemptOfAnother, Invalid, RoleDenied
 from headgate.model.names import check_label, split_names
 
 
@@ -220,6 +220,14 @@ def may_write(grant: Grant, branch: str) -> bool:
     except RoleDenied:
         return False
     return True
+
+
+def check_supersedable(grant: Grant, *, key: str, actor: str, branch: str | None) -> None:
+    """Raise unless the grant may supersede an attempt: its actor's, an admin's, its branch's."""
+    if grant.role is Role.ADMIN or actor == grant.actor:
+        return
+    if branch is None or not may_write(grant, branch):
+        raise AttemptOfAnother(key=key, actor=actor)
 
 
 def _rights(grant: Grant) -> frozenset[Right]:

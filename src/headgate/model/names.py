@@ -182,6 +182,24 @@ def check_label(value: str, *, what: str = "an actor or a key") -> str:
     return value
 
 
+# Keys of builds, of their jobs and of tasks never meet: a task cannot supersede a build.
+_BUILD_KEYS = re.compile(r"build:.*|build-[0-9a-z]{22}(/[0-9]+)?", re.DOTALL)
+
+
+def build_task_key(key: str) -> str:
+    """Return the key of the attempts of builds that a scheduler starts with this key."""
+    return f"build:{key}"
+
+
+def check_task_key(key: str) -> str:
+    """Return the key of a task; raise for one that belongs to builds."""
+    if _BUILD_KEYS.fullmatch(key):
+        raise Invalid(
+            f"{key!r} cannot be the key of a task: builds use such keys. Choose another.", key=key
+        )
+    return key
+
+
 def invalid_text(given: str) -> Invalid:
     """Return the error for a text that neither a database nor a URL can hold."""
     return Invalid(

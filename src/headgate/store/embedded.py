@@ -33,6 +33,7 @@ from headgate.builds.project import (
     publish_discovery,
 )
 from headgate.builds.report import PlannedBuild, graph_of, planned_reports
+from headgate.catalog.attempts import CheckHolder
 from headgate.catalog.branches import delete_branches, protect_branch
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
@@ -308,6 +309,8 @@ class Store(StoreQueries, AdminVerbs):
         self.settings = settings
         # Only a server has admins: see `acting_as`.
         self.may_write_protected = False
+        # None: this process may supersede any attempt of a key.
+        self.check_holder: CheckHolder | None = None
         # JVM of another owner for builds and sessions; None: they start their own.
         self._jvm = jvm
         # Shared by all stores of `acting_as`: a process cannot have a second Spark.
@@ -396,8 +399,10 @@ class Store(StoreQueries, AdminVerbs):
         """Directory for logs and working directories on this machine."""
         return self.settings.root / ".headgate" / "work"
 
-    def acting_as(self, actor: str, *, may_write_protected: bool) -> Store:
-        """Return this store with another actor.
+    def acting_as(
+        self, actor: str, *, may_write_protected: bool, check_holder: CheckHolder | None = None
+    ) -> Store:
+        """Return this store with another actor, who may supersede what `check_holder` accepts.
 
         The two share their parts, so the returned store must not be closed.
         """
@@ -406,6 +411,7 @@ class Store(StoreQueries, AdminVerbs):
         other = copy.copy(self)
         other.settings = with_actor(self.settings, actor)
         other.may_write_protected = may_write_protected
+        other.check_holder = check_holder
         return other
 
     # --- verbs ------------------------------------------------------------------------------
@@ -530,6 +536,7 @@ class Store(StoreQueries, AdminVerbs):
             wait_seconds=asked.get("wait_seconds", 0),
             task_key=asked.get("task_key"),
             id=id,
+            check_holder=self.check_holder,
             reported_by=client_jobs.reported_by if client_jobs is not None else None,
         )
         directory = self.scratch / "builds"

@@ -37,7 +37,7 @@ from headgate.model.changes import (
     Receipt,
 )
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.names import parse_dataset_name
+from headgate.model.names import check_task_key, parse_dataset_name
 from headgate.tasks import ports
 
 
@@ -354,7 +354,7 @@ class CatalogAttempts:
     def dispatch(self, key: str, *, branch: str | None = None) -> ports.AttemptHandle:
         made = dispatch_attempt(
             self._database,
-            key,
+            check_task_key(key),
             actor=self._actor,
             lease_seconds=LEASE_SECONDS,
             scope=attempt_scope(branch),

@@ -25,7 +25,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate import errors
-from headgate.model.access import Grant, authorize, require, rule_of
+from headgate.catalog.attempts import Holder
+from headgate.model.access import Grant, authorize, check_supersedable, require, rule_of
 from headgate.model.changes import Receipt
 from headgate.model.names import check_label
 from headgate.model.nouns import PublicationKind
@@ -306,13 +307,20 @@ class Caller:
         """Return the store in the caller's name, for reading; every identified caller may read."""
         return self.served.acting_as(self.grant.actor, may_write_protected=False)
 
+    def check_holder(self, holder: Holder) -> None:
+        """Raise unless the caller may supersede the holder of a key."""
+        found = holder.attempt
+        check_supersedable(self.grant, key=found.ref.key, actor=found.actor, branch=holder.branch)
+
     @contextmanager
     def writing(self, *written: str) -> Iterator[Store]:
         """Open the store in the caller's name; raise unless they may write these branches."""
         try:
             authorize(self.grant, self.operation, written=written)
             yield self.served.acting_as(
-                self.grant.actor, may_write_protected=self.grant.may_write_protected
+                self.grant.actor,
+                may_write_protected=self.grant.may_write_protected,
+                check_holder=self.check_holder,
             )
         except errors.Denied as refused:
             branch = next(iter(written), None)

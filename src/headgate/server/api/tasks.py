@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from headgate.attempts import LEASE_SECONDS
 from headgate.catalog.attempts import (
-    Holder,
     dispatch_once,
     end_attempt,
     find_attempt_by_token,
@@ -26,8 +25,7 @@ from headgate.catalog.records import check_newest
 from headgate.errors import AttemptNotFound, AttemptOfAnother, Invalid
 from headgate.files.objects import Digest
 from headgate.files.private_copy import ContentCache
-from headgate.model.access import Role, may_write
-from headgate.model.names import parse_dataset_name
+from headgate.model.names import check_task_key, parse_dataset_name
 from headgate.model.nouns import Attempt, AttemptState
 from headgate.server.api import conventions as api
 from headgate.server.api.models import Branch, Name, Sha256, asked, shown
@@ -164,12 +162,12 @@ def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.Json
     with caller.writing(*named) as store:
         made = dispatch_once(
             store.database,
-            body.key,
+            check_task_key(body.key),
             actor=caller.grant.actor,
             lease_seconds=LEASE_SECONDS,
             token=body.secret,
             scope=attempt_scope(body.branch),
-            check_holder=lambda holder: _check_holder(caller, holder),
+            check_holder=caller.check_holder,
         )
         if (made.ref.key, made.actor) != (body.key, caller.grant.actor):
             raise Invalid("this secret belongs to another attempt: make a new one for each.")
@@ -266,17 +264,6 @@ def _own(caller: api.Caller, store: Store, secret: str, *, moving: str | None = 
             branch=moving,
         )
     return attempt
-
-
-def _check_holder(caller: api.Caller, holder: Holder) -> None:
-    """Raise unless the caller is the actor of the attempt, an admin, or may write its branch."""
-    attempt, grant = holder.attempt, caller.grant
-    if not holder.is_job:
-        if grant.role is Role.ADMIN or attempt.actor == grant.actor:
-            return
-        if holder.branch is not None and may_write(grant, holder.branch):
-            return
-    raise AttemptOfAnother(key=attempt.ref.key, actor=attempt.actor)
 
 
 def _identity(store: Store, attempt: Attempt) -> Identity:
