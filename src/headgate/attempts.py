@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
@@ -36,12 +36,18 @@ LEASE_SECONDS = 60
 # --- commits --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contents:
-    """Readers of datasets' content: trees of files, and versions of tables."""
+class Contents(Protocol):
+    """Readers of datasets' content."""
 
-    trees: FileTrees
-    tables: TableVersions
+    @property
+    def trees(self) -> FileTrees:
+        """Trees of files."""
+        ...
+
+    @property
+    def tables(self) -> TableVersions:
+        """Versions of tables."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

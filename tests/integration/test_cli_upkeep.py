@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -236,7 +237,7 @@ def test_doctor_finds_rows_that_refer_to_nothing(cli: Cli) -> None:
 
 def test_doctor_of_a_warehouse_that_cannot_be_written_says_so(cli: Cli) -> None:
     warehouse = cli.directory / ".headgate" / "warehouse"
-    assert not warehouse.exists()
+    shutil.rmtree(warehouse)
     warehouse.write_text("a file in its place")
     assert "file://" in _findings(cli)
 

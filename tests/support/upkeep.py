@@ -12,6 +12,7 @@ import orjson
 from sqlalchemy import BigInteger, Connection, select, update
 
 from headgate.catalog.schema import condemned_objects, metadata
+from headgate.catalog.warehouse import MARKERS
 from headgate.errors import ContentSwept, VersionExpired
 from headgate.files.objects import digest_of, key_of
 from headgate.model.failpoints import Failpoint
@@ -120,7 +121,8 @@ def leave_orphans(store: Store, number: int) -> None:
 
 
 def stored_keys(store: Store) -> set[str]:
-    return {info.key for info in store.objects.list()}
+    """Return the keys of all objects but the marker of the warehouse."""
+    return {i.key for i in store.objects.list() if not i.key.startswith(f"{MARKERS}/")}
 
 
 def condemned_locations(store: Store) -> set[str]:
@@ -198,14 +200,14 @@ def _insist(act: Callable[[], object]) -> None:
 
 
 class Interrupted(LocalStore):
-    """A store that calls a function once, just before its objects are listed."""
+    """A store that calls a function once, just before all of its objects are listed."""
 
     def __init__(self, root: Path, action: Callable[[], object]) -> None:
         super().__init__(root)
         self._actions = [action]
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        while self._actions:
+        while self._actions and not prefix:
             self._actions.pop()()
         return super().list(prefix)
 

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, inspect, text
 
 from headgate.catalog import tickets as tickets  # its table is part of the schema
 from headgate.catalog.database import Database, read_version
+from headgate.catalog.warehouse import name_catalog
 from headgate.errors import CatalogBroken, HeadgateError, StoreTooNew, StoreTooOld
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -100,6 +101,8 @@ def _apply(connection: Connection, number: int) -> None:
     else:
         sql = "UPDATE store SET value = :number WHERE \"key\" = 'schema_version'"
     connection.execute(text(sql), {"number": str(number)})
+    if number == 1:
+        name_catalog(connection)
 
 
 def _back_up(path: Path, version: int) -> Path:

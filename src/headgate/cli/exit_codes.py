@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -31,18 +29,6 @@ def exit_code(error: errors.HeadgateError) -> int:
         if isinstance(error, family):
             return code
     return 1
-
-
-@contextmanager
-def translate_os_errors(local: Path) -> Iterator[None]:
-    """Raise StorageUnavailable with the local path for an OSError in the block."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise errors.StorageUnavailable(where=str(local), reason=reason) from error
 
 
 def report_error(error: errors.HeadgateError, *, as_json: bool) -> int:

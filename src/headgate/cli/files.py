@@ -13,7 +13,6 @@ import typer
 
 from headgate import connection
 from headgate.cli import output
-from headgate.cli.exit_codes import translate_os_errors
 from headgate.cli.format import show_receipt, size_text
 from headgate.errors import Invalid
 from headgate.files.edits import FileEdit
@@ -143,7 +142,7 @@ def get(
 
 
 def _upload(dataset: DatasetHandle, local: Path, path: str) -> list[Entry]:
-    with translate_os_errors(local):
+    with output.translate_os_errors(local):
         files = scan(local, path)
     total = sum(file.size for file in files)
     with output.copy_progress("put", files=len(files), total_bytes=total) as report:
@@ -200,7 +199,7 @@ def _find(
 def _download(chosen: _Selection, local: Path) -> None:
     """Write a directory's content into `local`; a file to `local`, or into it if a directory."""
     with (
-        translate_os_errors(local),
+        output.translate_os_errors(local),
         output.copy_progress(
             "get", files=len(chosen.entries), total_bytes=chosen.total_bytes
         ) as report,

@@ -12,11 +12,13 @@ from typing import Annotated
 import typer
 
 from headgate.builds.project import Repository, find_repository
+from headgate.catalog import warehouse as owner
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.cli.output import JsonOption, note, show_json
 from headgate.errors import Exists, GitUnusable, Invalid
 from headgate.model.names import check_branch_name
+from headgate.model.object_store import ObjectStore
 from headgate.settings import FILE_NAME, Settings, load_settings
 from headgate.storage.address import open_store
 from headgate.storage.local import storage_error
@@ -42,9 +44,18 @@ def init(
     warehouse: Annotated[
         str, typer.Option("--warehouse", help="Directory, or s3://bucket/prefix.")
     ] = WAREHOUSE,
+    adopt_warehouse: Annotated[
+        bool,
+        typer.Option(
+            "--adopt-warehouse",
+            help="Make a new catalog over a warehouse with data; cleanup waits for a confirmation.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Create a store: headgate.toml, a catalog and a warehouse.
+
+    A warehouse that belongs to another store, or has data of one, is rejected.
 
     Example: headgate init
     """
@@ -55,7 +66,9 @@ def init(
         branch = check_branch_name(
             repository.default_branch() or PRIMARY if repository else PRIMARY
         )
-        settings = make_store(file, catalog=catalog, warehouse=warehouse, branch=branch)
+        settings = make_store(
+            file, catalog=catalog, warehouse=warehouse, branch=branch, adopt=adopt_warehouse
+        )
         ignored = repository is not None and _ignore_embedded(file.parent, catalog, warehouse)
     except OSError as error:
         raise storage_error(error, error.filename or file) from error
@@ -114,7 +127,9 @@ def _check_no_password(catalog: str) -> None:
         )
 
 
-def make_store(file: Path, *, catalog: str, warehouse: str, branch: str) -> Settings:
+def make_store(
+    file: Path, *, catalog: str, warehouse: str, branch: str, adopt: bool = False
+) -> Settings:
     """Create the catalog or connect to it, then write headgate.toml, which makes it a store."""
     if file.exists():
         raise Exists(f"{file} already exists: this is a store; nothing changed.", file=str(file))
@@ -128,7 +143,7 @@ def make_store(file: Path, *, catalog: str, warehouse: str, branch: str) -> Sett
         if objects.url.startswith("s3:"):
             # A bucket that is missing or not writable fails here, not at the first write.
             probe(objects)
-        _make_catalog(Database(settings.catalog))
+        _make_catalog(Database(settings.catalog), objects, adopt=adopt)
         os.link(draft, file)
     except FileExistsError as error:
         raise Exists(
@@ -143,11 +158,19 @@ def make_store(file: Path, *, catalog: str, warehouse: str, branch: str) -> Sett
     return settings
 
 
-def _make_catalog(database: Database) -> None:
-    if database.path is not None:
-        Path(database.path).parent.mkdir(parents=True, exist_ok=True)
+def _make_catalog(database: Database, objects: ObjectStore, *, adopt: bool) -> None:
+    """Create the catalog, or connect to it, for a warehouse that may be its own."""
     try:
+        is_new = database.path is not None and not Path(database.path).exists()
+        if is_new and not adopt:
+            owner.check_new_catalog(objects)
+        if database.path is not None:
+            Path(database.path).parent.mkdir(parents=True, exist_ok=True)
         ensure_schema(database, create=True)
+        if adopt:
+            owner.adopt(database, objects)
+        else:
+            owner.check(database, objects)
     finally:
         database.close()
 

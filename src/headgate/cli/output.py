@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
+from headgate.errors import StorageUnavailable
 from headgate.files.transfer import Progress as Report
 from headgate.model.names import check_label
 
@@ -119,3 +121,15 @@ def copy_progress(what: str, *, files: int, total_bytes: int) -> Iterator[Report
 def count_text(count: int, one: str) -> str:
     """Return `1 file` or `2 files`."""
     return f"{count} {one}" if count == 1 else f"{count:,} {one}s"
+
+
+@contextmanager
+def translate_os_errors(local: Path) -> Iterator[None]:
+    """Raise StorageUnavailable with the local path for an OSError in the block."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageUnavailable(where=str(local), reason=reason) from error

@@ -17,7 +17,7 @@ from rich.status import Status as Spinner
 
 from headgate import connection
 from headgate.cli import output
-from headgate.cli.exit_codes import EXIT_CODES, translate_os_errors
+from headgate.cli.exit_codes import EXIT_CODES
 from headgate.cli.format import size_text
 from headgate.conductor import Comparison, DefinitionState, compare, connect
 from headgate.errors import Invalid, NotFound, TaskFailed
@@ -125,7 +125,7 @@ def extract(
 
     Example: headgate task extract songs.render -o taskdef.json
     """
-    with translate_os_errors(file):
+    with output.translate_os_errors(file):
         if file.suffix != ".json" or file.is_dir():
             raise Invalid(
                 f"{file} is not a .json file: give --output a path that ends in .json.",
@@ -135,7 +135,7 @@ def extract(
     made = [definitions.make_taskdef(task) for task in found]
     _warn(found)
     document = made[0] if len(made) == 1 else made
-    with translate_os_errors(file):
+    with output.translate_os_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
     if json:

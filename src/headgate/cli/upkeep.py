@@ -8,12 +8,14 @@ import typer
 
 from headgate import connection
 from headgate.catalog import migrate as migrations
+from headgate.catalog import warehouse
 from headgate.catalog.database import Database
 from headgate.catalog.recovery import OWNER_ALIVE, Recovered
 from headgate.cli import output
 from headgate.cli.format import size_text
 from headgate.errors import Invalid
 from headgate.settings import load_settings, parse_duration_seconds
+from headgate.storage.address import open_store
 from headgate.store.documents import Json, recovery_json
 from headgate.upkeep.cleanup import check_older_than
 from headgate.upkeep.doctor import DoctorReport, examine, from_error, make_check
@@ -40,6 +42,10 @@ def cleanup(
             help="Engine that reads manifests: this process, or Spark. auto: Spark above 512 MiB.",
         ),
     ] = Marking.AUTO,
+    confirm_warehouse: Annotated[
+        bool,
+        typer.Option("--confirm-warehouse", help="This catalog alone uses the warehouse; go on."),
+    ] = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
@@ -54,7 +60,12 @@ def cleanup(
     grace = check_older_than(parse_duration_seconds(older_than, what="--older-than"))
     # A dry run changes nothing, so recovery does not run first either.
     with connection.open(actor=actor, recover_first=not dry_run) as hg:
-        cleaned = hg.clean_up(older_than_seconds=grace, dry_run=dry_run, engine=engine)
+        cleaned = hg.clean_up(
+            older_than_seconds=grace,
+            dry_run=dry_run,
+            engine=engine,
+            confirm_warehouse=confirm_warehouse,
+        )
     for branch in cleaned.get("staging", ()):
         output.note(f"staging branch {branch} {'would be ' if dry_run else ''}deleted in lakeFS")
     if json:
@@ -188,8 +199,13 @@ def migrate(json: output.JsonOption = False) -> None:
 
     Example: headgate migrate
     """
-    database = Database(load_settings().catalog)
+    settings = load_settings()
+    database = Database(settings.catalog)
     try:
+        with database.raw() as connected:
+            is_empty = migrations.find_version(connected) == 0
+        if is_empty:
+            warehouse.check_new_catalog(open_store(settings.warehouse, settings.environ))
         before, after = migrations.migrate(database)
     finally:
         database.close()

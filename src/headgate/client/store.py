@@ -278,10 +278,19 @@ class RemoteStore(RemoteTaskVerbs, Store):
         return record
 
     def clean_up(
-        self, *, older_than_seconds: int, dry_run: bool = False, engine: Marking = Marking.AUTO
+        self,
+        *,
+        older_than_seconds: int,
+        dry_run: bool = False,
+        engine: Marking = Marking.AUTO,
+        confirm_warehouse: bool = False,
     ) -> Json:
         return self.http.post(
-            "/cleanup", older_than_seconds=older_than_seconds, dry_run=dry_run, engine=engine
+            "/cleanup",
+            older_than_seconds=older_than_seconds,
+            dry_run=dry_run,
+            engine=engine,
+            confirm_warehouse=confirm_warehouse,
         )
 
     def examine(self, *, deep: bool = False) -> Json:

@@ -184,6 +184,35 @@ class NamespaceNotEmpty(Conflict, code="namespace_not_empty"):
     namespace: str
 
 
+class WarehouseOccupied(Conflict, code="warehouse_occupied"):
+    template = (
+        "warehouse {warehouse} belongs to the store {store}, not to this catalog. Set `[store] "
+        "catalog` to the catalog of that store, restore it from a backup, or choose another "
+        "warehouse. `headgate init --adopt-warehouse` makes a new catalog over it. Nothing was "
+        "changed."
+    )
+    warehouse: str
+    store: str
+
+
+class WarehouseNotEmpty(Conflict, code="warehouse_not_empty"):
+    template = (
+        "this catalog is empty, and warehouse {warehouse} has data. If the catalog was lost, "
+        "restore it from a backup. Otherwise choose another warehouse, or run `headgate init "
+        "--adopt-warehouse`. Nothing was changed."
+    )
+    warehouse: str
+
+
+class CleanupHeld(Conflict, code="cleanup_held"):
+    template = (
+        "nothing is deleted from warehouse {warehouse}: {reason:.} If no other catalog uses the "
+        "warehouse, run `headgate cleanup --confirm-warehouse`."
+    )
+    warehouse: str
+    reason: InitVar[str]
+
+
 class ContentSwept(Conflict, code="content_swept", retryable=True):
     template = "cleanup has deleted the content of {path!r}; nothing was changed. Upload it again."
     path: str

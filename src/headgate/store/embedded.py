@@ -33,6 +33,7 @@ from headgate.builds.project import (
     publish_discovery,
 )
 from headgate.builds.report import PlannedBuild, graph_of, planned_reports
+from headgate.catalog import warehouse
 from headgate.catalog.attempts import CheckHolder
 from headgate.catalog.branches import delete_branches, protect_branch
 from headgate.catalog.database import Database
@@ -41,7 +42,7 @@ from headgate.catalog.records import list_branches
 from headgate.catalog.recovery import Recovered, cancel_build, recover
 from headgate.catalog.retention import remembered_since
 from headgate.catalog.tokens import create_token, revoke_token
-from headgate.errors import Invalid, NotFound
+from headgate.errors import HeadgateError, Invalid, NotFound
 from headgate.files.tree_store import FileTrees
 from headgate.lakefs.endpoint import HeadReader, connect
 from headgate.lineage.events import Lineage
@@ -228,14 +229,23 @@ class AdminVerbs(TaskVerbs):
         return documents.TOKEN.json(revoke_token(self.database, id))
 
     def clean_up(
-        self, *, older_than_seconds: int, dry_run: bool = False, engine: Marking = Marking.AUTO
+        self,
+        *,
+        older_than_seconds: int,
+        dry_run: bool = False,
+        engine: Marking = Marking.AUTO,
+        confirm_warehouse: bool = False,
     ) -> documents.Json:
         """Condemn content that nothing needs, and sweep what was condemned at least a day before.
 
         :param older_than_seconds: minimum age of content to condemn.
         :param dry_run: report, and change nothing.
         :param engine: engine that reads the manifests of tables.
+        :param confirm_warehouse: this catalog owns the warehouse, also if it was restored, copied
+            or put over it; see `headgate init --adopt-warehouse`.
         """
+        if confirm_warehouse and not dry_run:
+            warehouse.confirm(self.database, self.objects)
         policy = RetentionPolicy(
             retain_seconds=self.settings.retain_seconds,
             older_than_seconds=check_older_than(older_than_seconds),
@@ -315,17 +325,34 @@ class Store(StoreQueries, AdminVerbs):
         self._jvm = jvm
         # Shared by all stores of `acting_as`: a process cannot have a second Spark.
         self._spark = _SharedSpark(self._open_spark)
+        # False in a process that another process of the same store has started.
+        self._is_first = recover_first
         self.database = Database(settings.catalog)
         ensure_schema(self.database)
         if recover_first:
             self.recover()
+            self._check_warehouse()
+
+    def _check_warehouse(self) -> None:
+        """Check a local warehouse at once; a bucket at its first use, which needs credentials."""
+        if self.settings.warehouse.startswith("s3:"):
+            return
+        try:
+            _ = self.objects
+        except HeadgateError:
+            # After an error the caller has nothing to close.
+            self.database.close()
+            raise
 
     # --- parts ------------------------------------------------------------------------------
 
     @cached_property
     def objects(self) -> ObjectStore:
-        """Object store of the warehouse."""
-        return open_store(self.settings.warehouse, self.settings.environ)
+        """Object store of the warehouse; the first use checks that it belongs to this catalog."""
+        objects = open_store(self.settings.warehouse, self.settings.environ)
+        if self._is_first:
+            warehouse.check(self.database, objects)
+        return objects
 
     @cached_property
     def trees(self) -> FileTrees:
@@ -341,10 +368,10 @@ class Store(StoreQueries, AdminVerbs):
             options=self.settings.environ,
         )
 
-    @cached_property
+    @property
     def contents(self) -> Contents:
         """Content of both kinds of datasets."""
-        return Contents(trees=self.trees, tables=self.tables)
+        return self
 
     @property
     def _shared_jvm(self) -> SharedJvm | None:
@@ -380,7 +407,7 @@ class Store(StoreQueries, AdminVerbs):
             contents=self.contents,
             workplace=Workplace(
                 self.settings,
-                partial(open_endpoint, self.settings, self.database, self.tables),
+                lambda: open_endpoint(self.settings, self.database, self.tables),
                 self.scratch,
                 self._shared_jvm,
             ),

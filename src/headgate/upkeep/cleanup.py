@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from headgate.catalog import garbage_collection, retention
+from headgate.catalog import garbage_collection, retention, warehouse
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.garbage_collection import ObjectMark, VersionMark
 from headgate.catalog.operations import forget_old_operations
@@ -185,10 +185,15 @@ def clean_up(
 ) -> CleanupReport:
     """Condemn what nothing needs and sweep what was condemned; a dry run only reports.
 
+    Raise `CleanupHeld` if another catalog may need what this one does not.
     `mark_manifests` replaces the reader of table manifests, which runs in this process.
     """
     if clocks is None:
         clocks = read_database_clock(database) if dry_run else read_clocks(database, objects)
+    if dry_run:
+        warehouse.check_may_clean(database, objects)
+    else:
+        warehouse.advance(database, objects)
     work = _Cleanup(database, objects, policy, clocks, CleanupReport(dry_run=dry_run))
     work.clean(mark_manifests)
     if not dry_run:
@@ -333,6 +338,8 @@ class _Cleanup:
             Disposition.SPARE: found.spare,
         }
         for info in self.objects.list():
+            if info.key.startswith(f"{warehouse.MARKERS}/"):
+                continue
             kind, _ = reachability.read_key(info.key)
             location = f"{self.objects.url}/{info.key}"
             condemned_at = mark.condemned.get(location)

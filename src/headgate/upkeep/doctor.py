@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate.catalog import consistency
+from headgate.catalog import consistency, warehouse
 from headgate.catalog.consistency import Finding, Shown
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.garbage_collection import find_condemned
@@ -151,12 +151,12 @@ def _check_catalog(database: Database, *, deep: bool) -> Iterator[Finding]:
     with database.raw() as connection:
         found = find_version(connection)
         if found != NEWEST:
-            newer = found > NEWEST
-            yield Finding(
-                what=f"its schema version is {found}, this release has version {NEWEST}",
-                where=where,
-                remedy="Upgrade Headgate." if newer else "Run `headgate migrate`.",
-            )
+            what = f"its schema version is {found}, this release has version {NEWEST}"
+            remedy = "Upgrade Headgate." if found > NEWEST else "Run `headgate migrate`."
+            if found == 0:
+                what = "it is empty"
+                remedy = "Restore it from a backup, or create a new store with `headgate init`."
+            yield Finding(what=what, where=where, remedy=remedy)
             return
         if database.dialect == "sqlite":
             yield from consistency.check_sqlite(connection, deep=deep)
@@ -196,7 +196,7 @@ def _check_bytes(settings: Settings, database: Database | None, *, deep: bool) -
         store = open_store(settings.warehouse, settings.environ)
     except HeadgateError as error:
         return [make_check("storage", [from_error(error, where=settings.warehouse)])]
-    checks = [make_check("storage", _check_storage(store))]
+    checks = [make_check("storage", _check_storage(store, database))]
     if database is None or not checks[0].ok:
         return checks
     shown = database.read(consistency.list_shown)
@@ -220,8 +220,8 @@ def _check_bytes(settings: Settings, database: Database | None, *, deep: bool) -
     return checks
 
 
-def _check_storage(store: ObjectStore) -> Iterator[Finding]:
-    """Check that objects can be written, read and deleted."""
+def _check_storage(store: ObjectStore, database: Database | None) -> Iterator[Finding]:
+    """Check that objects can be written, read and deleted, and that the warehouse is ours."""
     try:
         probe(store)
     except HeadgateError as error:
@@ -230,6 +230,12 @@ def _check_storage(store: ObjectStore) -> Iterator[Finding]:
             where=store.url,
             remedy="Check `[store] warehouse`, its permissions, and the free space there.",
         )
+        return
+    if database is not None:
+        try:
+            warehouse.check_may_clean(database, store)
+        except HeadgateError as error:
+            yield from_error(error, where=store.url)
 
 
 def _check_condemned(database: Database, store: ObjectStore, trees: _Trees) -> Iterator[Finding]:

@@ -189,7 +189,10 @@ def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> 
     """Condemn content that nothing needs, and sweep content that was condemned a day before."""
     with caller.writing() as store:
         cleaned = store.clean_up(
-            older_than_seconds=body.older_than_seconds, dry_run=body.dry_run, engine=body.engine
+            older_than_seconds=body.older_than_seconds,
+            dry_run=body.dry_run,
+            engine=body.engine,
+            confirm_warehouse=body.confirm_warehouse,
         )
     return api.JsonReply(cleaned)
 

@@ -486,6 +486,9 @@ class CleanUp(BaseModel):
     older_than_seconds: int = Field(7 * 24 * 3600, ge=1, le=LONGEST_SECONDS)
     dry_run: bool = False
     engine: Marking = Field(Marking.AUTO, description="Engine that reads the manifests of tables.")
+    confirm_warehouse: bool = Field(
+        False, description="This catalog owns the warehouse, also if it was restored or copied."
+    )
 
 
 class NewToken(BaseModel):

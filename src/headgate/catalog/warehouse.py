@@ -1,0 +1,328 @@
+"""The warehouse belongs to one catalog: a marker in it says to which.
+
+Two catalogs on one warehouse would each delete what only the other needs, and so would an old copy
+of a catalog. The marker holds the id of the store, an incarnation and the last publication. Each
+cleanup that deletes first replaces the incarnation, in the marker and in the catalog. A copy of the
+catalog knows only the incarnation of the time when it was copied, so of two copies only one can
+clean up after that.
+
+Markers are numbered objects. The newest counts, and creating the next number is a compare-and-swap
+on any store.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain, islice
+
+import orjson
+from sqlalchemy import Connection, delete, insert, select
+
+from headgate.catalog.database import Database
+from headgate.catalog.records import lock_counter
+from headgate.catalog.schema import log_counter, store, versions
+from headgate.errors import (
+    CatalogBroken,
+    CatalogUnavailable,
+    CleanupHeld,
+    FileDamaged,
+    ObjectNotFound,
+    StorageUnavailable,
+    WarehouseNotEmpty,
+    WarehouseOccupied,
+)
+from headgate.model.object_store import ObjectStore
+
+# Keys below this directory are not data, and cleanup does not touch them.
+MARKERS = "headgate"
+# What Headgate writes into a warehouse.
+_CONTENT = ("objects", "tables", "bundles")
+_TRIES = 20
+_LOOKS, _PAUSE_SECONDS = 4, 0.2
+_STORE, _INCARNATION, _NEXT, _HELD = "store_id", "incarnation", "next_incarnation", "cleanup_held"
+# Of a catalog from before there were markers, restored over a warehouse that has one.
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """The newest marker of a warehouse."""
+
+    number: int
+    store: str
+    incarnation: str
+    # The newest publication of the catalog at the time.
+    publication: int
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What a catalog knows of itself: compared with the marker."""
+
+    store: str
+    # None: the catalog is new, and has no warehouse yet.
+    incarnation: str | None = None
+    # Of a cleanup that has begun to replace the incarnation; both are valid until it has ended.
+    next: str | None = None
+    # Set by a person who let a new catalog take over: nothing is deleted until it is confirmed.
+    is_held: bool = False
+
+
+# --- marker ---------------------------------------------------------------------------------
+
+
+def find_marker(objects: ObjectStore) -> Marker | None:
+    """Return the newest marker; None in a warehouse without one."""
+    for _ in range(_TRIES):
+        newest = max((info.key for info in objects.list(MARKERS)), default=None)
+        if newest is None:
+            return None
+        try:
+            return _parse(objects.get(newest), f"{objects.url}/{newest}")
+        except ObjectNotFound:
+            # Replaced by a newer one since the listing.
+            continue
+    raise StorageUnavailable(where=objects.url, reason="its marker changes all the time")
+
+
+def _parse(content: bytes, where: str) -> Marker:
+    try:
+        return Marker(**orjson.loads(content))
+    except (TypeError, ValueError) as error:
+        reason = f"the marker of the warehouse is damaged: {error}"
+        raise FileDamaged(where=where, reason=reason) from error
+
+
+def _put_marker(objects: ObjectStore, marker: Marker) -> bool:
+    """Write a marker as the newest; return False if another process wrote that number first."""
+    if not objects.put(_key(marker.number), marker.to_json()):
+        return False
+    objects.delete([_key(marker.number - 1)])
+    return True
+
+
+def _key(number: int) -> str:
+    return f"{MARKERS}/marker-{number:012d}.json"
+
+
+def has_content(objects: ObjectStore) -> bool:
+    """Return whether the warehouse has data of any store."""
+    return bool(list(islice(chain.from_iterable(map(objects.list, _CONTENT)), 1)))
+
+
+# --- identity of the catalog ----------------------------------------------------------------
+
+
+def find_identity(connection: Connection) -> Identity | None:
+    """Return the identity of a catalog; None if a release before there were markers made it."""
+    keys = (_STORE, _INCARNATION, _NEXT, _HELD)
+    rows = connection.execute(select(store.c.key, store.c.value).where(store.c.key.in_(keys)))
+    found: Mapping[str, str] = {row.key: row.value for row in rows}
+    if _STORE not in found:
+        return None
+    return Identity(
+        store=found[_STORE],
+        incarnation=found.get(_INCARNATION),
+        next=found.get(_NEXT),
+        is_held=_HELD in found,
+    )
+
+
+def _save(connection: Connection, identity: Identity) -> Identity:
+    values = {
+        _STORE: identity.store,
+        _INCARNATION: identity.incarnation,
+        _NEXT: identity.next,
+        _HELD: "1" if identity.is_held else None,
+    }
+    connection.execute(delete(store).where(store.c.key.in_(values)))
+    rows = [{"key": key, "value": value} for key, value in values.items() if value is not None]
+    connection.execute(insert(store), rows)
+    return identity
+
+
+def _has_versions(connection: Connection) -> bool:
+    return connection.execute(select(versions.c.id).limit(1)).first() is not None
+
+
+def _publication(connection: Connection) -> int:
+    return int(connection.execute(select(log_counter.c.number)).scalar_one())
+
+
+def _mint() -> str:
+    return secrets.token_hex(8)
+
+
+def name_catalog(connection: Connection) -> None:
+    """Give a new catalog its identity; its first use of a warehouse completes it."""
+    connection.execute(insert(store).values(key=_STORE, value=_mint()))
+
+
+# --- checks ---------------------------------------------------------------------------------
+
+
+def check_new_catalog(objects: ObjectStore, id: str | None = None) -> None:
+    """Raise if a catalog that has no warehouse yet would be put over one that is in use."""
+    if (marker := find_marker(objects)) is not None:
+        if marker.store == id:
+            # Another process of this store has just claimed it.
+            return
+        raise WarehouseOccupied(warehouse=objects.url, store=marker.store)
+    if has_content(objects):
+        raise WarehouseNotEmpty(warehouse=objects.url)
+
+
+def check(database: Database, objects: ObjectStore) -> None:
+    """Raise if the warehouse belongs to another catalog; mark it if it belongs to none."""
+    identity, is_used = database.read(lambda c: (find_identity(c), _has_versions(c)))
+    has_warehouse = is_used or (identity is not None and identity.incarnation is not None)
+    if not has_warehouse:
+        check_new_catalog(objects, identity.store if identity is not None else None)
+    marker = find_marker(objects)
+    if identity is not None and marker is not None:
+        if marker.store != identity.store:
+            raise WarehouseOccupied(warehouse=objects.url, store=marker.store)
+        return
+    try:
+        _claim(database, objects, marker)
+    except (CatalogBroken, CatalogUnavailable, StorageUnavailable):
+        # A store of an earlier release that cannot be written to can still be read.
+        if not has_warehouse:
+            raise
+
+
+def adopt(database: Database, objects: ObjectStore) -> None:
+    """Let a new catalog take over a warehouse; cleanup is held until a person confirms it."""
+    marker = find_marker(objects)
+    identity = Identity(store=_mint(), incarnation=_mint(), is_held=True)
+    _save_with_marker(database, objects, identity, marker)
+
+
+def confirm(database: Database, objects: ObjectStore) -> None:
+    """Make this catalog the one that may clean up, whatever the marker says."""
+    marker = find_marker(objects)
+    held = database.read(find_identity)
+    identity = Identity(store=held.store if held is not None else _mint(), incarnation=_mint())
+    _save_with_marker(database, objects, identity, marker)
+
+
+def _save_with_marker(
+    database: Database, objects: ObjectStore, identity: Identity, marker: Marker | None
+) -> None:
+    database.write(lambda connection: _save(connection, identity))
+    number = marker.number + 1 if marker is not None else 1
+    made = database.read(lambda connection: _marker(connection, number, identity))
+    if not _put_marker(objects, made):
+        raise WarehouseOccupied(warehouse=objects.url, store=identity.store)
+
+
+def _claim(database: Database, objects: ObjectStore, marker: Marker | None) -> None:
+    """Give the catalog an identity, and the warehouse its first marker, where they lack them."""
+
+    def work(connection: Connection) -> Identity:
+        # Of two processes that open a store for the first time, one gives it its identity.
+        lock_counter(connection)
+        held = find_identity(connection)
+        if held is not None and held.incarnation is not None:
+            return held
+        if held is None and marker is not None:
+            return _save(connection, Identity(store=marker.store, incarnation=_UNKNOWN))
+        id = held.store if held is not None else _mint()
+        return _save(connection, Identity(store=id, incarnation=_mint()))
+
+    identity = database.write(work)
+    made = database.read(lambda connection: _marker(connection, 1, identity))
+    if marker is None and not _put_marker(objects, made):
+        check(database, objects)
+
+
+def _marker(connection: Connection, number: int, identity: Identity) -> Marker:
+    assert identity.incarnation is not None
+    return Marker(
+        number=number,
+        store=identity.store,
+        incarnation=identity.incarnation,
+        publication=_publication(connection),
+    )
+
+
+# --- cleanup --------------------------------------------------------------------------------
+
+
+def check_may_clean(database: Database, objects: ObjectStore) -> None:
+    """Raise `CleanupHeld` unless this catalog is the newest that used the warehouse."""
+    for attempt in range(_LOOKS):
+        try:
+            database.read(lambda connection: _load_own(connection, objects))
+        except CleanupHeld:
+            # A cleanup of this catalog replaces the marker and its own incarnation one by one.
+            if attempt == _LOOKS - 1:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _load_own(connection: Connection, objects: ObjectStore) -> Marker | None:
+    """Return the marker of this catalog; None in a store of an earlier release."""
+    identity, publication = find_identity(connection), _publication(connection)
+    marker = find_marker(objects)
+    if identity is not None and identity.is_held:
+        reason = "this catalog was put over a warehouse that has content of another one"
+    elif marker is None or identity is None:
+        return None
+    elif marker.store != identity.store:
+        raise WarehouseOccupied(warehouse=objects.url, store=marker.store)
+    elif marker.publication > publication:
+        reason = (
+            f"a catalog of this store has cleaned up at publication {marker.publication}, "
+            f"and this catalog ends at {publication}"
+        )
+    elif marker.incarnation not in {identity.incarnation, identity.next}:
+        reason = "another copy of this catalog has cleaned up since this one was copied or restored"
+    else:
+        return marker
+    raise CleanupHeld(warehouse=objects.url, reason=reason)
+
+
+def advance(database: Database, objects: ObjectStore) -> None:
+    """Replace the incarnation before bytes are deleted; raise `CleanupHeld` if it is not ours.
+
+    The catalog notes the next incarnation first: after a crash, the marker has one of the two.
+    """
+    check(database, objects)
+    check_may_clean(database, objects)
+    database.write(_begin_next)
+    database.write(partial(_replace, objects=objects))
+
+
+def _begin_next(connection: Connection) -> None:
+    lock_counter(connection)
+    held = find_identity(connection)
+    if held is not None and held.next is None:
+        _save(connection, replace(held, next=_mint()))
+
+
+def _replace(connection: Connection, objects: ObjectStore) -> None:
+    # Cleanups of one catalog wait for each other here: the marker that is read is still the newest
+    # when the next one is written, unless another catalog writes it.
+    lock_counter(connection)
+    marker = _load_own(connection, objects)
+    held = find_identity(connection)
+    if held is None or held.next is None:
+        # Another cleanup has replaced it since.
+        return
+    following = Identity(store=held.store, incarnation=held.next)
+    if marker is None or marker.incarnation != held.next:
+        number = marker.number + 1 if marker is not None else 1
+        if not _put_marker(objects, _marker(connection, number, following)):
+            reason = "another catalog has cleaned up at the same time"
+            raise CleanupHeld(warehouse=objects.url, reason=reason)
+    _save(connection, following)

@@ -1,0 +1,235 @@
+"""S02: a warehouse belongs to one catalog; no other catalog, and no old copy, deletes from it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from headgate.catalog import warehouse
+from headgate.catalog.database import Database
+from headgate.errors import CleanupHeld, WarehouseNotEmpty, WarehouseOccupied
+from headgate.model.object_store import ObjectStore
+from headgate.settings import Settings
+from headgate.storage.local import LocalStore
+from headgate.store.embedded import Store
+from tests.support.cli import Cli, new_cli
+from tests.support.postgres import PostgresServer
+from tests.support.stores import DATASET, content, files_branch, new_settings, put
+from tests.support.upkeep import leave_orphans, let_days_pass, stored_keys, tidy, tidy_twice
+
+# Makes a copy of the catalog, as of now, and returns its URL.
+Copy = Callable[[], str]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Copy]]:
+    """Yield the URL of an empty catalog, and a function that copies it."""
+    if request.param == "sqlite":
+        path = tmp_path / "catalog.db"
+
+        def copy_file() -> str:
+            database = Database(f"sqlite:///{path}")
+            # Everything into the one file that is copied.
+            with database.raw() as connection:
+                connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
+            database.close()
+            return f"sqlite:///{shutil.copyfile(path, tmp_path / 'copy.db')}"
+
+        yield f"sqlite:///{path}", copy_file
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    name = server.create_database()
+    copies: list[str] = []
+
+    def copy_database() -> str:
+        copies.append(server.create_database(like=name))
+        return server.database_url(copies[-1])
+
+    yield server.database_url(name), copy_database
+    for one in (name, *copies):
+        server.drop_database(one)
+
+
+def _settings(url: str, root: Path) -> Settings:
+    return Settings(root=root, catalog=url, warehouse=str(root / "warehouse"), actor="ana")
+
+
+def _filled(url: str, root: Path) -> None:
+    with Store(new_settings(url, root)) as store:
+        put(files_branch(store), a="1")
+
+
+def test_s02_second_catalog_on_an_occupied_warehouse_is_refused_and_deletes_nothing(
+    catalog: tuple[str, Copy], tmp_path: Path
+) -> None:
+    _filled(catalog[0], tmp_path)
+    _check_refused(tmp_path, WarehouseOccupied)
+    with Store(_settings(catalog[0], tmp_path)) as store:
+        assert content(store.dataset(DATASET).branch("master")) == {"a": "1"}
+
+
+def test_s02_empty_catalog_over_a_warehouse_of_an_earlier_release_is_refused(
+    catalog: tuple[str, Copy], tmp_path: Path
+) -> None:
+    _filled(catalog[0], tmp_path)
+    shutil.rmtree(tmp_path / "warehouse" / warehouse.MARKERS)
+    _check_refused(tmp_path, WarehouseNotEmpty)
+
+
+def _check_refused(root: Path, error: type[Exception]) -> None:
+    """Check that a second catalog neither opens nor uses nor cleans up the warehouse."""
+    second = new_settings(f"sqlite:///{root}/second.db", root)
+    with pytest.raises(error):
+        Store(second)
+    # As a process that another process has started, with publications that have no content.
+    with Store(second, recover_first=False) as store:
+        files_branch(store)
+        with pytest.raises(error):
+            tidy(store)
+    with pytest.raises(error):
+        Store(second)
+
+
+def test_s02_catalog_of_an_earlier_release_gets_its_marker_when_it_is_used(
+    catalog: tuple[str, Copy], tmp_path: Path
+) -> None:
+    _filled(catalog[0], tmp_path)
+    _forget_identity(catalog[0], tmp_path)
+    with Store(_settings(catalog[0], tmp_path)) as store:
+        leave_orphans(store, 3)
+        let_days_pass(store, 10)
+        assert tidy_twice(store).deleted == 3
+        assert content(store.dataset(DATASET).branch("master")) == {"a": "1"}
+    marker = warehouse.find_marker(LocalStore(tmp_path / "warehouse"))
+    assert marker is not None and marker.number == 3
+
+
+def _forget_identity(url: str, root: Path) -> None:
+    """Leave the store as a release before markers did."""
+    shutil.rmtree(root / "warehouse" / warehouse.MARKERS)
+    database = Database(url)
+    mine = "DELETE FROM store WHERE \"key\" IN ('store_id', 'incarnation')"
+    database.write(lambda connection: connection.execute(text(mine)))
+    database.close()
+
+
+@pytest.mark.parametrize("first", ["original", "copy"])
+def test_s02_of_two_copies_of_a_catalog_only_the_one_that_cleaned_up_first_cleans_up(
+    catalog: tuple[str, Copy], tmp_path: Path, first: str
+) -> None:
+    _filled(catalog[0], tmp_path)
+    urls = {"original": catalog[0], "copy": catalog[1]()}
+    second = "copy" if first == "original" else "original"
+    with (
+        Store(_settings(urls[first], tmp_path)) as winner,
+        Store(_settings(urls[second], tmp_path)) as loser,
+    ):
+        put(winner.dataset(DATASET).branch("master"), b="2")
+        put(loser.dataset(DATASET).branch("master"), c="3")
+        # Old enough to be deleted by either: each needs a file that the other does not know.
+        for store in (winner, loser):
+            let_days_pass(store, 100)
+        tidy(winner)
+        before = stored_keys(winner)
+        for dry_run in (True, False):
+            with pytest.raises(CleanupHeld):
+                tidy(loser, dry_run=dry_run)
+        assert stored_keys(winner) == before
+        assert content(loser.dataset(DATASET).branch("master")) == {"a": "1", "c": "3"}
+
+
+def test_s02_catalog_restored_from_before_a_cleanup_is_held_until_it_is_confirmed(
+    catalog: tuple[str, Copy], tmp_path: Path
+) -> None:
+    _filled(catalog[0], tmp_path)
+    backup = catalog[1]()
+    with Store(_settings(catalog[0], tmp_path)) as store:
+        put(store.dataset(DATASET).branch("master"), b="2")
+        tidy(store)
+    with Store(_settings(backup, tmp_path)) as restored:
+        with pytest.raises(CleanupHeld, match="ends at"):
+            tidy(restored)
+        checks = {check["check"]: check for check in restored.examine()["checks"]}
+        assert "--confirm-warehouse" in checks["storage"]["findings"][0]["what"]
+        restored.clean_up(older_than_seconds=7 * 86400, confirm_warehouse=True)
+        tidy(restored)
+        assert restored.examine()["ok"]
+    with Store(_settings(catalog[0], tmp_path)) as lost, pytest.raises(CleanupHeld):
+        tidy(lost)
+
+
+def test_s02_cleanup_killed_while_it_advances_the_marker_is_followed_by_one_that_works(
+    catalog: tuple[str, Copy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _filled(catalog[0], tmp_path)
+    with Store(_settings(catalog[0], tmp_path)) as store:
+        put_marker = warehouse._put_marker
+
+        def put_and_die(objects: ObjectStore, marker: warehouse.Marker) -> bool:
+            put_marker(objects, marker)
+            raise KeyboardInterrupt
+
+        for dying in (_die, put_and_die):
+            with monkeypatch.context() as patched:
+                patched.setattr(warehouse, "_put_marker", dying)
+                with pytest.raises(KeyboardInterrupt):
+                    tidy(store)
+            tidy(store)
+        tidy(store)
+
+
+def _die(*_: object) -> bool:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return new_cli(tmp_path, monkeypatch, capsys)
+
+
+def test_s02_init_migrate_and_doctor_refuse_a_catalog_that_is_not_the_warehouses(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cli.ok("init", "one", "--warehouse", str(tmp_path / "lake"))
+    _put(cli, "one")
+    shared = ("--warehouse", str(tmp_path / "lake"))
+    assert cli.error("init", "two", *shared, code=4) == "warehouse_occupied"
+    assert not (tmp_path / "two").exists()
+    # The catalog is lost: an empty one must not take its place.
+    (tmp_path / "one/.headgate/catalog.db").unlink()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path / "one")
+        assert cli.error("migrate", code=4) == "warehouse_occupied"
+        said = cli("doctor")
+        assert said.code == 1 and "Restore it from a backup" in said.out + said.err
+        assert cli("files", "ls", "raw.scans", "-b", "master").code != 0
+    assert list((tmp_path / "lake/objects").rglob("*"))
+
+
+def test_s02_warehouse_adopted_on_purpose_is_cleaned_only_after_a_confirmation(
+    cli: Cli, tmp_path: Path
+) -> None:
+    shared = ("--warehouse", str(tmp_path / "lake"))
+    cli.ok("init", "one", *shared)
+    _put(cli, "one")
+    cli.ok("init", "two", *shared, "--adopt-warehouse")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path / "two")
+        assert cli.error("cleanup", code=4) == "cleanup_held"
+        cli.ok("cleanup", "--confirm-warehouse")
+        cli.ok("cleanup")
+        patched.chdir(tmp_path / "one")
+        assert cli.error("cleanup", code=4) == "warehouse_occupied"
+        assert cli.error("files", "ls", "raw.scans", "-b", "master", code=4) == "warehouse_occupied"
+
+
+def _put(cli: Cli, directory: str) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(cli.directory / directory)
+        cli.ok("dataset", "create", "raw.scans", "--kind", "files")
+        source = cli.file(f"{directory}/a.txt")
+        cli.ok("files", "put", "raw.scans", "-b", "master", str(source), "a.txt")
