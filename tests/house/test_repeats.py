@@ -38,9 +38,11 @@ def test_session_with_failures_records_them_by_id(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Otherwise each process loads every installed plugin, and thereby the product.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest(_RECORD)
     pytester.makepyfile(test_it=_TESTS)
-    pytester.runpytest_subprocess("-n", str(workers), "--dist", "loadgroup")
+    pytester.runpytest_subprocess("-p", "xdist", "-n", str(workers), "--dist", "loadgroup")
     record = json.loads((pytester.path / "failures.json").read_text())
     assert record["exit_status"] == pytest.ExitCode.TESTS_FAILED
     assert set(record["failed"]) == {"test_it.py::test_bad", "test_it.py::test_without_its_fixture"}

@@ -30,6 +30,8 @@ _ACCEPTED = {
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A separate pytest session in which skips are forbidden."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Otherwise each process loads every installed plugin, and thereby the product.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest(_FORBID)
     return pytester
 
@@ -40,7 +42,7 @@ def test_skip_where_forbidden_fails_and_is_named(
     session: pytest.Pytester, what: str, workers: int
 ) -> None:
     session.makepyfile(_REFUSED[what])
-    result = session.runpytest_subprocess("-n", str(workers))
+    result = session.runpytest_subprocess("-p", "xdist", "-n", str(workers))
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*skipped, which HEADGATE_NO_SKIPS forbids*"])
 
