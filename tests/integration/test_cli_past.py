@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -165,6 +166,9 @@ def test_migrate_of_an_empty_database_makes_the_schema(cli: Cli) -> None:
     catalog.unlink()
     with closing(sqlite3.connect(catalog)):
         pass
+    # Not while the warehouse is that of the catalog that was there.
+    assert cli.error("migrate", code=4) == "warehouse_occupied"
+    shutil.rmtree(cli.directory / ".headgate" / "warehouse")
     assert cli.json("migrate")["from"] == 0
     assert cli.json("dataset", "list") == []
 

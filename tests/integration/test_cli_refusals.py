@@ -59,7 +59,7 @@ def test_file_with_a_bad_path_is_refused_before_anything_is_stored(cli: Cli, pat
         ("files", "get", "raw.scans", "-b", "master", path, "out"),
     ):
         assert cli.error(*words, code=2) == "unsafe_path"
-    assert not (cli.directory / ".headgate" / "warehouse").exists()
+    assert not (cli.directory / ".headgate" / "warehouse" / "objects").exists()
     assert len(cli.json("log")) == 1
 
 
