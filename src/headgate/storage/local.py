@@ -38,6 +38,8 @@ class LocalStore:
         self._root = root.resolve()
         self._incoming = self._root / _INCOMING
         self._prepared = False
+        # Directories whose own names are durable.
+        self._named: set[Path] = set()
 
     @property
     def url(self) -> str:
@@ -103,11 +105,19 @@ class LocalStore:
         else:
             for path in paths:
                 _sync_file(path)
-        # Each new directory is a name in its parent, up to the root.
-        parents = {parent for path in paths for parent in path.parents}
-        for directory in sorted(parents - set(self._root.parents), reverse=True):
+        for directory in {path.parent for path in paths}:
             with storage_errors(directory):
-                _sync_directory(directory)
+                self._sync_with_parents(directory)
+
+    def _sync_with_parents(self, directory: Path) -> None:
+        """Sync a directory and, unless that was done before, the directories that name it."""
+        _sync_directory(directory)
+        above = directory
+        while above != self._root and above not in self._named:
+            # Directories are never removed from a warehouse, so once is enough.
+            _sync_directory(above.parent)
+            self._named.add(above)
+            above = above.parent
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
