@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +68,7 @@ def world(request: pytest.FixtureRequest, disk: Disk) -> Iterator[World]:
         store.dataset(SCANS).create(kind="files")
         _put_file(store, "first", b"1")
         # The cut follows what one write left to be flushed, not what came before it.
-        os.sync()
+        disk.flush()
         endpoint = EmbeddedEndpoint(store.database, store.tables)
         try:
             yield World(disk, catalog, store, endpoint)
@@ -88,7 +87,7 @@ def _load(world: World) -> None:
 def _merge(world: World) -> None:
     world.store.dataset(PERSON).branch("side").create(parent="master")
     world.store.mutate("side", insert_people("e"))
-    os.sync()
+    world.disk.flush()
     world.store.mutate("master", insert_people("f"))
     world.store.merge("side", into="master")
 
@@ -96,7 +95,7 @@ def _merge(world: World) -> None:
 def _optimize(world: World) -> None:
     for id in "ghij":
         world.store.mutate("master", insert_people(id))
-    os.sync()
+    world.disk.flush()
     done = world.store.rows.optimize(PERSON, branch="master", keep_snapshots=1)
     assert done.to_json()["publication"] is not None
 

@@ -37,7 +37,11 @@ class Disk:
         if (failed := self._mount(self._image)) is not None:
             pytest.skip(f"a power cut needs a loop device: {failed}")
         # A new file system writes its own structures late.
-        os.sync()
+        self.flush()
+
+    def flush(self) -> None:
+        """Write all that is waiting; of this file system only, as other tests run beside this."""
+        subprocess.run(["sync", "-f", self.root], check=True)
 
     def cut(self) -> None:
         """Keep what is on the device at this moment."""
