@@ -64,7 +64,7 @@ class Marker:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a catalog knows of itself: compared with the marker."""
+    """Identity of a catalog, which is compared with the marker of its warehouse."""
 
     store: str
     # None: the catalog is new, and has no warehouse yet.

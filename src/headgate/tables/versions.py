@@ -84,10 +84,10 @@ class TableVersions:
     def write(
         self, dataset: DatasetId, metadata: Metadata, *, base: Metadata | None
     ) -> StoredVersion:
-        """Store metadata as a new file, once all files are durable that it names and `base` not.
+        """Store metadata as a new file, after flushing the files that are new since `base`.
 
-        Engines write data and manifests without flushing them to disk. Whoever publishes the
-        version relies on them, so they must survive a power failure like the metadata itself.
+        Engines write data and manifests without flushing them to disk. A publication relies on
+        them, so they must survive a power failure like the metadata itself.
         The number in the name of the file counts versions for a reader.
         """
         self._sync(find_new_files(metadata, base, self._get).addresses())
