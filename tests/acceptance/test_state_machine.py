@@ -126,7 +126,7 @@ class CatalogMachine(DoubledMachine):
                     self.store.dataset(f"{self.space}.{dataset}").load(),
                     name,
                     at=at.id,
-                    actor="ana",
+                    caller=Caller(actor="ana"),
                 ),
             )
 

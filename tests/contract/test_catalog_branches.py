@@ -212,7 +212,13 @@ def test_reparenting_of_many_at_once_never_closes_a_circle(
 
         def wish(pair: tuple[str, str]) -> None:
             try:
-                reparent_branch(store.database, dataset.load(), pair[0], under=pair[1], actor="ana")
+                reparent_branch(
+                    store.database,
+                    dataset.load(),
+                    pair[0],
+                    under=pair[1],
+                    caller=Caller(actor="ana"),
+                )
             except Invalid:
                 return
 
@@ -228,16 +234,16 @@ def test_tag_pins_a_committed_transaction_of_the_dataset(catalog_url: str, tmp_p
     with new_store(catalog_url, tmp_path) as store:
         master, ids = _three(store)
         dataset = master.dataset.load()
-        create_tag(store.database, dataset, "v1", at=ids[0], actor="ana")
+        create_tag(store.database, dataset, "v1", at=ids[0], caller=Caller(actor="ana"))
         with pytest.raises(Exists):
-            create_tag(store.database, dataset, "v1", at=ids[1], actor="ana")
+            create_tag(store.database, dataset, "v1", at=ids[1], caller=Caller(actor="ana"))
         with master.transaction() as opened, pytest.raises(TransactionNotCommitted):
-            create_tag(store.database, dataset, "v2", at=opened.id, actor="ana")
+            create_tag(store.database, dataset, "v2", at=opened.id, caller=Caller(actor="ana"))
         [tag] = store.database.read(lambda c: list_tags(c, dataset))
         assert (tag.name, tag.transaction) == ("v1", ids[0])
-        delete_tag(store.database, dataset, "v1")
+        delete_tag(store.database, dataset, "v1", caller=Caller(actor="ana"))
         with pytest.raises(NotFound):
-            delete_tag(store.database, dataset, "v1")
+            delete_tag(store.database, dataset, "v1", caller=Caller(actor="ana"))
 
 
 def test_protected_branch_refuses_every_way_of_moving_it(catalog_url: str, tmp_path: Path) -> None:

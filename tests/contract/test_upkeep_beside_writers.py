@@ -272,7 +272,7 @@ def test_young_history_of_a_tag_that_is_returned_to_after_the_look_is_not_condem
     child = branch.dataset.branch("child").create(parent="master")
     older, newer = put(child, a="1"), put(child, a="2")
     child.delete()
-    create_tag(store.database, load_dataset(store), "v1", at=newer, actor="ana")
+    create_tag(store.database, load_dataset(store), "v1", at=newer, caller=Caller(actor="ana"))
     let_days_pass(store, 20)
     retained = _look(store)
     knock(store, addition(branch, "b", parent=newer))
@@ -285,7 +285,7 @@ def test_version_that_is_tagged_after_the_look_is_not_condemned(
 ) -> None:
     first, _, _ = _three(store, branch)
     retained = _look(store)
-    create_tag(store.database, load_dataset(store), "v1", at=first, actor="ana")
+    create_tag(store.database, load_dataset(store), "v1", at=first, caller=Caller(actor="ana"))
     assert _condemn(store, retained) == 1
     assert content(branch, at=first) == {"a": "1"}
 

@@ -25,7 +25,7 @@ from headgate.catalog.schema import (
     transactions,
     versions,
 )
-from headgate.model.changes import AddTransaction
+from headgate.model.changes import AddTransaction, Caller
 from headgate.model.ids import ContentId, mint_version
 from headgate.model.nouns import TransactionType, Version
 from headgate.store.embedded import Store
@@ -50,7 +50,9 @@ def store(catalog_url: str, tmp_path: Path) -> Iterator[Store]:
         for content in "12345":
             put(master, a=content)
         put(files_branch(store, "raw.other"), b="other")
-        create_tag(store.database, load_dataset(store), "v1", at=_view(store), actor="ana")
+        create_tag(
+            store.database, load_dataset(store), "v1", at=_view(store), caller=Caller(actor="ana")
+        )
         child = master.dataset.branch("child").create(parent="master")
         put(child, a="6")
         grandchild = master.dataset.branch("grandchild").create(parent="child")

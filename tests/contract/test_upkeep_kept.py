@@ -10,6 +10,7 @@ import pytest
 from headgate.catalog.attempts import dispatch_attempt, set_attempt_scope
 from headgate.catalog.datasets import create_tag
 from headgate.catalog.jobspecs import publish_jobspecs
+from headgate.model.changes import Caller
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
 from tests.support.stores import content, files_branch, hold_for_years, load_dataset, new_store, put
@@ -92,7 +93,7 @@ def test_transaction_that_a_reset_took_off_lately_can_be_returned_to(
 
 def test_tagged_transaction_is_kept(store: Store, branch: BranchHandle) -> None:
     first = put(branch, a="1")
-    create_tag(store.database, load_dataset(store), "v1", at=first, actor="ana")
+    create_tag(store.database, load_dataset(store), "v1", at=first, caller=Caller(actor="ana"))
     put(branch, a="2")
     let_days_pass(store, 400)
     assert_untouched(store)

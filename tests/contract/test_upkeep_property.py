@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headgate.catalog.datasets import create_tag, delete_tag
 from headgate.errors import Conflict, Exists, FileNotInView, NotInHistory, VersionExpired
+from headgate.model.changes import Caller
 from headgate.store.datasets import BranchHandle, DatasetHandle
 from headgate.store.embedded import Store
 from headgate.store.transactions import TransactionHandle
@@ -123,13 +124,15 @@ def _reset(world: World, which: int, what: int) -> None:
 def _tag(world: World, which: int, what: int) -> None:
     if world.shown and f"v{what}" not in world.tags:
         dataset, at = load_dataset(world.store), world.past(which)
-        create_tag(world.store.database, dataset, f"v{what}", at=at, actor="ana")
+        create_tag(world.store.database, dataset, f"v{what}", at=at, caller=Caller(actor="ana"))
         world.tags[f"v{what}"] = at
 
 
 def _untag(world: World, which: int, what: int) -> None:
     if world.tags.pop(f"v{what}", None):
-        delete_tag(world.store.database, load_dataset(world.store), f"v{what}")
+        delete_tag(
+            world.store.database, load_dataset(world.store), f"v{what}", caller=Caller(actor="ana")
+        )
 
 
 def _open(world: World, which: int, what: int) -> None:

@@ -172,7 +172,7 @@ def test_condemned_transaction_answers_expired_everywhere(
         lambda: create_branch(
             store.database, dataset, "x", parent="master", at=first, caller=Caller(actor="a")
         ),
-        lambda: create_tag(store.database, dataset, "v1", at=first, actor="ana"),
+        lambda: create_tag(store.database, dataset, "v1", at=first, caller=Caller(actor="ana")),
         lambda: knock(store, addition(branch, "b", version=version)),
     )
     for attempt in attempts:
@@ -241,7 +241,9 @@ def _pin_by_force(store: Store, transaction: TransactionId) -> None:
         return before
 
     mark = set_mark(None)
-    create_tag(store.database, load_dataset(store), "pin", at=transaction, actor="ana")
+    create_tag(
+        store.database, load_dataset(store), "pin", at=transaction, caller=Caller(actor="ana")
+    )
     set_mark(mark)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from headgate.catalog.datasets import create_tag
 from headgate.errors import StorageUnavailable, VersionExpired
+from headgate.model.changes import Caller
 from headgate.store.embedded import Store
 from tests.support.stores import everything, load, load_dataset, new_store
 from tests.support.table_upkeep import (
@@ -111,7 +112,9 @@ def test_snapshot_that_was_forgotten_is_listed_by_no_version(
 def test_tagged_version_keeps_its_rows_but_not_its_past(store: Store, client: TableClient) -> None:
     client.create(1)
     tagged = client.overwrite(2)
-    create_tag(store.database, load_dataset(store, TABLE), "v1", at=tagged, actor="ana")
+    create_tag(
+        store.database, load_dataset(store, TABLE), "v1", at=tagged, caller=Caller(actor="ana")
+    )
     view = client.overwrite(3)
     pass_days(store, client, 40)
     tidy_twice(store)

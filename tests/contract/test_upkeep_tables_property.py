@@ -15,6 +15,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from headgate.catalog.datasets import create_tag, delete_tag
 from headgate.errors import Conflict, Exists, NotFound, VersionExpired
+from headgate.model.changes import Caller
 from headgate.store.embedded import Store
 from headgate.store.transactions import UnitHandle
 from tests.support.oracle import assert_rows_sound
@@ -132,13 +133,18 @@ def _reset(world: World, which: int, what: int) -> None:
 def _tag(world: World, which: int, what: int) -> None:
     if f"v{what}" not in world.tags:
         dataset, at = load_dataset(world.store, TABLE), world.past(which)
-        create_tag(world.store.database, dataset, f"v{what}", at=at, actor="ana")
+        create_tag(world.store.database, dataset, f"v{what}", at=at, caller=Caller(actor="ana"))
         world.tags[f"v{what}"] = at
 
 
 def _untag(world: World, which: int, what: int) -> None:
     if world.tags.pop(f"v{what}", None):
-        delete_tag(world.store.database, load_dataset(world.store, TABLE), f"v{what}")
+        delete_tag(
+            world.store.database,
+            load_dataset(world.store, TABLE),
+            f"v{what}",
+            caller=Caller(actor="ana"),
+        )
 
 
 def _leave(world: World, which: int, what: int) -> None:

@@ -1,8 +1,8 @@
-"""Every route × every role × own, foreign and protected branch, and the record of rejections."""
+"""Every route × role × own, foreign and protected branch × dataset, and records of rejections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from fastapi.routing import APIRoute
@@ -28,19 +28,15 @@ ON_ROWS = {"mutate", "load", "merge", "apply_schema", "optimize"}
 # Only admins and builds of clean commits change the view of a protected branch. These change
 # no view, each for its reason; writers may still use them.
 UNHINDERED = {
-    "create_dataset": "a new dataset's branch is empty: there is nothing yet to protect",
-    "reparent_branch": "the parent says where readers look for what a branch lacks",
-    "create_tag": "a tag is not a branch",
-    "delete_tag": "a tag is not a branch",
     "open_unit": "a unit holds nothing until it opens a dataset's transaction",
     "renew_transaction": "the holder of the open transaction may keep it, but not commit it",
-    "abort_transaction": "what was never shown is dropped",
     "start_build": "builds of clean commits are let through; others are refused at their opening",
-    "cancel_build": "what was never shown is dropped",
+    "cancel_build": "of a build that there is: tests/hostile/test_protected_branches.py",
     "work_build": "what a client computes is refused, where it is, when its build is opened",
     "open_attempt_tables": "of an attempt that there is, its opening refuses it: test_api_tasks.py",
     "publish_workspace": "of an attempt that there is, the door refuses it: test_api_tasks.py",
 }
+OF_NO_DATASET = {"open_unit"}
 OF_A_BUILD = {"cancel_build", "work_build"}
 # Status of an authorized request whose object does not exist.
 LET_THROUGH = {
@@ -73,6 +69,13 @@ def at_the_front(request: pytest.FixtureRequest, front: Front) -> None:
 
 def _world(api: Api, operation: str, branch: str) -> World:
     made = make_world(api.admin, f"{branch}_{operation}", f"{branch}/{operation}")
+    if operation in ON_ROWS:
+        make_table(api.admin, made)
+    return made
+
+
+def _dataset_world(api: Api, operation: str) -> World:
+    made = make_world(api.admin, f"only_{operation}", f"walt/only/{operation}")
     if operation in ON_ROWS:
         make_table(api.admin, made)
     return made
@@ -145,6 +148,34 @@ def test_route_of_a_protected_branch_is_for_admins_unless_it_shows_nothing_new(
     refused = "role_denied" if by_role else "branch_protected"
     assert (reply.status_code, reply.json()["code"]) == (403, refused)
     assert _passes(shared.admin, operation, (method, path, more))
+
+
+@pytest.mark.parametrize("operation", BRANCH_OPERATIONS)
+def test_route_of_a_branch_by_pattern_of_datasets(shared: Api, operation: str) -> None:
+    world = _dataset_world(shared, operation)
+    request = branch_requests(world)[operation]
+
+    def writer(*datasets: str, reads: Sequence[str] = ("*",)) -> ApiClient:
+        made = shared.store.create_token(
+            actor="dora", role=Role.WRITER, branches=["walt/*"], reads=reads, datasets=datasets
+        )
+        return shared.bearing(made["token"])
+
+    own = f"{world.name}.*"
+    # With another pattern of datasets, and without the right to read the parent of a new branch.
+    refused = [writer("elsewhere.*")]
+    if operation == "create_branch":
+        refused.append(writer(own, reads=["walt/*"]))
+    before = shared.admin.get("/log", limit=1)
+    for client in refused:
+        if operation in OF_NO_DATASET:
+            continue
+        assert _status(client, request) in {400, 403, 404}
+        assert shared.admin.get("/log", limit=1) == before
+    if operation in OF_A_BUILD:
+        return
+    may = operation not in {"publish_jobspecs", "register_dataset"}
+    assert _passes(writer(own), operation, request) is may
 
 
 def test_refusal_is_kept_as_an_event_once_a_minute_without_any_secret(small_api: Api) -> None:

@@ -13,7 +13,7 @@ from headgate.catalog.branches import protect_branch
 from headgate.catalog.tokens import create_token, revoke_token
 from headgate.iceberg.app import ROUTES, Route
 from headgate.iceberg.service import Action
-from headgate.model.access import Role
+from headgate.model.access import Grant, Role
 from headgate.model.contexts import encode_prefix, parse_context
 from headgate.server.app import create_server
 from tests.support.attempts import dispatch_job
@@ -59,9 +59,7 @@ class Door:
     def token(self, role: Role, *branches: str, lifetime_seconds: int | None = None) -> str:
         secret, _ = create_token(
             self.served.store.database,
-            actor=role.value,
-            role=role,
-            branches=branches or ("*",),
+            Grant(actor=role.value, role=role, branches=branches or ("*",)),
             lifetime_seconds=lifetime_seconds,
             created_by="ana",
         )
@@ -114,9 +112,7 @@ def test_token_expired_or_revoked_gets_nothing_anywhere(served_door: Door) -> No
     database = door.served.store.database
     revoked, record = create_token(
         database,
-        actor="eve",
-        role=Role.ADMIN,
-        branches=["*"],
+        Grant(actor="eve", role=Role.ADMIN),
         lifetime_seconds=None,
         created_by="ana",
     )

@@ -15,7 +15,7 @@ from headgate.catalog.tokens import create_token
 from headgate.iceberg.app import IcebergApp, LoopbackEndpoint
 from headgate.iceberg.service import Action, EmbeddedTokens, Service
 from headgate.iceberg.table_catalog import TableCatalog
-from headgate.model.access import Role
+from headgate.model.access import Grant, Role
 from headgate.model.changes import Caller
 from headgate.model.contexts import Context
 from headgate.model.nouns import Transaction
@@ -81,9 +81,7 @@ class Served:
         """Return the token of an actor who may only read."""
         token, _ = create_token(
             self.store.database,
-            actor="rea",
-            role=Role.READER,
-            branches=["*"],
+            Grant(actor="rea", role=Role.READER),
             lifetime_seconds=None,
             created_by="ana",
         )

@@ -58,7 +58,7 @@ def visit(store: Store, subject: str = "", *, role: Role = Role.ADMIN, **query: 
     """Return a request for a page, without a server or a browser."""
     asked = {name.rstrip("_"): value for name, value in query.items()}
     grant = Grant(actor="ana", role=role)
-    named = store.acting_as(grant.actor, may_write_protected=grant.may_write_protected)
+    named = store.acting_for(grant)
     return Visit(store=named, grant=grant, subject=subject, query=asked)
 
 

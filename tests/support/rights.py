@@ -132,7 +132,8 @@ OTHER_REQUESTS: dict[str, Request] = {
     "list_files": ("GET", "/files/raw.scans", {}),
     "get_file": ("GET", "/files/raw.scans/a.txt", {}),
     "find_content": ("HEAD", f"/contents/{DIGEST}", {}),
-    "get_content": ("GET", f"/contents/{DIGEST}", {}),
+    # With a tree that nobody has: the content is not found in it.
+    "get_content": ("GET", f"/contents/{DIGEST}", {"headers": {"headgate-tree": DIGEST}}),
     "put_content": ("PUT", f"/contents/{DIGEST}", {"content": CONTENT}),
     "find_missing_contents": ("POST", "/contents/missing", {"json": {"digests": [DIGEST]}}),
     "get_contents": ("POST", "/contents/get", {"json": {"digests": [DIGEST]}}),
@@ -146,6 +147,7 @@ OTHER_REQUESTS: dict[str, Request] = {
     "list_jobspecs": ("GET", "/jobspecs", {}),
     "plan": ("POST", "/plan", {"json": {"targets": ["no.such"], "branch": "master"}}),
     "get_bundle": ("GET", f"/bundles/{DIGEST}", {}),
+    "put_bundle": ("PUT", f"/bundles/{DIGEST}", {"content": CONTENT}),
     "list_builds": ("GET", "/builds", {}),
     "show_build": ("GET", "/builds/build-none", {}),
     "watch_build": ("GET", "/builds/build-none/progress", {}),

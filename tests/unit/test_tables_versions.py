@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> CountingStore:
     return CountingStore(tmp_path / "wh")
 
 
-DATASET = DatasetId("d-1")
+DATASET = DatasetId("d-01m7f8gggmxzttp51zc67s")
 
 
 def _write(versions: TableVersions, metadata: Metadata) -> StoredVersion:
@@ -41,7 +41,7 @@ def _write(versions: TableVersions, metadata: Metadata) -> StoredVersion:
 def test_version_is_below_its_dataset_and_reads_back_equal(store: CountingStore) -> None:
     written = TableVersions(store).write(DATASET, table(), base=None)
     (found,) = store.list()
-    assert found.key.startswith("tables/d-1/metadata/00000-")
+    assert found.key.startswith(f"tables/{DATASET}/metadata/00000-")
     assert found.key.endswith(".metadata.json")
     assert written.location == f"{store.url}/{found.key}"
     assert TableVersions(store).read(written.location) == written
@@ -84,8 +84,8 @@ def test_version_written_and_version_read_are_encoded_alike(store: CountingStore
 
 def test_table_location_is_by_dataset_and_leads_back_to_it(store: CountingStore) -> None:
     versions = TableVersions(store)
-    assert versions.table_location(DATASET) == f"{store.url}/tables/d-1"
-    assert versions.find_dataset(f"{store.url}/tables/d-1/") == DATASET
+    assert versions.table_location(DATASET) == f"{store.url}/tables/{DATASET}"
+    assert versions.find_dataset(f"{store.url}/tables/{DATASET}/") == DATASET
 
 
 @pytest.mark.parametrize(

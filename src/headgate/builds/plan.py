@@ -20,7 +20,7 @@ from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.jobspecs import Pointer, find_pointers
 from headgate.catalog.merge_base import find_span
 from headgate.catalog.resolve import find_on_chain
-from headgate.errors import HeadgateError, Invalid
+from headgate.errors import BuildInputDenied, HeadgateError, Invalid
 from headgate.files.edits import root_of
 from headgate.files.objects import Digest
 from headgate.files.tree import ChangeKind
@@ -38,7 +38,14 @@ from headgate.model.incrementality import (
     Question,
     ReadAt,
 )
-from headgate.model.jobspecs import InputSpec, JobSpec, Removed, compile_graph, jobspec_from_json
+from headgate.model.jobspecs import (
+    InputSpec,
+    Job,
+    JobSpec,
+    Removed,
+    compile_graph,
+    jobspec_from_json,
+)
 from headgate.model.names import (
     DatasetName,
     check_branch_name,
@@ -52,6 +59,7 @@ from headgate.tables.snapshots import current_snapshot_id, snapshots_since
 
 if TYPE_CHECKING:
     from headgate.attempts import Contents
+    from headgate.model.access import ReadPolicy
 
 # Provenance key of a client-run job: the actor who claims that the published code ran. A job that
 # ran on the store's own side has no such key.
@@ -73,6 +81,8 @@ class PlanRequest:
     adopt: str = "any"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     environment: str = ""
+    # What the actor may read: a build reads nothing else for them. None: everything.
+    policy: ReadPolicy | None = None
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -139,7 +149,11 @@ def make_plan(
     chain = request.chain
     targets = [parse_dataset_name(target) for target in request.targets]
     published = _Published(connection, chain, jobspecs)
+    if request.policy is not None:
+        _check_named(request.policy, chain, targets)
     jobs = compile_graph(targets, chain, published, upstream=request.upstream)
+    if request.policy is not None:
+        _check_jobs(connection, request.policy, jobs)
     freshness.check_parameters((job.spec for job in jobs), request.parameters)
     outputs = {name for job in jobs for name in job.outputs}
     given = [spec for job in jobs for spec in job.spec.inputs]
@@ -170,6 +184,27 @@ def make_plan(
         answers=dict(answers),
         jobspecs=published.read,
     )
+
+
+def _check_named(policy: ReadPolicy, chain: Sequence[str], targets: Sequence[DatasetName]) -> None:
+    policy.require_branches(chain)
+    for target in targets:
+        policy.require_dataset(target)
+
+
+def _check_jobs(connection: Connection, policy: ReadPolicy, jobs: Sequence[Job]) -> None:
+    """Raise unless every dataset that a job reads or writes may be read."""
+    for job in jobs:
+        if not all(map(policy.shows_dataset, job.outputs)):
+            raise BuildInputDenied(actor=policy.actor, job="a job that the targets need")
+        for given in job.spec.inputs:
+            pinned = given.branch
+            if given.transaction is not None:
+                pinned = records.load_transaction(connection, given.transaction).branch
+            is_shown = pinned is None or policy.shows_branch(pinned)
+            if not is_shown or not policy.shows_dataset(given.dataset):
+                # Named by its outputs: the name of the input is hidden from the actor.
+                raise BuildInputDenied(actor=policy.actor, job=job.spec.title)
 
 
 class _Published(Mapping[DatasetName, Mapping[str, JobSpec | Removed]]):
@@ -653,7 +688,11 @@ def check_limits(options: BuildOptions) -> None:
 
 
 def plan_request(
-    targets: Sequence[str], options: PlanOptions, *, builds: BuildSettings
+    targets: Sequence[str],
+    options: PlanOptions,
+    *,
+    builds: BuildSettings,
+    policy: ReadPolicy | None = None,
 ) -> PlanRequest:
     """Return the request for a plan of these targets, with defaults from the settings."""
     check_options(options, BuildOptions, needed=("branch",))
@@ -663,15 +702,18 @@ def plan_request(
         raise Invalid("name the datasets to build.")
     for name in (options["branch"], *split_names(fallback or ())):
         check_branch_name(name)
+    configured = builds.fallback_of(options["branch"])
+    if policy is not None:
+        configured = tuple(name for name in configured if policy.shows_branch(name))
     return PlanRequest(
         targets=wanted,
         branch=options["branch"],
-        fallback=builds.fallback_of(options["branch"])
-        if fallback is None
-        else split_names(fallback),
+        fallback=configured if fallback is None else split_names(fallback),
         upstream=options.get("upstream", False),
         force=options.get("force", False),
         full=options.get("full", False),
-        adopt=builds.adopt,
+        # Of results on other branches the actor may not even know that they exist.
+        adopt="chain" if policy is not None and builds.adopt == "any" else builds.adopt,
         parameters=options.get("parameters") or {},
+        policy=policy,
     )

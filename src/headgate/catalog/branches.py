@@ -15,7 +15,7 @@ from headgate import errors
 from headgate.catalog import records, schema
 from headgate.catalog.database import Database, backoff_seconds, now
 from headgate.catalog.publish import publish, publish_prepared
-from headgate.catalog.transactions import record_event
+from headgate.catalog.transactions import check_may_write, record_event
 from headgate.model import changes, nouns
 from headgate.model.ancestry import is_in_history
 from headgate.model.ids import BranchId, TransactionId, mint_branch
@@ -176,7 +176,12 @@ def _committed(connection: Connection, id: str) -> nouns.Transaction:
 
 
 def reparent_branch(
-    database: Database, dataset: nouns.Dataset, name: str, *, under: str | None, actor: str
+    database: Database,
+    dataset: nouns.Dataset,
+    name: str,
+    *,
+    under: str | None,
+    caller: changes.Caller,
 ) -> nouns.Branch:
     """Correct the recorded parent of a branch; no transaction moves, no view changes."""
 
@@ -189,12 +194,15 @@ def reparent_branch(
         )
         branch = records.load_branch(connection, dataset, name)
         parent = records.load_branch(connection, dataset, under) if under is not None else None
+        check_may_write(connection, caller, {(name, dataset.name)})
         locked = records.lock_branches(
             connection, [b.id for b in (branch, parent) if b is not None]
         )
         for one in (branch, parent):
             if one is not None and one.id not in locked:
                 raise errors.BranchNotFound(dataset=str(dataset.name), branch=one.name)
+        # By id: the caller may not be allowed to read all of these branches.
+        known = {one.id: one for one in records.branches_of(connection, [dataset.id])}
         above = parent
         while above is not None:
             if above.id == branch.id:
@@ -203,9 +211,7 @@ def reparent_branch(
                     "a branch cannot be its own ancestor.",
                     dataset=str(dataset.name),
                 )
-            above = (
-                records.find_branch(connection, dataset.id, above.parent) if above.parent else None
-            )
+            above = known.get(above.parent_id) if above.parent_id else None
         connection.execute(
             update(schema.branches)
             .where(schema.branches.c.id == branch.id)
@@ -214,7 +220,7 @@ def reparent_branch(
         record_event(
             connection,
             at=now(connection),
-            actor=actor,
+            actor=caller.actor,
             kind="reparented",
             dataset=dataset.id,
             branch=name,

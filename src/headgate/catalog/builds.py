@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
 
@@ -15,6 +15,9 @@ from headgate.catalog.schema import builds, jobs, transactions
 from headgate.errors import NotFound
 from headgate.model.ids import BuildId, Instant, TransactionId
 from headgate.model.nouns import AttemptRef, AttemptState, Transaction, TransactionState
+
+if TYPE_CHECKING:
+    from headgate.model.access import ReadPolicy
 
 RUNNING = "running"
 # Results with the same build key are equal, so only the newest are read.
@@ -100,8 +103,23 @@ def load_build(connection: Connection, id: str) -> BuildRecord:
     if row is None:
         raise NotFound(f"there is no build {id!r}. `headgate builds list` shows them.", build=id)
     query = select(jobs).where(jobs.c.build_id == id).order_by(jobs.c.ordinal)
-    found = tuple(_to_job(job) for job in connection.execute(query).mappings())
-    return _to_build(row, found)
+    policy = records.policy_of(connection)
+    found = [_to_job(job) for job in connection.execute(query).mappings()]
+    if policy is not None:
+        found = [shown for job in found for shown in _shown_job(policy, job)]
+    return _to_build(row, tuple(found), policy)
+
+
+def _shown_job(policy: ReadPolicy, job: JobRecord) -> list[JobRecord]:
+    """Return a job as a limited reader sees it; nothing if it writes a hidden dataset."""
+    outputs, inputs = job.body["outputs"], job.body["inputs"]
+    if not all(map(policy.shows_dataset, outputs)):
+        return []
+    body = policy.shown_part(job.body)
+    if len(body["inputs"]) < len(inputs):
+        # Its log and its error may name or quote the hidden input.
+        body = {key: value for key, value in body.items() if key not in ("log", "error")}
+    return [replace(job, body=body)]
 
 
 def list_builds(
@@ -114,7 +132,8 @@ def list_builds(
         earlier = builds.c.started_at < last.started_at
         tied = and_(builds.c.started_at == last.started_at, builds.c.id < last.id)
         query = query.where(or_(earlier, tied))
-    return [_to_build(row, ()) for row in connection.execute(query).mappings()]
+    policy = records.policy_of(connection)
+    return [_to_build(row, (), policy) for row in connection.execute(query).mappings()]
 
 
 def find_adoptable_by_key(connection: Connection, build_key: str) -> list[Transaction]:
@@ -148,7 +167,10 @@ def _to_job(row: RowMapping) -> JobRecord:
     )
 
 
-def _to_build(row: RowMapping, found: tuple[JobRecord, ...]) -> BuildRecord:
+def _to_build(
+    row: RowMapping, found: tuple[JobRecord, ...], policy: ReadPolicy | None
+) -> BuildRecord:
+    body = records.load(row["body"])
     return BuildRecord(
         id=BuildId(row["id"]),
         branch=row["branch"],
@@ -156,7 +178,7 @@ def _to_build(row: RowMapping, found: tuple[JobRecord, ...]) -> BuildRecord:
         actor=row["actor"],
         started_at=Instant(row["started_at"]),
         ended_at=Instant(row["ended_at"]) if row["ended_at"] is not None else None,
-        body=records.load(row["body"]),
+        body=body if policy is None else policy.shown_part(body),
         jobs=found,
     )
 

@@ -6,6 +6,7 @@ have no effect other than its SQL.
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import threading
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url, text
@@ -26,6 +27,9 @@ from sqlalchemy.pool import QueuePool
 from headgate import errors
 from headgate.model.ids import Instant
 from headgate.model.names import invalid_text
+
+if TYPE_CHECKING:
+    from headgate.model.access import ReadPolicy
 
 # Writers of one process to one SQLite catalog, in order of arrival. SQLite's writers poll: the one
 # that has waited longest polls least often, and under contention it may wait for seconds while
@@ -139,6 +143,8 @@ class Database:
         self.observe: Callable[[bool, float, errors.HeadgateError | None], None] | None = None
         # The schema that this release writes; every write transaction checks it. None: unchecked.
         self.schema_version: int | None = None
+        # Limits what units of work read; see `limited_to`.
+        self.policy: ReadPolicy | None = None
         self._engine: Engine | None = None
         self._write_queue = WriteQueue()
         self._pid = 0
@@ -155,6 +161,19 @@ class Database:
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run work in one SQL transaction: all of it is committed, or nothing."""
         return self._run(work, writing=True)
+
+    def limited_to(self, policy: ReadPolicy) -> Self:
+        """Return this catalog as the policy shows it; the two share their connections.
+
+        A unit of work that reads gets only rows that the policy shows. One that writes sees all
+        rows, as the rules of the catalog need; only what it looks up by name or id is limited.
+        """
+        from headgate.catalog.row_security import enforce_policies  # noqa: PLC0415 - servers alone
+
+        enforce_policies(self._connected())
+        limited = copy.copy(self)
+        limited.policy = policy
+        return limited
 
     def close(self) -> None:
         if self._engine is not None and self._pid == os.getpid():
@@ -197,6 +216,10 @@ class Database:
         raise AssertionError("unreachable")
 
     def _unit(self, connection: Connection, work: Callable[[Connection], T], *, writing: bool) -> T:
+        if self.policy is not None:
+            connection = connection.execution_options(
+                read_policy=self.policy, limits_rows=not writing
+            )
         if self.dialect == "sqlite":
             connection.info["immediate"] = writing
         elif not writing:

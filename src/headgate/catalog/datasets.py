@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from headgate import errors
 from headgate.catalog import records
 from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import datasets, namespaces, tags
+from headgate.catalog.transactions import check_may_write
 from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest
 from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
 from headgate.model.names import DatasetName, check_branch_name
@@ -31,6 +32,9 @@ def create_dataset_in(
     """Create the namespace, the dataset and, if one is named, an empty root branch, atomically."""
     if branch is not None:
         check_branch_name(branch)
+    if (policy := records.policy_of(connection)) is not None:
+        # A dataset that is hidden from the caller may exist.
+        policy.require_dataset(name)
     if records.find_dataset(connection, name) is not None:
         raise errors.DatasetExists(dataset=str(name))
     ensure_namespace(connection, name.namespace)
@@ -142,7 +146,7 @@ def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
     connection.execute(delete(namespaces).where(namespaces.c.name == records.namespace_key(parts)))
 
 
-def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, actor: str) -> Tag:
+def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, caller: Caller) -> Tag:
     """Pin a COMMITTED transaction of the dataset under a name; cleanup keeps it."""
     check_branch_name(name, what="tag")
 
@@ -154,6 +158,7 @@ def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, acto
             raise errors.TransactionNotCommitted(transaction=at, state=transaction.state)
         if transaction.condemned:
             raise errors.VersionExpired(what=f"transaction {at}")
+        check_may_write(connection, caller, {(transaction.branch, dataset.name)})
         taken = select(tags.c.name).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
         if connection.execute(taken).one_or_none() is not None:
             raise errors.Exists(f"dataset {dataset.name} has a tag {name!r} already.", tag=name)
@@ -162,7 +167,7 @@ def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, acto
                 dataset_id=dataset.id,
                 name=name,
                 transaction_id=at,
-                actor=actor,
+                actor=caller.actor,
                 created_at=now(connection),
             )
         )
@@ -189,12 +194,14 @@ def list_tags(connection: Connection, dataset: Dataset | None = None) -> list[Ta
     ]
 
 
-def delete_tag(database: Database, dataset: Dataset, name: str) -> None:
+def delete_tag(database: Database, dataset: Dataset, name: str, *, caller: Caller) -> None:
     def work(connection: Connection) -> None:
-        gone = connection.execute(
-            delete(tags).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
-        )
-        if gone.rowcount != 1:
+        named = and_(tags.c.dataset_id == dataset.id, tags.c.name == name)
+        pinned = connection.execute(select(tags.c.transaction_id).where(named)).scalar_one_or_none()
+        if pinned is None:
             raise errors.NotFound(f"dataset {dataset.name} has no tag {name!r}.", tag=name)
+        branch = records.load_transaction(connection, pinned).branch
+        check_may_write(connection, caller, {(branch, dataset.name)})
+        connection.execute(delete(tags).where(named))
 
     database.write(work)

@@ -243,7 +243,7 @@ def _check_holder(state: LockedState, id: ids.BranchId) -> None:
     holder = state.transactions.get(branch.head)
     if holder is not None and (holder.lease_until or state.now) < state.now:
         refusal = already_open(holder, branch, state.now)
-        raise errors.HolderExpired(refusal, wanted_by=state.request.caller.actor)
+        raise errors.HolderExpired(refusal, wanted_by=state.request.caller)
 
 
 def _committed(state: LockedState, dataset: ids.DatasetId, id: ids.TransactionId) -> Transaction:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
 from headgate.catalog.database import Database, now
-from headgate.catalog.records import dump, filtered, in_chunks, load, namespace_key
+from headgate.catalog.records import dump, filtered, in_chunks, load, namespace_key, policy_of
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
 from headgate.model.ids import Instant, JobSpecId, mint_jobspec
 from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
+
+if TYPE_CHECKING:
+    from headgate.model.access import ReadPolicy
 
 # Any fixed number: the key of the PostgreSQL advisory lock for publishing JobSpecs.
 _POSTGRES_LOCK = 4_817_220_266
@@ -143,7 +146,8 @@ def load_jobspecs(
     given = {jobspec_outputs.c.branch: branch, jobspec_outputs.c.dataset: dataset}
     current = filtered(select(jobspec_outputs.c.jobspec_id), given)
     query = select(jobspecs).where(jobspecs.c.id.in_(current)).order_by(jobspecs.c.id)
-    return [_to_jobspec(row) for row in connection.execute(query).mappings()]
+    policy = policy_of(connection)
+    return [_to_jobspec(row, policy) for row in connection.execute(query).mappings()]
 
 
 def datasets_with_jobspec(connection: Connection, branch: str) -> set[str]:
@@ -191,7 +195,8 @@ def find_pointers(connection: Connection, chain: Sequence[str]) -> list[Pointer]
     ]
 
 
-def _to_jobspec(row: RowMapping) -> PublishedJobSpec:
+def _to_jobspec(row: RowMapping, policy: ReadPolicy | None) -> PublishedJobSpec:
+    body = load(row["body"])
     return PublishedJobSpec(
         id=JobSpecId(row["id"]),
         branch=row["branch"],
@@ -201,5 +206,5 @@ def _to_jobspec(row: RowMapping) -> PublishedJobSpec:
         removed=bool(row["removed"]),
         actor=row["actor"],
         published_at=Instant(row["published_at"]),
-        body=load(row["body"]),
+        body=body if policy is None else policy.shown_part(body),
     )

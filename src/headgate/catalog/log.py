@@ -74,7 +74,9 @@ def list_history(
         query = records.TRANSACTIONS.where(
             transactions.c.branch_id == branch.id, transactions.c.state == "ABORTED"
         )
-        chain += [records.to_transaction(row) for row in connection.execute(query).mappings()]
+        policy = records.policy_of(connection)
+        rows = connection.execute(query).mappings()
+        chain += [records.to_transaction(row, policy) for row in rows]
         chain.sort(key=lambda t: (t.opened_at, t.depth), reverse=True)
     return chain[:limit]
 
@@ -173,6 +175,7 @@ def list_events(
         events.c.branch_name: branch,
         events.c.kind: kind,
     }
+    policy = records.policy_of(connection)
     return [
         {
             "at": row["at"],
@@ -181,9 +184,10 @@ def list_events(
             "dataset": str(records.dataset_name(row)) if row["namespace"] is not None else None,
             "branch": row["branch_name"],
             "transaction": row["transaction_id"],
-            **records.load(row["detail"]),
+            **(policy.shown_part(detail) if policy else detail),
         }
         for row in connection.execute(records.filtered(query, wanted)).mappings()
+        for detail in [records.load(row["detail"])]
     ]
 
 

@@ -291,7 +291,7 @@ def _publish(
             continue
         except errors.HolderExpired as refused:
             holder = TransactionId(refused.facts["transaction"])
-            end_expired(database, holder, actor=refused.wanted_by)
+            end_expired(database, holder, caller=refused.wanted_by)
         except errors.CommitInterrupted as interrupted:
             return _find_lost_receipt(database, id, interrupted)
 
@@ -401,9 +401,19 @@ def _check(connection: Connection, state: LockedState) -> None:
     if state.mismatches:
         raise errors.ViewConflict(state.mismatches)
     _check_names_free(connection, state)
-    moved = {m.branch.name for m in state.moves if m.from_view != m.to_view}
+    moved = {m.branch.name for m in state.moves if m.change != "moved" or m.from_view != m.to_view}
     check_protected(connection, request.caller, moved)
+    if request.caller.check_write is not None:
+        for branch in _written(state):
+            request.caller.check_write(branch.name, branch.dataset)
     _check_nothing_condemned(connection, state)
+
+
+def _written(state: LockedState) -> list[records.BranchState]:
+    """Return the branches that the request names; the others move as children of an OPEN head."""
+    named = set(_named_branches(state.request)) | {change.id for change in state.created}
+    named |= {state.transactions[c.transaction].branch_id for c in state.committed}
+    return [move.branch for move in state.moves if move.branch.id in named]
 
 
 def _check_names_free(connection: Connection, state: LockedState) -> None:

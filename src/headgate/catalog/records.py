@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from sqlalchemy import (
@@ -61,6 +61,9 @@ from headgate.model.nouns import (
     Version,
 )
 
+if TYPE_CHECKING:
+    from headgate.model.access import ReadPolicy
+
 # Long lists of ids, in chunks that both databases accept as parameters of one statement.
 
 T = TypeVar("T", bound=str)
@@ -108,6 +111,12 @@ def held_by(ref: AttemptRef) -> ColumnElement[bool]:
 def filtered(query: Select[Any], values: Mapping[Column[Any], object]) -> Select[Any]:
     """Return the query for rows with these values of columns; None does not filter."""
     return query.where(*(column == value for column, value in values.items() if value is not None))
+
+
+def policy_of(connection: Connection) -> ReadPolicy | None:
+    """Return the policy that limits what a unit of work reads; None if it reads everything."""
+    found: ReadPolicy | None = connection.get_execution_options().get("read_policy")
+    return found
 
 
 # Conversion of rows to nouns, which the catalog does only here.
@@ -193,7 +202,8 @@ TRANSACTIONS: Select[Any] = (
 )
 
 
-def to_transaction(row: RowMapping) -> Transaction:
+def to_transaction(row: RowMapping, policy: ReadPolicy | None = None) -> Transaction:
+    facts = load(row["provenance"])
     return Transaction(
         id=TransactionId(row["id"]),
         dataset_id=DatasetId(row["dataset_id"]),
@@ -220,7 +230,7 @@ def to_transaction(row: RowMapping) -> Transaction:
         build_key=row["build_key"],
         adoptable=bool(row["adoptable"]),
         condemned=row["condemned_at"] is not None,
-        provenance=load(row["provenance"]),
+        provenance=facts if policy is None else policy.shown_part(facts),
     )
 
 
@@ -265,6 +275,9 @@ _TRANSACTIONS = TRANSACTIONS.where(transactions.c.id.in_(bindparam("ids", expand
 
 
 def find_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
+    policy = policy_of(connection)
+    if policy is not None and not policy.shows_dataset(name):
+        return None
     wanted = {"the_namespace": namespace_key(name.namespace), "the_name": name.name}
     row = connection.execute(_DATASET, wanted).mappings().one_or_none()
     return to_dataset(row) if row else None
@@ -315,6 +328,9 @@ def branches_of(connection: Connection, dataset_ids: Sequence[DatasetId]) -> lis
 
 
 def find_branch(connection: Connection, dataset: DatasetId, name: str) -> Branch | None:
+    policy = policy_of(connection)
+    if policy is not None and not policy.shows_branch(name):
+        return None
     wanted = {"the_dataset": dataset, "the_name": name}
     row = connection.execute(_BRANCH, wanted).mappings().one_or_none()
     return to_branch(row) if row else None
@@ -338,7 +354,8 @@ def branches_named(
     connection: Connection, names: Iterable[str], dataset_ids: Sequence[DatasetId]
 ) -> list[Branch]:
     """Return the branches with these names, of many datasets at once."""
-    wanted = list(names)
+    policy = policy_of(connection)
+    wanted = [name for name in names if policy is None or policy.shows_branch(name)]
     found: list[Branch] = []
     for part in in_chunks(dataset_ids):
         rows = connection.execute(_BRANCHES_NAMED, {"ids": part, "names": wanted}).mappings()
@@ -347,7 +364,21 @@ def branches_named(
 
 
 def find_transaction(connection: Connection, id: str) -> Transaction | None:
-    return load_transactions(connection, [TransactionId(id)]).get(TransactionId(id))
+    found = load_transactions(connection, [TransactionId(id)]).get(TransactionId(id))
+    return found if found is not None and _is_shown(connection, found) else None
+
+
+def _is_shown(connection: Connection, transaction: Transaction) -> bool:
+    """Return whether a caller may read a transaction: on its branch, or in another's history."""
+    policy = policy_of(connection)
+    if policy is None:
+        return True
+    if not policy.shows_dataset(transaction.dataset):
+        return False
+    return policy.shows_branch(transaction.branch) or any(
+        policy.shows_branch(branch.name) and is_below(connection, transaction, branch.head)
+        for branch in branches_of(connection, [transaction.dataset_id])
+    )
 
 
 def load_transaction(connection: Connection, id: str) -> Transaction:
@@ -369,8 +400,19 @@ def _read_transactions(
     found: dict[TransactionId, Transaction] = {}
     for part in in_chunks(ids):
         for row in connection.execute(query, {"ids": part}).mappings():
-            found[TransactionId(row["id"])] = to_transaction(row)
+            found[TransactionId(row["id"])] = to_transaction(row, policy_of(connection))
     return found
+
+
+def is_location_shown(connection: Connection, location: str) -> bool:
+    """Return whether a caller may read a transaction whose version has this location."""
+    query = (
+        select(transactions.c.id)
+        .join(versions, versions.c.id == transactions.c.version_id)
+        .where(versions.c.location == location)
+    )
+    found = connection.execute(query).scalars().all()
+    return any(find_transaction(connection, id) is not None for id in found)
 
 
 def check_in_history(

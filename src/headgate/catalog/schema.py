@@ -360,6 +360,8 @@ tokens = sa.Table(
     sa.Column("actor", sa.Text, nullable=False),
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("branches", sa.Text, nullable=False),
+    sa.Column("reads", sa.Text, nullable=False, server_default='["*"]'),
+    sa.Column("datasets", sa.Text, nullable=False, server_default='["*"]'),
     sa.Column("created_by", sa.Text, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger),

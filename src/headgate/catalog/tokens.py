@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
@@ -34,10 +33,8 @@ class TokenRecord:
 
 def create_token(
     database: Database,
+    grant: Grant,
     *,
-    actor: str,
-    role: Role,
-    branches: Sequence[str],
     lifetime_seconds: int | None,
     created_by: str,
 ) -> tuple[str, TokenRecord]:
@@ -51,9 +48,11 @@ def create_token(
             insert(tokens).values(
                 id=id,
                 digest=token_digest(secret),
-                actor=actor,
-                role=role,
-                branches=dump(list(branches)),
+                actor=grant.actor,
+                role=grant.role,
+                branches=dump(list(grant.branches)),
+                reads=dump(list(grant.reads)),
+                datasets=dump(list(grant.datasets)),
                 created_by=created_by,
                 created_at=moment,
                 expires_at=(
@@ -121,7 +120,11 @@ def _to_record(row: RowMapping) -> TokenRecord:
     return TokenRecord(
         id=row["id"],
         grant=Grant(
-            actor=row["actor"], role=Role(row["role"]), branches=tuple(load(row["branches"]))
+            actor=row["actor"],
+            role=Role(row["role"]),
+            branches=tuple(load(row["branches"])),
+            reads=tuple(load(row["reads"])),
+            datasets=tuple(load(row["datasets"])),
         ),
         created_by=row["created_by"],
         created_at=Instant(row["created_at"]),

@@ -39,6 +39,7 @@ from headgate.model.ids import (
     mint_branch,
     mint_transaction,
 )
+from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType, Version
 
 # Writes shared by the door and the verbs; none of them changes a view.
@@ -185,11 +186,18 @@ def stage_version(
     expected: VersionId | None,
     attempt: AttemptRef | None = None,
     objects: Iterable[str] = (),
+    caller: changes.Caller | None = None,
 ) -> Transaction:
     """Replace the working version if it is still the expected one, and renew the lease."""
     staged = database.write(
         lambda connection: stage_in(
-            connection, transaction, version, expected=expected, attempt=attempt, objects=objects
+            connection,
+            transaction,
+            version,
+            expected=expected,
+            attempt=attempt,
+            objects=objects,
+            caller=caller,
         )
     )
     reach(Failpoint.STAGE_COMMITTED)
@@ -204,12 +212,19 @@ def stage_in(
     expected: VersionId | None,
     attempt: AttemptRef | None = None,
     objects: Iterable[str] = (),
+    caller: changes.Caller | None = None,
 ) -> Transaction:
+    """Replace the working version.
+
+    :param caller: actor of a transaction that may be another's; None: the transaction is their own.
+    """
     if attempt is not None:
         records.lock_attempt(connection, attempt)
     moment = now(connection)
-    dataset = records.load_transaction(connection, transaction).dataset_id
-    insert_versions(connection, [(dataset, version)], moment)
+    staged = records.load_transaction(connection, transaction)
+    if caller is not None and attempt is None:
+        check_owner(connection, caller, staged)
+    insert_versions(connection, [(staged.dataset_id, version)], moment)
     changed = connection.execute(
         update(transactions)
         .where(
@@ -324,7 +339,7 @@ def open_in(
     locked = records.lock_branches(connection, named)
     moment = now(connection)
     wanted = [_ready(connection, o, locked, opener, moment) for o in openings]
-    check_protected(connection, opener.caller, {branch.name for branch in wanted})
+    check_may_write(connection, opener.caller, {(b.name, b.dataset) for b in wanted})
     steps = records.Steps(connection)
     steps.prepare_parents(branch.view for branch in wanted)
     parents = records.load_transactions(connection, [b.view for b in wanted if b.view])
@@ -361,6 +376,8 @@ def _ready(
             raise already_open(holder, branch, moment)
         # Another opening of this call may have aborted it already, by its unit or a shared head.
         if holder.state is TransactionState.OPEN:
+            # It may belong to the parent, whose branch the caller may not be allowed to write.
+            check_owner(connection, opener.caller, holder)
             _abort(connection, holder, actor=opener.caller.actor, kind="taken_over", at=moment)
         branch.head = branch.view
     if opening.planned and branch.view != opening.planned_view:
@@ -375,6 +392,25 @@ def check_protected(connection: Connection, caller: changes.Caller, names: Colle
     for name in connection.execute(_PROTECTED).scalars():
         if name in names:
             raise errors.BranchProtected(branch=name)
+
+
+def check_may_write(
+    connection: Connection, caller: changes.Caller, written: Collection[tuple[str, DatasetName]]
+) -> None:
+    """Raise unless the caller may write these branches, each of a dataset."""
+    if caller.check_write is not None:
+        for branch, dataset in written:
+            caller.check_write(branch, dataset)
+    check_protected(connection, caller, {branch for branch, _ in written})
+
+
+def check_owner(connection: Connection, caller: changes.Caller, transaction: Transaction) -> None:
+    """Raise unless the caller may change an OPEN transaction: its actor, or a writer of its branch.
+
+    Its actor may continue on a branch that was protected since; only the commit is refused.
+    """
+    if caller.actor != transaction.actor:
+        check_may_write(connection, caller, {(transaction.branch, transaction.dataset)})
 
 
 def _row(
@@ -434,13 +470,16 @@ def abort_transactions(
     def work(connection: Connection) -> None:
         if caller.attempt is not None:
             records.lock_attempt(connection, caller.attempt)
+        else:
+            for transaction in records.load_transactions(connection, ids).values():
+                check_owner(connection, caller, transaction)
         abort_in(connection, list(ids), caller=caller, kind=kind)
 
     database.write(work)
     reach(Failpoint.ABORT_APPLIED)
 
 
-def end_expired(database: Database, id: TransactionId, *, actor: str) -> None:
+def end_expired(database: Database, id: TransactionId, *, caller: changes.Caller) -> None:
     """Abort an OPEN transaction whose lease has expired, unless it was renewed meanwhile."""
 
     def work(connection: Connection) -> None:
@@ -450,7 +489,8 @@ def end_expired(database: Database, id: TransactionId, *, actor: str) -> None:
         if holder is None or holder.state is not TransactionState.OPEN:
             return
         if holder.lease_until is not None and holder.lease_until < moment:
-            _abort(connection, holder, actor=actor, kind="taken_over", at=moment)
+            check_owner(connection, caller, holder)
+            _abort(connection, holder, actor=caller.actor, kind="taken_over", at=moment)
 
     database.write(work)
 

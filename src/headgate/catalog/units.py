@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from sqlalchemy import Connection, insert, select, update
@@ -12,7 +13,7 @@ from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import branches, transactions, units
-from headgate.catalog.transactions import Opener, Opening, abort_in, open_in
+from headgate.catalog.transactions import Opener, Opening, abort_in, check_owner, open_in
 from headgate.errors import TransactionNotOpen
 from headgate.model import nouns
 from headgate.model.changes import Caller, CreateBranch, PublishRequest
@@ -55,7 +56,7 @@ def open_in_unit(
     unit: records.Unit,
     dataset: nouns.Dataset,
     *,
-    may_write_protected: bool = False,
+    caller: Caller,
 ) -> nouns.Transaction:
     """Return the unit's transaction on a dataset.
 
@@ -67,6 +68,7 @@ def open_in_unit(
     known = next((t for t in mine if t.dataset_id == dataset.id), None)
     if known is not None:
         return known
+    acting = replace(caller, actor=unit.actor)
     branch = records.find_branch(connection, dataset.id, unit.branch)
     if branch is None:
         root = CreateBranch(
@@ -76,13 +78,11 @@ def open_in_unit(
             parent=None,
             made_for=unit.id,
         )
-        request = PublishRequest(
-            caller=Caller(actor=unit.actor), kind=nouns.PublicationKind.CREATE, changes=(root,)
-        )
+        request = PublishRequest(caller=acting, kind=nouns.PublicationKind.CREATE, changes=(root,))
         publish_in(connection, request, mint_operation())
     id = branch.id if branch else root.id
     opener = Opener(
-        caller=Caller(actor=unit.actor, may_write_protected=may_write_protected),
+        caller=acting,
         lease_seconds=unit.lease_seconds,
         unit=unit.id,
     )
@@ -112,28 +112,32 @@ def close_empty_unit(database: Database, id: UnitId) -> None:
     database.write(lambda connection: _close(connection, id, nouns.TransactionState.COMMITTED))
 
 
-def abort_unit(database: Database, id: UnitId, *, actor: str) -> list[TransactionId]:
+def abort_unit(database: Database, id: UnitId, *, caller: Caller) -> list[TransactionId]:
     """Abort all transactions of a unit, and delete branches that it made and that are unused."""
 
     def work(connection: Connection) -> list[TransactionId]:
         records.lock_open_unit(connection, id)
-        ids = [t.id for t in records.open_transactions_of(connection, unit=id)]
-        abort_in(connection, ids, caller=Caller(actor=actor))
+        opened = records.open_transactions_of(connection, unit=id)
+        for transaction in opened:
+            check_owner(connection, caller, transaction)
+        ids = [transaction.id for transaction in opened]
+        abort_in(connection, ids, caller=Caller(actor=caller.actor))
         _close(connection, id, nouns.TransactionState.ABORTED)
         return ids
 
     ended = database.write(work)
-    drop_unused_branches(database, database.read(partial(_unused_roots, unit=id)), actor=actor)
+    unused = database.read(partial(_unused_roots, unit=id))
+    drop_unused_branches(database, unused, actor=caller.actor)
     return ended
 
 
-def abort_unit_if_open(database: Database, id: UnitId, *, actor: str) -> None:
+def abort_unit_if_open(database: Database, id: UnitId, *, caller: Caller) -> None:
     """Abort a unit unless it has ended already."""
     unit = database.read(lambda connection: records.load_unit(connection, id))
     if unit.state is nouns.TransactionState.OPEN:
         # Another writer may take it over between the read and the abort.
         with suppress(TransactionNotOpen):
-            abort_unit(database, id, actor=actor)
+            abort_unit(database, id, caller=caller)
 
 
 def _close(connection: Connection, id: UnitId, state: nouns.TransactionState) -> None:

@@ -87,16 +87,32 @@ def create(
     branches: Annotated[
         str, typer.Option("--branches", help="Branches that it may write: `feature/*,ana/*`.")
     ] = "*",
+    reads: Annotated[
+        str,
+        typer.Option("--read", help="Branches that it may read: `main,ana/*`."),
+    ] = "*",
+    datasets: Annotated[
+        str,
+        typer.Option("--datasets", help="Datasets that it may read and write: `gold.*`."),
+    ] = "*",
     expires: Annotated[str, typer.Option("--expires", help="30d, 24h or `never`.")] = "30d",
     json: JsonOption = False,
 ) -> None:
     """Create a token. It is printed once; the store keeps only its digest.
 
     Example: headgate token create --actor ana --role writer --branches "ana/*" --expires 30d
+    Example: headgate token create --actor bi --role reader --read main --datasets "gold.*"
     """
     lifetime = None if expires == "never" else parse_duration_seconds(expires, what="--expires")
     with connection.open() as hg:
-        made = hg.create_token(actor=actor, role=role, branches=branches, lifetime_seconds=lifetime)
+        made = hg.create_token(
+            actor=actor,
+            role=role,
+            branches=branches,
+            reads=reads,
+            datasets=datasets,
+            lifetime_seconds=lifetime,
+        )
     if json:
         show_json(made)
         return
@@ -116,13 +132,15 @@ def list_(json: JsonOption = False) -> None:
         show_json(found)
         return
     show_table(
-        ("ID", "ACTOR", "ROLE", "BRANCHES", "EXPIRES", "REVOKED"),
+        ("ID", "ACTOR", "ROLE", "WRITES", "READS", "DATASETS", "EXPIRES", "REVOKED"),
         (
             (
                 record["id"],
                 record["actor"],
                 record["role"],
-                ", ".join(record["branches"]),
+                "" if record["role"] == Role.READER else ", ".join(record["branches"]),
+                ", ".join(record["reads"]),
+                ", ".join(record["datasets"]),
                 record["expires_at"] or "never",
                 record["revoked_at"] or "",
             )

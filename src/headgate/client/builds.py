@@ -23,10 +23,9 @@ from headgate.builds.plan import BuildOptions, PlanOptions, check_limits
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import BuildInterrupted, BuildOutcome, RemoteJob, Watch
 from headgate.builds.spark_jobs import JobResources, JobRunner
-from headgate.client.contents import RemoteObjects, remote_contents
+from headgate.client.contents import RemoteObjects
 from headgate.client.http import HttpClient, segment
 from headgate.errors import HeadgateError, OpenTransactionAlreadyExists, PlanChanged, Unavailable
-from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY
 from headgate.files.tree_store import FileTrees
 from headgate.model.ids import JobSpecId
@@ -88,7 +87,7 @@ def send_discovery(http: HttpClient, found: Discovery) -> PublishReport:
     with tempfile.TemporaryDirectory(prefix="headgate-publish-") as directory:
         bundle = Path(directory) / "bundle.zip"
         bundle.write_bytes(found.bundle.data)
-        remote_contents(http).put_file(Digest(found.bundle.digest), bundle)
+        http.send_file(f"/bundles/{found.bundle.digest}", bundle)
     specs = [
         {"declaration": spec.declaration.to_json(), "logic_hash": spec.logic_hash}
         for spec in found.jobspecs

@@ -66,6 +66,9 @@ class RemoteObjects:
         self.put_file(key_of(digest), source)
         return digest, source.stat().st_size
 
+    def note_tree(self, key: str) -> None:
+        self._http.note_tree(_content(key))
+
     def get(self, key: str) -> bytes:
         return b"".join(self.stream(key))
 

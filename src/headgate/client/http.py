@@ -21,6 +21,7 @@ from urllib3.util import Retry, parse_url
 
 from headgate import errors
 from headgate.errors.families import kinds_by_code, rebuild
+from headgate.files.objects import MOST_TREES, TREE_HEADER
 from headgate.model.changes import Receipt
 from headgate.model.names import check_label, check_limit, invalid_text
 from headgate.store.documents import Json, to_receipt
@@ -71,6 +72,8 @@ class HttpClient:
             ) from error
         self._root = parts.path or ""
         self._token = token
+        # Roots of the trees of files read last: a request for contents names them.
+        self._trees: tuple[str, ...] = ()
         self._renew_pool()
 
     # --- documents --------------------------------------------------------------------------
@@ -173,6 +176,12 @@ class HttpClient:
             # A connection with the rest of a reply on it cannot be used again.
             response.close()
 
+    def note_tree(self, root: str) -> None:
+        """Name the tree of files in later requests, which may be for its contents."""
+        if root not in self._trees:
+            # Replaced as a whole, because several threads read it.
+            self._trees = (*self._trees, root)[-MOST_TREES:]
+
     def close(self) -> None:
         """Close all idle connections, and those in use when their replies have been read."""
         self._pool.close()
@@ -193,6 +202,8 @@ class HttpClient:
     ) -> BaseHTTPResponse:
         """Return the reply to a request; a repeatable one is sent a second time if it is lost."""
         sent = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        if self._trees:
+            sent[TREE_HEADER] = ",".join(self._trees)
         if isinstance(body, dict):
             body = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
@@ -214,6 +225,8 @@ class HttpClient:
                 )
             if response.status >= _REJECTED:
                 raise _rejection(response)
+            if (tree := response.headers.get(TREE_HEADER)) is not None:
+                self.note_tree(tree)
         except HTTPError as error:
             raise self._unavailable(error, repeatable=repeatable) from error
         return response

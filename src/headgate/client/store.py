@@ -19,11 +19,11 @@ from headgate.client.http import HttpClient, events, path_of, segment
 from headgate.client.rows import RemoteRows
 from headgate.errors import Invalid
 from headgate.files.objects import Objects
-from headgate.model.access import Grant, Role, authorize, check_patterns
+from headgate.model.access import ALL, Grant, Role, authorize, make_grant
 from headgate.model.changes import Receipt
 from headgate.model.graph import Graph
 from headgate.model.ids import BuildId, UnitId
-from headgate.model.names import check_branch_name, parse_dataset_name, parse_member
+from headgate.model.names import check_branch_name, parse_dataset_name
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.settings import Settings
 from headgate.store.datasets import DatasetHandle
@@ -115,6 +115,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         self.settings = replace(settings, builds=builds, actor=about["actor"])
         self.role = Role(about["role"])
         self.may_write_protected = self.role is Role.ADMIN
+        self.check_write = None
         self._on_s3 = about["storage"] == "s3"
 
     @property
@@ -262,14 +263,19 @@ class RemoteStore(RemoteTaskVerbs, Store):
         *,
         actor: str,
         role: Role | str,
-        branches: Sequence[str] = ("*",),
+        branches: Sequence[str] = ALL,
+        reads: Sequence[str] = ALL,
+        datasets: Sequence[str] = ALL,
         lifetime_seconds: int | None = None,
     ) -> Json:
+        grant = make_grant(actor, role, branches=branches, reads=reads, datasets=datasets)
         return self.http.post(
             "/tokens",
-            actor=actor,
-            role=parse_member(Role, role, what="role"),
-            branches=check_patterns(branches),
+            actor=grant.actor,
+            role=grant.role,
+            branches=grant.branches,
+            reads=grant.reads,
+            datasets=grant.datasets,
             lifetime_seconds=lifetime_seconds,
         )
 
@@ -387,8 +393,8 @@ class RemoteStore(RemoteTaskVerbs, Store):
             self.settings, f"{self.http.url}/iceberg", self.scratch, on_s3=self._on_s3
         )
 
-    def acting_as(
-        self, actor: str, *, may_write_protected: bool, check_holder: CheckHolder | None = None
+    def acting_for(
+        self, grant: Grant, *, check_holder: CheckHolder | None = None, reads_only: bool = False
     ) -> Store:
         raise Invalid("a served store acts in the name of its token: open it with another one.")
 

@@ -64,8 +64,9 @@ class OpenTransactionAlreadyExists(Conflict, code="open_transaction_exists"):
 class HolderExpired(OpenTransactionAlreadyExists):
     """The same conflict where the lease has expired, so that the next writer may take over."""
 
-    def __init__(self, refusal: OpenTransactionAlreadyExists, *, wanted_by: str) -> None:
+    def __init__(self, refusal: OpenTransactionAlreadyExists, *, wanted_by: Any) -> None:
         super().__init__(**refusal.facts)
+        # The caller that wants the branch.
         self.wanted_by = wanted_by
 
 

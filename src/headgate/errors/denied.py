@@ -33,6 +33,23 @@ class RoleDenied(Denied, code="role_denied"):
     right: InitVar[str]
 
 
+class ContentDenied(Denied, code="content_denied"):
+    template = (
+        "content {digest} is readable only as a part of a tree of files: name the root of the tree "
+        "in the header Headgate-Tree, as the reply to a list of its files does."
+    )
+    digest: str
+
+
+class BuildInputDenied(Denied, code="build_input_denied"):
+    template = (
+        "{actor} may not build {job}: it reads a dataset or a branch that the token may not read. "
+        "Build with a token that may, or ask an admin."
+    )
+    actor: InitVar[str]
+    job: str
+
+
 class BuildOfAnother(Denied, code="build_of_another"):
     template = "build {build} was started by {actor}: only {actor} may run its jobs. Start another."
     build: str

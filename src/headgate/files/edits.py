@@ -80,6 +80,7 @@ def stage_edit(
     edit: FileEdit,
     *,
     attempt: nouns.AttemptRef | None = None,
+    caller: Caller | None = None,
 ) -> nouns.Transaction:
     """Change the working tree of an OPEN transaction; retry where another writer staged first."""
     for losses in range(_TRIES):
@@ -96,6 +97,7 @@ def stage_edit(
                 expected=transaction.version.id if transaction.version else None,
                 attempt=attempt,
                 objects=edited.locations,
+                caller=caller,
             )
         except errors.ViewConflict:
             time.sleep(backoff_seconds(losses))

@@ -24,6 +24,11 @@ Digest = NewType("Digest", str)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# The header of a request with the roots of the trees that contain the contents, and of a reply
+# with the root of the tree that it lists.
+TREE_HEADER = "Headgate-Tree"
+MOST_TREES = 16
+
 _FOLDER = "objects/sha256"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -111,6 +116,11 @@ class Objects:
         digest, size = self._store.put_hashed(source, key_of)
         reach(Failpoint.FILES_OBJECT_STORED)
         return Digest(digest), size
+
+    def note_tree(self, root: Digest) -> None:
+        """Note that the contents that are read next belong to the tree with this root."""
+        if self._batches is not None:
+            self._batches.note_tree(key_of(root))
 
     def find_size(self, digest: str) -> int | None:
         """Return the size of a content in bytes, or None if it is not stored."""

@@ -171,7 +171,10 @@ class FileTrees:
 
 
 def load_index(objects: Objects, root: Digest) -> Index:
-    return Index(()) if root == tree.EMPTY else _decode(objects, root, tree.decode_index)
+    if root == tree.EMPTY:
+        return Index(())
+    objects.note_tree(root)
+    return _decode(objects, root, tree.decode_index)
 
 
 def load_leaf(objects: Objects, leaf: LeafRef) -> list[Entry]:

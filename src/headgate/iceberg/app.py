@@ -256,35 +256,35 @@ class IcebergApp:
             headers=headers,
             body=body,
         )
-        return self._perform(route, request)
+        return self._perform(route, request, self._service.limited_to(caller.policy))
 
-    def _perform(self, route: Route, request: Request) -> Reply:
+    def _perform(self, route: Route, request: Request, service: Service) -> Reply:
         """Run a handler once for each idempotency key."""
         idempotency = request.idempotency if route.replay else None
         if route.replay is None or idempotency is None:
-            return self._handle(route, request)
+            return self._handle(route, request, service)
         if refusal := self._refusals.find(request.caller.actor, idempotency):
             return refusal
-        recall = partial(self._service.catalog.recall, request.caller, request.context, idempotency)
+        recall = partial(service.catalog.recall, request.caller, request.context, idempotency)
         if (made := recall()) is not None:
-            return route.replay(self._service, request, made)
+            return route.replay(service, request, made)
         try:
-            return self._handle(route, request)
+            return self._handle(route, request, service)
         except errors.HeadgateError as error:
             reply = error_reply(error)
             if reply.status >= 500:
                 return reply
             # The same request may have been handled by another thread meanwhile.
             if (made := recall()) is not None:
-                return route.replay(self._service, request, made)
+                return route.replay(service, request, made)
             self._refusals.keep(request.caller.actor, idempotency, reply)
             return reply
 
-    def _handle(self, route: Route, request: Request) -> Reply:
+    def _handle(self, route: Route, request: Request, service: Service) -> Reply:
         try:
-            return route.handler(self._service, request)
+            return route.handler(service, request)
         except errors.Denied as refusal:
-            self._service.refused(request.caller, route.action, refusal)
+            service.refused(request.caller, route.action, refusal)
             raise
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -29,6 +29,9 @@ from headgate.model.contexts import Context, JobContext
 from headgate.model.names import DatasetName, check_name_part
 from headgate.tables.metadata import Json, Metadata, as_object, read_object, read_str, read_strings
 from headgate.tables.versions import StoredVersion, TableVersions, WeighedCache
+
+if TYPE_CHECKING:
+    from headgate.model.access import ReadPolicy
 
 # Authorization
 
@@ -304,6 +307,12 @@ class Service:
     rendered: RenderedTables = field(default_factory=RenderedTables)
     served: ServedVersions = field(default_factory=ServedVersions)
     now_ms: Callable[[], int] = _now_ms
+
+    def limited_to(self, policy: ReadPolicy | None) -> Service:
+        """Return the endpoint as a token with this policy sees it."""
+        if policy is None:
+            return self
+        return replace(self, catalog=self.catalog.limited_to(policy))
 
 
 # Requests

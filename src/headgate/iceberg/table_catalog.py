@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headgate import errors
 from headgate.catalog import datasets as catalog
 from headgate.catalog import records
 from headgate.catalog.attempts import find_scope
+from headgate.catalog.branches import list_protected
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.operations import claim_operation, do_once, find_by_key, record_outcome
 from headgate.catalog.publish import publish_prepared
@@ -46,6 +48,9 @@ from headgate.model.names import DatasetName
 from headgate.tables.creation import read_external_metadata, register_metadata
 from headgate.tables.metadata import Metadata
 from headgate.tables.versions import TableVersions
+
+if TYPE_CHECKING:
+    from headgate.model.access import ReadPolicy
 
 Namespace = tuple[str, ...]
 
@@ -97,6 +102,10 @@ class TableCatalog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def limited_to(self, policy: ReadPolicy) -> TableCatalog:
+        """Return the catalog as a token with this policy sees it."""
+        return TableCatalog(self._database.limited_to(policy))
 
     def resolve(self, context: Context, name: DatasetName) -> ServedTable | None:
         """Return the version that a name means in a context, or None."""
@@ -215,6 +224,8 @@ class TableCatalog:
         idempotency: Idempotency | None,
     ) -> None:
         """Create a namespace, or raise `NamespaceExists`."""
+        if caller.policy is not None:
+            caller.policy.require_dataset(f"{'.'.join(namespace)}.")
         self._change_namespaces(
             caller,
             idempotency,
@@ -230,19 +241,25 @@ class TableCatalog:
         idempotency: Idempotency | None,
     ) -> frozenset[str]:
         """Remove and set properties, and return the removed; or raise `NamespaceNotFound`."""
-        return self._change_namespaces(
-            caller,
-            idempotency,
-            lambda c: catalog.update_namespace_in(c, namespace, removals=removals, updates=updates),
-        )
+
+        def work(connection: Connection) -> Iterable[str]:
+            _check_shared(connection, caller, namespace)
+            return catalog.update_namespace_in(
+                connection, namespace, removals=removals, updates=updates
+            )
+
+        return self._change_namespaces(caller, idempotency, work)
 
     def drop_namespace(
         self, caller: Caller, namespace: Namespace, idempotency: Idempotency | None
     ) -> None:
         """Remove a namespace without datasets, or raise `NamespaceNotEmpty`."""
-        self._change_namespaces(
-            caller, idempotency, lambda c: catalog.drop_namespace_in(c, namespace)
-        )
+
+        def work(connection: Connection) -> None:
+            _check_shared(connection, caller, namespace)
+            catalog.drop_namespace_in(connection, namespace)
+
+        self._change_namespaces(caller, idempotency, work)
 
     def _change_namespaces(
         self,
@@ -254,6 +271,20 @@ class TableCatalog:
         key = operation_key(caller, None, idempotency)
         receipt = _write_once(self._database, key, lambda c: dict.fromkeys(change(c) or ()))
         return frozenset(receipt.transactions)
+
+
+def _check_shared(connection: Connection, caller: Caller, namespace: Namespace) -> None:
+    """Raise unless the caller may change what all branches share."""
+    name = ".".join(namespace)
+    if caller.check_write is not None:
+        # Only the pattern of all branches matches a star.
+        caller.check_write("*", f"{name}.*")
+    if not caller.may_write_protected and list_protected(connection):
+        raise errors.Denied(
+            f"namespace {name} is shared by all branches, and some are protected: only an admin "
+            "may change its properties or drop it.",
+            namespace=name,
+        )
 
 
 def operation_key(
@@ -385,7 +416,8 @@ def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> 
     if known is not None and known.name != change.name:
         raise errors.ImpossibleTableChange(
             change=f"table {change.name}",
-            reason=f"its location is that of {known.name}; leave LOCATION out",
+            # The name of that table may be hidden from the caller.
+            reason="its location is that of another table; leave LOCATION out",
         )
     if known is not None:
         return _check_is_table(known)
@@ -608,6 +640,7 @@ def _stage(
             _version(change),
             expected=transaction.version.id if transaction.version else None,
             attempt=caller.attempt,
+            caller=caller,
         )
         staged[transaction.branch_id] = transaction.id
     return staged
@@ -635,7 +668,7 @@ def _unit_transaction(
                 job=str(context), dataset=str(change.name), outputs=[str(opened.dataset)]
             )
         return opened
-    mine = open_in_unit(connection, opened, _dataset_of(connection, caller, change))
+    mine = open_in_unit(connection, opened, _dataset_of(connection, caller, change), caller=caller)
     renew_unit_in(connection, opened.id)
     return mine
 

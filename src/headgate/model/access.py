@@ -1,15 +1,17 @@
-"""Access control: roles, branch patterns and a rule for every route; pure."""
+"""Access control: roles, patterns of branches and datasets, a rule for every route; pure."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
+from typing import Any
 
 from headgate.errors import AttemptOfAnother, Invalid, RoleDenied
-from headgate.model.names import check_label, split_names
+from headgate.model.names import check_label, parse_member, split_names
 
 
 class Role(enum.StrEnum):
@@ -18,12 +20,18 @@ class Role(enum.StrEnum):
     ADMIN = "admin"
 
 
-def check_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the patterns of branch names that a token may write; at least one is required."""
+ALL = ("*",)
+
+
+def check_patterns(patterns: Sequence[str], *, what: str) -> tuple[str, ...]:
+    """Return the patterns of names that a token is limited to; at least one is required.
+
+    :param what: name of the right in errors, such as "branches that it may write".
+    """
     found = split_names(patterns)
     if not found:
-        raise Invalid("a token needs the branches that it may write: `ana/*`, or `*` for all.")
-    return tuple(check_label(pattern, what="a pattern of branch names") for pattern in found)
+        raise Invalid(f"a token needs the {what}: patterns such as `ana*`, or `*` for all.")
+    return tuple(check_label(pattern, what=f"a pattern of the {what}") for pattern in found)
 
 
 class Right(enum.StrEnum):
@@ -43,19 +51,103 @@ _RIGHTS = {
 }
 
 
+# Keys of JSON documents whose values are names, and keys that are names of datasets themselves.
+_BRANCH_KEYS = frozenset({"branch", "jobspec_branch", "fallback", "under", "was"})
+_DATASET_KEYS = frozenset({"inputs", "outputs", "targets"})
+_DATASET = re.compile(r"[\w-]+(\.[\w-]+)+")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Grant:
-    """The rights of a token. Patterns (`feature/*`) limit writing; every branch can be read."""
+class ReadPolicy:
+    """What a limited token may read: the branches and datasets that match its patterns."""
 
     actor: str
     role: Role
-    branches: tuple[str, ...] = ("*",)
+    branches: tuple[str, ...]
+    datasets: tuple[str, ...]
+
+    def require_branches(self, names: Iterable[str]) -> None:
+        """Raise unless every branch, which the caller named, may be read; it need not exist."""
+        for name in names:
+            if not self.shows_branch(name):
+                raise self._denied(f"read branch {name!r} (only {', '.join(self.branches)})")
+
+    def require_dataset(self, name: object) -> None:
+        """Raise unless a dataset, which the caller named, may be read; it need not exist."""
+        if not self.shows_dataset(name):
+            raise self._denied(f"read dataset {name} (only {', '.join(self.datasets)})")
+
+    def _denied(self, right: str) -> RoleDenied:
+        return RoleDenied(actor=self.actor, role=self.role, right=right)
+
+    def shows_branch(self, name: str) -> bool:
+        return _matches(name, self.branches)
+
+    def shows_dataset(self, name: object) -> bool:
+        return _matches(str(name), self.datasets)
+
+    def shown_part(self, document: Any) -> Any:
+        """Return a JSON document without the datasets and branches that the policy hides.
+
+        Objects about a hidden dataset, and its name in lists and as a key, are left out. The name
+        of a hidden branch is null.
+        """
+        if isinstance(document, Mapping):
+            kept = ((k, v) for k, v in document.items() if not self._hides_key(k))
+            return {key: self._shown_value(key, value) for key, value in kept}
+        if isinstance(document, list | tuple):
+            return [self.shown_part(one) for one in document if not self._is_about_hidden(one)]
+        return document
+
+    def _shown_value(self, key: str, value: Any) -> Any:
+        if isinstance(value, str) and key in _BRANCH_KEYS and not self.shows_branch(value):
+            return None
+        if isinstance(value, list | tuple) and key in _BRANCH_KEYS:
+            return [one for one in value if self.shows_branch(str(one))]
+        if isinstance(value, list | tuple) and key in _DATASET_KEYS:
+            value = [v for v in value if not isinstance(v, str) or self.shows_dataset(v)]
+        return None if self._is_about_hidden(value) else self.shown_part(value)
+
+    def _is_about_hidden(self, value: Any) -> bool:
+        named = value.get("dataset") if isinstance(value, Mapping) else None
+        return isinstance(named, str) and not self.shows_dataset(named)
+
+    def _hides_key(self, key: str) -> bool:
+        return _DATASET.fullmatch(key) is not None and not self.shows_dataset(key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """The rights of a token, limited by patterns of names (`feature/*`, `gold.*`)."""
+
+    actor: str
+    role: Role
+    # Branches that it may write.
+    branches: tuple[str, ...] = ALL
+    # Branches that it may read; they include those that it may write.
+    reads: tuple[str, ...] = ALL
+    # Datasets that it may read and write.
+    datasets: tuple[str, ...] = ALL
     # The operator lets writers publish code, too.
     delivers_code: bool = False
 
     @property
     def may_write_protected(self) -> bool:
         return self.role is Role.ADMIN
+
+    @property
+    def policy(self) -> ReadPolicy | None:
+        """What the token may read; None if it may read everything."""
+        if "*" in self.reads and "*" in self.datasets:
+            return None
+        return ReadPolicy(
+            actor=self.actor, role=self.role, branches=self.reads, datasets=self.datasets
+        )
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a pattern limits what the token may read or write."""
+        return self.policy is not None or "*" not in self.branches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +156,8 @@ class Rule:
 
     right: Right
     names_branches: bool = False
+    # It concerns the store as a whole: a token that patterns limit may not do it.
+    whole_store: bool = False
 
 
 _READ = Rule(right=Right.READ)
@@ -72,10 +166,13 @@ _WRITE_BRANCH = Rule(right=Right.WRITE, names_branches=True)
 _WRITE_CONTENT = Rule(right=Right.WRITE)
 # A task may have no branch to move; if it has one, the route checks that branch too.
 _WRITE_SOME = Rule(right=Right.WRITE)
+# Code runs with the server's own access to data, so that no pattern can limit it.
 _DELIVER_CODE = Rule(right=Right.DELIVER_CODE, names_branches=True)
+_DELIVER_BUNDLE = Rule(right=Right.DELIVER_CODE)
 _ADMINISTER = Rule(right=Right.ADMINISTER)
+_ADMINISTER_STORE = Rule(right=Right.ADMINISTER, whole_store=True)
 # The server reads files of any location for it, so that only admins may do it.
-_ADMINISTER_BRANCH = Rule(right=Right.ADMINISTER, names_branches=True)
+_ADMINISTER_BRANCH = Rule(right=Right.ADMINISTER, names_branches=True, whole_store=True)
 
 # Every route of the HTTP API by its operation id, and every action on a context of the Iceberg
 # endpoint. A route that is not here is denied to every caller.
@@ -138,6 +235,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "work_build": _WRITE_BRANCH,
         # Only callers that may run code may read it.
         "get_bundle": _WRITE_CONTENT,
+        "put_bundle": _DELIVER_BUNDLE,
         # Of the actor's own attempts only: see the routes.
         "dispatch_attempt": _WRITE_SOME,
         "renew_attempt": _WRITE_SOME,
@@ -152,9 +250,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "plan_schema": _READ,
         "apply_schema": _WRITE_BRANCH,
         "optimize": _WRITE_BRANCH,
-        "recover": _ADMINISTER,
-        "clean_up": _ADMINISTER,
-        "examine": _ADMINISTER,
+        "recover": _ADMINISTER_STORE,
+        "clean_up": _ADMINISTER_STORE,
+        "examine": _ADMINISTER_STORE,
         "list_tokens": _ADMINISTER,
         "create_token": _ADMINISTER,
         "revoke_token": _ADMINISTER,
@@ -174,31 +272,100 @@ def authorize(grant: Grant, operation: str, *, written: Iterable[str] = ()) -> N
     rule, branches = rule_of(operation), tuple(written)
     if rule.names_branches and not branches:
         raise LookupError(f"{operation} writes branches and did not name them")
+    check_rule(grant, rule)
     require(grant, rule.right, written=branches)
+
+
+def check_rule(grant: Grant, rule: Rule) -> None:
+    """Raise unless the role of the grant, and its limits, allow what a rule is for."""
+    require(grant, rule.right)
+    if rule.whole_store and grant.is_limited:
+        raise _denied(grant, "administer the whole store: its patterns limit the token")
+    if rule.right is Right.DELIVER_CODE and grant.policy is not None:
+        raise _denied(grant, "publish code, which the server runs with its own access to all data")
 
 
 def require(grant: Grant, right: Right, *, written: Iterable[str] = ()) -> None:
     """Raise unless the grant has the right, and has it for every branch that is written."""
     if right not in _rights(grant):
-        raise RoleDenied(actor=grant.actor, role=grant.role, right=right)
+        raise _denied(grant, right)
     for branch in written:
-        if not any(fnmatchcase(branch, pattern) for pattern in grant.branches):
-            raise RoleDenied(
-                actor=grant.actor,
-                role=grant.role,
-                right=f"{right} branch {branch!r} (only {', '.join(grant.branches)})",
-            )
+        if not _matches(branch, grant.branches):
+            raise _denied(grant, f"{right} branch {branch!r} (only {', '.join(grant.branches)})")
 
 
-def require_within(grant: Grant, patterns: Iterable[str]) -> None:
-    """Raise unless a grant for these patterns gives no more than this grant has."""
-    for pattern in patterns:
-        if not any(_lies_within(pattern, own) for own in grant.branches):
-            raise RoleDenied(
-                actor=grant.actor,
-                role=grant.role,
-                right=f"grant branches {pattern!r} (only {', '.join(grant.branches)})",
+def write_check(grant: Grant) -> Callable[[str, object], None] | None:
+    """Return a check of a branch and a dataset that are written; None if all may be.
+
+    Errors name what the caller wrote, so that they disclose nothing.
+    """
+    if "*" in grant.branches and "*" in grant.datasets:
+        return None
+
+    def check(branch: str, dataset: object) -> None:
+        require(grant, Right.WRITE, written=(branch,))
+        if not _matches(str(dataset), grant.datasets):
+            raise _denied(grant, f"write dataset {dataset} (only {', '.join(grant.datasets)})")
+
+    return check
+
+
+def require_within(grant: Grant, other: Grant) -> None:
+    """Raise unless another grant gives no more than this grant has."""
+    for what, own, given in (
+        ("write branches", grant.branches, other.branches),
+        ("read branches", grant.reads, other.reads),
+        ("read datasets", grant.datasets, other.datasets),
+    ):
+        for pattern in given:
+            if not any(_lies_within(pattern, one) for one in own):
+                right = f"grant the right to {what} {pattern!r} (only {', '.join(own)})"
+                raise _denied(grant, right)
+
+
+def is_within(grant: Grant, other: Grant) -> bool:
+    """Return whether another grant gives no more than this grant has."""
+    try:
+        require_within(grant, other)
+    except RoleDenied:
+        return False
+    return True
+
+
+def make_grant(
+    actor: str,
+    role: Role | str,
+    *,
+    branches: Sequence[str],
+    reads: Sequence[str],
+    datasets: Sequence[str],
+) -> Grant:
+    """Return a grant of these rights; raise if it could write branches that it may not read."""
+    grant = Grant(
+        actor=check_label(actor, what="an actor"),
+        role=parse_member(Role, role, what="role"),
+        branches=check_patterns(branches, what="branches that it may write"),
+        reads=check_patterns(reads, what="branches that it may read"),
+        datasets=check_patterns(datasets, what="datasets that it may read and write"),
+    )
+    if grant.role is Role.READER:
+        return grant
+    for pattern in grant.branches:
+        if not any(_lies_within(pattern, one) for one in grant.reads):
+            raise Invalid(
+                f"the token could write branches {pattern!r} without reading them: add the pattern "
+                "to the branches that it may read, or name fewer branches to write.",
+                pattern=pattern,
             )
+    return grant
+
+
+def _denied(grant: Grant, right: str) -> RoleDenied:
+    return RoleDenied(actor=grant.actor, role=grant.role, right=right)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _lies_within(pattern: str, own: str) -> bool:

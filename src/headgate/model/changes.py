@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headgate.model import ids
 from headgate.model.names import check_label
 from headgate.model.nouns import AttemptRef, PublicationKind, TransactionType, Version
+
+if TYPE_CHECKING:
+    from headgate.model.access import ReadPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,10 @@ class Caller:
     attempt: AttemptRef | None = None
     # A build of a clean commit, or an admin: allowed on protected branches.
     may_write_protected: bool = False
+    # Raises unless the actor may write this branch of this dataset. None: all of them.
+    check_write: Callable[[str, object], None] | None = field(default=None, compare=False)
+    # What the actor may read. None: everything.
+    policy: ReadPolicy | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

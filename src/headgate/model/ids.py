@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -49,6 +50,14 @@ def _minter(kind: Callable[[str], T], prefix: str) -> Callable[[], T]:
 
 
 mint_dataset = _minter(DatasetId, "d")
+_DATASET = re.compile(f"d-[{_ALPHABET}]{{22}}")
+
+
+def is_dataset_id(text: str) -> bool:
+    """Return whether a text has the form of the ids that this program mints for datasets."""
+    return _DATASET.fullmatch(text) is not None
+
+
 mint_branch = _minter(BranchId, "b")
 mint_transaction = _minter(TransactionId, "t")
 mint_version = _minter(VersionId, "v")

@@ -87,6 +87,10 @@ class ObjectStore(Protocol):
 class BatchStore(Protocol):
     """An object store behind a server: one request carries many small objects."""
 
+    def note_tree(self, key: str) -> None:
+        """Note that the next objects belong to the tree of files with this root."""
+        ...
+
     def find_missing(self, keys: Sequence[str]) -> set[str]:
         """Return the keys that have no object."""
         ...

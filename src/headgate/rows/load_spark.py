@@ -138,7 +138,7 @@ def _opened(
                 deadline=deadline,
             )
     finally:
-        abort_unit_if_open(parts.database, unit.id, actor=request.caller.actor)
+        abort_unit_if_open(parts.database, unit.id, caller=request.caller)
 
 
 def _open(
@@ -148,9 +148,7 @@ def _open(
 
     def work(connection: Connection) -> dict[DatasetName, Transaction]:
         return {
-            dataset.name: open_in_unit(
-                connection, unit, dataset, may_write_protected=request.caller.may_write_protected
-            )
+            dataset.name: open_in_unit(connection, unit, dataset, caller=request.caller)
             for dataset in datasets
         }
 

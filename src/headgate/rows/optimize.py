@@ -338,9 +338,14 @@ def _private_unit(
     )
     unit = open_unit(parts.database, name, actor=request.caller.actor, lease_seconds=_LEASE_SECONDS)
     try:
-        yield unit, parts.database.write(lambda c: open_in_unit(c, unit, on_branch.dataset))
+        yield (
+            unit,
+            parts.database.write(
+                lambda c: open_in_unit(c, unit, on_branch.dataset, caller=request.caller)
+            ),
+        )
     finally:
-        abort_unit_if_open(parts.database, unit.id, actor=request.caller.actor)
+        abort_unit_if_open(parts.database, unit.id, caller=request.caller)
         branch_aside = parts.database.read(lambda c: load_branch(c, on_branch.dataset, name))
         delete_branches(parts.database, [branch_aside], caller=request.caller)
 

@@ -34,6 +34,7 @@ from headgate.server.api.conventions import Guard, Limits, handle_errors
 from headgate.server.api.openapi import DescribedApp
 from headgate.server.authorization import Authority, ServedTokens
 from headgate.server.builds import ServerBuilds
+from headgate.server.content_rights import ContentRights
 from headgate.server.metrics import (
     CONTENT_TYPE,
     Metrics,
@@ -116,6 +117,7 @@ def create_server(
     app.state.store = store
     app.state.authority = authority
     app.state.builds = builds_on_server or ServerBuilds(store)
+    app.state.contents = ContentRights(store)
     handle_errors(app)
     app.add_middleware(Guard, limits=limits or Limits())
     for routes in ROUTERS:

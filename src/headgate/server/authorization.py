@@ -17,9 +17,9 @@ from headgate.catalog.tokens import TokenRecord, check_good, find_token, load_gr
 from headgate.catalog.transactions import record_event
 from headgate.errors import Denied, TokenRefused
 from headgate.iceberg.service import Action, job_caller, refuse_job
-from headgate.model.access import Grant, Role, authorize
+from headgate.model.access import Grant, Role, authorize, write_check
 from headgate.model.changes import Caller
-from headgate.model.contexts import BranchContext, Context, UnitContext
+from headgate.model.contexts import BranchContext, Context, MomentContext, UnitContext
 from headgate.model.ids import Instant
 
 _log = logging.getLogger("headgate.server")
@@ -127,11 +127,19 @@ class ServedTokens:
         grant = self._authority.check(record, moment, operation)
         written = self._written(context) if action is Action.WRITE else ()
         try:
+            if grant.policy is not None and isinstance(context, BranchContext | MomentContext):
+                # A unit is hidden, or not, by its own branch.
+                grant.policy.require_branches(context.chain)
             authorize(grant, operation, written=written)
         except Denied as refusal:
             self._authority.note(grant.actor, operation, refusal, branch=next(iter(written), None))
             raise
-        return Caller(actor=grant.actor, may_write_protected=grant.may_write_protected)
+        return Caller(
+            actor=grant.actor,
+            may_write_protected=grant.may_write_protected,
+            check_write=write_check(grant),
+            policy=grant.policy,
+        )
 
     def refused(self, caller: Caller, action: Action, refusal: Denied) -> None:
         """Record a denial by branch protection; the rejection of a superseded job is not one."""

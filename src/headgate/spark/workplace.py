@@ -23,7 +23,7 @@ from headgate.errors import EndpointNotNamed, SparkUnavailable
 from headgate.iceberg.app import IcebergApp, LoopbackEndpoint
 from headgate.iceberg.service import EmbeddedTokens, Service
 from headgate.iceberg.table_catalog import TableCatalog
-from headgate.model.access import Role
+from headgate.model.access import Grant, Role
 from headgate.model.contexts import parse_context
 from headgate.settings import Settings, split_endpoint
 from headgate.spark.engines import ConnectServer, Engine, SharedJvm, connect_remote
@@ -109,9 +109,7 @@ class ServedEndpoint:
             return self._given
         token, record = create_token(
             self._database,
-            actor=actor,
-            role=Role.WRITER,
-            branches=["*"],
+            Grant(actor=actor, role=Role.WRITER),
             lifetime_seconds=_TOKEN_SECONDS,
             created_by=actor,
         )

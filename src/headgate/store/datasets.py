@@ -272,12 +272,14 @@ class DatasetHandle:
 
         :param at: id of the transaction.
         """
-        actor = self.store.settings.actor
-        return dataset_verbs.create_tag(self.store.database, self.load(), name, at=at, actor=actor)
+        caller = self.store.caller
+        return dataset_verbs.create_tag(
+            self.store.database, self.load(), name, at=at, caller=caller
+        )
 
     def untag(self, name: str) -> None:
         """Delete a tag; cleanup may then condemn the version that it kept."""
-        dataset_verbs.delete_tag(self.store.database, self.load(), name)
+        dataset_verbs.delete_tag(self.store.database, self.load(), name, caller=self.store.caller)
 
     def upload(
         self, files: Sequence[LocalFile], *, progress: Progress | None = None
@@ -437,7 +439,7 @@ class BranchHandle:
             self.dataset.load(),
             self.name,
             under=under,
-            actor=self.store.settings.actor,
+            caller=self.store.caller,
         )
 
     def history(self, *, aborted: bool = False, limit: int | None = None) -> list[Transaction]:

@@ -380,13 +380,17 @@ def build_json(build: BuildRecord) -> Json:
 TOKEN = Document(
     TokenRecord,
     "TokenModel",
-    shown="id actor role branches created_by created_at expires_at revoked_at",
-    attributes={name: f"grant.{name}" for name in ("actor", "role", "branches")},
+    shown="id actor role branches reads datasets created_by created_at expires_at revoked_at",
+    attributes={
+        name: f"grant.{name}" for name in ("actor", "role", "branches", "reads", "datasets")
+    },
     example={
         "id": "tok-01m7f8gggmxzttp51zc67s",
         "actor": "ana",
         "role": "writer",
         "branches": ["ana/*"],
+        "reads": ["main", "ana/*"],
+        "datasets": ["gold.*"],
         "created_by": "root",
         "created_at": _AT,
         "expires_at": _AT,

@@ -47,7 +47,7 @@ from headgate.files.tree_store import FileTrees
 from headgate.lakefs.endpoint import HeadReader, connect
 from headgate.lineage.events import Lineage
 from headgate.model import names
-from headgate.model.access import Role, check_patterns
+from headgate.model.access import ALL, Grant, ReadPolicy, Role, make_grant, write_check
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.graph import Graph
 from headgate.model.graph_render import GraphFormat, render_json
@@ -200,7 +200,9 @@ class AdminVerbs(TaskVerbs):
         *,
         actor: str,
         role: Role | str,
-        branches: Sequence[str] = ("*",),
+        branches: Sequence[str] = ALL,
+        reads: Sequence[str] = ALL,
+        datasets: Sequence[str] = ALL,
         lifetime_seconds: int | None = None,
     ) -> documents.Json:
         """Create a token for a server, and return it under `token` with its record.
@@ -210,15 +212,16 @@ class AdminVerbs(TaskVerbs):
         :param actor: name that requests with the token act under.
         :param role: role of the actor.
         :param branches: patterns of the branch names that the actor may write.
+        :param reads: patterns of the branch names that the actor may read; they must cover those
+            that it may write.
+        :param datasets: patterns of the datasets that the actor may read and write.
         :param lifetime_seconds: time until the token expires; it never expires by default.
         """
         if lifetime_seconds is not None:
             names.check_lifetime_seconds(lifetime_seconds)
         secret, record = create_token(
             self.database,
-            actor=names.check_label(actor, what="an actor"),
-            role=names.parse_member(Role, role, what="role"),
-            branches=check_patterns(branches),
+            make_grant(actor, role, branches=branches, reads=reads, datasets=datasets),
             lifetime_seconds=lifetime_seconds,
             created_by=self.settings.actor,
         )
@@ -317,8 +320,10 @@ class Store(StoreQueries, AdminVerbs):
             store starts its own.
         """
         self.settings = settings
-        # Only a server has admins: see `acting_as`.
+        # Only a server has admins and limits: see `acting_for`.
         self.may_write_protected = False
+        self.check_write = None
+        self.policy: ReadPolicy | None = None
         # None: this process may supersede any attempt of a key.
         self.check_holder: CheckHolder | None = None
         # JVM of another owner for builds and sessions; None: they start their own.
@@ -327,7 +332,8 @@ class Store(StoreQueries, AdminVerbs):
         self._spark = _SharedSpark(self._open_spark)
         # False in a process that another process of the same store has started.
         self._is_first = recover_first
-        self.database = Database(settings.catalog)
+        # `database` may be limited to what the actor may read; a plan checks this by itself.
+        self.database = self.full_database = Database(settings.catalog)
         ensure_schema(self.database)
         if recover_first:
             self.recover()
@@ -426,19 +432,26 @@ class Store(StoreQueries, AdminVerbs):
         """Directory for logs and working directories on this machine."""
         return self.settings.root / ".headgate" / "work"
 
-    def acting_as(
-        self, actor: str, *, may_write_protected: bool, check_holder: CheckHolder | None = None
+    def acting_for(
+        self, grant: Grant, *, check_holder: CheckHolder | None = None, reads_only: bool = False
     ) -> Store:
-        """Return this store with another actor, who may supersede what `check_holder` accepts.
+        """Return this store with the actor and the rights of a grant.
 
         The two share their parts, so the returned store must not be closed.
+
+        :param check_holder: raises unless the actor may supersede the holder of a key.
+        :param reads_only: leave out the right to write protected branches.
         """
         # Cached properties are shared only if they are computed before the copy.
         _ = self.objects, self.trees, self.tables, self.contents, self.build_parts
         other = copy.copy(self)
-        other.settings = with_actor(self.settings, actor)
-        other.may_write_protected = may_write_protected
+        other.settings = with_actor(self.settings, grant.actor)
+        other.may_write_protected = grant.may_write_protected and not reads_only
+        other.check_write = write_check(grant)
         other.check_holder = check_holder
+        other.policy = grant.policy
+        if other.policy is not None:
+            other.database = self.full_database.limited_to(other.policy)
         return other
 
     # --- verbs ------------------------------------------------------------------------------
@@ -498,8 +511,8 @@ class Store(StoreQueries, AdminVerbs):
 
     def decide(self, targets: Sequence[str], **asked: Unpack[PlanOptions]) -> Plan:
         """Return the plan of a build with the reasons of its decisions. Takes options of `plan`."""
-        request = plan_request(targets, asked, builds=self.settings.builds)
-        return plan_build(self.database, self.contents, request)
+        request = plan_request(targets, asked, builds=self.settings.builds, policy=self.policy)
+        return plan_build(self.full_database, self.contents, request)
 
     def graph(self, plan: Plan) -> Graph:
         """Return the datasets of a plan and their dependencies as a graph."""
@@ -555,7 +568,7 @@ class Store(StoreQueries, AdminVerbs):
 
         check_limits(asked)
         request = run.BuildRequest(
-            plan=plan_request(targets, asked, builds=self.settings.builds),
+            plan=plan_request(targets, asked, builds=self.settings.builds, policy=self.policy),
             actor=self.settings.actor,
             atomic=asked.get("atomic", False),
             retries=asked.get("retries", 0),

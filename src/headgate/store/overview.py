@@ -166,9 +166,25 @@ class Overview:
         return [[jobspec_json(spec) for spec in specs] for specs in found]
 
     def targets(self, chain: Sequence[str]) -> list[str]:
-        """Return the datasets that JobSpecs on the branch names of a chain produce."""
-        found = self.store.database.read(lambda c: [datasets_with_jobspec(c, b) for b in chain])
-        return sorted(set().union(*found))
+        """Return the datasets that JobSpecs on the branch names of a chain produce.
+
+        A dataset whose JobSpec reads what the visitor may not read is left out.
+        """
+        policy, database = self.store.policy, self.store.full_database
+        if policy is None:
+            found = database.read(lambda c: [datasets_with_jobspec(c, b) for b in chain])
+            return sorted(set().union(*found))
+        shown = [branch for branch in chain if policy.shows_branch(branch)]
+        specs = database.read(lambda c: [s for b in shown for s in load_jobspecs(c, branch=b)])
+        first: dict[str, PublishedJobSpec] = {}
+        for spec in specs:
+            for name in spec.body["outputs"]:
+                first.setdefault(name, spec)
+        return sorted(
+            name
+            for name, spec in first.items()
+            if not spec.removed and policy.shown_part(spec.body) == spec.body
+        )
 
     def attempts(self, build: str, position: int) -> list[nouns.Attempt]:
         """Return the attempts of one job of a build, newest first."""

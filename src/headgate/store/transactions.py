@@ -32,6 +32,7 @@ from headgate.settings import Settings
 from headgate.store.documents import TRANSACTION, Json, unit_json
 
 if TYPE_CHECKING:
+    from headgate.model.access import ReadPolicy
     from headgate.spark.session import SparkSession
 
 T = TypeVar("T")
@@ -44,13 +45,22 @@ class StoreBase(ABC):
     """
 
     settings: Settings
+    # The catalog, limited to what the actor may read, and the whole.
     database: Database
+    full_database: Database
+    policy: ReadPolicy | None
     # True where the actor is an admin, who may write protected branches.
     may_write_protected: bool
+    # Raises unless the actor may write this branch of this dataset. None: all of them.
+    check_write: Callable[[str, object], None] | None
 
     @property
     def caller(self) -> Caller:
-        return Caller(actor=self.settings.actor, may_write_protected=self.may_write_protected)
+        return Caller(
+            actor=self.settings.actor,
+            may_write_protected=self.may_write_protected,
+            check_write=self.check_write,
+        )
 
     @property
     @abstractmethod
@@ -270,7 +280,9 @@ class TransactionHandle(CommitsAtExit):
         Renews the lease of the transaction.
         """
         self._check_is_files()
-        self.transaction = stage_edit(self.store.database, self.store.trees, self.transaction, edit)
+        self.transaction = stage_edit(
+            self.store.database, self.store.trees, self.transaction, edit, caller=self.store.caller
+        )
 
     def files(self, prefix: str = "") -> list[Entry]:
         """Return the files at or below a prefix, as this transaction shows them."""
@@ -378,7 +390,7 @@ class UnitHandle(CommitsAtExit):
                     c,
                     records.load_unit(c, self.id),
                     records.load_dataset(c, parsed),
-                    may_write_protected=self.store.caller.may_write_protected,
+                    caller=self.store.caller,
                 )
             ),
         )
@@ -419,4 +431,5 @@ class UnitHandle(CommitsAtExit):
         return self.store.database.read(lambda c: records.load_unit(c, self.id)).state
 
     def _abort(self) -> Sequence[str]:
-        return abort_unit(self.store.database, self.id, actor=self.actor)
+        caller = replace(self.store.caller, actor=self.actor)
+        return abort_unit(self.store.database, self.id, caller=caller)

@@ -16,7 +16,7 @@ from uuid import uuid4
 import orjson
 
 from headgate.errors import ObjectNotFound, StorageUnavailable, UnreadableTableFile
-from headgate.model.ids import DatasetId, Instant
+from headgate.model.ids import DatasetId, Instant, is_dataset_id
 from headgate.model.object_store import ObjectStore
 from headgate.storage.address import key_below
 from headgate.tables.metadata import Json, Metadata, as_object
@@ -77,9 +77,7 @@ class TableVersions:
         """Return the dataset that has this table location."""
         start = f"{self._warehouse}/{_TABLES}/"
         name = location.rstrip("/").removeprefix(start)
-        if not location.startswith(start) or not name or "/" in name or name in {".", ".."}:
-            return None
-        return DatasetId(name)
+        return DatasetId(name) if location.startswith(start) and is_dataset_id(name) else None
 
     def write(
         self, dataset: DatasetId, metadata: Metadata, *, base: Metadata | None

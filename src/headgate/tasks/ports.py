@@ -213,11 +213,15 @@ class Identity:
     labels: Mapping[str, str] = field(default_factory=dict)
     secret: str | None = field(default=None, repr=False)
     may_write_protected: bool = False
+    check_write: Callable[[str, object], None] | None = field(default=None, compare=False)
 
     @property
     def caller(self) -> Caller:
         return Caller(
-            actor=self.actor, attempt=self.attempt, may_write_protected=self.may_write_protected
+            actor=self.actor,
+            attempt=self.attempt,
+            may_write_protected=self.may_write_protected,
+            check_write=self.check_write,
         )
 
     @property

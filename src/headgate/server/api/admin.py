@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 from fastapi import Path, Query
 
 from headgate import __version__
-from headgate.model.access import require_within
+from headgate.errors import NotFound
+from headgate.model.access import Grant, Role, is_within, make_grant, require_within
 from headgate.model.nouns import PublicationKind
 from headgate.server.api import conventions as api
 from headgate.server.api import models
-from headgate.store.documents import PUBLICATION, TRANSACTION, recovery_json
+from headgate.store.documents import PUBLICATION, TRANSACTION, Json, recovery_json
 
 # The past: histories, publications, events and operations
 
@@ -128,21 +129,17 @@ def list_tokens(
     pages: api.Pages,
 ) -> api.JsonReply:
     """List tokens, oldest first, with their actors and rights; never the tokens themselves."""
-    with caller.writing() as store:
-        return pages.page_by_key(store.tokens(), key=lambda t: f"{t['created_at']} {t['id']}")
+    with caller.writing():
+        return pages.page_by_key(_tokens(caller), key=lambda t: f"{t['created_at']} {t['id']}")
 
 
 @token_routes.post("/tokens", **api.documented("create_token", models.NewTokenModel, status=201))
 def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.JsonReply:
     """Create a token; only this response contains it."""
     with caller.writing() as store:
-        require_within(caller.grant, body.branches)
-        made = store.create_token(
-            actor=body.actor,
-            role=body.role,
-            branches=body.branches,
-            lifetime_seconds=body.lifetime_seconds,
-        )
+        rights = body.model_dump(exclude={"lifetime_seconds"})
+        require_within(caller.grant, make_grant(**rights))
+        made = store.create_token(**rights, lifetime_seconds=body.lifetime_seconds)
         return api.JsonReply(made, status_code=201)
 
 
@@ -150,7 +147,27 @@ def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.Jso
 def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Revoke a token, with effect at once; to revoke it twice is not an error."""
     with caller.writing() as store:
+        if caller.grant.is_limited and all(token["id"] != id for token in _tokens(caller)):
+            raise NotFound(f"there is no token {id!r} that you may revoke.", token=id)
         return api.JsonReply(store.revoke_token(id))
+
+
+def _tokens(caller: api.Caller) -> list[Json]:
+    """Return all tokens; to an admin that patterns limit, those that it could have created."""
+    return [
+        token
+        for token in caller.served.tokens()
+        if is_within(
+            caller.grant,
+            Grant(
+                actor=token["actor"],
+                role=Role(token["role"]),
+                branches=tuple(token["branches"]),
+                reads=tuple(token["reads"]),
+                datasets=tuple(token["datasets"]),
+            ),
+        )
+    ]
 
 
 # The store
@@ -173,6 +190,8 @@ def show_store(caller: api.CallerDependency) -> api.JsonReply:
             "actor": caller.grant.actor,
             "role": caller.grant.role.value,
             "branches": list(caller.grant.branches),
+            "reads": list(caller.grant.reads),
+            "datasets": list(caller.grant.datasets),
         }
     )
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import Depends
+from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
@@ -308,7 +308,9 @@ def show_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
 @build_routes.post("/builds/{build}/cancel", **api.documented("cancel_build", models.BuildModel))
 def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Cancel a running build, wherever it runs, and abort what it has not committed."""
-    with caller.writing(str(caller.reading().build_record(build)["branch"])) as store:
+    found = caller.reading().build_record(build)
+    with caller.writing(str(found["branch"])) as store:
+        _check_unprotected(store, found["branch"], unless=found["actor"] == caller.grant.actor)
         return api.JsonReply(store.cancel_build(build))
 
 
@@ -347,6 +349,9 @@ def _state(caller: api.Caller, build: str) -> Json:
     # Tested before the record is read: the record ends a moment before the outcome is there.
     is_here = caller.builds.is_running(build)
     record = caller.reading().build_record(build)
+    if caller.grant.policy is not None and record["actor"] != caller.grant.actor:
+        # The record has only the jobs that the caller may read.
+        return {"publications": [], **record}
     if is_here or record["state"] == BuildState.RUNNING:
         live = caller.builds.find_live(build) or record["jobs"]
         return record | {"state": BuildState.RUNNING, "jobs": live}
@@ -386,12 +391,45 @@ def get_bundle(caller: api.CallerDependency, digest: Sha256Path) -> Response:
         return Response(store.objects.get(bundle_key(digest)), media_type=api.OCTETS)
 
 
+@client_build_routes.put(
+    "/bundles/{digest}",
+    **api.documented("put_bundle", dict[str, str | int], status=201),
+    openapi_extra={"requestBody": {"required": True, "content": {api.OCTETS: {"schema": {}}}}},
+)
+async def put_bundle(
+    caller: api.CallerDependency, request: Request, digest: Sha256Path
+) -> api.JsonReply:
+    """Store the code of JobSpecs that are published next; nobody reads it as a content."""
+    with caller.writing() as store:
+        async with api.received(request, store.scratch / "uploads") as body:
+            size = await run_in_threadpool(_keep_bundle, store, digest, body)
+        return api.JsonReply({"digest": digest, "size": size}, status_code=201)
+
+
+def _keep_bundle(store: Store, digest: str, body: api.Received) -> int:
+    if body.digest != digest:
+        raise Invalid(
+            f"the received bytes have the digest {body.digest}, not {digest}: they were truncated "
+            "or changed in transit. Send them again.",
+            expected=digest,
+            actual=body.digest,
+        )
+    _check_size(body.size)
+    data = body.path.read_bytes()
+    check_bundle(data)
+    store.objects.put(bundle_key(digest), data)
+    return body.size
+
+
 def _receive(caller: api.Caller, build: str, body: Working) -> ServerBuild:
     """Return the build; raise unless this caller started it and may write its branch."""
     kept = caller.builds.load_client_run(build)
-    with caller.writing(kept.branch):
+    with caller.writing(kept.branch) as store:
         if kept.actor != caller.grant.actor:
             raise BuildOfAnother(build=build, actor=kept.actor)
+        for one in body.said:
+            for root in one.files.values() if isinstance(one, EndedSaid) else ():
+                caller.contents.check_tree(store, caller.grant, Digest(root), caller.trees)
     assert kept.client_jobs is not None
     kept.client_jobs.receive([_message(one) for one in body.said], ready=body.ready)
     return kept
@@ -576,8 +614,7 @@ def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> a
     branch = check_branch_name(body.source.branch)
     with caller.writing(branch) as store:
         # A clean commit is only the client's claim, which is not enough for a protected branch.
-        if not store.may_write_protected and branch in store.protected():
-            raise BranchProtected(branch=branch)
+        _check_unprotected(store, branch)
         done = store.publish_discovery(_discovery(store, body))
         published = [jobspec_json(spec) for spec in done.published]
         return api.JsonReply({"published": published, "removed": list(done.removed)})
@@ -587,6 +624,11 @@ def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> a
 def plan(caller: api.CallerDependency, body: models.PlanToShow) -> api.JsonReply:
     """Return what a build would do, and why, without changing anything."""
     return api.JsonReply(caller.reading().plan(body.targets, **body.options()).to_json())
+
+
+def _check_unprotected(store: Store, branch: str, *, unless: bool = False) -> None:
+    if not unless and not store.may_write_protected and branch in store.protected():
+        raise BranchProtected(branch=branch)
 
 
 def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
@@ -608,11 +650,18 @@ def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
 
 
 def _bundle(store: Store, digest: str) -> Bundle:
+    if store.objects.find(bundle_key(digest)) is not None:
+        return Bundle(data=store.objects.get(bundle_key(digest)), digest=digest)
+    # Clients up to release 0.1 send it as a content.
     size = store.trees.objects.find_size(digest)
     if size is None:
         raise ContentSwept(path=f"bundle {digest}")
-    if size > _BUNDLE_BYTES:
-        raise Invalid(f"the bundle has {size} bytes; a server accepts {_BUNDLE_BYTES}.", bytes=size)
+    _check_size(size)
     data = b"".join(store.trees.objects.stream(Digest(digest)))
     check_bundle(data)
     return Bundle(data=data, digest=digest)
+
+
+def _check_size(size: int) -> None:
+    if size > _BUNDLE_BYTES:
+        raise Invalid(f"the bundle has {size} bytes; a server accepts {_BUNDLE_BYTES}.", bytes=size)

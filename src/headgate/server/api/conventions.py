@@ -7,17 +7,21 @@ and the limits on requests.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import URL, Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -26,12 +30,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate import errors
 from headgate.catalog.attempts import Holder
-from headgate.model.access import Grant, authorize, check_supersedable, require, rule_of
+from headgate.files.objects import TREE_HEADER, Digest
+from headgate.model.access import Grant, authorize, check_rule, check_supersedable, rule_of
 from headgate.model.changes import Receipt
 from headgate.model.names import check_label
 from headgate.model.nouns import PublicationKind
 from headgate.server.api.models import Problem
 from headgate.server.authorization import Authority
+from headgate.server.content_rights import ContentRights, parse_trees
 from headgate.store.documents import PUBLICATION, unpublished_json
 
 if TYPE_CHECKING:
@@ -302,10 +308,13 @@ class Caller:
     served: Store
     authority: Authority
     builds: ServerBuilds
+    contents: ContentRights
+    # Roots of the trees that the request names: see `headgate.server.content_rights`.
+    trees: tuple[Digest, ...]
 
     def reading(self) -> Store:
-        """Return the store in the caller's name, for reading; every identified caller may read."""
-        return self.served.acting_as(self.grant.actor, may_write_protected=False)
+        """Return the store as the caller may read it, in the caller's name."""
+        return self.served.acting_for(self.grant, reads_only=True)
 
     def check_holder(self, holder: Holder) -> None:
         """Raise unless the caller may supersede the holder of a key."""
@@ -317,11 +326,7 @@ class Caller:
         """Open the store in the caller's name; raise unless they may write these branches."""
         try:
             authorize(self.grant, self.operation, written=written)
-            yield self.served.acting_as(
-                self.grant.actor,
-                may_write_protected=self.grant.may_write_protected,
-                check_holder=self.check_holder,
-            )
+            yield self.served.acting_for(self.grant, check_holder=self.check_holder)
         except errors.Denied as refused:
             branch = next(iter(written), None)
             self.authority.note(self.grant.actor, self.operation, refused, branch=branch)
@@ -340,7 +345,7 @@ def identify(
     # For the access log.
     request.state.actor = grant.actor
     try:
-        require(grant, rule.right)
+        check_rule(grant, rule)
     except errors.Denied as refused:
         authority.note(grant.actor, operation, refused)
         raise
@@ -350,6 +355,8 @@ def identify(
         served=request.app.state.store,
         authority=authority,
         builds=request.app.state.builds,
+        contents=request.app.state.contents,
+        trees=parse_trees(request.headers.get(TREE_HEADER)),
     )
 
 
@@ -374,11 +381,46 @@ def _checked_key(
 IdempotencyKey = Annotated[str | None, Depends(_checked_key)]
 
 
+# Request bodies, received on disk instead of in memory
+
+# Larger writes need fewer switches to a worker thread.
+_BUFFER_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    path: Path
+    digest: Digest
+    size: int
+
+
+@asynccontextmanager
+async def received(request: Request, directory: Path) -> AsyncIterator[Received]:
+    """Write the body to a temporary file, for the length of the block; yield it with its digest."""
+    directory.mkdir(parents=True, exist_ok=True)
+    seen, size, buffer = hashlib.sha256(), 0, bytearray()
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="upload-") as file:
+
+        def flush() -> None:
+            seen.update(buffer)
+            file.write(buffer)
+            buffer.clear()
+
+        async for chunk in request.stream():
+            size += len(chunk)
+            buffer += chunk
+            if len(buffer) >= _BUFFER_BYTES:
+                await run_in_threadpool(flush)
+        await run_in_threadpool(flush)
+        file.flush()
+        yield Received(path=Path(file.name), digest=Digest(seen.hexdigest()), size=size)
+
+
 # Limits and security headers
 
 API = "/api/"
 # Bodies here are the bytes of files; all others are small documents.
-_UPLOADS = ("/api/v1/files/", "/api/v1/contents/")
+_UPLOADS = ("/api/v1/files/", "/api/v1/contents/", "/api/v1/bundles/")
 
 # No scripts, no frames, no content sniffing, no copies in caches of proxies.
 _SECURITY = {

@@ -5,12 +5,8 @@ Files are listed, streamed, removed, or edited many at once; contents are sent b
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -23,8 +19,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from headgate.errors import ContentSwept, Invalid, ObjectNotFound, StorageUnavailable
-from headgate.files.edits import FileEdit
-from headgate.files.objects import SMALL_BYTES, Digest, encode_frame, in_parallel, read_frames
+from headgate.files.edits import FileEdit, root_of
+from headgate.files.objects import (
+    SMALL_BYTES,
+    TREE_HEADER,
+    Digest,
+    encode_frame,
+    in_parallel,
+    read_frames,
+)
 from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.names import check_file_path
 from headgate.model.nouns import PublicationKind
@@ -33,41 +36,6 @@ from headgate.server.api import models
 from headgate.store.documents import TRANSACTION, entry_wire
 from headgate.store.embedded import Store
 from headgate.store.transactions import TransactionHandle
-
-# Request bodies, received on disk instead of in memory
-
-# Larger writes need fewer switches to a worker thread.
-_BUFFER_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class Received:
-    path: Path
-    digest: Digest
-    size: int
-
-
-@asynccontextmanager
-async def received(request: Request, directory: Path) -> AsyncIterator[Received]:
-    """Write the body to a temporary file, for the length of the block; yield it with its digest."""
-    directory.mkdir(parents=True, exist_ok=True)
-    seen, size, buffer = hashlib.sha256(), 0, bytearray()
-    with tempfile.NamedTemporaryFile(dir=directory, prefix="upload-") as file:
-
-        def flush() -> None:
-            seen.update(buffer)
-            file.write(buffer)
-            buffer.clear()
-
-        async for chunk in request.stream():
-            size += len(chunk)
-            buffer += chunk
-            if len(buffer) >= _BUFFER_BYTES:
-                await run_in_threadpool(flush)
-        await run_in_threadpool(flush)
-        file.flush()
-        yield Received(path=Path(file.name), digest=Digest(seen.hexdigest()), size=size)
-
 
 # Files
 
@@ -94,8 +62,10 @@ def list_files(
 ) -> api.JsonReply:
     """List the files at or below a path, in the order of their paths."""
     below = check_file_path(path) if path else ""
-    found = caller.reading().dataset(dataset).shown(branch=branch, txn=txn, at=at).entries(below)
-    return pages.page_by_key(found, key=lambda entry: entry.path, to=entry_wire)
+    shown = caller.reading().dataset(dataset).shown(branch=branch, txn=txn, at=at)
+    reply = pages.page_by_key(shown.entries(below), key=lambda entry: entry.path, to=entry_wire)
+    reply.headers[TREE_HEADER] = root_of(shown.transaction.version if shown.transaction else None)
+    return reply
 
 
 @file_routes.get(
@@ -145,12 +115,13 @@ async def put_file(
     check_file_path(path)
     # Rights are checked before the server reads any byte of the body.
     await run_in_threadpool(_check, caller, dataset, branch, txn)
-    async with received(request, caller.served.scratch / "uploads") as body:
+    async with api.received(request, caller.served.scratch / "uploads") as body:
         mode = Mode.EXECUTABLE if executable else Mode.FILE
         entry = Entry(path=path, mode=mode, size=body.size, digest=body.digest)
 
         def write() -> api.JsonReply:
             caller.served.trees.objects.put_file(body.digest, body.path)
+            caller.contents.note_uploads(caller.grant, [body.digest])
             return _write(caller, dataset, branch, txn, FileEdit(put=[entry]), key)
 
         try:
@@ -182,6 +153,8 @@ def edit_files(
 ) -> api.JsonReply:
     """Put and remove many files, from contents that are stored already, in one publication."""
     store = caller.reading()
+    used = [Digest(file.digest) for file in body.put if file.digest is not None]
+    caller.contents.check_usable(store, caller.grant, used, caller.trees)
     put = list(in_parallel(lambda file: _entry(store, file), body.put))
     edit = FileEdit(put=put, remove=[check_file_path(path) for path in body.remove])
     if not (edit.put or edit.remove):
@@ -252,7 +225,10 @@ Sha256Path = Annotated[
 )
 def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """Return the size of a content in the headers; 404 if it is not stored."""
-    size = _size(caller.reading(), digest)
+    store = caller.reading()
+    if not caller.contents.known(store, caller.grant, [Digest(digest)], caller.trees):
+        raise ObjectNotFound(location=digest)
+    size = _size(store, digest)
     return Response(headers={"content-length": str(size)}, media_type=api.OCTETS)
 
 
@@ -262,8 +238,9 @@ def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     | {"response_class": StreamingResponse},
 )
 def get_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
-    """Return a stored content."""
+    """Return a stored content, of a tree that the caller may read."""
     store = caller.reading()
+    caller.contents.check_readable(store, caller.grant, Digest(digest), caller.trees)
     size = _size(store, digest)
     chunks = store.trees.objects.stream(Digest(digest))
     if size <= _SMALL_BYTES:
@@ -283,7 +260,7 @@ async def put_content(
 ) -> api.JsonReply:
     """Store a content for a later edit of files; cleanup condemns it if no edit names it."""
     with caller.writing() as store:
-        async with received(request, store.scratch / "uploads") as body:
+        async with api.received(request, store.scratch / "uploads") as body:
             if body.digest != digest:
                 raise Invalid(
                     f"the received bytes have the digest {body.digest}, not {digest}: they were "
@@ -292,6 +269,7 @@ async def put_content(
                     actual=body.digest,
                 )
             await run_in_threadpool(store.trees.objects.put_file, body.digest, body.path)
+            caller.contents.note_uploads(caller.grant, [body.digest])
         return api.JsonReply({"digest": digest, "size": body.size}, status_code=201)
 
 
@@ -337,7 +315,10 @@ class StoredModel(BaseModel):
 @parcel_routes.post("/contents/missing", **api.documented("find_missing_contents", MissingModel))
 def find_missing_contents(caller: api.CallerDependency, body: Contents) -> api.JsonReply:
     """Return those of the contents that are not stored: only they have to be sent."""
-    return api.JsonReply({"missing": caller.reading().trees.objects.find_missing(_digests(body))})
+    store, wanted = caller.reading(), _digests(body)
+    known = caller.contents.known(store, caller.grant, wanted, caller.trees)
+    missing = set(store.trees.objects.find_missing([one for one in wanted if one in known]))
+    return api.JsonReply({"missing": [one for one in wanted if one not in known or one in missing]})
 
 
 @parcel_routes.post(
@@ -351,7 +332,9 @@ def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
     Contents that are large, not stored, or beyond the limit of one response are left out: request
     them again, and one by one if the response is empty.
     """
-    chunks = _pieces(caller.reading(), _digests(body))
+    store = caller.reading()
+    wanted = caller.contents.readable(store, caller.grant, _digests(body), caller.trees)
+    chunks = _pieces(store, wanted)
     return StreamingResponse(chunks, media_type=api.OCTETS)
 
 
@@ -368,9 +351,10 @@ def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
 async def put_contents(caller: api.CallerDependency, request: Request) -> api.JsonReply:
     """Store small contents, each sent as a line `<sha256> <bytes>`, then its bytes."""
     with caller.writing() as store:
-        async with received(request, store.scratch / "uploads") as body:
+        async with api.received(request, store.scratch / "uploads") as body:
             stored = await run_in_threadpool(_store_each, store, body.path)
-        return api.JsonReply({"stored": stored}, status_code=201)
+        caller.contents.note_uploads(caller.grant, stored)
+        return api.JsonReply({"stored": len(stored)}, status_code=201)
 
 
 def _digests(body: Contents) -> list[Digest]:
@@ -396,7 +380,15 @@ def _pieces(store: Store, digests: Sequence[Digest]) -> Iterator[bytes]:
         yield bytes(piece)
 
 
-def _store_each(store: Store, path: Path) -> int:
+def _store_each(store: Store, path: Path) -> list[Digest]:
+    stored: list[Digest] = []
+
+    def noted(frames: Iterable[tuple[Digest, bytes]]) -> Iterator[tuple[Digest, bytes]]:
+        for digest, data in frames:
+            stored.append(digest)
+            yield digest, data
+
     with path.open("rb", buffering=0) as file:
         chunks = iter(partial(file.read, _READ_BYTES), b"")
-        return store.trees.objects.put_each(read_frames(chunks, most_bytes=SMALL_BYTES))
+        store.trees.objects.put_each(noted(read_frames(chunks, most_bytes=SMALL_BYTES)))
+    return stored

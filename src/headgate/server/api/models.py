@@ -73,6 +73,8 @@ class StoreModel(BaseModel):
         actor="ana",
         role="writer",
         branches=["ana/*"],
+        reads=["main", "ana/*"],
+        datasets=["gold.*"],
     )
     version: str
     branch: str
@@ -80,7 +82,9 @@ class StoreModel(BaseModel):
     storage: str = Field(description="How engines reach its bytes: `file` or `s3`.")
     actor: str
     role: Role
-    branches: list[str]
+    branches: list[str] = Field(description="Patterns of those that the token may write.")
+    reads: list[str] = Field(description="Patterns of the branches that it may read.")
+    datasets: list[str] = Field(description="Patterns of those that it may read and write.")
 
 
 BranchModel = model_of(documents.BRANCH)
@@ -491,11 +495,25 @@ class CleanUp(BaseModel):
     )
 
 
+Patterns = Annotated[list[Branch], Field(min_length=1, max_length=100)]
+
+
 class NewToken(BaseModel):
-    model_config = asked(actor="ana", role="writer", branches=["ana/*"], lifetime_seconds=2592000)
+    model_config = asked(
+        actor="ana",
+        role="writer",
+        branches=["ana/*"],
+        reads=["main", "ana/*"],
+        datasets=["gold.*"],
+        lifetime_seconds=2592000,
+    )
     actor: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     role: Role
-    branches: list[Branch] = Field(default_factory=lambda: ["*"], min_length=1, max_length=100)
+    branches: Patterns = Field(default_factory=lambda: ["*"], description="That it may write.")
+    reads: Patterns = Field(default_factory=lambda: ["*"], description="Branches to read.")
+    datasets: Patterns = Field(
+        default_factory=lambda: ["*"], description="That it may read and write."
+    )
     lifetime_seconds: int | None = Field(
         30 * 24 * 3600, ge=1, le=LONGEST_SECONDS, description="Null: it never expires."
     )

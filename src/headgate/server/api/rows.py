@@ -158,7 +158,7 @@ def load(caller: api.CallerDependency, body: Load, key: api.IdempotencyKey) -> a
             {
                 **body.rows,
                 **{name: _decoded(name, sent) for name, sent in body.arrow.items()},
-                **{name: _stored(store, sent) for name, sent in body.contents.items()},
+                **{name: _stored(caller, store, sent) for name, sent in body.contents.items()},
             },
             mode=body.mode,
             if_head=body.if_head,
@@ -231,7 +231,11 @@ def _decoded(dataset: str, sent: str | list[str]) -> list[bytes]:
         raise Invalid(f"the rows of {dataset} are not base64.", dataset=dataset) from error
 
 
-def _stored(store: Store, digests: list[str]) -> list[bytes]:
+def _stored(caller: api.Caller, store: Store, digests: list[str]) -> list[bytes]:
+    wanted = [Digest(digest) for digest in digests]
+    if len(caller.contents.known(store, caller.grant, wanted, caller.trees)) < len(set(wanted)):
+        # Also for contents of others: to tell them apart would disclose what is stored.
+        raise ObjectNotFound(location=digests[0])
     for digest in digests:
         if store.trees.objects.find_size(digest) is None:
             raise ObjectNotFound(location=digest)

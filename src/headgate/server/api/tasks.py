@@ -23,7 +23,7 @@ from headgate.catalog.attempts import (
 )
 from headgate.catalog.records import check_newest
 from headgate.errors import AttemptNotFound, AttemptOfAnother, Invalid
-from headgate.files.objects import Digest
+from headgate.files.objects import TREE_HEADER, Digest
 from headgate.files.private_copy import ContentCache
 from headgate.model.names import check_task_key, parse_dataset_name
 from headgate.model.nouns import Attempt, AttemptState
@@ -217,7 +217,9 @@ def show_workspace(
     """Return the input of an attempt, and the root of its tree as the digest of a content."""
     workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref)
     root = _workspaces(caller.reading()).find_root(workspace)
-    return api.JsonReply(_workspace_wire(workspace) | {"root": root})
+    reply = api.JsonReply(_workspace_wire(workspace) | {"root": root})
+    reply.headers[TREE_HEADER] = root
+    return reply
 
 
 @task_routes.post(
@@ -237,6 +239,8 @@ def publish_workspace(
         identity = replace(
             _identity(store, attempt), execution=body.execution, task=body.task, labels=body.labels
         )
+        if body.root is not None:
+            caller.contents.check_tree(store, caller.grant, Digest(body.root), caller.trees)
         publication = ClientPublication(
             workspace=workspace,
             identity=identity,
@@ -273,6 +277,7 @@ def _identity(store: Store, attempt: Attempt) -> Identity:
         actor=attempt.actor,
         task="",
         may_write_protected=store.may_write_protected,
+        check_write=store.check_write,
     )
 
 

@@ -81,8 +81,9 @@ class Host:
         grant = self.sign_in.find_grant(cookie)
         if grant is None:
             return None
-        store = self.store.acting_as(grant.actor, may_write_protected=grant.may_write_protected)
-        return Visit(store=store, grant=grant, query=query, subject=subject, path=path)
+        return Visit(
+            store=self.store.acting_for(grant), grant=grant, query=query, subject=subject, path=path
+        )
 
 
 class _Shown:

@@ -265,6 +265,8 @@ class PageHeaders:
 
 def plan_everything(visit: Visit, branch: str, fallback: Sequence[str]) -> Plan | None:
     """Plan a build of all transforms on the chain; return None if there are none."""
+    policy = visit.store.policy
+    fallback = [name for name in fallback if policy is None or policy.shows_branch(name)]
     targets = visit.store.overview.targets((branch, *fallback))
     return visit.store.decide(targets, branch=branch, fallback=fallback) if targets else None
 
