@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ _AGAIN = {
     "delete_tag": 404,
     "put_content": 201,
     "put_contents": 201,
+    "put_bundle": 201,
     **dict.fromkeys(("find_missing_contents", "get_contents"), 200),
     "revoke_token": 200,
     "open_transaction": 409,
@@ -130,6 +132,9 @@ def _others(api: Api) -> Iterator[Call]:
     yield "put_content", "PUT", f"/contents/{_HELLO}", {"content": b"hello"}
     some = {"json": {"digests": [_HELLO]}}
     yield "put_contents", "POST", "/contents/put", {"content": _HELLO.encode() + b" 5\nhello"}
+    code = b"PK\x05\x06" + bytes(18)
+    bundle = f"/bundles/{hashlib.sha256(code).hexdigest()}"
+    yield "put_bundle", "PUT", bundle, {"content": code}
     yield "find_missing_contents", "POST", "/contents/missing", some
     yield "get_contents", "POST", "/contents/get", some
     token = ana.post("/tokens", actor="bo", role="reader")["id"]
