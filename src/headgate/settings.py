@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import getpass
+import math
 import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,12 +28,26 @@ _KNOWN = {
     "tasks": ("root",),
     "conductor": ("url",),
     "lakefs": ("endpoint",),
+    "server": (
+        "connections",
+        "connections_per_address",
+        "document_bytes",
+        "upload_bytes",
+        "header_seconds",
+        "stall_seconds",
+        "answer_seconds",
+        "idle_seconds",
+        "streams_per_actor",
+    ),
 }
 _TABLES = {"spark.conf"}
 _LISTS = {"builds.fallback"}
+_NUMBERS = {f"server.{key}" for key in _KNOWN["server"]}
 # Variables without a key in the file, and prefixes that only variables of keys have.
 _VARIABLES = ("url", "token", "actor", "cache")
-_SECTION_VARIABLES = tuple(f"HEADGATE_{name}_" for name in ("STORE", "SPARK", "BUILDS", "TASKS"))
+_SECTION_VARIABLES = tuple(
+    f"HEADGATE_{name}_" for name in ("STORE", "SPARK", "BUILDS", "TASKS", "SERVER")
+)
 # The similarity from which on a name counts as a misspelling of another.
 _SIMILARITY = 0.9
 _SECRET = re.compile(r"secret|password|access\.?-?key|session\.?-?token", re.IGNORECASE)
@@ -61,6 +76,28 @@ class BuildSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Limits of a server, for each of its processes."""
+
+    # At most half of the files that the process may open.
+    connections: int = 1000
+    connections_per_address: int = 250
+    document_bytes: int = 16 * 1024**2
+    # Of one file or content.
+    upload_bytes: int = 64 * 1024**3
+    # Until the headers of a request are complete, and between two requests without a token.
+    header_seconds: float = 10
+    # Without progress of a request's body, or of a response.
+    stall_seconds: float = 60
+    # Until a response begins. Uploads have no such limit; a stream may last longer once begun.
+    answer_seconds: float = 300
+    # Between two requests with a token. Long: to Spark, a closed connection is a lost commit.
+    idle_seconds: float = 600
+    # Streams of a build's progress.
+    streams_per_actor: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
 class LineageSettings:
     """The receiver of OpenLineage events, from the variables that other clients also read."""
 
@@ -80,6 +117,7 @@ class Settings:
     retain_seconds: int = 30 * DAY_SECONDS
     spark: SparkSettings = field(default_factory=SparkSettings)
     builds: BuildSettings = field(default_factory=BuildSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
     tasks_root: Path | None = None
     conductor_url: str | None = None
     lakefs_endpoint: str | None = None
@@ -211,6 +249,9 @@ def _checked(name: str, value: Any, file: Path) -> Any:
     elif name in _LISTS:
         right = isinstance(value, list) and all(isinstance(item, str) for item in value)
         wanted = "a list of names"
+    elif name in _NUMBERS:
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+        wanted = "a number"
     else:
         right, wanted = isinstance(value, str), "a string"
     if not right:
@@ -289,6 +330,7 @@ def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) ->
             fallback=tuple(fallback) if fallback is not None else None,
             adopt=adopt,
         ),
+        server=_server(values),
         tasks_root=(root / tasks_root) if tasks_root else None,
         conductor_url=values.get("conductor.url"),
         lakefs_endpoint=values.get("lakefs.endpoint"),
@@ -299,6 +341,25 @@ def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) ->
         cache=default_cache(environ),
         environ=environ,
     )
+
+
+def _server(values: Mapping[str, Any]) -> ServerSettings:
+    """Return the limits of a server; each is a number above 0, and counts are whole numbers."""
+    found: dict[str, Any] = {}
+    for kind in fields(ServerSettings):
+        name = f"server.{kind.name}"
+        if name not in values:
+            continue
+        is_count = isinstance(kind.default, int) and not kind.name.endswith("_seconds")
+        try:
+            number = float(values[name])
+        except (ValueError, OverflowError):
+            number = 0
+        if not 0 < number < math.inf or (is_count and not number.is_integer()):
+            wanted = "a whole number" if is_count else "a number of seconds"
+            raise Invalid(f"{name} is {values[name]!r}; it must be {wanted} above 0.")
+        found[kind.name] = int(number) if is_count else number
+    return ServerSettings(**found)
 
 
 def _lineage(environ: Mapping[str, str]) -> LineageSettings | None:

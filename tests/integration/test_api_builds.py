@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,26 @@ def test_builds_end_with_their_server(small_api: Api, jobs: FileJobs) -> None:
     id = small_api.admin.ok("POST", "/builds", json=BODY)["build"]
     small_api.app.state.builds.close()
     assert small_api.admin.get(f"/builds/{id}")["state"] == "canceled"
+
+
+def test_streams_of_one_actor_are_limited_and_end_with_their_clients(
+    small_api: Api, jobs: FileJobs
+) -> None:
+    jobs.endless = frozenset({"s.x"})
+    where = f"/builds/{small_api.admin.ok('POST', '/builds', json=BODY)['build']}/progress"
+    most = small_api.store.settings.server.streams_per_actor
+    with ExitStack() as stack:
+        open_streams = [
+            stack.enter_context(small_api.reader.http.stream("GET", where)).iter_bytes()
+            for _ in range(most)
+        ]
+        assert all(next(stream) for stream in open_streams)
+        assert small_api.reader.error(503, "GET", where) == "unavailable"
+        with small_api.admin.http.stream("GET", where) as reply:
+            assert reply.status_code == 200
+    watched_by = small_api.app.state.builds.watched_by
+    while watched_by.total():
+        time.sleep(0.01)
 
 
 def test_remote_build_on_the_server_shows_itself_and_gives_its_document(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.server.api.conventions import Limits
+from headgate.settings import ServerSettings
 from tests.support.api import Api
 from tests.support.iceberg import Front
 
@@ -92,7 +92,7 @@ def test_sql_in_names_finds_nothing_and_breaks_nothing(small_api: Api, name: str
 
 
 def test_body_over_the_limit_is_refused_announced_or_not(small_api: Api, front: Front) -> None:
-    limits = Limits(document_bytes=100, upload_bytes=1000)
+    limits = ServerSettings(document_bytes=100, upload_bytes=1000)
     strict = Api(small_api.store, front, limits=limits)
     ana = strict.admin
     body = {"dataset": "raw.scans", "kind": "files", "branch": "m" * 200}

@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from headgate.model.access import Role
-from headgate.server.api.conventions import Limits
 from headgate.server.app import create_server
-from headgate.settings import load_settings
+from headgate.settings import ServerSettings, load_settings
 from headgate.store.embedded import Store
 from tests.support.iceberg import Front
 
@@ -22,7 +21,7 @@ from tests.support.iceberg import Front
 class Api:
     """A store behind its server: clients by name, each with a token of its own."""
 
-    def __init__(self, store: Store, front: Front, *, limits: Limits | None = None) -> None:
+    def __init__(self, store: Store, front: Front, *, limits: ServerSettings | None = None) -> None:
         self.store = store
         self.url = front.url
         self.app = create_server(store, limits=limits)

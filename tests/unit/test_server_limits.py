@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.server.api.conventions import Guard, Limits
+from headgate.errors import Invalid
+from headgate.server.limits import Gate, Visitors
+from headgate.settings import ServerSettings, load_settings
 
-QUICK = Limits(answer_seconds=0.2, body_seconds=0.05)
-SMALL = Limits(document_bytes=10)
+QUICK = ServerSettings(answer_seconds=0.2, stall_seconds=0.05)
+SMALL = ServerSettings(document_bytes=10)
 
 
 async def _reads_then_answers(scope: Scope, receive: Receive, send: Send) -> None:
@@ -32,7 +36,7 @@ def _ask(
     body: Sequence[bytes] = (b"",),
     ends: bool = True,
     path: str = "/api/v1/x",
-    limits: Limits = QUICK,
+    limits: ServerSettings = QUICK,
 ) -> tuple[int, str, int]:
     """Return the status, error code and number of responses of one request."""
     sent: list[Message] = []
@@ -51,8 +55,9 @@ def _ask(
         sent.append(message)
 
     async def run() -> None:
-        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
-        await Guard(app, limits)(scope, receive, send)
+        headers = [(b"authorization", b"Bearer t"), (b"transfer-encoding", b"chunked")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        await Gate(app, limits, Visitors(lambda token: token == "t"))(scope, receive, send)
         # The abandoned handler ends by itself, and its response is dropped.
         await asyncio.sleep(1.5 if app is _sleeps else 0)
 
@@ -63,7 +68,7 @@ def _ask(
 
 
 def test_answer_in_time_passes() -> None:
-    assert _ask(_reads_then_answers, limits=Limits()) == (200, "", 1)
+    assert _ask(_reads_then_answers, limits=ServerSettings()) == (200, "", 1)
 
 
 def test_answer_that_does_not_come_is_told_once_and_what_comes_later_is_dropped() -> None:
@@ -71,7 +76,7 @@ def test_answer_that_does_not_come_is_told_once_and_what_comes_later_is_dropped(
 
 
 def test_body_that_does_not_go_on_is_refused() -> None:
-    patient = Limits(answer_seconds=60, body_seconds=0.05)
+    patient = ServerSettings(answer_seconds=60, stall_seconds=0.05)
     asked = _ask(_reads_then_answers, body=[b"x"], ends=False, limits=patient)
     assert asked == (408, "body_timeout", 1)
 
@@ -82,6 +87,30 @@ def test_body_that_grows_over_the_limit_is_refused() -> None:
         "too_large",
         1,
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("connections = 0", "server.connections is 0; it must be a whole number above 0"),
+        ("connections = 1.5", "server.connections is 1.5; it must be a whole number"),
+        ("stall_seconds = -1", "server.stall_seconds is -1; it must be a number of seconds"),
+        ('idle_seconds = "long"', "server.idle_seconds must be a number, not 'long'"),
+        ("connection = 5", "key server.connection is unknown. Did you mean 'connections'"),
+    ],
+)
+def test_limit_that_is_none_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+    file = tmp_path / "headgate.toml"
+    file.write_text(f"[server]\n{line}\n")
+    with pytest.raises(Invalid, match=problem):
+        load_settings(tmp_path, {})
+
+
+def test_limits_come_from_the_file_and_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "headgate.toml"
+    file.write_text("[server]\nconnections = 7\nheader_seconds = 0.5\n")
+    found = load_settings(tmp_path, {"HEADGATE_SERVER_UPLOAD_BYTES": "1000"}).server
+    assert found == ServerSettings(connections=7, header_seconds=0.5, upload_bytes=1000)
 
 
 def test_path_outside_the_api_is_left_alone() -> None:

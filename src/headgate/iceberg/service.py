@@ -27,7 +27,15 @@ from headgate.iceberg import table_catalog
 from headgate.model.changes import Caller
 from headgate.model.contexts import Context, JobContext
 from headgate.model.names import DatasetName, check_name_part
-from headgate.tables.metadata import Json, Metadata, as_object, read_object, read_str, read_strings
+from headgate.tables.metadata import (
+    Json,
+    Metadata,
+    as_object,
+    check_document,
+    read_object,
+    read_str,
+    read_strings,
+)
 from headgate.tables.versions import StoredVersion, TableVersions, WeighedCache
 
 if TYPE_CHECKING:
@@ -319,7 +327,6 @@ class Service:
 
 _LEVELS = "\x1f"
 _PAGE_SIZE = 1000
-_DEPTH_LIMIT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,11 +348,11 @@ class Request:
     @cached_property
     def json(self) -> Json:
         """Return the body as a JSON object."""
+        check_document(self.body)
         try:
             found = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
             raise MalformedRequest(what="the request body", reason="it is not JSON") from error
-        _check_depth(found)
         return as_object(found, what="the request body")
 
     @property
@@ -370,21 +377,6 @@ class Request:
             raise MalformedRequest(what="the Idempotency-Key", reason="it is not a UUID") from error
         digest = hashlib.sha256(f"{self.method} {self.path}\n".encode() + self.body)
         return table_catalog.Idempotency(key=canonical, request_hash=digest.hexdigest())
-
-
-def _check_depth(value: Any) -> None:
-    """Raise for a body that could be stored but not be encoded again inside a reply."""
-    level = [value]
-    for _ in range(_DEPTH_LIMIT):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list)
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return
-    raise MalformedRequest(what="the request body", reason="it is nested too deeply")
 
 
 def parse_levels(text: str) -> table_catalog.Namespace:

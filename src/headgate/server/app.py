@@ -11,8 +11,10 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPMethod
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -30,11 +32,13 @@ from headgate.iceberg.service import Service
 from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.access import Right, Role, require
 from headgate.server.api import admin, builds, datasets, files, rows, tasks
-from headgate.server.api.conventions import Guard, Limits, handle_errors
+from headgate.server.api.conventions import handle_errors
 from headgate.server.api.openapi import DescribedApp
 from headgate.server.authorization import Authority, ServedTokens
 from headgate.server.builds import ServerBuilds
+from headgate.server.connections import Connections, HttpConnection, SocketConnection
 from headgate.server.content_rights import ContentRights
+from headgate.server.limits import MESSAGE_BYTES, Gate, Visitors
 from headgate.server.metrics import (
     CONTENT_TYPE,
     Metrics,
@@ -44,6 +48,7 @@ from headgate.server.metrics import (
 )
 from headgate.server.web.build_page import retry_on
 from headgate.server.web.host import mount_pages
+from headgate.settings import ServerSettings
 from headgate.storage.address import client_properties
 from headgate.store.embedded import Store
 
@@ -100,7 +105,7 @@ def create_server(
     store: Store,
     *,
     builds_on_server: ServerBuilds | None = None,
-    limits: Limits | None = None,
+    limits: ServerSettings | None = None,
     code_from: Role = Role.ADMIN,
 ) -> FastAPI:
     """Create one application for all contexts; the URL gives the context, the token the rights."""
@@ -119,7 +124,9 @@ def create_server(
     app.state.builds = builds_on_server or ServerBuilds(store)
     app.state.contents = ContentRights(store)
     handle_errors(app)
-    app.add_middleware(Guard, limits=limits or Limits())
+    app.add_middleware(
+        Gate, limits=limits or store.settings.server, visitors=Visitors(authority.is_valid)
+    )
     for routes in ROUTERS:
         app.include_router(routes)
     app.add_route(
@@ -214,19 +221,36 @@ def serve(
         app = create_server(store, builds_on_server=builds, code_from=code_from)
         add_operation(app, store)
         mount_pages(app, store, retry=retry_on(builds) if runs_builds else None)
+        limits = store.settings.server
+        connections = Connections(limits)
+        protocols: dict[str, Any] = {
+            "http": partial(HttpConnection, connections, limits),
+            "ws": partial(SocketConnection, connections),
+        }
         config = uvicorn.Config(
             app,
+            **protocols,
+            ws_max_size=MESSAGE_BYTES,
             log_config=None,
             access_log=False,
             lifespan="on",
-            timeout_keep_alive=600,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
-        _Server(config).run(sockets=[listening])
+        _Server(config, connections).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
     """A server that exits normally on a stop signal; uvicorn would raise the signal again."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def on_tick(self, counter: int) -> bool:
+        # Called ten times a second.
+        if counter % 3 == 0:
+            self._connections.sweep()
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from dataclasses import replace
 
+from headgate.catalog.attempts import find_attempt_by_token
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.records import find_transaction, find_unit
 from headgate.catalog.tokens import TokenRecord, check_good, find_token, load_grant
@@ -42,6 +43,17 @@ class Authority:
     def find_record(self, token: str) -> tuple[TokenRecord | None, Instant]:
         """Return the record of a token, valid or not, and the time by the database clock."""
         return self._database.read(lambda c: (find_token(c, token), now(c)))
+
+    def is_valid(self, token: str) -> bool:
+        """Return whether a token is valid, or was issued to an attempt of a job or task."""
+        record, moment = self.find_record(token)
+        if record is None:
+            return self._database.read(lambda c: find_attempt_by_token(c, token)) is not None
+        try:
+            check_good(record, moment)
+        except TokenRefused:
+            return False
+        return True
 
     def grant(self, token: str | None, operation: str) -> Grant:
         """Return the rights of a token; record the denial of one that is expired or revoked."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -165,6 +166,8 @@ class ServerBuilds:
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="headgate-build")
         self._known: dict[BuildId, ServerBuild] = {}
         self._lock = threading.Lock()
+        # Open streams of progress, by actor.
+        self.watched_by: Counter[str] = Counter()
 
     def start(self, build: Build, *, request_key: BuildRequestKey | None = None) -> BuildId:
         """Start a build on the server's workers; return once it is recorded, or raise its error."""

@@ -19,7 +19,7 @@ from headgate.builds.bundle import Bundle, check_bundle
 from headgate.builds.client_jobs import ClientJobs, JobMessage
 from headgate.builds.project import Discovery, bundle_key, require_unique_outputs
 from headgate.builds.report import BuildOutcome, Watch
-from headgate.errors import BranchProtected, BuildOfAnother, ContentSwept, Invalid
+from headgate.errors import BranchProtected, BuildOfAnother, ContentSwept, Invalid, Unavailable
 from headgate.files.objects import Digest
 from headgate.model.checks import CheckStage
 from headgate.model.ids import BuildId
@@ -321,12 +321,31 @@ def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
 )
 def watch_build(caller: api.CallerDependency, build: str) -> Response:
     """Stream the build as a server-sent event after each change, until it has ended."""
+    actor, most = caller.grant.actor, caller.served.settings.server.streams_per_actor
+    if caller.builds.watched_by[actor] >= most:
+        raise Unavailable(
+            f"{actor} watches {most} builds, as many as this server streams to one actor. End one "
+            "of them, or ask the operator to raise `streams_per_actor` in [server].",
+            actor=actor,
+            limit=most,
+        )
     # Raises if the build does not exist: once the stream has begun, the status cannot change.
     first = _state(caller, build)
     return StreamingResponse(_watch(caller, build, first), media_type=EVENTS)
 
 
 async def _watch(caller: api.Caller, build: str, first: Json) -> AsyncIterator[bytes]:
+    # Counted here: a response that never starts, because its client has left, ends nothing.
+    watched_by = caller.builds.watched_by
+    watched_by[caller.grant.actor] += 1
+    try:
+        async for event in _events(caller, build, first):
+            yield event
+    finally:
+        watched_by[caller.grant.actor] -= 1
+
+
+async def _events(caller: api.Caller, build: str, first: Json) -> AsyncIterator[bytes]:
     state, sent, silent = first, None, 0.0
     while True:
         if state["state"] != BuildState.RUNNING:

@@ -1,17 +1,25 @@
 """Conventions that all routes of the HTTP API share.
 
-Responses and pages, errors, declarations of routes, callers and their rights, idempotency keys,
-and the limits on requests.
+Responses and pages, errors, documents in bodies, declarations of routes, callers and their rights,
+and idempotency keys.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +28,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import URL, Headers, MutableHeaders
+from starlette.datastructures import URL
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate import errors
 from headgate.catalog.attempts import Holder
@@ -39,6 +47,7 @@ from headgate.server.api.models import Problem
 from headgate.server.authorization import Authority
 from headgate.server.content_rights import ContentRights, parse_trees
 from headgate.store.documents import PUBLICATION, unpublished_json
+from headgate.tables.metadata import check_document, too_deep
 
 if TYPE_CHECKING:
     from headgate.server.builds import ServerBuilds
@@ -240,6 +249,9 @@ def handle_errors(app: FastAPI) -> None:
 
     async def unrouted(request: Request, error: Exception) -> JsonReply:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, errors.HeadgateError):
+            # FastAPI's error about a body that cannot be read.
+            return problem(error.__cause__)
         reply = _unrouted(error, request)
         reply.headers.update(error.headers or {})
         return reply
@@ -261,6 +273,62 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(Exception, unforeseen)
 
 
+# Documents in bodies
+
+# Larger ones are parsed on a worker thread.
+_PARSED_AT_ONCE_BYTES = 16 * 1024
+
+
+def parse_document(body: bytes) -> Any:
+    """Return the value of a JSON text; raise `MalformedRequest` for one that is not plain JSON."""
+    check_document(body)
+    try:
+        # Never another encoding than UTF-8, which the check before has assumed.
+        text = body.decode("utf-8-sig")
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_not_json)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError as error:
+        raise too_deep() from error
+    except ValueError as error:
+        # Not UTF-8, or a number of thousands of digits.
+        raise errors.MalformedRequest(what="the request body", reason=str(error)) from error
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        twice = next(name for name, number in Counter(n for n, _ in members).items() if number > 1)
+        reason = f"an object has the key {twice[:80]!r} twice"
+        raise errors.MalformedRequest(what="the request body", reason=reason)
+    return found
+
+
+def _not_json(constant: str) -> Any:
+    reason = f"JSON has no {constant}"
+    raise errors.MalformedRequest(what="the request body", reason=reason)
+
+
+class _DocumentRequest(Request):
+    async def json(self) -> Any:
+        body = await self.body()
+        if len(body) <= _PARSED_AT_ONCE_BYTES:
+            return parse_document(body)
+        return await run_in_threadpool(parse_document, body)
+
+
+class DocumentRoute(APIRoute):
+    """A route whose body is a document of limited depth and size."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_document(request: Request) -> Response:
+            return await handle(_DocumentRequest(request.scope, request.receive))
+
+        return handle_document
+
+
 # Declarations of routes
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -270,7 +338,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def router(noun: str) -> APIRouter:
     """Return the router of one noun."""
-    return APIRouter(prefix="/api/v1", tags=[noun], responses=_PROBLEMS)
+    return APIRouter(prefix="/api/v1", tags=[noun], responses=_PROBLEMS, route_class=DocumentRoute)
 
 
 def documented(
@@ -414,138 +482,3 @@ async def received(request: Request, directory: Path) -> AsyncIterator[Received]
         await run_in_threadpool(flush)
         file.flush()
         yield Received(path=Path(file.name), digest=Digest(seen.hexdigest()), size=size)
-
-
-# Limits and security headers
-
-API = "/api/"
-# Bodies here are the bytes of files; all others are small documents.
-_UPLOADS = ("/api/v1/files/", "/api/v1/contents/", "/api/v1/bundles/")
-
-# No scripts, no frames, no content sniffing, no copies in caches of proxies.
-_SECURITY = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "cache-control": "no-store",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    document_bytes: int = 16 * 1024 * 1024
-    upload_bytes: int = 64 * 1024**3
-    # Between two chunks of a body.
-    body_seconds: float = 60
-    # Until a response begins. Uploads have no such limit; a stream may last longer once begun.
-    answer_seconds: float = 300
-
-
-class _TooLarge(Exception):
-    pass
-
-
-class _TooSlow(Exception):
-    pass
-
-
-class Guard:
-    """ASGI middleware: limits requests to the API, and adds security headers to its responses."""
-
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
-        self._app = app
-        self._limits = limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(API):
-            await self._app(scope, receive, send)
-            return
-        is_upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
-        exchange = _Exchange(scope, receive, send, self._limits, is_upload=is_upload)
-        await exchange.run(self._app)
-
-
-class _Exchange:
-    """One request and its response."""
-
-    def __init__(
-        self, scope: Scope, receive: Receive, send: Send, limits: Limits, *, is_upload: bool
-    ) -> None:
-        self._scope, self._receive, self._send = scope, receive, send
-        self._limits = limits
-        self._is_upload = is_upload
-        self._most = limits.upload_bytes if is_upload else limits.document_bytes
-        self._taken = 0
-        self._complete = False
-        self._began = False
-        self._abandoned = False
-
-    async def run(self, app: ASGIApp) -> None:
-        announced = Headers(scope=self._scope).get("content-length", "0")
-        if announced.isdigit() and int(announced) > self._most:
-            await self._refuse(TOO_LARGE, "too_large", self._size_text())
-            return
-        patience = None if self._is_upload else self._limits.answer_seconds
-        work = asyncio.ensure_future(app(self._scope, self.receive, self.send))
-        done, _ = await asyncio.wait({work}, timeout=patience)
-        if not done and not self._began:
-            # A worker thread cannot be stopped: it ends by itself, and its response is dropped.
-            self._abandoned = True
-            work.add_done_callback(lambda task: task.exception())
-            await self._refuse(
-                TOO_SLOW,
-                "no_answer_in_time",
-                f"no response within {self._limits.answer_seconds:g} s. The request may still be "
-                "carried out: check it by its idempotency key.",
-            )
-            return
-        await self._finish(work)
-
-    async def _finish(self, work: asyncio.Future[None]) -> None:
-        try:
-            await work
-        except _TooLarge:
-            await self._refuse(TOO_LARGE, "too_large", self._size_text())
-        except _TooSlow:
-            text = f"no more of the body arrived for {self._limits.body_seconds:g} s."
-            await self._refuse(TIMED_OUT, "body_timeout", text)
-
-    async def receive(self) -> Message:
-        if self._complete:
-            return await self._receive()
-        try:
-            message = await asyncio.wait_for(self._receive(), self._limits.body_seconds)
-        except TimeoutError as error:
-            raise _TooSlow from error
-        if message["type"] == "http.request":
-            self._taken += len(message.get("body", b""))
-            self._complete = not message.get("more_body", False)
-            if self._taken > self._most:
-                raise _TooLarge
-        return message
-
-    async def send(self, message: Message) -> None:
-        if self._abandoned:
-            return
-        if message["type"] == "http.response.start":
-            self._began = True
-        await self._send_secured(message)
-
-    async def _refuse(self, status: int, code: str, text: str) -> None:
-        if self._began:
-            return
-        reply = refusal(status, code, text)
-        # The rest of the body stays unread.
-        reply.headers["connection"] = "close"
-        await reply(self._scope, self._receive, self._send_secured)
-
-    async def _send_secured(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _SECURITY.items():
-                headers.setdefault(name, value)
-        await self._send(message)
-
-    def _size_text(self) -> str:
-        return f"the body is larger than the {self._most} bytes that this server accepts."

@@ -33,7 +33,7 @@ from headgate.server.web.lineage_page import lineage_page
 from headgate.server.web.log_page import log_page
 from headgate.server.web.page import Act, Page, PageHeaders, PageMaker, Visit
 from headgate.server.web.review_page import review_page
-from headgate.server.web.sessions import COOKIE, Sessions, SignIn, load_key
+from headgate.server.web.sessions import COOKIE, Sessions, SignedIn, SignIn, load_key
 from headgate.store.embedded import Store
 
 _LOG = logging.getLogger("headgate.pages")
@@ -180,6 +180,17 @@ def _error_page(status: int, message: str, visit: Visit) -> Page:
 _ASSETS = Path(__file__).with_name("assets")
 # Long, because large tables take time to compare; the browser shows that it is loading.
 _RESPONSE_SECONDS = 60.0
+# All pages, and NiceGUI's sockets; its scripts and styles are public.
+_PATHS = (
+    markup.DATASETS,
+    "/datasets",
+    markup.BRANCHES,
+    markup.LINEAGE,
+    markup.BUILDS,
+    markup.LOG,
+    markup.REVIEW,
+    "/_nicegui_ws",
+)
 
 
 def mount_pages(app: FastAPI, store: Store, *, retry: Retry | None = None) -> None:
@@ -202,6 +213,7 @@ def mount_pages(app: FastAPI, store: Store, *, retry: Retry | None = None) -> No
     _page(host, markup.LOG, log_page)
     _page(host, markup.REVIEW, review_page)
     nicegui_app.add_exception_handler(404, _not_found)
+    nicegui_app.add_middleware(SignedIn, sign_in=forms, paths=_PATHS)
     nicegui_app.add_middleware(PageHeaders)
     ui.add_head_html(frame.head(__version__), shared=True)
     ui.run_with(

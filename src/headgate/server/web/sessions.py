@@ -5,22 +5,27 @@ The cookie names a token and is valid only as long as that token is.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
 import secrets
 import time
+from collections import OrderedDict, deque
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.errors import HeadgateError, TokenRefused
 from headgate.model.access import Grant
 from headgate.server.authorization import Authority
+from headgate.server.connections import network_of, recognize
 from headgate.server.web import markup
 from headgate.server.web.markup import command, tag
 from headgate.server.web.page import HEADERS, document
@@ -76,7 +81,33 @@ def load_key(path: Path) -> bytes:
 
 # --- sign-in and sign-out: plain forms, which work without scripts --------------------------
 
-_LONGEST_FORM = 8192
+
+class Guesses:
+    """Wrong tokens of the last minute, by the network of the client.
+
+    Over the limit, only the answer to another wrong token is delayed: a right one is accepted at
+    once, so that a guesser does not lock out others of the same address or behind the same proxy.
+    """
+
+    _A_MINUTE = 10
+    _REMEMBERED = 4096
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def is_over(self, address: str) -> bool:
+        """Record a wrong token, and return whether there were too many before it."""
+        network, moment = network_of(address), time.monotonic()
+        times = self._times.setdefault(network, deque(maxlen=self._A_MINUTE))
+        is_over = len(times) == self._A_MINUTE and moment - times[0] < 60
+        times.append(moment)
+        self._times.move_to_end(network)
+        while len(self._times) > self._REMEMBERED:
+            self._times.popitem(last=False)
+        return is_over
+
+
+_DELAY_SECONDS = 2.0
 
 
 class SignIn:
@@ -86,6 +117,11 @@ class SignIn:
         self._authority = authority
         self._sessions = sessions
         self._version = version
+        self._guesses = Guesses()
+
+    def is_genuine(self, cookie: str | None) -> bool:
+        """Return whether this server signed the cookie, and it has not expired."""
+        return self._sessions.read(cookie) is not None
 
     def find_grant(self, cookie: str | None) -> Grant | None:
         """Return the present grant of the cookie's token; None if it is missing or revoked."""
@@ -98,20 +134,19 @@ class SignIn:
     async def sign_in(self, request: Request) -> Response:
         if not is_own(request):
             return self._form(markup.DATASETS, "This form was sent from another site.", 403)
+        # A few KB: the server limits bodies.
         body = await request.body()
-        if len(body) > _LONGEST_FORM:
-            return self._form(markup.DATASETS, "That is too long to be a token.", 413)
         form = parse_qs(body.decode(errors="replace"))
         secret = form.get("token", [""])[0].strip()
         wanted = markup.local_path(form.get("next", [None])[0])
         try:
             token_id = await run_in_threadpool(self._authority.find_token_id, secret)
         except TokenRefused as refused:
-            return self._form(wanted, str(refused), 401)
+            return await self._wrong(request, wanted, str(refused))
         except HeadgateError as error:
             return self._form(wanted, str(error), 503)
         if token_id is None:
-            return self._form(wanted, "This token is not known here.", 401)
+            return await self._wrong(request, wanted, "This token is not known here.")
         response = RedirectResponse(wanted, status_code=303)
         response.set_cookie(
             COOKIE,
@@ -122,6 +157,13 @@ class SignIn:
             secure=request.url.scheme == "https",
         )
         return response
+
+    async def _wrong(self, request: Request, wanted: str, problem: str) -> Response:
+        if not self._guesses.is_over(request.client.host if request.client else ""):
+            return self._form(wanted, problem, 401)
+        await asyncio.sleep(_DELAY_SECONDS)
+        many = "Too many wrong tokens came from your address in the last minute."
+        return self._form(wanted, f"{problem} {many}", 429)
 
     async def sign_out(self, request: Request) -> Response:
         response = RedirectResponse(markup.SIGN_IN, status_code=303)
@@ -143,6 +185,44 @@ class SignIn:
     def _form(self, wanted: str, problem: str | None = None, status: int = 200) -> HTMLResponse:
         text = document("Sign in", _sign_in(wanted, problem), self._version)
         return HTMLResponse(text, status_code=status, headers=HEADERS)
+
+
+class SignedIn:
+    """ASGI middleware of the pages: strangers reach neither NiceGUI nor its sockets.
+
+    NiceGUI keeps a page in memory for a minute, and a socket for as long as it is open.
+    """
+
+    def __init__(self, app: ASGIApp, sign_in: SignIn, paths: Collection[str]) -> None:
+        self._app = app
+        self._sign_in = sign_in
+        self._first_segments = {_first_segment(path) for path in paths}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = scope["type"] == "lifespan" or (
+            _first_segment(scope["path"]) not in self._first_segments
+        )
+        if is_open:
+            await self._app(scope, receive, send)
+            return
+        visit = HTTPConnection(scope)
+        cookie = visit.cookies.get(COOKIE)
+        is_good = self._sign_in.is_genuine(cookie) and (
+            await run_in_threadpool(self._sign_in.find_grant, cookie) is not None
+        )
+        if is_good:
+            recognize(scope)
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        elif scope["method"] == "GET":
+            await self._sign_in.redirect(Request(scope))(scope, receive, send)
+        else:
+            await Response(status_code=401)(scope, receive, send)
+
+
+def _first_segment(path: str) -> str:
+    return path.strip("/").partition("/")[0]
 
 
 def is_own(request: Request) -> bool:
