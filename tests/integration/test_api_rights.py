@@ -178,7 +178,7 @@ def test_route_of_a_branch_by_pattern_of_datasets(shared: Api, operation: str) -
     assert _passes(writer(own), operation, request) is may
 
 
-def test_refusal_is_kept_as_an_event_once_a_minute_without_any_secret(small_api: Api) -> None:
+def test_refusal_is_kept_as_an_event_once_an_hour_with_its_count(small_api: Api) -> None:
     small_api.admin.make_files()
     request: Request = ("PUT", "/files/raw.scans/a", {"params": {"branch": "master"}})
     for _ in range(3):
@@ -190,6 +190,7 @@ def test_refusal_is_kept_as_an_event_once_a_minute_without_any_secret(small_api:
         ("walt", "put_file", "role_denied"),
     ]
     assert events[1]["branch"] == "master"
+    assert [e["count"] for e in events] == [1, 3]
 
 
 def test_admin_of_some_branches_makes_no_token_for_others(small_api: Api) -> None:

@@ -46,7 +46,8 @@ def test_container_starts_with_a_store_of_its_own_and_ends_in_good_order(tmp_pat
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=60) == 0
     assert (tmp_path / "headgate.toml").is_file()
-    assert "admin token" in (tmp_path / "log").read_text()
+    token, printed = (tmp_path / ".headgate" / "admin-token"), (tmp_path / "log").read_text()
+    assert str(token) in printed and token.read_text().strip() not in printed
 
 
 def test_unit_is_read_by_systemd_and_starts_the_server_with_options_that_it_has(

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -37,10 +37,16 @@ def serving(root: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     try:
         told = json.loads(process.stdout.readline())
         wait_until_healthy(f"http://127.0.0.1:{port}/healthz")
-        yield told["url"], told["token"], process
+        yield told["url"], first_token(told), process
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
+
+
+def first_token(told: Mapping[str, Any]) -> Any:
+    """The token that a server wrote to a file at its first start; None at a later start."""
+    file = told["token_file"]
+    return Path(file).read_text().strip() if file is not None else None
 
 
 class ServerProcess:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from headgate.connection import open as open_store
 from headgate.store.embedded import Store
 from tests.support.repositories import Work, new_repository
+from tests.support.serving import first_token
 from tests.support.shell import headgate_json
 from tests.support.stores import files_branch, put
 from tests.support.tables import create_tables, iceberg_client
@@ -103,16 +104,18 @@ def serving_site(root: Path) -> Iterator[Site]:
 
 
 @contextmanager
-def serving(root: Path) -> Iterator[tuple[str, str | None, subprocess.Popen[str]]]:
-    """Serve a store; yield its URL, the token that it printed, and its process."""
+def serving(
+    root: Path, *options: str, log: Path | None = None
+) -> Iterator[tuple[str, str | None, subprocess.Popen[str]]]:
+    """Serve a store; yield its URL, the token that it made, and its process."""
     port = _free_port()
-    log = (root / "serve.log").open("w")
+    errors = (log or root / "serve.log").open("w")
     process = subprocess.Popen(
-        [sys.executable, "-m", "headgate", "serve", "--port", str(port), "--json"],
+        [sys.executable, "-m", "headgate", "serve", "--port", str(port), "--json", *options],
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
         stdout=subprocess.PIPE,
-        stderr=log,
+        stderr=errors,
         text=True,
     )
     assert process.stdout is not None
@@ -120,12 +123,12 @@ def serving(root: Path) -> Iterator[tuple[str, str | None, subprocess.Popen[str]
     try:
         told = json.loads(process.stdout.readline())
         _await(f"{url}/healthz")
-        yield url, told["token"], process
+        yield url, first_token(told), process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
         process.stdout.close()
-        log.close()
+        errors.close()
 
 
 def _free_port() -> int:

@@ -118,6 +118,7 @@ def test_put_disk_full_names_the_path_and_leaves_nothing(tmp_path: Path) -> None
 def test_put_read_only_directory_is_refused_and_reads_go_on(open_directory: Path) -> None:
     store = LocalStore(open_directory)
     store.put("objects/one", b"one")
+    (open_directory / "objects" / "one").chmod(0o444)
     for path in (open_directory, open_directory / "objects", open_directory / ".incoming"):
         path.chmod(0o555)
     with _without_privileges():

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from headgate.errors import Invalid, ObjectCorrupted
 from headgate.model.names import check_file_path
+from headgate.storage.local import make_private_directory
 from headgate.transforms.discovery import SOURCE_LAYOUT
 
 # The earliest time of the zip format; a real one would make equal content differ.
@@ -66,7 +67,7 @@ def unpack_bundle(data: bytes, digest: str, parent: Path) -> Path:
     actual = hashlib.sha256(data).hexdigest()
     if actual != digest:
         raise ObjectCorrupted(location=f"bundle {digest}", expected=digest, actual=actual)
-    parent.mkdir(parents=True, exist_ok=True)
+    make_private_directory(parent)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{digest[:12]}-", dir=parent))
     try:
         _extract(data, unfinished)

@@ -33,6 +33,7 @@ from headgate.files.tree import Entry
 from headgate.model.checks import blocking, check_result_from_json
 from headgate.model.names import check_file_path
 from headgate.model.nouns import DatasetKind
+from headgate.storage.local import make_private_directory
 
 _POLL_SECONDS = 1.0
 
@@ -207,7 +208,7 @@ class ClientAttempt:
     def _result(self, result: JobResult, message: JobMessage) -> JobResult:
         if message.log:
             log = log_in(self._work.directory)
-            log.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(log.parent)
             log.write_text(message.log)
         roots = message.roots or {}
         return replace(result, files={name: self._files(root) for name, root in roots.items()})

@@ -49,7 +49,13 @@ from headgate.catalog.builds import record_jobs
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.merge_base import retype_transactions
 from headgate.catalog.records import check_newest, find_datasets, load_transactions
-from headgate.errors import AttemptSuperseded, HeadgateError, InputNotFound, NotIncremental
+from headgate.errors import (
+    AttemptSuperseded,
+    HeadgateError,
+    InputNotFound,
+    NotIncremental,
+    find_known_error,
+)
 from headgate.model import incrementality, nouns
 from headgate.model.changes import Provenance
 from headgate.model.failpoints import Failpoint, reach
@@ -287,8 +293,10 @@ def run_job(ledger: Ledger, jobs: Jobs, position: int, *, retries: int, atomic: 
                 _succeed(ledger, position, work, result, atomic=atomic)
                 return
             report.error = result.error or {}
-        except HeadgateError as error:
-            report.error = {"message": error.message, "code": error.code}
+        except (HeadgateError, OSError) as error:
+            if (known := find_known_error(error)) is None:
+                raise
+            report.error = {"message": known.message, "code": known.code}
         # The cause of any error may be that the build was canceled or superseded.
         with contextlib.suppress(HeadgateError):
             ledger.check_attempt()

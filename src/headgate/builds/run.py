@@ -32,6 +32,7 @@ from headgate.model.changes import Caller
 from headgate.model.ids import BuildId, mint_build
 from headgate.model.names import build_task_key
 from headgate.model.nouns import AttemptRef, AttemptState, BuildState, JobState
+from headgate.storage.local import make_private_directory
 
 PARALLEL_JOBS = 4
 _GOOD = {JobState.SUCCEEDED, JobState.SKIPPED, JobState.ADOPTED}
@@ -131,8 +132,8 @@ class _Build:
         self._database = ledger.parts.database
 
     def run(self) -> BuildOutcome:
-        self._ledger.directory.mkdir(parents=True, exist_ok=True)
         try:
+            make_private_directory(self._ledger.directory)
             if not self._request.atomic:
                 self._ledger.emit_adopted()
             with _heartbeat(self._ledger):

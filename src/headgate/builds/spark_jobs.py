@@ -26,6 +26,7 @@ from headgate.model.object_store import ObjectStore
 from headgate.spark.job_processes import JobProcess
 from headgate.spark.job_protocol import EventKind, JobDocument, Source, Target
 from headgate.spark.session import catalog_conf
+from headgate.storage.local import make_private_directory
 from headgate.transforms.runtime import ReadMode
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class JobRunner:
 
     def run(self, order: attempt.JobOrder, progress: attempt.Progress) -> attempt.JobResult:
         """Run the order and upload the files that it wrote; the result has their entries."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._directory)
         # The session adds a tag of its own, which covers the threads of the user's code.
         self._tags = (f"headgate-{order.name}",)
         document = self._document(order)

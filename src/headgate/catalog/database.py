@@ -7,8 +7,10 @@ have no effect other than its SQL.
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import random
+import sqlite3
 import threading
 import time
 from collections import deque
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url, text
@@ -27,6 +30,7 @@ from sqlalchemy.pool import QueuePool
 from headgate import errors
 from headgate.model.ids import Instant
 from headgate.model.names import invalid_text
+from headgate.storage.local import create_private
 
 if TYPE_CHECKING:
     from headgate.model.access import ReadPolicy
@@ -102,6 +106,46 @@ def _kind_of(path: Path, mounts: Path) -> str | None:
     return best[1] if best else None
 
 
+# Reading of a SQLite catalog that cannot be written: on a read-only disk, or of another user.
+
+# Inode, size and time of the database file and of its write-ahead log.
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+def _stamp(path: str) -> Stamp:
+    found: list[tuple[int, int, int] | None] = []
+    for file in (Path(path), Path(f"{path}-wal")):
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def _open_read_only(path: str, where: str, options: dict[str, Any]) -> tuple[Any, Stamp | None]:
+    """Connect without writing a byte; return the connection, and a stamp if it cannot see changes.
+
+    Beside a database that was closed in good order there is no write-ahead log, and SQLite reads
+    the file itself, as one that nobody changes. Where there is a log, it holds committed rows, and
+    SQLite reads them with the help of the shared-memory file.
+    """
+    found = _stamp(path)
+    log, has_memory = found[1], Path(f"{path}-shm").exists()
+    if log is not None and not has_memory and log[1] > 0:
+        raise errors.CatalogBroken(
+            where=where,
+            reason=f"it can only be read, and committed rows are in {path}-wal, which SQLite "
+            f"cannot read there without {path}-shm",
+            remedy="Copy the directory to a disk that can be written, and use the copy.",
+        )
+    sees_changes = log is not None and has_memory
+    mode = "mode=ro" if sees_changes else "mode=ro&immutable=1"
+    connection = sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, **options)
+    return connection, None if sees_changes else found
+
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -153,6 +197,15 @@ class Database:
     def path(self) -> str | None:
         """The file of a SQLite catalog; None for PostgreSQL."""
         return self.url.database if self.dialect == "sqlite" else None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether this is a SQLite catalog that this process cannot write."""
+        if self.path is None:
+            return False
+        file = Path(self.path).absolute()
+        # SQLite creates files beside the database to write to it.
+        return file.exists() and not all(os.access(p, os.W_OK) for p in (file, file.parent))
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run work on one consistent state of the catalog."""
@@ -221,6 +274,8 @@ class Database:
                 read_policy=self.policy, limits_rows=not writing
             )
         if self.dialect == "sqlite":
+            if writing and connection.info.get("read_only", False):
+                raise errors.CatalogReadOnly(where=self.where, reason="it can only be read")
             connection.info["immediate"] = writing
         elif not writing:
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -235,6 +290,7 @@ class Database:
             raise
         try:
             transaction.commit()
+            self._check_unchanged(connection)
         except DBAPIError as error:
             with suppress(DBAPIError):
                 transaction.rollback()
@@ -243,6 +299,13 @@ class Database:
                 raise errors.CommitInterrupted(where=self.where, reason=_reason(error)) from error
             raise
         return result
+
+    def _check_unchanged(self, connection: Connection) -> None:
+        """Read again if another process wrote a file that was read as one that nobody changes."""
+        stamp: Stamp | None = connection.info.get("stamp")
+        if stamp is not None and self.path is not None and stamp != _stamp(self.path):
+            connection.invalidate()
+            raise _RetryNeeded
 
     def _write_slot(self, *, writing: bool) -> AbstractContextManager[None]:
         if not writing or self.dialect != "sqlite":
@@ -264,6 +327,11 @@ class Database:
     def _make_engine(self) -> Engine:
         if self.dialect == "sqlite":
             check_catalog_path(self.url.database)
+            assert self.path is not None
+            # SQLite gives its log and its shared memory the mode of the database file. If the
+            # directory is missing, the first connection fails with the reason.
+            with suppress(OSError):
+                os.close(create_private(Path(self.path)))
             engine = create_engine(
                 self.url,
                 poolclass=QueuePool,
@@ -271,6 +339,7 @@ class Database:
                 max_overflow=_MOST_CONNECTIONS - _KEPT_CONNECTIONS,
                 connect_args={"check_same_thread": False, "isolation_level": None},
             )
+            event.listen(engine, "do_connect", self._connect_read_only)
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
@@ -285,6 +354,17 @@ class Database:
             most=_MOST_CONNECTIONS,
         )
 
+    def _connect_read_only(
+        self, _dialect: object, record: Any, _arguments: Any, options: dict[str, Any]
+    ) -> Any:
+        """Connect to a catalog that cannot be written; None leaves it to SQLAlchemy."""
+        if not self.is_read_only:
+            return None
+        assert self.path is not None
+        connection, record.info["stamp"] = _open_read_only(self.path, self.where, options)
+        record.info["read_only"] = True
+        return connection
+
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
@@ -298,6 +378,10 @@ class Database:
             raise _too_large() from error
         except UnicodeEncodeError as error:
             raise invalid_text(error.object) from error
+        except OSError as error:
+            if (known := errors.find_known_error(error)) is None:
+                raise
+            raise known from error
         except PoolTimeout as error:
             reason = f"all {_MOST_CONNECTIONS} connections of this process are in use"
             raise errors.CatalogUnavailable(where=self.where, reason=reason) from error
@@ -314,6 +398,11 @@ class Database:
         if "NUL (0x00)" in reason:
             return invalid_text("\0")
         lowered = reason.lower()
+        for sign, kind in _STATES.items():
+            if sign in lowered:
+                return kind(where=self.where, reason=reason)
+        if self.path is not None and (failure := self._failure_of_file(self.path)) is not None:
+            return failure
         for sign, remedy in _REMEDIES.items():
             if sign in lowered:
                 return errors.CatalogBroken(where=self.where, reason=reason, remedy=remedy)
@@ -322,6 +411,18 @@ class Database:
         return errors.CatalogBroken(
             where=self.where, reason=reason, remedy="`headgate doctor` looks at the whole store."
         )
+
+    def _failure_of_file(self, path: str) -> errors.HeadgateError | None:
+        """Return the failure of the machine that SQLite reports without its cause."""
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            disk = os.statvfs(path)
+        except OSError as error:
+            is_limit = error.errno in {errno.EMFILE, errno.ENFILE}
+            return errors.storage_error(error, path) if is_limit else None
+        if disk.f_bavail == 0:
+            return errors.CatalogFull(where=self.where, reason="its disk has no space left")
+        return None
 
 
 _VERSION = text("SELECT value FROM store WHERE \"key\" = 'schema_version'")
@@ -362,11 +463,16 @@ class _RetryNeeded(Exception):
     """Raised if the unit of work lost a race that running it again resolves."""
 
 
+# Messages of both databases.
+_STATES: dict[str, type[errors.CatalogFull | errors.CatalogReadOnly]] = {
+    "readonly": errors.CatalogReadOnly,
+    "read-only transaction": errors.CatalogReadOnly,
+    "disk is full": errors.CatalogFull,
+    "no space left on device": errors.CatalogFull,
+}
 _REMEDIES = {
     "not a database": "The file is damaged or is something else. Restore it from a backup.",
     "malformed": "The file is damaged. Restore it from a backup.",
-    "readonly": "Its file or directory is read-only. Make it writable for this user.",
-    "disk is full": "Free some space on that disk; nothing was lost.",
     "unable to open": "Its directory is missing or not accessible. Check the path and its rights.",
     "disk i/o error": "The disk failed or the file was cut off. Check the disk, restore a backup.",
     "no such table": "It is not a Headgate catalog yet. Run `headgate init` or `headgate migrate`.",
@@ -380,10 +486,11 @@ def now(connection: Connection) -> Instant:
     return Instant(int(connection.execute(_NOW[connection.dialect.name]).scalar_one()))
 
 
-def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:
+def _prepare_sqlite(dbapi_connection: Any, record: Any) -> None:
     cursor = dbapi_connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    if not record.info.get("read_only", False):
+        cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()

@@ -9,8 +9,9 @@ PostgreSQL catalog is migrated only by `headgate migrate`, because other process
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,15 @@ from sqlalchemy import Connection, inspect, text
 from headgate.catalog import tickets as tickets  # its table is part of the schema
 from headgate.catalog.database import Database, read_version
 from headgate.catalog.warehouse import name_catalog
-from headgate.errors import CatalogBroken, HeadgateError, StoreTooNew, StoreTooOld
+from headgate.errors import (
+    CatalogBroken,
+    HeadgateError,
+    StorageUnavailable,
+    StoreTooNew,
+    StoreTooOld,
+    storage_error,
+)
+from headgate.storage.local import create_private
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 NEWEST = len(list(MIGRATIONS.glob("*.sql")))
@@ -68,7 +77,8 @@ def _ensure(database: Database, *, create: bool) -> None:
             reason="it is empty",
             remedy="Make a store with `headgate init`, or check the path.",
         )
-    if found != 0 and database.dialect != "sqlite" and not create:
+    is_migrated_here = database.dialect == "sqlite" and not database.is_read_only
+    if found != 0 and not is_migrated_here and not create:
         raise StoreTooOld(found=found, known=NEWEST)
     migrate(database, to=NEWEST)
 
@@ -108,6 +118,15 @@ def _apply(connection: Connection, number: int) -> None:
 def _back_up(path: Path, version: int) -> Path:
     """Write a consistent copy beside the catalog, by SQLite's own backup; return its path."""
     target = path.with_name(f"{path.name}.before-v{version + 1}")
-    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
-        source.backup(copy)
+    try:
+        with suppress(FileExistsError):
+            os.close(create_private(target))
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+            source.backup(copy)
+    except OSError as error:
+        raise storage_error(error, target) from error
+    except sqlite3.Error as error:
+        raise StorageUnavailable(
+            where=str(target), reason=f"the copy of the catalog failed: {error}"
+        ) from error
     return target

@@ -5,7 +5,7 @@ The catalog records these changes, but they are not publications: none of them c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, case, delete, insert, select, update
@@ -157,12 +157,13 @@ def record_event(
     dataset: DatasetId | None = None,
     branch: str | None = None,
     transaction: TransactionId | None = None,
+    id: str | None = None,
     **detail: object,
 ) -> None:
     """Record an event that is not a publication."""
     connection.execute(
         insert(events).values(
-            id=mint("e"),
+            id=id or mint("e"),
             at=at,
             actor=actor,
             kind=kind,
@@ -172,6 +173,16 @@ def record_event(
             detail=records.dump(detail),
         )
     )
+
+
+def count_events(connection: Connection, counts: Mapping[str, int]) -> None:
+    """Set the `count` of events that stand for several of the same kind."""
+    found = connection.execute(
+        select(events.c.id, events.c.detail).where(events.c.id.in_(counts))
+    ).all()
+    for id, detail in found:
+        counted = records.dump({**records.load(detail), "count": counts[id]})
+        connection.execute(update(events).where(events.c.id == id).values(detail=counted))
 
 
 # Staging of working versions, with the attempt fence of a publication. It is one UPDATE, which

@@ -40,6 +40,14 @@ def report_error(error: errors.HeadgateError, *, as_json: bool) -> int:
     return exit_code(error)
 
 
+def report_unexpected(error: Exception, *, as_json: bool) -> int:
+    """Write an exception that no command handles: a failure of the machine, or a defect."""
+    found = errors.find_known_error(error)
+    if found is None:
+        return report_defect(error, as_json=as_json)
+    return report_error(found, as_json=as_json)
+
+
 def report_usage_error(error: typer.TyperException, *, as_json: bool) -> int:
     """Write a command-line syntax error, with the usage unless as JSON; return the exit code."""
     if as_json:
@@ -64,4 +72,12 @@ def report_defect(error: Exception, *, as_json: bool) -> int:
 
 def _write(document: Mapping[str, Any]) -> None:
     # Not orjson: a name that is not valid Unicode must not make its own error unprintable.
-    sys.stdout.write(json.dumps(document, default=str) + "\n")
+    text = json.dumps(document, default=str) + "\n"
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        # The disk of the output is full, which may be the very error.
+        sys.stderr.write(text)

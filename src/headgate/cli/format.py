@@ -105,11 +105,14 @@ def _move(move: nouns.MoveRecord) -> str:
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """Return the branch, transaction, operation and original actor of an event."""
+    """Return the branch, transaction, operation and original actor of an event, or its denial."""
     where = "@".join(str(event[k]) for k in ("dataset", "branch") if event.get(k))
     parts = [where, event.get("transaction"), event.get("operation")]
     if event.get("original_actor"):
         parts.append(f"of {event['original_actor']}")
+    if event.get("wanted"):
+        times = f", {event['count']:,} times" if event.get("count", 1) > 1 else ""
+        parts.append(f"{event['wanted']} ({event['code']}{times})")
     return " ".join(str(part) for part in parts if part)
 
 

@@ -16,12 +16,12 @@ from headgate.catalog import warehouse as owner
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.cli.output import JsonOption, note, show_json
-from headgate.errors import Exists, GitUnusable, Invalid
+from headgate.errors import Exists, GitUnusable, Invalid, storage_error
 from headgate.model.names import check_branch_name
 from headgate.model.object_store import ObjectStore
 from headgate.settings import FILE_NAME, Settings, load_settings
 from headgate.storage.address import open_store
-from headgate.storage.local import storage_error
+from headgate.storage.local import make_private_directory
 from headgate.upkeep.reachability import probe
 
 EMBEDDED = ".headgate"
@@ -165,7 +165,7 @@ def _make_catalog(database: Database, objects: ObjectStore, *, adopt: bool) -> N
         if is_new and not adopt:
             owner.check_new_catalog(objects)
         if database.path is not None:
-            Path(database.path).parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(Path(database.path).parent)
         ensure_schema(database, create=True)
         if adopt:
             owner.adopt(database, objects)

@@ -68,15 +68,31 @@ def log(
     recoveries: Annotated[
         bool, typer.Option("--recoveries", help="List the audit log of recovery instead.")
     ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="List what was not published instead: denials, aborts.")
+    ] = False,
     json: output.JsonOption = False,
 ) -> None:
     """List publications, newest first: every change of a branch.
 
     --actor headgate:recovery also lists what recovery settled without a publication. --recoveries
     lists what recovery settled, the original actor and the outcome, filtered by --actor and --kind.
+    --events lists denied requests, one line an hour for each actor and rule with their number,
+    and other events, filtered by all options; the kind of a denial is `refused`.
 
     Example: headgate log --dataset sales.orders --branch master --limit 10
     """
+    if events:
+        if recoveries:
+            raise Invalid("--events and --recoveries are two lists: give one of them.")
+        with connection.open() as hg:
+            noted = hg.events(actor=actor, dataset=dataset, branch=branch, kind=kind, limit=limit)
+        if json:
+            output.show_json(noted)
+            return
+        rows = [row[1:] for row in format.log_rows((), noted)]
+        output.show_table(("TIME", "KIND", "ACTOR", "WHAT"), rows, empty="no events.")
+        return
     if recoveries:
         if dataset is not None or branch is not None:
             raise Invalid("--recoveries takes neither --dataset nor --branch: leave them out.")

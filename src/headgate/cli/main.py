@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headgate.cli.exit_codes import report_defect, report_error, report_usage_error
+from headgate.cli.exit_codes import report_error, report_unexpected, report_usage_error
 from headgate.errors import HeadgateError
 
 # name → (module:Typer application, one line for --help), in the order of first use.
@@ -167,11 +167,21 @@ def run(words: Sequence[str]) -> int:
         typer.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:
-        # The reader (`| head`) closed the pipe; Python's flush at exit must not fail either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (`| head`) closed the pipe.
+        _abandon_output()
         return 0
     except Exception as error:
-        return report_defect(error, as_json=as_json)
+        code = report_unexpected(error, as_json=as_json)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _abandon_output()
+        return code
+
+
+def _abandon_output() -> None:
+    """Drop what stdout does not accept, so that Python's flush at exit does not fail either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _invoke(words: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
-from headgate.errors import StorageUnavailable
+from headgate.errors import storage_error
 from headgate.files.transfer import Progress as Report
 from headgate.model.names import check_label
 
@@ -131,5 +131,4 @@ def translate_os_errors(local: Path) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageUnavailable(where=str(local), reason=reason) from error
+        raise storage_error(error, local) from error

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import enum
+import os
+import re
 import sys
 from importlib.util import find_spec
+from io import FileIO
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headgate import connection
 from headgate.cli.output import JsonOption, note, show_json, show_result, show_table
-from headgate.errors import MissingExtra
+from headgate.errors import Exists, MissingExtra
 from headgate.model.access import Role
 from headgate.settings import load_settings, parse_duration_seconds
+from headgate.storage.local import make_private_directory, storage_errors
 from headgate.store.embedded import Store
 
+# More than a token has bytes.
+_TOKEN_ROOM = 64
 serve_app = typer.Typer()
 
 
@@ -24,6 +31,12 @@ class CodeFrom(enum.StrEnum):
 
     ADMIN = Role.ADMIN.value
     WRITER = Role.WRITER.value
+
+
+def _check_url(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"https?://[^/?#@\s]+/?", value):
+        raise typer.BadParameter(f"{value!r} is not an address such as https://headgate.internal")
+    return value
 
 
 @serve_app.command()
@@ -40,6 +53,14 @@ def serve(
         bool,
         typer.Option("--no-builds", help="Run no builds on the server; clients run their own."),
     ] = False,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            "--public-url",
+            callback=_check_url,
+            help="Address of the pages in a browser, if a proxy does not pass on `Host`.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Serve the store to a team: web pages, an HTTP API and an Iceberg REST catalog.
@@ -56,25 +77,69 @@ def serve(
     # The embedded store, even if HEADGATE_URL names a server.
     with Store(load_settings()) as hg:
         root = f"http://{host}:{port}"
-        secret = _first_token(hg)
+        file = _first_token(hg)
         if json:
-            show_json({"url": f"{root}/iceberg", "api": f"{root}/api/v1", "token": secret})
+            written = str(file) if file is not None else None
+            show_json({"url": f"{root}/iceberg", "api": f"{root}/api/v1", "token_file": written})
             # The parent process reads the document while the server runs.
             sys.stdout.flush()
         else:
             note(f"web pages: {root}/")
             note(f"HTTP API: {root}/api/v1 (OpenAPI: {root}/api/openapi.json)")
             note(f"Iceberg REST: {root}/iceberg (warehouse: a context, such as `feature>master`)")
-            if secret is not None:
-                note(f"admin token (shown once): {secret}")
-        serve_store(hg, host=host, port=port, code_from=Role(code_from), runs_builds=not no_builds)
+            if file is not None:
+                note(f"admin token: in {file}, which only this user can read")
+        serve_store(
+            hg,
+            host=host,
+            port=port,
+            code_from=Role(code_from),
+            runs_builds=not no_builds,
+            public_url=public_url,
+        )
 
 
-def _first_token(hg: Store) -> str | None:
-    """Create an admin token for a store without tokens, which no client could use otherwise."""
+def _first_token(hg: Store) -> Path | None:
+    """Create an admin token for a store without tokens, which no client could use otherwise.
+
+    It is written to a file that only this user can read: output ends up in logs and journals.
+    """
     if hg.tokens():
         return None
-    return str(hg.create_token(actor=hg.settings.actor, role=Role.ADMIN)["token"])
+    file = hg.settings.root / ".headgate" / "admin-token"
+    with storage_errors(file):
+        make_private_directory(file.parent)
+        try:
+            # Never a file, or a link, that another process has put there.
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileExistsError as error:
+            if hg.tokens():
+                # Of another server that started at the same time.
+                return None
+            raise Exists(
+                f"{file} already exists, but the store has no tokens: an earlier start was "
+                "interrupted, or the file is not Headgate's. Delete it, then start the server "
+                "again.",
+                file=str(file),
+            ) from error
+        with os.fdopen(descriptor, "r+b", buffering=0) as opened:
+            _write_token(hg, opened, file)
+    return file
+
+
+def _write_token(hg: Store, opened: FileIO, file: Path) -> None:
+    try:
+        # Takes the space before there is a token that a full disk could lose.
+        opened.write(b" " * _TOKEN_ROOM)
+        os.fsync(opened.fileno())
+        made = hg.create_token(actor=hg.settings.actor, role=Role.ADMIN)
+    except BaseException:
+        file.unlink()
+        raise
+    opened.seek(0)
+    opened.write(f"{made['token']}\n".encode())
+    opened.truncate()
+    os.fsync(opened.fileno())
 
 
 token_app = typer.Typer(no_args_is_help=True, help="Create, list and revoke bearer tokens.")

@@ -42,6 +42,8 @@ class _Sentence(Formatter):
 
 
 _SENTENCE = _Sentence()
+# Facts that name places of the machine; a reason may quote them.
+_ADDRESSES = frozenset({"where", "location", "url", "warehouse", "reason"})
 _KEYWORD = Parameter.KEYWORD_ONLY
 
 
@@ -52,6 +54,9 @@ class HeadgateError(Exception):
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     template: ClassVar[str]
+    # The sentence for a client that may not see addresses and paths of the server, over declared
+    # facts only; None if the template has none of them.
+    public: ClassVar[str | None] = None
     # The declared fields as keywords; None where there are none, or an `__init__`.
     __signature__: ClassVar[Signature | None] = None
 
@@ -82,6 +87,13 @@ class HeadgateError(Exception):
     def to_json(self) -> dict[str, Any]:
         """Return the error for a program: `{"error", "code", …facts}`."""
         return {"error": self.message, "code": self.code, **self.facts}
+
+    def without_addresses(self) -> HeadgateError:
+        """Return the same error without addresses and paths of this machine, for a stranger."""
+        if self.public is None:
+            return self
+        facts = {name: fact for name, fact in self.facts.items() if name not in _ADDRESSES}
+        return rebuild(type(self), _SENTENCE.vformat(self.public, (self,), {}), facts)
 
 
 def _fill(self: HeadgateError, **given: Any) -> None:

@@ -113,6 +113,10 @@ class ObjectNotFound(NotFound, code="object_not_found"):
         "object {location} does not exist: it was never written, or it was deleted. If a version "
         "needs it, restore it from a backup; `headgate doctor` lists what is missing."
     )
+    public = (
+        "an object does not exist on the server: it was never written, or it was deleted. If a "
+        "version needs it, an operator restores it from a backup."
+    )
     location: str
 
 

@@ -19,12 +19,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from headgate.errors import NotFound, ObjectCorrupted, ObjectNotFound, UnsafePath
+from headgate.errors import (
+    NotFound,
+    ObjectCorrupted,
+    ObjectNotFound,
+    UnsafePath,
+    storage_error,
+)
 from headgate.files.objects import BATCHES_AHEAD, Digest, Objects, batched, in_parallel
 from headgate.files.transfer import Progress, file_mode, hash_file, walk_directory
 from headgate.files.tree import Entry, empty_directory
 from headgate.model.names import check_file_path
-from headgate.storage.local import storage_error, storage_errors
+from headgate.storage.local import make_private_directory, storage_errors
 
 # --- contents on this machine ---------------------------------------------------------------
 
@@ -91,7 +97,7 @@ class ContentCache:
         """Write a file that no other process sees; remove it after the block unless moved."""
         temporary = self._directory / "incoming" / f"{os.getpid()}-{secrets.token_hex(8)}"
         with storage_errors(self._directory):
-            temporary.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(temporary.parent)
             try:
                 with temporary.open("xb") as file:
                     for chunk in chunks:
@@ -108,7 +114,7 @@ class ContentCache:
 
 
 def _move(temporary: Path, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_directory(path.parent)
     temporary.replace(path)
 
 

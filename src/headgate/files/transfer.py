@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from headgate.errors import NotFound, UnsafePath
+from headgate.errors import NotFound, UnsafePath, storage_error
 from headgate.files.objects import BATCHES_AHEAD, Digest, Objects, batched, in_parallel
 from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.names import check_file_path
-from headgate.storage.local import open_file, storage_error, storage_errors
+from headgate.storage.local import open_file, storage_errors
 
 # Called with the files and the bytes done so far, by one thread at a time.
 Progress = Callable[[int, int], None]

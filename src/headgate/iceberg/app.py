@@ -218,8 +218,10 @@ class IcebergApp:
         try:
             return self._route(method, path, query, headers, body, token)
         except errors.HeadgateError as error:
-            return error_reply(error, authenticated=_is_authenticated(error, token))
-        except Exception:
+            return self._reply(error, authenticated=_is_authenticated(error, token))
+        except Exception as error:
+            if (failure := errors.find_known_error(error)) is not None:
+                return self._reply(failure)
             _log.exception("%s %s failed", method, path)
             kind = "CommitStateUnknownException" if method == "POST" else "InternalServerError"
             return problem(500, kind, "the server failed; its log has the cause. [internal]")
@@ -271,7 +273,7 @@ class IcebergApp:
         try:
             return self._handle(route, request, service)
         except errors.HeadgateError as error:
-            reply = error_reply(error)
+            reply = self._reply(error)
             if reply.status >= 500:
                 return reply
             # The same request may have been handled by another thread meanwhile.
@@ -279,6 +281,12 @@ class IcebergApp:
                 return route.replay(service, request, made)
             self._refusals.keep(request.caller.actor, idempotency, reply)
             return reply
+
+    def _reply(self, error: errors.HeadgateError, *, authenticated: bool = True) -> Reply:
+        if error.public is not None and not self._service.shows_addresses:
+            _log.warning("%s: %s", error.code, error.message)
+            error = error.without_addresses()
+        return error_reply(error, authenticated=authenticated)
 
     def _handle(self, route: Route, request: Request, service: Service) -> Reply:
         try:

@@ -310,6 +310,8 @@ class Service:
     read_outside: Callable[[str], bytes]
     # Records what was refused to an authorized client, for example by a branch's protection.
     refused: Callable[[Caller, Action, Denied], None] = _record_nothing
+    # Whether errors name addresses and paths of this machine; its own processes may see them.
+    shows_addresses: bool = True
     # Properties that every client gets, such as the address of S3.
     client_defaults: Mapping[str, str] = field(default_factory=dict)
     rendered: RenderedTables = field(default_factory=RenderedTables)

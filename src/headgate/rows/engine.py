@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.errors import Invalid, WorkFailed
+from headgate.errors import Invalid, WorkFailed, find_quoted_failure
 from headgate.tables.scan import AMONG_LIMIT, Among, Condition, Within
 
 _SETTINGS = (
@@ -91,7 +91,7 @@ def _engine_errors() -> Iterator[None]:
             "with `headgate load --engine spark`, or in parts."
         ) from error
     except duckdb.Error as error:
-        raise EngineError(str(error)) from error
+        raise find_quoted_failure(str(error)) or EngineError(str(error)) from error
 
 
 def quote(name: str) -> str:

@@ -23,7 +23,7 @@ import pyarrow.csv as csv
 import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 
-from headgate.errors import InvalidRows, InvalidSource
+from headgate.errors import HeadgateError, InvalidRows, InvalidSource, find_quoted_failure
 from headgate.model.names import DatasetName
 
 STDIN = "-"
@@ -141,7 +141,7 @@ def format_of_file(path: Path) -> str:
         with path.open("rb") as raw:
             start = raw.read(8)
     except OSError as error:
-        raise InvalidSource(file=str(path), reason=error.strerror or str(error)) from error
+        raise rejected(str(path), error, error.strerror or str(error)) from error
     if start.startswith(_PARQUET_MAGIC):
         return "parquet"
     if start.startswith(_ARROW_MAGIC):
@@ -176,10 +176,15 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
     return Source(file=file, rows=rows, line_of=lambda row: row + 1)
 
 
-def not_of_format(file: str, format: str, error: Exception) -> InvalidSource:
+def not_of_format(file: str, format: str, error: Exception) -> HeadgateError:
     """Return the error of a file that the reader of its format rejects."""
     reason = str(error).split("\n", 1)[0]
-    return InvalidSource(file=file, reason=f"it is not a readable {format} file: {reason}")
+    return rejected(file, error, f"it is not a readable {format} file: {reason}")
+
+
+def rejected(file: str, error: Exception, reason: str) -> HeadgateError:
+    """Return `InvalidSource`, unless the machine failed, for which the file is not to blame."""
+    return find_quoted_failure(str(error), file) or InvalidSource(file=file, reason=reason)
 
 
 def _file_named_in(rows: pa.Table) -> str | None:

@@ -26,7 +26,7 @@ from starlette.routing import Match, Route
 
 from headgate import __version__
 from headgate.catalog.migrate import find_version
-from headgate.errors import Denied, HeadgateError, StorageUnavailable, Unavailable
+from headgate.errors import Denied, HeadgateError, OutsideUnread, Unavailable
 from headgate.iceberg.app import IcebergApp
 from headgate.iceberg.service import Service
 from headgate.iceberg.table_catalog import TableCatalog
@@ -160,6 +160,7 @@ def _iceberg(store: Store, authority: Authority) -> Service:
         authorize=tokens,
         refused=tokens.refused,
         read_outside=_refuse_outside,
+        shows_addresses=False,
         # The address of S3, never credentials: clients use their own.
         client_defaults=client_properties(store.settings.environ),
     )
@@ -173,7 +174,10 @@ def _add_health(app: FastAPI, store: Store) -> None:
         try:
             version = await run_in_threadpool(store.database.read, find_version)
         except HeadgateError as error:
-            return JSONResponse({"ok": False, **error.to_json()}, status_code=503)
+            # Health checks have no token.
+            return JSONResponse(
+                {"ok": False, **error.without_addresses().to_json()}, status_code=503
+            )
         return JSONResponse({"ok": True, "schema_version": version})
 
     app.add_route("/healthz", alive, include_in_schema=False)
@@ -183,7 +187,7 @@ def _add_health(app: FastAPI, store: Store) -> None:
 def _refuse_outside(location: str) -> bytes:
     """Raise: a client must not make the server read files for it; an admin registers tables."""
     name = Path(location).name
-    raise StorageUnavailable(
+    raise OutsideUnread(
         where=name,
         reason="this entrance reads no files for a client; an admin uses `headgate dataset "
         "register`",
@@ -203,6 +207,7 @@ def serve(
     port: int,
     code_from: Role = Role.ADMIN,
     runs_builds: bool = True,
+    public_url: str | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish the requests in progress."""
     log_to_stderr()
@@ -220,7 +225,8 @@ def serve(
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         app = create_server(store, builds_on_server=builds, code_from=code_from)
         add_operation(app, store)
-        mount_pages(app, store, retry=retry_on(builds) if runs_builds else None)
+        retry = retry_on(builds) if runs_builds else None
+        mount_pages(app, store, retry=retry, public_url=public_url)
         limits = store.settings.server
         connections = Connections(limits)
         protocols: dict[str, Any] = {
@@ -237,6 +243,7 @@ def serve(
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         _Server(config, connections).run(sockets=[listening])
+        app.state.authority.flush()
 
 
 class _Server(uvicorn.Server):

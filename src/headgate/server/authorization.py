@@ -9,26 +9,40 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from headgate.catalog.attempts import find_attempt_by_token
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.records import find_transaction, find_unit
 from headgate.catalog.tokens import TokenRecord, check_good, find_token, load_grant
-from headgate.catalog.transactions import record_event
-from headgate.errors import Denied, TokenRefused
+from headgate.catalog.transactions import count_events, record_event
+from headgate.errors import Denied, HeadgateError, TokenRefused
 from headgate.iceberg.service import Action, job_caller, refuse_job
 from headgate.model.access import Grant, Role, authorize, write_check
 from headgate.model.changes import Caller
 from headgate.model.contexts import BranchContext, Context, MomentContext, UnitContext
-from headgate.model.ids import Instant
+from headgate.model.ids import Instant, mint
 
 _log = logging.getLogger("headgate.server")
 
 _OPERATIONS = {Action.READ: "iceberg_read", Action.WRITE: "iceberg_write"}
-# The same denial is recorded once in this time: repeated requests must not fill the catalog.
-_QUIET_SECONDS = 60.0
+# The denials of an actor by one rule are one event in this time: they must not fill the catalog.
+_WINDOW_SECONDS = 3600.0
+# The event has their number at most this much later.
+_FLUSH_SECONDS = 60.0
 _REMEMBERED = 4096
+
+
+@dataclass(eq=False)
+class _Counted:
+    """Denials by one rule within an hour, since its first one."""
+
+    event: str
+    began: float
+    count: int = 1
+    # The count that the catalog has.
+    recorded: int = 1
 
 
 class Authority:
@@ -37,7 +51,8 @@ class Authority:
     def __init__(self, database: Database, *, code_from: Role = Role.ADMIN) -> None:
         self._database = database
         self._writers_deliver_code = code_from is not Role.ADMIN
-        self._noted: OrderedDict[tuple[str | None, ...], float] = OrderedDict()
+        self._noted: OrderedDict[tuple[str, ...], _Counted] = OrderedDict()
+        self._flush: threading.Timer | None = None
         self._lock = threading.Lock()
 
     def find_record(self, token: str) -> tuple[TokenRecord | None, Instant]:
@@ -92,33 +107,79 @@ class Authority:
     def note(
         self, actor: str, operation: str, refusal: Denied, *, branch: str | None = None
     ) -> None:
-        """Record a denial as an event of kind `refused`."""
-        named = branch or refusal.facts.get("branch")
-        if not self._is_news((actor, operation, named, refusal.code)):
-            return
-        self._database.write(
-            lambda c: record_event(
-                c,
-                at=now(c),
-                actor=actor,
-                kind="refused",
-                branch=named,
-                wanted=operation,
-                code=refusal.code,
-            )
-        )
+        """Record a denial as an event of kind `refused`, or count it in the event of this hour.
 
-    def _is_news(self, refusal: tuple[str | None, ...]) -> bool:
+        The branch is that of the first denial: names that a client makes up add no events.
+        """
+        rule = (actor, operation, refusal.code)
+        counted = self._count(rule)
+        if counted is None:
+            return
+        try:
+            self._database.write(
+                lambda c: record_event(
+                    c,
+                    id=counted.event,
+                    at=now(c),
+                    actor=actor,
+                    kind="refused",
+                    branch=branch or refusal.facts.get("branch"),
+                    wanted=operation,
+                    code=refusal.code,
+                    count=1,
+                )
+            )
+        except HeadgateError as error:
+            # Such as a disk that is full: the request is denied all the same, and the next one is
+            # tried again.
+            with self._lock:
+                self._noted.pop(rule, None)
+            _log.warning("a denial of %s to %s is not recorded: %s", operation, actor, error)
+
+    def _count(self, rule: tuple[str, ...]) -> _Counted | None:
+        """Count a denial; return its counter if it is the first of an hour."""
         moment = time.monotonic()
         with self._lock:
-            noted = self._noted.get(refusal)
-            if noted is not None and moment - noted < _QUIET_SECONDS:
-                return False
-            self._noted[refusal] = moment
-            self._noted.move_to_end(refusal)
+            counted = self._noted.get(rule)
+            if counted is not None and moment - counted.began < _WINDOW_SECONDS:
+                counted.count += 1
+                self._flush_later()
+                return None
+            unrecorded = [] if counted is None else [counted]
+            counted = self._noted[rule] = _Counted(event=mint("e"), began=moment)
+            self._noted.move_to_end(rule)
             while len(self._noted) > _REMEMBERED:
-                self._noted.popitem(last=False)
-            return True
+                unrecorded.append(self._noted.popitem(last=False)[1])
+        self._record_counts(unrecorded)
+        return counted
+
+    def _flush_later(self) -> None:
+        if self._flush is None:
+            self._flush = threading.Timer(_FLUSH_SECONDS, self.flush)
+            self._flush.daemon = True
+            self._flush.start()
+
+    def flush(self) -> None:
+        """Write the numbers of denials to their events; the server's last act."""
+        with self._lock:
+            if self._flush is not None:
+                self._flush.cancel()
+            self._flush = None
+            counters = list(self._noted.values())
+        self._record_counts(counters)
+
+    def _record_counts(self, counters: Sequence[_Counted]) -> None:
+        counts = {each: each.count for each in counters if each.count != each.recorded}
+        if not counts:
+            return
+        by_event = {each.event: count for each, count in counts.items()}
+        try:
+            self._database.write(lambda c: count_events(c, by_event))
+        except HeadgateError as error:
+            _log.warning("the numbers of %d denials are not recorded: %s", len(counts), error)
+            return
+        for each, count in counts.items():
+            each.recorded = count
 
 
 class ServedTokens:

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headgate.errors import HeadgateError, UserCodeFailed
+from headgate.errors import HeadgateError, UserCodeFailed, find_quoted_failure
 from headgate.model.names import parse_dataset_name
 from headgate.spark.checks import JobChecks
 from headgate.spark.engines import Address, read_address
@@ -28,7 +28,7 @@ from headgate.spark.job_io import Written, make_input, make_output
 from headgate.spark.job_protocol import EventKind, JobDocument
 from headgate.spark.job_session import JobSession, StageProgress, attach, join
 from headgate.spark.session import configure
-from headgate.spark.sql import without_error_log
+from headgate.spark.sql import SPARK_DISKS, without_error_log
 from headgate.transforms import Transform, TransformContext
 from headgate.transforms.discovery import import_roots, load_transform
 from headgate.transforms.invocation import Outcome, run_transform
@@ -308,5 +308,7 @@ def _short(text: str) -> str:
         return found
     if denied := _S3_DENIED.search(text):
         return f"S3 denies the credentials that Spark has where the job runs: {denied[1]}"
+    if failure := find_quoted_failure(text, SPARK_DISKS):
+        return failure.message
     text = _ICEBERG_PREFIX.sub("", _PY4J_PREFIX.sub("", text))
     return text.partition("\n\tat ")[0].partition("\n\nJVM stacktrace:")[0].strip()

@@ -88,6 +88,8 @@ _ENDPOINT_ERROR = re.compile(
     r"(?P<message>.+) \[(?P<code>[a-z_]+)\]$"
 )
 # Raised by Iceberg's client itself: the tables have `gc.enabled` off.
+# Spark does not say which of its disks is full.
+SPARK_DISKS = "of Spark (its local directories, or the warehouse)"
 _GC_DISABLED = "GC is disabled"
 _NOT_FOUND = ("[TABLE_OR_VIEW_NOT_FOUND]", "[SCHEMA_NOT_FOUND]")
 _ALREADY_EXISTS = ("[TABLE_OR_VIEW_ALREADY_EXISTS]", "[SCHEMA_ALREADY_EXISTS]")
@@ -109,6 +111,8 @@ def failure_of(details: str, *, analysed: bool) -> errors.HeadgateError:
         return errors.UnknownInStatement(reason=reason, details=details)
     if reason.startswith(_ALREADY_EXISTS):
         return errors.Exists(f"Spark cannot do this: {reason}", reason=reason, details=details)
+    if failure := errors.find_quoted_failure(details, SPARK_DISKS):
+        return failure
     if analysed:
         return errors.InvalidStatement(reason=reason, details=details)
     return errors.StatementFailed(reason=reason, details=details)

@@ -39,6 +39,7 @@ from headgate.spark.session import (
     start,
 )
 from headgate.storage.address import client_properties, read_outside
+from headgate.storage.local import make_private_directory
 from headgate.tables.versions import TableVersions
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class StoreSpark:
         self._endpoint.stop()
 
     def _start(self, directory: Path) -> SparkSession:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         log = directory / f"spark-{os.getpid()}.log"
         self._started = start(launch_request(self._settings, log))
         return self._started.session
@@ -329,14 +330,14 @@ class Workplace:
     def _start(self) -> Engine:
         if self._settings.spark.remote is not None:
             return ConnectServer(self._settings.spark.remote)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._directory)
         log = self._directory / f"spark-jobs-{os.getpid()}.log"
         return SharedJvm.start(launch_request(self._settings, log))
 
     def _pool(self) -> ProcessPool:
         with self._lock:
             if self._processes is None:
-                self._directory.mkdir(parents=True, exist_ok=True)
+                make_private_directory(self._directory)
                 self._processes = ProcessPool(self._directory, self._settings.environ)
             return self._processes
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from io import RawIOBase
 from pathlib import Path
 
-from headgate.errors import FileChanged, ObjectNotFound, StorageUnavailable, UnsafePath
+from headgate.errors import FileChanged, ObjectNotFound, UnsafePath, storage_error
 from headgate.model.ids import Instant
 from headgate.model.object_store import ObjectInfo
 
@@ -144,7 +144,7 @@ class LocalStore:
         self._prepare()
         temporary = self._incoming / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            with storage_errors(temporary), temporary.open("xb") as file:
+            with storage_errors(temporary), os.fdopen(create_private(temporary), "wb") as file:
                 for chunk in chunks:
                     file.write(chunk)
                 file.flush()
@@ -198,11 +198,6 @@ def check_prefix(prefix: str) -> str:
 
 
 # --- local files, which another process may be writing to -----------------------------------
-
-
-def storage_error(error: OSError, where: str | Path) -> StorageUnavailable:
-    """Return the `StorageUnavailable` for a failed system call."""
-    return StorageUnavailable(where=str(where), reason=error.strerror or str(error))
 
 
 @contextmanager
@@ -268,6 +263,46 @@ class HashedFile:
             return file.read(CHUNK_BYTES) or b""
 
 
+# --- access: of the owner, and of the group where a directory is shared with it -------------
+
+
+def create_private(path: Path) -> int:
+    """Create a file that only its owner can open; return its descriptor, open for writing.
+
+    In a directory that is shared with its group, the group gets the same access as to it.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    if shared := _group_access(path.parent) & 0o060:
+        os.fchmod(descriptor, 0o600 | shared)
+    return descriptor
+
+
+def make_private_directory(directory: Path) -> None:
+    """Make a directory and its missing parents, with access as that of `create_private`."""
+    if not directory.is_dir():
+        make_private_directory(directory.parent)
+        with contextlib.suppress(FileExistsError):
+            _make_private(directory)
+
+
+def _make_private(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    if shared := _group_access(directory.parent):
+        # Not by the mode of mkdir, which the umask reduces.
+        directory.chmod(stat.S_IMODE(directory.stat().st_mode) | shared)
+
+
+def _group_access(directory: Path) -> int:
+    """Return the access of the group to a directory that is shared on purpose; else 0.
+
+    A directory that is closed to all other users, or that hands its group on, is shared on
+    purpose. Others have the access of their group from the umask.
+    """
+    mode = directory.stat().st_mode
+    is_deliberate = not mode & 0o007 or mode & stat.S_ISGID
+    return mode & 0o070 if is_deliberate else 0
+
+
 # --- directories and durability -------------------------------------------------------------
 
 
@@ -324,7 +359,7 @@ def _make_directories(directory: Path) -> None:
         return
     _make_directories(directory.parent)
     with contextlib.suppress(FileExistsError):
-        directory.mkdir()
+        _make_private(directory)
     _sync_directory(directory.parent)
 
 

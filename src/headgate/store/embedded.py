@@ -7,9 +7,11 @@ Its verbs are grouped in the classes `StoreQueries` (reads), `TaskVerbs` (tasks)
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +44,7 @@ from headgate.catalog.records import list_branches
 from headgate.catalog.recovery import Recovered, cancel_build, recover
 from headgate.catalog.retention import remembered_since
 from headgate.catalog.tokens import create_token, revoke_token
-from headgate.errors import HeadgateError, Invalid, NotFound
+from headgate.errors import CatalogReadOnly, HeadgateError, Invalid, NotFound
 from headgate.files.tree_store import FileTrees
 from headgate.lakefs.endpoint import HeadReader, connect
 from headgate.lineage.events import Lineage
@@ -336,8 +338,16 @@ class Store(StoreQueries, AdminVerbs):
         self.database = self.full_database = Database(settings.catalog)
         ensure_schema(self.database)
         if recover_first:
-            self.recover()
+            self._recover_if_writable()
             self._check_warehouse()
+
+    def _recover_if_writable(self) -> None:
+        """Recover, unless the catalog can only be read, and is then shown as it is."""
+        if self.database.is_read_only:
+            return
+        # A PostgreSQL catalog on a standby server.
+        with suppress(CatalogReadOnly):
+            self.recover()
 
     def _check_warehouse(self) -> None:
         """Check a local warehouse at once; a bucket at its first use, which needs credentials."""
@@ -430,7 +440,9 @@ class Store(StoreQueries, AdminVerbs):
     @property
     def scratch(self) -> Path:
         """Directory for logs and working directories on this machine."""
-        return self.settings.root / ".headgate" / "work"
+        own = self.settings.root / ".headgate"
+        is_read_only = own.exists() and not os.access(own, os.W_OK)
+        return (self.settings.cache if is_read_only else own) / "work"
 
     def acting_for(
         self, grant: Grant, *, check_holder: CheckHolder | None = None, reads_only: bool = False

@@ -26,7 +26,7 @@ from pyiceberg.table import FileScanTask, StaticTable
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
-from headgate.errors import HeadgateError, NeedsSpark, StorageUnavailable
+from headgate.errors import HeadgateError, NeedsSpark, StorageUnavailable, find_quoted_failure
 from headgate.storage.address import first_set
 from headgate.tables.metadata import MAIN, Json, Metadata, Row, not_finite
 from headgate.tables.snapshots import current_snapshot
@@ -295,7 +295,9 @@ def library_errors(location: str) -> Iterator[None]:
     except HeadgateError:
         raise
     except OSError as error:
-        raise StorageUnavailable(where=location, reason=_first_words(error)) from error
+        failure = find_quoted_failure(str(error), location)
+        unknown = StorageUnavailable(where=location, reason=_first_words(error))
+        raise failure or unknown from error
     except Exception as error:
         raise NeedsSpark(where=location, reason=_first_words(error)) from error
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import orjson
 
-from headgate.errors import Exists
-from headgate.storage.local import storage_error
+from headgate.errors import Exists, storage_error
+from headgate.storage.local import make_private_directory, storage_errors
 
 _ATTEMPTS = "attempts"
 _MARKER = "attempt.json"
@@ -44,22 +44,24 @@ def attempt_directory(root: Path, execution: str, marker: Mapping[str, Any]) -> 
     """
     path = root / _ATTEMPTS / execution
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         _spread(path.parent)
-        path.mkdir()
+        path.mkdir(mode=0o700)
     except FileExistsError as error:
         raise Exists(
             f"directory already exists: {path}. Attempts do not share a directory.", path=str(path)
         ) from error
     except OSError as error:
         raise storage_error(error, path) from error
-    with (path / _MARKER).open("xb") as file:
-        # The system releases the lock when the process ends, however it ends.
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(orjson.dumps(dict(marker)))
-        file.flush()
-        workspace = path / _WORKSPACE
-        workspace.mkdir()
+    workspace = path / _WORKSPACE
+    with contextlib.ExitStack() as held:
+        with storage_errors(path):
+            file = held.enter_context((path / _MARKER).open("xb"))
+            # The system releases the lock when the process ends, however it ends.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(orjson.dumps(dict(marker)))
+            file.flush()
+            workspace.mkdir()
         yield workspace
 
 
@@ -147,7 +149,8 @@ class AttemptLog:
     def __init__(
         self, path: Path, fields: Mapping[str, Any], listener: Listener = lambda line: None
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with storage_errors(path):
+            make_private_directory(path.parent)
         self.path = path
         self._fields = dict(fields)
         self._listener = listener
@@ -157,7 +160,7 @@ class AttemptLog:
         """Write one event."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = {"at": at, "level": level, "event": event, **self._fields, **facts}
-        with self._lock, self.path.open("ab") as file:
+        with storage_errors(self.path), self._lock, self.path.open("ab") as file:
             file.write(orjson.dumps(line, default=str) + b"\n")
         self._listener(line)
 

@@ -50,11 +50,14 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
 
 def failed(error: BaseException) -> Outcome:
     """Return the outcome of an error; failed pre checks and TaskTerminalError are terminal."""
-    code = error.code if isinstance(error, errors.HeadgateError) else "user_code"
+    # Also of a task's own code: a full disk under its workspace is not an error of the code.
+    known = error
+    if isinstance(error, OSError) and errors.find_quoted_failure(str(error)) is not None:
+        known = errors.find_known_error(error) or error
     return Outcome(
         status=Status.TERMINAL if _is_terminal(error) else Status.FAILED,
-        reason=_reason(error),
-        code=code,
+        reason=_reason(known),
+        code=known.code if isinstance(known, errors.HeadgateError) else "user_code",
         traceback="".join(traceback.format_exception(error)),
     )
 

@@ -26,6 +26,7 @@ from headgate import errors
 from headgate.attempts import Heartbeat
 from headgate.model.ids import mint
 from headgate.model.nouns import AttemptState
+from headgate.storage.local import make_private_directory, storage_errors
 from headgate.tasks import messages
 from headgate.tasks.attempt_directory import delete_old_logs, sweep_directories
 from headgate.tasks.declare import OnTimeout, TaskDefinition
@@ -50,10 +51,12 @@ class AttemptProcess:
     def __init__(self, order: Order, *, command: Sequence[str] = PROCESS) -> None:
         self._order = order
         self._stop: BaseException | None = None
-        self._messages, write_end = os.pipe()
         output = Path(order.log).with_suffix(".out")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("ab") as log:
+        with storage_errors(output):
+            make_private_directory(output.parent)
+            log = output.open("ab")
+        with log:
+            self._messages, write_end = os.pipe()
             self._process = subprocess.Popen(
                 [*command, str(write_end)],
                 stdin=subprocess.PIPE,
@@ -272,7 +275,12 @@ def _run_once(
     target = find_target_branch(request.definition, request.data)
     handle = host.attempts.dispatch(key, branch=target)
     order = make_order(host, request, handle, labels={"orchestrator": "local"})
-    process = AttemptProcess(order, command=host.command)
+    try:
+        process = AttemptProcess(order, command=host.command)
+    except (errors.Unavailable, OSError):
+        with contextlib.suppress(errors.Unavailable):
+            host.attempts.end(handle, AttemptState.FAILED)
+        raise
     control.processes[:] = [process]
     with Heartbeat(lambda: host.attempts.renew(handle), lost=process.stop):
         outcome = process.run(

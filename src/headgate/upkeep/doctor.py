@@ -7,6 +7,8 @@ and files outside the warehouse too.
 from __future__ import annotations
 
 import hashlib
+import shlex
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
@@ -21,7 +23,7 @@ from headgate.catalog.garbage_collection import find_condemned
 from headgate.catalog.jobspecs import load_jobspecs
 from headgate.catalog.migrate import NEWEST, find_version
 from headgate.catalog.retention import remembered_since
-from headgate.errors import HeadgateError, ObjectCorrupted
+from headgate.errors import HeadgateError, ObjectCorrupted, StorageReadOnly
 from headgate.files.objects import Digest, Objects, in_parallel
 from headgate.files.tree import EMPTY
 from headgate.files.tree_store import load_index, load_leaf
@@ -115,6 +117,7 @@ def from_error(error: HeadgateError, *, where: str) -> Finding:
 def examine(settings: Settings, *, deep: bool = False) -> DoctorReport:
     """Check everything that a store needs to work."""
     report = DoctorReport(checks=[make_check("settings", _check_settings(settings))])
+    report.checks.append(make_check("access", _check_access(settings)))
     database = Database(settings.catalog)
     try:
         catalog = make_check("catalog", _check_catalog(database, deep=deep))
@@ -134,6 +137,24 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
             check_branch_name(name)
         except HeadgateError as error:
             yield from_error(error, where="[builds]")
+
+
+def _check_access(settings: Settings) -> Iterator[Finding]:
+    """Check that no user outside the group can open the files of the store."""
+    own = settings.root / ".headgate"
+    found = Database(settings.catalog).path
+    local = None if "://" in settings.warehouse else settings.warehouse
+    elsewhere = [Path(place) for place in (found, local, settings.tasks_root) if place is not None]
+    for place in (own, *(place for place in elsewhere if not place.is_relative_to(own))):
+        mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else 0
+        if mode & 0o007:
+            name = shlex.quote(str(place))
+            yield Finding(
+                what=f"every user of this machine has access to it (mode {mode:04o})",
+                where=str(place),
+                remedy=f"Run `chmod -R go-rwx {name}`; to share it with its group, "
+                f"`chmod -R g+rwX,o-rwx {name}`.",
+            )
 
 
 def _check_catalog(database: Database, *, deep: bool) -> Iterator[Finding]:
@@ -196,7 +217,8 @@ def _check_bytes(settings: Settings, database: Database | None, *, deep: bool) -
         store = open_store(settings.warehouse, settings.environ)
     except HeadgateError as error:
         return [make_check("storage", [from_error(error, where=settings.warehouse)])]
-    checks = [make_check("storage", _check_storage(store, database))]
+    notes: list[str] = []
+    checks = [make_check("storage", _check_storage(store, database, notes), notes)]
     if database is None or not checks[0].ok:
         return checks
     shown = database.read(consistency.list_shown)
@@ -220,10 +242,15 @@ def _check_bytes(settings: Settings, database: Database | None, *, deep: bool) -
     return checks
 
 
-def _check_storage(store: ObjectStore, database: Database | None) -> Iterator[Finding]:
+def _check_storage(
+    store: ObjectStore, database: Database | None, notes: list[str]
+) -> Iterator[Finding]:
     """Check that objects can be written, read and deleted, and that the warehouse is ours."""
     try:
         probe(store)
+    except StorageReadOnly as error:
+        # All the rest can still be checked.
+        notes.append(error.message)
     except HeadgateError as error:
         yield Finding(
             what=error.message,

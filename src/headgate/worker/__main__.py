@@ -14,7 +14,7 @@ import orjson
 
 from headgate import connection
 from headgate.conductor import connect
-from headgate.errors import HeadgateError
+from headgate.errors import find_known_error
 from headgate.tasks.definitions import load_tasks, parse_target
 from headgate.tasks.supervisor import PROCESS
 from headgate.worker.dispatch import Capacity, Worker, WorkerContext
@@ -27,7 +27,9 @@ def main(arguments: list[str]) -> int:
     order = orjson.loads(arguments[0])
     try:
         work(order)
-    except HeadgateError as error:
+    except Exception as raised:
+        if (error := find_known_error(raised)) is None:
+            raise
         _log({"event": "failed", **error.to_json()})
         _print_result(order, error.to_json())
         codes: Mapping[str, int] = order["exit_codes"]

@@ -109,7 +109,12 @@ def main() -> int:
     _die_with_parent(order.parent)
     supervisor = Supervisor(sys.stdin.buffer, int(sys.argv[1]))
     supervisor.listen()
-    supervisor.end(_run(order, supervisor))
+    try:
+        outcome = _run(order, supervisor)
+    except Exception as error:
+        # Such as a disk too full for the log; the supervisor's pipe needs no disk.
+        outcome = messages.failed(error)
+    supervisor.end(outcome)
     return 0
 
 

@@ -77,7 +77,7 @@ class DispatchRun:
         self._log("started", epoch=handle.ref.epoch)
         seconds = _interval(self.dispatch)
         with Heartbeat(partial(self._beat, handle), lost=self._lost, seconds=seconds):
-            outcome = self._attempt(handle) if self._stop is None else failed(self._stop)
+            outcome = self._try_attempt(handle) if self._stop is None else failed(self._stop)
             confirmed = self._report(outcome)
         completed = outcome.status is Status.COMPLETED and confirmed
         state = AttemptState.SUCCEEDED if completed else AttemptState.FAILED
@@ -97,6 +97,13 @@ class DispatchRun:
         except HeadgateError as error:
             self._log("not started", reason=error.message)
         return None
+
+    def _try_attempt(self, handle: AttemptHandle) -> Outcome:
+        """Run the attempt; a machine that cannot start its process is a failed outcome too."""
+        try:
+            return self._attempt(handle)
+        except (HeadgateError, OSError) as error:
+            return failed(error)
 
     def _attempt(self, handle: AttemptHandle) -> Outcome:
         request = Request(
@@ -179,8 +186,8 @@ class DispatchRun:
     def _clean_up(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except HeadgateError as error:
-            self._log("cleanup failed", reason=error.message)
+        except (HeadgateError, OSError) as error:
+            self._log("cleanup failed", reason=str(error))
 
     def _log(self, event: str, **facts: Any) -> None:
         self._context.log(

@@ -79,6 +79,8 @@ def list_events(
     kind: str | None = None,
 ) -> api.JsonReply:
     """List events other than publications, newest first: recoveries, denials, protections."""
+    # The numbers of denials are in memory at first.
+    caller.authority.flush()
     found = caller.reading().events(
         actor=actor,
         dataset=dataset,

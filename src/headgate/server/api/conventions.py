@@ -39,13 +39,21 @@ from starlette.responses import Response
 from headgate import errors
 from headgate.catalog.attempts import Holder
 from headgate.files.objects import TREE_HEADER, Digest
-from headgate.model.access import Grant, authorize, check_rule, check_supersedable, rule_of
+from headgate.model.access import (
+    Grant,
+    Role,
+    authorize,
+    check_rule,
+    check_supersedable,
+    rule_of,
+)
 from headgate.model.changes import Receipt
 from headgate.model.names import check_label
 from headgate.model.nouns import PublicationKind
 from headgate.server.api.models import Problem
 from headgate.server.authorization import Authority
 from headgate.server.content_rights import ContentRights, parse_trees
+from headgate.storage.local import make_private_directory
 from headgate.store.documents import PUBLICATION, unpublished_json
 from headgate.tables.metadata import check_document, too_deep
 
@@ -180,6 +188,8 @@ STATUSES: dict[type[errors.HeadgateError], int] = {
     errors.Exists: 409,
     errors.WorkFailed: 422,
     errors.Unavailable: 503,
+    errors.CatalogFull: 507,
+    errors.StorageFull: 507,
     errors.HeadgateError: 500,
 }
 # Statuses of requests that exceed a limit, whatever the verb does.
@@ -198,6 +208,7 @@ MEANINGS: Mapping[int, str] = {
     422: "The work itself failed: a build, a check, or user code.",
     503: "A required part of the server does not respond, or is busy: try again.",
     TOO_SLOW: "No response in time; the request may still be carried out. Check it by its key.",
+    507: "The disk of the catalog or of the storage is full; nothing was changed.",
 }
 
 
@@ -206,9 +217,15 @@ def status_of(error: errors.HeadgateError) -> int:
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
-def problem(error: errors.HeadgateError) -> JsonReply:
-    """Return `{"error", "code", …facts}`, as the command line prints it."""
+def problem(error: errors.HeadgateError, *, may_see_addresses: bool = False) -> JsonReply:
+    """Return `{"error", "code", …facts}`, as the command line prints it.
+
+    Only admins see addresses and paths of the server; the log has them.
+    """
     status = status_of(error)
+    if error.public is not None:
+        _log.warning("%s: %s", error.code, error.message)
+        error = error if may_see_addresses else error.without_addresses()
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     return JsonReply(error.to_json(), status_code=status, headers=headers)
 
@@ -232,9 +249,9 @@ def _unrouted(error: HTTPException, request: Request) -> JsonReply:
 def handle_errors(app: FastAPI) -> None:
     """Install handlers that turn every error of a route into the same shape of body."""
 
-    async def known(_: Request, error: Exception) -> JsonReply:
+    async def known(request: Request, error: Exception) -> JsonReply:
         assert isinstance(error, errors.HeadgateError)
-        return problem(error)
+        return problem(error, may_see_addresses=_is_admin(request))
 
     async def malformed(_: Request, error: Exception) -> JsonReply:
         assert isinstance(error, RequestValidationError)
@@ -262,6 +279,8 @@ def handle_errors(app: FastAPI) -> None:
         return refusal(CLIENT_GONE, "client_gone", message)
 
     async def unforeseen(request: Request, error: Exception) -> JsonReply:
+        if (failure := errors.find_known_error(error)) is not None:
+            return problem(failure, may_see_addresses=_is_admin(request))
         # The log has the traceback; the response must not disclose what it contains.
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return refusal(500, "defect", "this is a defect of Headgate; the server's log has it.")
@@ -270,6 +289,8 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HTTPException, unrouted)
     app.add_exception_handler(ClientDisconnect, gone)
+    # Also by its own class: a handler of all exceptions makes the server log a traceback.
+    app.add_exception_handler(OSError, unforeseen)
     app.add_exception_handler(Exception, unforeseen)
 
 
@@ -327,6 +348,11 @@ class DocumentRoute(APIRoute):
             return await handle(_DocumentRequest(request.scope, request.receive))
 
         return handle_document
+
+
+def _is_admin(request: Request) -> bool:
+    """Return whether the request has the token of an admin; False until it is checked."""
+    return getattr(request.state, "role", None) is Role.ADMIN
 
 
 # Declarations of routes
@@ -412,6 +438,7 @@ def identify(
     grant = authority.grant(credentials.credentials if credentials else None, operation)
     # For the access log.
     request.state.actor = grant.actor
+    request.state.role = grant.role
     try:
         check_rule(grant, rule)
     except errors.Denied as refused:
@@ -465,7 +492,7 @@ class Received:
 @asynccontextmanager
 async def received(request: Request, directory: Path) -> AsyncIterator[Received]:
     """Write the body to a temporary file, for the length of the block; yield it with its digest."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory)
     seen, size, buffer = hashlib.sha256(), 0, bytearray()
     with tempfile.NamedTemporaryFile(dir=directory, prefix="upload-") as file:
 

@@ -141,6 +141,7 @@ class EventModel(BaseModel):
         branch="master",
         wanted="put_file",
         code="role_denied",
+        count=3,
     )
     kind: str
     actor: str

@@ -101,7 +101,7 @@ def _rows(visit: Visit, version: StoredVersion) -> Markup:
         rows = read_rows(version, limit=_PREVIEW_ROWS, options=options)
     except (MissingExtra, NeedsSpark) as reason:
         return markup.card(
-            "Rows", markup.empty("They cannot be shown here.", str(reason)), beside=beside
+            "Rows", markup.empty("They cannot be shown here.", visit.explain(reason)), beside=beside
         )
     if not rows:
         return markup.card("Rows", markup.empty("The table has no rows."), beside=beside)

@@ -184,7 +184,7 @@ def difference(visit: Visit, sides: Sides, key: Sequence[str] = ()) -> Markup:
     try:
         found = compare_sides(visit.store, sides, how)
     except (MissingExtra, NeedsSpark) as reason:
-        return markup.empty("These rows cannot be compared here.", str(reason))
+        return markup.empty("These rows cannot be compared here.", visit.explain(reason))
     return difference_body(found)
 
 

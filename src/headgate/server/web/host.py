@@ -14,14 +14,21 @@ from typing import Any
 
 from fastapi import FastAPI
 from nicegui import app as nicegui_app
-from nicegui import ui
+from nicegui import core, ui
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from headgate import __version__
-from headgate.errors import Denied, HeadgateError, Invalid, NotFound, Unavailable
+from headgate.errors import (
+    Denied,
+    HeadgateError,
+    Invalid,
+    NotFound,
+    Unavailable,
+    find_known_error,
+)
 from headgate.server.authorization import Authority
 from headgate.server.web import markup
 from headgate.server.web import page as frame
@@ -33,7 +40,14 @@ from headgate.server.web.lineage_page import lineage_page
 from headgate.server.web.log_page import log_page
 from headgate.server.web.page import Act, Page, PageHeaders, PageMaker, Visit
 from headgate.server.web.review_page import review_page
-from headgate.server.web.sessions import COOKIE, Sessions, SignedIn, SignIn, load_key
+from headgate.server.web.sessions import (
+    COOKIE,
+    Sessions,
+    SignedIn,
+    SignIn,
+    is_own_origin,
+    load_key,
+)
 from headgate.store.embedded import Store
 
 _LOG = logging.getLogger("headgate.pages")
@@ -60,7 +74,13 @@ class Host:
             subject=subject,
             path=request.url.path,
         )
-        visit = await run_in_threadpool(find_visit)
+        try:
+            visit = await run_in_threadpool(find_visit)
+        except HeadgateError as error:
+            # Without the catalog, every visitor is a stranger.
+            _LOG.warning("%s: %s", error.code, error.message)
+            body = frame.error_body(503, str(error.without_addresses()))
+            return HTMLResponse(frame.document("Error", body, __version__), status_code=503)
         if visit is None:
             return self.sign_in.redirect(request)
         # For the access log.
@@ -108,7 +128,11 @@ class _Shown:
             self._timer = ui.timer(page.refresh_seconds, self._refresh, immediate=False)
 
     async def _refresh(self) -> None:
-        visit = await run_in_threadpool(self._find_visit)
+        try:
+            visit = await run_in_threadpool(self._find_visit)
+        except HeadgateError:
+            # The next refresh tries again.
+            return
         if visit is None:
             ui.navigate.reload()
             return
@@ -122,7 +146,11 @@ class _Shown:
 
     async def act(self, act: Act, sent: Any) -> None:
         """Perform the action of a button, with the present rights of the token."""
-        visit = await run_in_threadpool(self._find_visit)
+        try:
+            visit = await run_in_threadpool(self._find_visit)
+        except HeadgateError as error:
+            ui.notify(str(error.without_addresses()), type="negative", multi_line=True)
+            return
         if visit is None:
             ui.navigate.reload()
             return
@@ -136,7 +164,7 @@ class _Shown:
             ui.notify(str(refused), type="negative", multi_line=True, timeout=10_000)
             return
         except HeadgateError as error:
-            ui.notify(str(error), type="negative", multi_line=True, timeout=10_000)
+            ui.notify(visit.explain(error), type="negative", multi_line=True, timeout=10_000)
             return
         if result.startswith("/"):
             ui.navigate.to(result)
@@ -161,8 +189,10 @@ def make_safely(make: PageMaker, visit: Visit) -> Page:
         return make(visit)
     except HeadgateError as error:
         status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 409)
-        return _error_page(status, str(error), visit)
-    except Exception:
+        return _error_page(status, visit.explain(error), visit)
+    except Exception as error:
+        if (failure := find_known_error(error)) is not None:
+            return _error_page(503, visit.explain(failure), visit)
         # The last handler before the browser: internals go to the log, never to the page.
         _LOG.exception("a page failed")
         return _error_page(500, "The server could not make this page. See its log.", visit)
@@ -193,11 +223,19 @@ _PATHS = (
 )
 
 
-def mount_pages(app: FastAPI, store: Store, *, retry: Retry | None = None) -> None:
-    """Add the pages to an application, as its last routes: they match every remaining path."""
+def mount_pages(
+    app: FastAPI, store: Store, *, retry: Retry | None = None, public_url: str | None = None
+) -> None:
+    """Add the pages to an application, as its last routes: they match every remaining path.
+
+    `public_url` is the address of the pages in a browser, if a proxy changes it.
+    """
     key = load_key(store.settings.root / ".headgate" / "pages.key")
     authority: Authority = app.state.authority
-    forms = SignIn(authority, Sessions(key), __version__)
+    forms = SignIn(authority, Sessions(key), __version__, public_url)
+    # NiceGUI's default is every origin: pages of another port or subdomain could then connect in
+    # the name of a visitor, since the browser adds the cookie.
+    core.sio.eio.cors_allowed_origins = partial(_is_allowed, public_url)
     app.add_api_route(markup.SIGN_IN, forms.show_form, methods=["GET"], include_in_schema=False)
     app.add_api_route(markup.SIGN_IN, forms.sign_in, methods=["POST"], include_in_schema=False)
     app.add_api_route(markup.SIGN_OUT, forms.sign_out, methods=["POST"], include_in_schema=False)
@@ -225,6 +263,11 @@ def mount_pages(app: FastAPI, store: Store, *, retry: Retry | None = None) -> No
         binding_refresh_interval=None,
         show_welcome_message=False,
     )
+
+
+def _is_allowed(public_url: str | None, origin: str | None, environ: Mapping[str, Any]) -> bool:
+    """Return whether a page of this origin may connect to the socket."""
+    return origin is None or is_own_origin(origin, environ.get("HTTP_HOST"), public_url)
 
 
 def _page(host: Host, path: str, make: PageMaker, act: Act | None = None) -> None:

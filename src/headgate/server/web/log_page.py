@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from headgate.model.access import Role
 from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import MoveRecord, Publication, PublicationKind
 from headgate.model.recovery import RECOVERY_ACTOR
@@ -16,6 +17,7 @@ from headgate.store.documents import Json, to_instant
 
 _PAGE_ROWS = 50
 _RECOVERIES = 50
+_DENIALS = 20
 _MOVES = 5
 _TONES = {"commit": "good", "adopt": "taken", "merge": "busy", "reset": "warn", "delete": "bad"}
 
@@ -33,6 +35,11 @@ def log_page(visit: Visit) -> Page:
         before=before,
     )
     audit: list[Json] = []
+    denied: list[Json] = []
+    if before is None and visit.grant.role is Role.ADMIN:
+        denied = visit.store.events(
+            actor=actor or None, branch=branch or None, kind="refused", limit=_DENIALS
+        )
     if before is None:
         settled = actor if actor != RECOVERY_ACTOR else ""
         audit = visit.store.recoveries(actor=settled or None, limit=_RECOVERIES)
@@ -45,6 +52,7 @@ def log_page(visit: Visit) -> Page:
             "recoveries": _recoveries(
                 visit, [row for row in audit if _concerns(row, dataset, branch)]
             ),
+            "denied": _denials(visit, denied),
             "list": _publications(visit, found),
         },
     )
@@ -136,6 +144,26 @@ def _recoveries(visit: Visit, audit: Sequence[Json]) -> Markup:
     ]
     drawn = markup.table(("When", "Kind", "Work of", "Operation", "What"), rows, label="Recoveries")
     return markup.card("What recovery settled", drawn)
+
+
+def _denials(visit: Visit, denied: Sequence[Json]) -> Markup:
+    """Return the newest denied requests: one row an hour for each actor and rule."""
+    if not denied:
+        return markup.join(None)
+    rows = [
+        (
+            markup.moment(to_instant(row["at"]), visit.now),
+            row["actor"],
+            [row["wanted"], " ", markup.chip(row["branch"]) if row["branch"] else ""],
+            row["code"],
+            f"{row.get('count', 1):,}",
+        )
+        for row in denied
+    ]
+    columns = ("First in its hour", "By", "Request", "Reason", "Times")
+    return markup.card(
+        "Denied requests", markup.table(columns, rows, label="Denied requests", numbers=(4,))
+    )
 
 
 def _outcome(outcome: Json) -> markup.Child:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.builds.plan import Plan
 from headgate.errors import HeadgateError, Invalid, RoleDenied
-from headgate.model.access import Grant, Right, require
+from headgate.model.access import Grant, Right, Role, require
 from headgate.model.freshness import Decided
 from headgate.model.ids import Instant
 from headgate.server.web import markup
@@ -59,6 +59,11 @@ class Visit:
         if not text.isdecimal() or len(text) > 18:
             raise Invalid(f"{name} must be a number, not {text!r}.", given=text)
         return int(text)
+
+    def explain(self, error: HeadgateError) -> str:
+        """Return the message of an error; only admins see addresses and paths of the server."""
+        is_admin = self.grant.role is Role.ADMIN
+        return str(error if is_admin else error.without_addresses())
 
     def may_write(self, branch: str) -> bool:
         """Return whether to show buttons that change a branch; each action is checked again."""
@@ -282,7 +287,7 @@ def freshness_counts(visit: Visit, branch: str) -> Child:
     try:
         plan = plan_everything(visit, branch, visit.store.settings.builds.fallback_of(branch))
     except HeadgateError as error:
-        return str(error)
+        return visit.explain(error)
     if plan is None:
         return tag("span", "no transform is published", class_="faint")
     counts = Counter(decision.state for decision in plan.decisions)

@@ -6,6 +6,7 @@ The cookie names a token and is valid only as long as that token is.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import hmac
 import os
@@ -22,13 +23,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headgate.errors import HeadgateError, TokenRefused
+from headgate.errors import HeadgateError, TokenRefused, storage_error
 from headgate.model.access import Grant
 from headgate.server.authorization import Authority
 from headgate.server.connections import network_of, recognize
 from headgate.server.web import markup
 from headgate.server.web.markup import command, tag
 from headgate.server.web.page import HEADERS, document
+from headgate.storage.local import make_private_directory
 
 COOKIE = "headgate_session"
 LIFETIME_SECONDS = 12 * 3600
@@ -62,13 +64,25 @@ class Sessions:
 
 
 def load_key(path: Path) -> bytes:
-    """Return the server's signing key; create it at the first start, readable by its user only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Return the server's signing key; create it at the first start, readable by its user only.
+
+    On a disk that can only be read, a new key is kept in memory: sessions end with the server.
+    """
     made = secrets.token_bytes(_KEY_BYTES)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(made)
+    try:
+        if path.exists():
+            return path.read_bytes()
+        make_private_directory(path.parent)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(made)
+            file.flush()
+            os.fsync(handle)
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            return made
+        raise storage_error(error, path) from error
     try:
         # A link is created atomically: of two servers that start at once, one key remains.
         os.link(temporary, path)
@@ -113,10 +127,17 @@ _DELAY_SECONDS = 2.0
 class SignIn:
     """Signs visitors in and out; every visit checks the token against the catalog again."""
 
-    def __init__(self, authority: Authority, sessions: Sessions, version: str) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        sessions: Sessions,
+        version: str,
+        public_url: str | None = None,
+    ) -> None:
         self._authority = authority
         self._sessions = sessions
         self._version = version
+        self._public_url = public_url
         self._guesses = Guesses()
 
     def is_genuine(self, cookie: str | None) -> bool:
@@ -132,7 +153,7 @@ class SignIn:
         return self._form(markup.local_path(request.query_params.get("next")))
 
     async def sign_in(self, request: Request) -> Response:
-        if not is_own(request):
+        if not self._is_own(request):
             return self._form(markup.DATASETS, "This form was sent from another site.", 403)
         # A few KB: the server limits bodies.
         body = await request.body()
@@ -144,7 +165,7 @@ class SignIn:
         except TokenRefused as refused:
             return await self._wrong(request, wanted, str(refused))
         except HeadgateError as error:
-            return self._form(wanted, str(error), 503)
+            return self._form(wanted, str(error.without_addresses()), 503)
         if token_id is None:
             return await self._wrong(request, wanted, "This token is not known here.")
         response = RedirectResponse(wanted, status_code=303)
@@ -167,7 +188,7 @@ class SignIn:
 
     async def sign_out(self, request: Request) -> Response:
         response = RedirectResponse(markup.SIGN_IN, status_code=303)
-        if is_own(request):
+        if self._is_own(request):
             response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response
 
@@ -181,6 +202,15 @@ class SignIn:
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         form = markup.with_query(markup.SIGN_IN, next=here if here != "/" else None)
         return RedirectResponse(form, status_code=303)
+
+    def _is_own(self, request: Request) -> bool:
+        """Return whether the request comes from this site, by headers that pages cannot forge."""
+        site = request.headers.get("sec-fetch-site")
+        if site is not None:
+            return site in {"same-origin", "none"}
+        origin = request.headers.get("origin")
+        host = request.headers.get("host")
+        return origin is None or is_own_origin(origin, host, self._public_url)
 
     def _form(self, wanted: str, problem: str | None = None, status: int = 200) -> HTMLResponse:
         text = document("Sign in", _sign_in(wanted, problem), self._version)
@@ -234,6 +264,12 @@ def is_own(request: Request) -> bool:
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 
 
+def is_own_origin(origin: str, host: str | None, public_url: str | None) -> bool:
+    """Return whether an `Origin` header is of this site: its host, or its declared public URL."""
+    own = {host, urlsplit(public_url).netloc if public_url is not None else None}
+    return urlsplit(origin).netloc in own
+
+
 def _sign_in(wanted: str, problem: str | None) -> Markup:
     box = tag(
         "input",
@@ -257,7 +293,7 @@ def _sign_in(wanted: str, problem: str | None) -> Markup:
         tag("button", "Sign in", type="submit", class_="button primary"),
         tag(
             "p",
-            "The server printed an admin token at its first start. For another one:",
+            "At its first start, the server writes an admin token to a file. For another one:",
             class_="hint",
         ),
         command("headgate token create --actor ana --role reader"),
