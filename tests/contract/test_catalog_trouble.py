@@ -8,14 +8,14 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
-from headgate.catalog.database import check_catalog_path
+from headgate.catalog.database import RESERVED, Database, check_catalog_path, now
 from headgate.errors import CatalogBroken, CatalogUnavailable, HeadgateError, Invalid
 from headgate.model.failpoints import Failpoint
 from headgate.settings import Settings
@@ -74,6 +74,20 @@ def test_process_that_uses_all_its_connections_is_told_so(
                 store.dataset(DATASET).branch("master").load()
             assert refused.value.retryable
         assert content(store.dataset(DATASET).branch("master")) == {"a": "1"}
+
+
+def test_operation_that_others_wait_for_has_a_connection_when_all_others_are_in_use(
+    made_catalog_url: str,
+) -> None:
+    database = Database(made_catalog_url)
+    with closing(database), ExitStack() as held:
+        for _ in range(32):
+            held.enter_context(database.raw())
+        before = RESERVED.set(True)
+        try:
+            assert database.read(now) < database.write(now)
+        finally:
+            RESERVED.reset(before)
 
 
 @pytest.mark.parametrize("verb", ["put", "open"])

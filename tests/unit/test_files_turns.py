@@ -1,54 +1,26 @@
-"""Turns of writers: one at a time on a branch, with a timeout."""
+"""Turns of the writers of files: one queue for each branch."""
 
 from __future__ import annotations
 
-import threading
+import gc
+import weakref
 
 from headgate.files.edits import Turns
 
 
-def test_turn_of_a_branch_belongs_to_one_writer_at_a_time() -> None:
-    turns, inside, most = Turns(), 0, 0
-    counted = threading.Lock()
-
-    def write() -> None:
-        nonlocal inside, most
-        for _ in range(50):
-            with turns.take("master", timeout_seconds=60):
-                with counted:
-                    inside += 1
-                    most = max(most, inside)
-                with counted:
-                    inside -= 1
-
-    writers = [threading.Thread(target=write) for _ in range(8)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert most == 1
-
-
-def test_turn_that_times_out_is_skipped_and_other_branches_are_free() -> None:
+def test_writers_of_a_branch_share_a_queue_and_those_of_others_do_not() -> None:
     turns = Turns()
-    reached = []
-
-    def write() -> None:
-        for branch, patience in (("feature", 60.0), ("master", 0.01)):
-            with turns.take(branch, timeout_seconds=patience):
-                reached.append(branch)
-
-    with turns.take("master", timeout_seconds=60):
-        other = threading.Thread(target=write)
-        other.start()
-        other.join()
-    assert reached == ["feature", "master"]
+    master, feature = turns.of("master"), turns.of("feature")
+    assert turns.of("master") is master
+    assert master is not feature
 
 
-def test_turn_is_reentrant() -> None:
+def test_queue_goes_with_its_last_writer() -> None:
     turns = Turns()
-    with (
-        turns.take("master", timeout_seconds=60),
-        turns.take("master", timeout_seconds=60),
-    ):
-        pass
+    queue = turns.of("master")
+    left = weakref.ref(queue)
+    with queue.slot(timeout_seconds=60):
+        del queue
+        assert turns.of("master") is left()
+    gc.collect()
+    assert left() is None

@@ -16,8 +16,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection as Connection
@@ -52,20 +54,93 @@ class WriteQueue:
         """Wait for earlier writers, at most `timeout_seconds`; then continue anyway."""
         mine = threading.Event()
         try:
-            with self._guard:
-                self._waiting.append(mine)
-                self._wake_first()
+            self.join(mine)
             mine.wait(timeout_seconds)
             yield
         finally:
-            with self._guard:
-                if mine in self._waiting:
-                    self._waiting.remove(mine)
-                self._wake_first()
+            self.leave(mine)
+
+    def join(self, mine: threading.Event) -> None:
+        """Stand behind all others; the event is set as soon as it is the first."""
+        with self._guard:
+            self._waiting.append(mine)
+            self._wake_first()
+
+    def leave(self, mine: threading.Event) -> None:
+        with self._guard:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+            self._wake_first()
 
     def _wake_first(self) -> None:
         if self._waiting:
             self._waiting[0].set()
+
+
+# Waits without a thread. In an embedded store a writer waits in its thread. A server has few
+# threads, and the writer that the others wait for needs one. There a call that would wait raises
+# `Suspended`, which returns the thread, and the server repeats the call after the wait.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Wait:
+    """A condition inside this process, and the end of the wait for it."""
+
+    # Of the monotonic clock; then the call is repeated in any case.
+    deadline: float
+    is_over: Callable[[], bool] = lambda: False
+
+
+class Suspended(Exception):
+    """Raised in a server by a call that would wait; nothing was changed yet."""
+
+    def __init__(self, wait: Wait) -> None:
+        super().__init__()
+        self.wait = wait
+
+
+class Kept(Protocol):
+    """State of a call that survives its suspension."""
+
+    def leave(self) -> None:
+        """Release everything; the call has ended, or is not repeated."""
+        ...
+
+
+@dataclass
+class Place:
+    """The place of one call in a server; the call may suspend itself."""
+
+    kept: Kept | None = None
+
+
+# None: calls of this context wait in their threads.
+PLACE: ContextVar[Place | None] = ContextVar("PLACE", default=None)
+K = TypeVar("K", bound=Kept)
+
+
+@contextmanager
+def kept_in_place(make: Callable[[], K]) -> Iterator[K]:
+    """Yield the state that this call had before its suspension, or make it; leave it at the end.
+
+    A suspended call is repeated from its start, so it contains one such block, and publishes
+    nothing before it.
+    """
+    place = PLACE.get()
+    kept: Any = place.kept if place is not None else None
+    if kept is None:
+        kept = make()
+    is_suspended = False
+    try:
+        yield kept
+    except Suspended:
+        is_suspended = True
+        raise
+    finally:
+        if place is not None:
+            place.kept = kept if is_suspended else None
+        if not is_suspended:
+            kept.leave()
 
 
 # Location of a SQLite catalog: not on a network file system, where its locks do not hold.
@@ -153,6 +228,9 @@ _BUSY_TIMEOUT_MS = 30_000
 _TRIES = 8
 _KEPT_CONNECTIONS = 4
 _MOST_CONNECTIONS = 32
+_RESERVED_CONNECTIONS = 8
+# True for operations that other writers wait for: they use connections of their own.
+RESERVED: ContextVar[bool] = ContextVar("RESERVED", default=False)
 _NOW = {
     # SQLite uses the machine's clock, in milliseconds; 'now' has one value per statement.
     "sqlite": text(
@@ -189,7 +267,8 @@ class Database:
         self.schema_version: int | None = None
         # Limits what units of work read; see `limited_to`.
         self.policy: ReadPolicy | None = None
-        self._engine: Engine | None = None
+        # By whether it serves reserved operations.
+        self._engines: dict[bool, Engine] = {}
         self._write_queue = WriteQueue()
         self._pid = 0
 
@@ -221,17 +300,16 @@ class Database:
         A unit of work that reads gets only rows that the policy shows. One that writes sees all
         rows, as the rules of the catalog need; only what it looks up by name or id is limited.
         """
-        from headgate.catalog.row_security import enforce_policies  # noqa: PLC0415 - servers alone
-
-        enforce_policies(self._connected())
+        # The copy shares the connections only if there are some.
+        self._connected()
         limited = copy.copy(self)
         limited.policy = policy
         return limited
 
     def close(self) -> None:
-        if self._engine is not None and self._pid == os.getpid():
-            self._engine.dispose()
-        self._engine = None
+        for engine in self._engines.values() if self._pid == os.getpid() else ():
+            engine.dispose()
+        self._engines = {}
 
     @contextmanager
     def raw(self) -> Iterator[Connection]:
@@ -270,6 +348,9 @@ class Database:
 
     def _unit(self, connection: Connection, work: Callable[[Connection], T], *, writing: bool) -> T:
         if self.policy is not None:
+            from headgate.catalog.row_security import enforce_policies  # noqa: PLC0415 - servers alone
+
+            enforce_policies(connection.engine)
             connection = connection.execution_options(
                 read_policy=self.policy, limits_rows=not writing
             )
@@ -315,16 +396,22 @@ class Database:
 
     def _connected(self) -> Engine:
         # Neither a connection nor a place in the queue may cross a fork: the child has its own.
-        if self._engine is not None and self._pid != os.getpid():
-            self._engine.dispose(close=False)
-            self._engine = None
-        if self._engine is None:
+        if self._engines and self._pid != os.getpid():
+            for inherited in self._engines.values():
+                inherited.dispose(close=False)
+            self._engines = {}
+        if not self._engines:
             self._pid = os.getpid()
             self._write_queue = WriteQueue()
-            self._engine = self._make_engine()
-        return self._engine
+        is_reserved = RESERVED.get()
+        engine = self._engines.get(is_reserved)
+        if engine is None:
+            most = _RESERVED_CONNECTIONS if is_reserved else _MOST_CONNECTIONS
+            # Of two threads that come first at once, both use the same.
+            engine = self._engines.setdefault(is_reserved, self._make_engine(most))
+        return engine
 
-    def _make_engine(self) -> Engine:
+    def _make_engine(self, most: int) -> Engine:
         if self.dialect == "sqlite":
             check_catalog_path(self.url.database)
             assert self.path is not None
@@ -336,7 +423,7 @@ class Database:
                 self.url,
                 poolclass=QueuePool,
                 pool_size=_KEPT_CONNECTIONS,
-                max_overflow=_MOST_CONNECTIONS - _KEPT_CONNECTIONS,
+                max_overflow=most - _KEPT_CONNECTIONS,
                 connect_args={"check_same_thread": False, "isolation_level": None},
             )
             event.listen(engine, "do_connect", self._connect_read_only)
@@ -351,7 +438,7 @@ class Database:
             self.url,
             lock_timeout_ms=_BUSY_TIMEOUT_MS,
             kept=_KEPT_CONNECTIONS,
-            most=_MOST_CONNECTIONS,
+            most=most,
         )
 
     def _connect_read_only(
@@ -383,7 +470,8 @@ class Database:
                 raise
             raise known from error
         except PoolTimeout as error:
-            reason = f"all {_MOST_CONNECTIONS} connections of this process are in use"
+            most = _RESERVED_CONNECTIONS if RESERVED.get() else _MOST_CONNECTIONS
+            reason = f"all {most} connections of this process are in use"
             raise errors.CatalogUnavailable(where=self.where, reason=reason) from error
         except DBAPIError as error:
             # Serialization failures and deadlocks.

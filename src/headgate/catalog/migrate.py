@@ -17,7 +17,6 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-from headgate.catalog import tickets as tickets  # its table is part of the schema
 from headgate.catalog.database import Database, read_version
 from headgate.catalog.warehouse import name_catalog
 from headgate.errors import (

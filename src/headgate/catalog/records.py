@@ -32,6 +32,7 @@ from headgate.catalog.schema import (
     datasets,
     log_counter,
     task_keys,
+    tickets,
     transactions,
     units,
     versions,
@@ -341,6 +342,19 @@ def load_branch(connection: Connection, dataset: Dataset, name: str) -> Branch:
     if branch is None:
         raise errors.BranchNotFound(dataset=str(dataset.name), branch=name)
     return branch
+
+
+_TICKET = (
+    select(tickets.c.id).where(tickets.c.branch_id.in_(bindparam("ids", expanding=True))).limit(1)
+)
+
+
+def is_waited_for(connection: Connection, branches: Iterable[BranchId]) -> bool:
+    """Return True if a writer has a ticket for one of these branches.
+
+    The ticket of a dead writer counts too, until the next writer takes a ticket and deletes it.
+    """
+    return any(connection.execute(_TICKET, {"ids": ids}).first() for ids in in_chunks(branches))
 
 
 def list_branches(connection: Connection, dataset: DatasetId | None = None) -> list[Branch]:

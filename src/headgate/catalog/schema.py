@@ -368,3 +368,14 @@ tokens = sa.Table(
     sa.Column("revoked_at", sa.BigInteger),
     sa.UniqueConstraint("digest", name="tokens_by_digest"),
 )
+
+# Places in the write queue of a branch; see `tickets.py`.
+tickets = sa.Table(
+    "tickets",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("branch_id", sa.Text, primary_key=True),
+    sa.Column("taken_at", sa.BigInteger, nullable=False),
+    sa.Column("lease_until", sa.BigInteger, nullable=False),
+    sa.Index("tickets_by_branch", "branch_id", "taken_at"),
+)

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from headgate import errors
-from headgate.catalog.database import Database, backoff_seconds
+from headgate.catalog.database import (
+    PLACE,
+    Connection,
+    Database,
+    Suspended,
+    Wait,
+    WriteQueue,
+    backoff_seconds,
+    kept_in_place,
+)
 from headgate.catalog.garbage_collection import find_condemned, spare_objects, sweep_lock
-from headgate.catalog.publish import publish
-from headgate.catalog.records import find_transaction, load_branch, load_transaction
+from headgate.catalog.publish import publish, publish_prepared
+from headgate.catalog.records import (
+    find_transaction,
+    is_waited_for,
+    load_branch,
+    load_transaction,
+)
+from headgate.catalog.tickets import Line
 from headgate.catalog.transactions import stage_version
 from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY, Entry, infer_type
@@ -23,13 +37,14 @@ from headgate.files.tree_store import Edited, FileTrees
 from headgate.model import nouns
 from headgate.model.changes import AddTransaction, Caller, OperationKey, PublishRequest, Receipt
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import ContentId, mint_version
+from headgate.model.ids import BranchId, ContentId, mint_version
 from headgate.model.names import DatasetName
 
 T = TypeVar("T")
 
 # How often an edit is prepared again on a branch that other writers move.
 _TRIES = 20
+_LOSSES_BEFORE_TICKET = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +135,19 @@ def publish_edit(
     caller: Caller,
     operation: OperationKey | None = None,
 ) -> Receipt:
-    """Publish the edit as one transaction; prepare it again where another writer was first."""
+    """Publish the edit as one transaction; prepare it again where another writer was first.
+
+    Writers of one branch take turns, so that none of them prepares again and again for nothing.
+    """
     check_is_files(dataset)
-    with _TURNS.take((dataset.id, branch), timeout_seconds=_TURN_SECONDS):
-        for losses in range(_TRIES):
-            here = database.read(partial(load_branch, dataset=dataset, name=branch))
-            base = database.read(partial(find_transaction, id=here.view)) if here.view else None
+    with kept_in_place(lambda: _Turn(database, (dataset.id, branch))) as turn:
+        losses = 0
+        while True:
+            turn.wait()
+            here, base, is_crowded = database.read(partial(_find_base, dataset, branch))
+            if turn.line is None and (is_crowded or losses >= _LOSSES_BEFORE_TICKET):
+                turn.queue(here.id)
+                continue
             before = root_of(base.version if base else None)
             apply = partial(_apply, trees, before, edit, dataset.name, base)
             try:
@@ -136,17 +158,27 @@ def publish_edit(
                     changes=(change,) if change else (),
                     operation=operation,
                 )
+                if turn.line is not None:
+                    return turn.line.publish(request, publish_prepared)
                 return publish(database, request)
-            except (errors.ViewConflict, errors.ObjectNotFound):
-                # The branch moved; or a part of the new tree was old, and swept just now.
-                if losses == _TRIES - 1:
+            except (errors.ViewConflict, errors.ObjectNotFound, errors.VersionExpired) as error:
+                losses += 1
+                if losses == _TRIES:
                     raise
-                time.sleep(backoff_seconds(losses))
-            except errors.VersionExpired:
-                if losses == _TRIES - 1:
-                    raise
-                spare_condemned(database, trees, edit, apply)
-    raise AssertionError("unreachable")
+                if isinstance(error, errors.VersionExpired):
+                    spare_condemned(database, trees, edit, apply)
+                elif turn.line is None:
+                    # The branch moved; or a part of the new tree was old, and swept just now.
+                    time.sleep(backoff_seconds(losses))
+
+
+def _find_base(
+    dataset: nouns.Dataset, name: str, connection: Connection
+) -> tuple[nouns.Branch, nouns.Transaction | None, bool]:
+    """Return the branch, the transaction that it shows, and whether writers wait for it."""
+    here = load_branch(connection, dataset, name)
+    base = find_transaction(connection, here.view) if here.view else None
+    return here, base, is_waited_for(connection, [here.id])
 
 
 def _addition(
@@ -214,28 +246,52 @@ def _check_stored(trees: FileTrees, entry: Entry) -> None:
 
 
 class Turns:
-    """Lets the writers of a branch in this process go one after another.
+    """Write queues of the writers in this process, by branch, in order of arrival.
 
-    It only saves losers their work: conflicts are decided by `publish`.
+    They only save losers their work: conflicts are decided by `publish`.
     """
 
     def __init__(self) -> None:
-        # Weak, so that a lock goes with its last writer; reentrant, so that none waits for itself.
-        self._locks: WeakValueDictionary[Hashable, threading.RLock] = WeakValueDictionary()
+        # Weak, so that a queue goes with its last writer.
+        self._queues: WeakValueDictionary[Hashable, WriteQueue] = WeakValueDictionary()
         self._guard = threading.Lock()
 
-    @contextmanager
-    def take(self, branch: Hashable, *, timeout_seconds: float) -> Iterator[None]:
-        """Wait for the other writers of this branch; after the timeout, go on without the turn."""
+    def of(self, branch: Hashable) -> WriteQueue:
         with self._guard:
-            lock = self._locks.setdefault(branch, threading.RLock())
-        is_mine = lock.acquire(timeout=timeout_seconds)
-        try:
-            yield
-        finally:
-            if is_mine:
-                lock.release()
+            return self._queues.setdefault(branch, WriteQueue())
 
 
-_TURN_SECONDS = 10.0
+_TURN_SECONDS = 60.0
 _TURNS = Turns()
+
+
+class _Turn:
+    """The turn of a writer: the first of its process, and then, in a crowd, by its ticket."""
+
+    def __init__(self, database: Database, branch: Hashable) -> None:
+        self._database = database
+        self._deadline = time.monotonic() + _TURN_SECONDS
+        self._queue = _TURNS.of(branch)
+        self._mine = threading.Event()
+        self.line: Line | None = None
+        self._queue.join(self._mine)
+
+    def wait(self) -> None:
+        """Wait for earlier writers; after the timeout, go on without the turn."""
+        if not self._mine.is_set():
+            if PLACE.get() is not None and time.monotonic() < self._deadline:
+                raise Suspended(Wait(deadline=self._deadline, is_over=self._mine.is_set))
+            self._mine.wait(max(0.0, self._deadline - time.monotonic()))
+        if self.line is not None:
+            self.line.wait()
+
+    def queue(self, branch: BranchId) -> None:
+        """Take a ticket, behind the writers of all processes."""
+        left = max(0.0, self._deadline - time.monotonic())
+        self.line = Line(self._database, seconds=left)
+        self.line.join([branch])
+
+    def leave(self) -> None:
+        self._queue.leave(self._mine)
+        if self.line is not None:
+            self.line.leave()

@@ -19,7 +19,7 @@ from headgate import errors
 from headgate.attempts import CommitOptions, Contents, Heartbeat, commit_transactions
 from headgate.catalog.database import Connection
 from headgate.catalog.records import Unit, load_transactions
-from headgate.catalog.tickets import Ticket, release_ticket, take_ticket, wait_for_ticket
+from headgate.catalog.tickets import Line
 from headgate.catalog.units import abort_unit_if_open, open_in_unit, open_unit, renew_unit
 from headgate.model.changes import Provenance, ReadView, Receipt
 from headgate.model.constraints import Constraints, Violation
@@ -232,7 +232,8 @@ def _validate_and_commit(
     loading: _OpenLoad, session: Any, staged: StagedByTable, counts: CountsByTable
 ) -> tuple[Receipt, int]:
     """Validate and commit; validate again where other writers moved what was read."""
-    losses, ticket = 0, None
+    losses = 0
+    line = Line(loading.parts.database, seconds=max(0.0, loading.deadline - time.monotonic()))
     try:
         while True:
             branch_tables = loading.branch_tables()
@@ -246,19 +247,12 @@ def _validate_and_commit(
                 over = time.monotonic() >= loading.deadline and losses >= write.MIN_ATTEMPTS
                 if over or loading.request.timeout_seconds <= 0:
                     raise
-            if losses >= write.CONFLICTS_BEFORE_TICKET and ticket is None:
-                ticket = _queue(loading, found.reads)
+            if losses >= write.CONFLICTS_BEFORE_TICKET and line.ticket is None:
+                # For the tables that validation reads; those that are written are held open.
+                line.join(read.branch for read in found.reads)
+                line.wait()
     finally:
-        if ticket is not None:
-            release_ticket(loading.parts.database, ticket)
-
-
-def _queue(loading: _OpenLoad, reads: Sequence[ReadView]) -> Ticket:
-    """Take a ticket for the tables that validation reads."""
-    ticket = take_ticket(loading.parts.database, [read.branch for read in reads])
-    left = max(0.0, loading.deadline - time.monotonic())
-    wait_for_ticket(loading.parts.database, ticket, seconds=left)
-    return ticket
+        line.leave()
 
 
 def _commit(

@@ -1,25 +1,25 @@
 """One change of many tables of a branch: prepared in a working set, shown by one publication.
 
 A writer that loses the branch to another one prepares again on the new view, and after the second
-conflict takes a ticket; see `docs/adr/0030-re-preparing.md`.
+conflict takes a ticket; see `docs/adr/0030-re-preparing.md`. A writer that finds an OPEN
+transaction on the branch takes a ticket too, and waits for its end.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from headgate import errors
 from headgate.attempts import Heartbeat
-from headgate.catalog import tickets
-from headgate.catalog.database import Connection
+from headgate.catalog.database import Connection, Suspended, backoff_seconds, kept_in_place
 from headgate.catalog.operations import begin_operation, do_once, forget_operation, renew_operation
-from headgate.catalog.publish import publish
-from headgate.catalog.records import load_transactions
-from headgate.catalog.tickets import Ticket
+from headgate.catalog.publish import publish_prepared
+from headgate.catalog.records import is_waited_for, load_transactions
+from headgate.catalog.tickets import RENEW_SECONDS, Line
 from headgate.catalog.transactions import add_on_branch
 from headgate.model.changes import (
     Change,
@@ -67,8 +67,10 @@ class TableWrite:
 def write_tables(parts: Parts, request: Request, write: TableWrite) -> Outcome:
     """Write once for each operation key: one publication, or none if nothing changes."""
     check_may_write(parts, request)
-    writer = _Writer(parts, request, write)
-    return writer.preview() if write.dry_run else run_once(parts, request, writer.run)
+    if write.dry_run:
+        return _Writer(parts, request, write, _progress(parts, request)).preview()
+    with kept_in_place(lambda: _progress(parts, request)) as progress:
+        return run_once(parts, request, _Writer(parts, request, write, progress).run)
 
 
 def check_may_write(parts: Parts, request: Request) -> None:
@@ -105,6 +107,9 @@ def _operation_in_progress(parts: Parts, request: Request) -> Iterator[None]:
     try:
         with Heartbeat(lambda: parts.database.write(lambda c: renew_operation(c, key))):
             yield
+    except Suspended:
+        # Still in progress: the line of the writer renews the record.
+        raise
     except BaseException:
         parts.database.write(lambda c: forget_operation(c, key))
         raise
@@ -129,19 +134,37 @@ def _recorded_outcome(parts: Parts, receipt: Receipt) -> Outcome:
     )
 
 
-class _Writer:
-    """One write, with the state kept from one attempt to the next."""
+@dataclass(kw_only=True)
+class _Progress:
+    """State of a write, kept from one attempt to the next."""
 
-    def __init__(self, parts: Parts, request: Request, write: TableWrite) -> None:
+    line: Line
+    losses: int = 0
+    conflict: errors.ViewConflict | None = None
+    # The OPEN transaction that the last attempt found on the branch.
+    holder: TransactionId | None = None
+    # Fingerprints of the rows that the first attempt removes.
+    removed: tuple[tuple[str, tuple[int, int]], ...] | None = None
+
+    def leave(self) -> None:
+        self.line.leave()
+
+
+def _progress(parts: Parts, request: Request) -> _Progress:
+    line = Line(parts.database, seconds=request.timeout_seconds, operation=request.operation)
+    return _Progress(line=line)
+
+
+class _Writer:
+    """One write, attempted until it is published."""
+
+    def __init__(
+        self, parts: Parts, request: Request, write: TableWrite, progress: _Progress
+    ) -> None:
         self.parts = parts
         self.request = request
         self.write = write
-        self.deadline = time.monotonic() + request.timeout_seconds
-        self.losses = 0
-        self.conflict: errors.ViewConflict | None = None
-        self.ticket: Ticket | None = None
-        # Fingerprints of the rows that the first attempt removes.
-        self.removed: tuple[tuple[str, tuple[int, int]], ...] | None = None
+        self.progress = progress
 
     def preview(self) -> Outcome:
         with self._open() as working:
@@ -150,54 +173,63 @@ class _Writer:
 
     def run(self) -> tuple[Receipt, Outcome]:
         """Attempt until the write is published, or until the request's time is over."""
-        try:
-            while True:
-                self._queue()
-                try:
-                    return self._attempt()
-                except HeadMismatch:
-                    raise
-                except (
-                    errors.ViewConflict,
-                    errors.BranchExists,
-                    errors.OpenTransactionAlreadyExists,
-                ) as conflict:
-                    self._check_time_left(conflict)
-        finally:
-            if self.ticket is not None:
-                tickets.release_ticket(self.parts.database, self.ticket)
+        while True:
+            self._queue()
+            try:
+                return self._attempt()
+            except HeadMismatch:
+                raise
+            except (
+                errors.ViewConflict,
+                errors.BranchExists,
+                errors.OpenTransactionAlreadyExists,
+            ) as conflict:
+                self._check_time_left(conflict)
 
-    def _check_time_left(self, conflict: Exception) -> None:
+    def _check_time_left(self, conflict: errors.HeadgateError) -> None:
         """Count the conflict; raise it where no attempt is left."""
-        self.losses += 1
-        over = time.monotonic() >= self.deadline and self.losses >= MIN_ATTEMPTS
-        if over or self.request.timeout_seconds <= 0:
+        progress = self.progress
+        progress.losses += 1
+        is_over = time.monotonic() >= progress.line.deadline
+        is_view = isinstance(conflict, errors.ViewConflict)
+        if self.request.timeout_seconds <= 0 or (
+            is_over and (progress.losses >= MIN_ATTEMPTS or not is_view)
+        ):
             raise conflict
         if isinstance(conflict, errors.ViewConflict):
-            self.conflict = conflict
-            return
-        # Another writer holds the branch open: only waiting helps.
-        time.sleep(min(0.05 * self.losses, 1.0))
-        if time.monotonic() >= self.deadline:
-            raise conflict
+            progress.conflict = conflict
+        elif isinstance(conflict, errors.OpenTransactionAlreadyExists):
+            progress.holder = TransactionId(conflict.facts["transaction"])
+        else:
+            time.sleep(backoff_seconds(progress.losses))
 
     def _queue(self) -> None:
-        """Take a ticket after the second conflict, or at once where other writers wait."""
-        if self.ticket is not None:
-            return
-        database = self.parts.database
-        branch_tables = BranchTables(database, branch_context(self.request.branch))
+        """Wait with a ticket after the second conflict, or at once where other writers wait."""
+        line = self.progress.line
+        if line.ticket is None and self.request.timeout_seconds > 0:
+            branches = self._branches()
+            waits = (
+                self.progress.holder is not None
+                or self.progress.losses >= CONFLICTS_BEFORE_TICKET
+                or self.parts.database.read(lambda c: is_waited_for(c, branches))
+            )
+            if branches and waits:
+                line.join(branches)
+        line.wait(self.progress.holder)
+        self.progress.holder = None
+
+    def _branches(self) -> list[BranchId]:
+        """Return the branches of the written tables that exist already."""
+        branch_tables = BranchTables(self.parts.database, branch_context(self.request.branch))
         branch_tables.prefetch(self.write.targets)
         found = [branch_tables.find(name) for name in self.write.targets]
-        branches = [one.branch.id for one in found if one is not None and one.branch is not None]
-        crowded = database.read(lambda c: tickets.is_waited_for(c, branches))
-        if branches and (self.losses >= CONFLICTS_BEFORE_TICKET or crowded):
-            self.ticket = tickets.take_ticket(database, branches)
-            left = max(0.0, self.deadline - time.monotonic())
-            tickets.wait_for_ticket(database, self.ticket, seconds=left)
+        return [one.branch.id for one in found if one is not None and one.branch is not None]
 
     def _attempt(self) -> tuple[Receipt, Outcome]:
-        with self._open() as working:
+        line = self.progress.line
+        # Those behind must not overtake an attempt that takes longer than a lease.
+        renewal = Heartbeat(line.renew, seconds=RENEW_SECONDS) if line.ticket else nullcontext()
+        with renewal, self._open() as working:
             effects = self._effects(working)
             reach(Failpoint.MUTATION_PREPARED)
             staged = [stage(self.parts.versions, effect) for effect in effects]
@@ -207,7 +239,7 @@ class _Writer:
                 operation=receipt.operation,
                 publication=receipt.publication,
                 counts=_counts(working, effects),
-                losses=self.losses,
+                losses=self.progress.losses,
             )
 
     def _open(self) -> WorkingSet:
@@ -231,12 +263,13 @@ class _Writer:
 
     def _check_same_rows(self, effects: Sequence[TableEffect]) -> None:
         removed = tuple((str(effect.table.name), effect.fingerprint()) for effect in effects)
-        if self.removed not in (None, removed) and self.conflict is not None:
+        conflict = self.progress.conflict
+        if self.progress.removed not in (None, removed) and conflict is not None:
             raise errors.RowsChanged(
-                mismatch=self.conflict.facts["manifest_conflict"],
-                conflicts=self.conflict.facts["conflicts"],
+                mismatch=conflict.facts["manifest_conflict"],
+                conflicts=conflict.facts["conflicts"],
             )
-        self.removed = removed
+        self.progress.removed = removed
 
     def _publish(self, working: WorkingSet, staged: Sequence[Staged]) -> Receipt:
         branch_tables, verb = working.branch_tables, self.write.verb
@@ -255,16 +288,14 @@ class _Writer:
         moved = {one.branch.id for one in written if one.branch is not None}
         reads = working.reads(moved)
         checked = moved | {read.branch for read in reads}
-        return publish(
-            self.parts.database,
-            PublishRequest(
-                caller=self.request.caller,
-                kind=self.write.kind,
-                changes=tuple(changes),
-                reads=(*reads, *head_reads(branch_tables, self.request, checked)),
-                operation=self.request.operation,
-            ),
+        request = PublishRequest(
+            caller=self.request.caller,
+            kind=self.write.kind,
+            changes=tuple(changes),
+            reads=(*reads, *head_reads(branch_tables, self.request, checked)),
+            operation=self.request.operation,
         )
+        return self.progress.line.publish(request, publish_prepared)
 
 
 def _counts(working: WorkingSet, effects: Sequence[TableEffect]) -> dict[str, Counts]:

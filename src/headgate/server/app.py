@@ -46,6 +46,7 @@ from headgate.server.metrics import (
     log_to_stderr,
     write_access_line,
 )
+from headgate.server.threads import Threads
 from headgate.server.web.build_page import retry_on
 from headgate.server.web.host import mount_pages
 from headgate.settings import ServerSettings
@@ -123,6 +124,7 @@ def create_server(
     app.state.authority = authority
     app.state.builds = builds_on_server or ServerBuilds(store)
     app.state.contents = ContentRights(store)
+    app.state.threads = Threads(store.database)
     handle_errors(app)
     app.add_middleware(
         Gate, limits=limits or store.settings.server, visitors=Visitors(authority.is_valid)
@@ -172,7 +174,8 @@ def _add_health(app: FastAPI, store: Store) -> None:
 
     async def ready(_: Request) -> JSONResponse:
         try:
-            version = await run_in_threadpool(store.database.read, find_version)
+            read = partial(store.database.read, find_version)
+            version = await app.state.threads.run(read, is_reserved=True)
         except HeadgateError as error:
             # Health checks have no token.
             return JSONResponse(
@@ -242,22 +245,28 @@ def serve(
             lifespan="on",
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
-        _Server(config, connections).run(sockets=[listening])
+        _Server(config, connections, app.state.threads).run(sockets=[listening])
         app.state.authority.flush()
 
 
 class _Server(uvicorn.Server):
     """A server that exits normally on a stop signal; uvicorn would raise the signal again."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, threads: Threads) -> None:
         super().__init__(config)
         self._connections = connections
+        self._threads = threads
 
     async def on_tick(self, counter: int) -> bool:
         # Called ten times a second.
         if counter % 3 == 0:
             self._connections.sweep()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Requests in progress end by themselves; those that wait for a writer may not.
+        self._threads.stop()
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

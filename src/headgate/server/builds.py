@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headgate import errors
 from headgate.attempts import LEASE_SECONDS
 from headgate.builds.client_jobs import ClientJobs
+from headgate.catalog.database import PLACE, Suspended, Wait, kept_in_place
 from headgate.model.ids import BuildId, mint_build
 from headgate.store.documents import Json
 from headgate.store.embedded import Store
@@ -140,11 +141,29 @@ def _look(job: JobStatus) -> tuple[Any, ...]:
 _log = logging.getLogger("headgate.server")
 
 _POLL_SECONDS = 0.05
+_POLL_AT_MOST_SECONDS = 1.0
 # Ended builds whose outcomes stay available to clients that still watch.
 _KEPT = 100
 
 Build = Callable[[BuildId, "Watch"], "BuildOutcome"]
 ClientRunBuild = Callable[[BuildId, "Watch", ClientJobs], "BuildOutcome"]
+
+
+@dataclass(kw_only=True)
+class _Opening:
+    """A build that is started, and may wait for its outputs before it is recorded."""
+
+    id: BuildId
+    future: Future[BuildOutcome]
+    _pause_seconds: float = _POLL_SECONDS
+
+    def pause(self) -> float:
+        """Return a time to wait before the next look, longer each time."""
+        self._pause_seconds = min(self._pause_seconds * 1.2, _POLL_AT_MOST_SECONDS)
+        return self._pause_seconds
+
+    def leave(self) -> None:
+        """Leave the build alone: it does not end with the request that started it."""
 
 
 class ServerBuilds:
@@ -236,19 +255,22 @@ class ServerBuilds:
 
     def _begin(self, id: BuildId, kept: ServerBuild, work: Callable[[], BuildOutcome]) -> BuildId:
         """Start a build; return its id once it is recorded, or the id of the build it repeats."""
+        with kept_in_place(lambda: self._submit(id, kept, work)) as opening:
+            self._await_opening(opening)
+            return opening.id
+
+    def _submit(self, id: BuildId, kept: ServerBuild, work: Callable[[], BuildOutcome]) -> _Opening:
         is_client_run = kept.client_jobs is not None
         with self._lock:
             earlier = self._find_repeated(kept.request_key)
             if earlier is not None:
-                id, future = earlier
-            else:
-                self._make_room(is_client_run=is_client_run)
-                self._known[id] = kept
-                future = kept.future = self._pool.submit(work)
-                future.add_done_callback(lambda done: _log_outcome(id, done))
-                future.add_done_callback(lambda _: kept.wake_client())
-        self._await_opening(id, future)
-        return id
+                return _Opening(id=earlier[0], future=earlier[1])
+            self._make_room(is_client_run=is_client_run)
+            self._known[id] = kept
+            future = kept.future = self._pool.submit(work)
+            future.add_done_callback(lambda done: _log_outcome(id, done))
+            future.add_done_callback(lambda _: kept.wake_client())
+        return _Opening(id=id, future=future)
 
     def _find_repeated(
         self, request_key: BuildRequestKey | None
@@ -287,13 +309,15 @@ class ServerBuilds:
         except (errors.Conflict, errors.NotFound) as error:
             _log.info("build %s ended by itself: %s", id, error.message)
 
-    def _await_opening(self, id: BuildId, future: Future[BuildOutcome]) -> None:
-        while not future.done():
-            if self._is_recorded(id):
+    def _await_opening(self, opening: _Opening) -> None:
+        while not opening.future.done():
+            if self._is_recorded(opening.id):
                 return
-            time.sleep(_POLL_SECONDS)
+            if PLACE.get() is not None:
+                raise Suspended(Wait(deadline=time.monotonic() + opening.pause()))
+            time.sleep(opening.pause())
         # Raises the error that prevented the start.
-        future.result()
+        opening.future.result()
 
     def _is_recorded(self, id: BuildId) -> bool:
         try:

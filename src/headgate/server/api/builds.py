@@ -396,7 +396,7 @@ async def work_build(caller: api.CallerDependency, build: str, body: Working) ->
 
     If the client sends no request for a minute, the server cancels the build.
     """
-    kept = await run_in_threadpool(_receive, caller, build, body)
+    kept = await caller.threads.run(lambda: _receive(caller, build, body), is_reserved=True)
     return api.JsonReply(await _answer(kept, body))
 
 

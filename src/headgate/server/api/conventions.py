@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import URL
@@ -53,6 +52,7 @@ from headgate.model.nouns import PublicationKind
 from headgate.server.api.models import Problem
 from headgate.server.authorization import Authority
 from headgate.server.content_rights import ContentRights, parse_trees
+from headgate.server.threads import RESERVED_OPERATIONS, ThreadRoute, Threads
 from headgate.storage.local import make_private_directory
 from headgate.store.documents import PUBLICATION, unpublished_json
 from headgate.tables.metadata import check_document, too_deep
@@ -142,10 +142,10 @@ class Paging:
         return self.page(rest, cursor=key, to=to)
 
 
-def paging(default: int = 100) -> Callable[..., Paging]:
+def paging(default: int = 100) -> Callable[..., Coroutine[Any, Any, Paging]]:
     """Return a dependency that reads the parameters of a page, with this limit by default."""
 
-    def read(
+    async def read(
         request: Request,
         limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number.")] = default,
         cursor: Annotated[
@@ -275,7 +275,7 @@ def handle_errors(app: FastAPI) -> None:
 
     async def gone(_: Request, __: Exception) -> JsonReply:
         # Not a defect, and the client cannot receive this; the status is for the access log.
-        message = "the client disconnected before its body arrived."
+        message = "the client disconnected before its body arrived, or before its turn to write."
         return refusal(CLIENT_GONE, "client_gone", message)
 
     async def unforeseen(request: Request, error: Exception) -> JsonReply:
@@ -338,7 +338,7 @@ class _DocumentRequest(Request):
         return await run_in_threadpool(parse_document, body)
 
 
-class DocumentRoute(APIRoute):
+class DocumentRoute(ThreadRoute):
     """A route whose body is a document of limited depth and size."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -405,6 +405,7 @@ class Caller:
     contents: ContentRights
     # Roots of the trees that the request names: see `headgate.server.content_rights`.
     trees: tuple[Digest, ...]
+    threads: Threads
 
     def reading(self) -> Store:
         """Return the store as the caller may read it, in the caller's name."""
@@ -427,12 +428,22 @@ class Caller:
             raise
 
 
-def identify(
+async def identify(
     request: Request,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> Caller:
     """Return the caller; raise if their role does not have the right that the route needs."""
     operation = str(request.scope["route"].operation_id)
+    threads: Threads = request.app.state.threads
+    return await threads.run(
+        lambda: _identify(request, credentials, operation),
+        is_reserved=operation in RESERVED_OPERATIONS,
+    )
+
+
+def _identify(
+    request: Request, credentials: HTTPAuthorizationCredentials | None, operation: str
+) -> Caller:
     rule = rule_of(operation)
     authority: Authority = request.app.state.authority
     grant = authority.grant(credentials.credentials if credentials else None, operation)
@@ -452,6 +463,7 @@ def identify(
         builds=request.app.state.builds,
         contents=request.app.state.contents,
         trees=parse_trees(request.headers.get(TREE_HEADER)),
+        threads=request.app.state.threads,
     )
 
 
@@ -461,7 +473,7 @@ CallerDependency = Annotated[Caller, Depends(identify)]
 # Idempotency keys
 
 
-def _checked_key(
+async def _checked_key(
     key: Annotated[
         str | None,
         Header(

@@ -125,9 +125,9 @@ async def put_file(
             return _write(caller, dataset, branch, txn, FileEdit(put=[entry]), key)
 
         try:
-            return await run_in_threadpool(write)
+            return await caller.threads.run_in_turn(write, request.receive)
         except ContentSwept:
-            return await run_in_threadpool(write)
+            return await caller.threads.run_in_turn(write, request.receive)
 
 
 @file_routes.delete("/files/{dataset}/{path:path}", **api.documented("delete_file", _WRITTEN))

@@ -30,6 +30,7 @@ from headgate.errors import (
     find_known_error,
 )
 from headgate.server.authorization import Authority
+from headgate.server.threads import Threads
 from headgate.server.web import markup
 from headgate.server.web import page as frame
 from headgate.server.web.branches_page import branches_page
@@ -62,6 +63,7 @@ class Host:
     sign_in: SignIn
     # Records a rejection: actor, action, error.
     note: Callable[[str, str, Denied], None]
+    threads: Threads
 
     async def serve(
         self, request: Request, make: PageMaker, subject: str = "", act: Act | None = None
@@ -157,7 +159,7 @@ class _Shown:
         given = {str(k): str(v) for k, v in sent.items()} if isinstance(sent, dict) else {}
         action = given.pop("act", "")
         try:
-            result = await run_in_threadpool(act, visit, action, given)
+            result = await self._host.threads.run_in_turn(partial(act, visit, action, given))
         except Denied as refused:
             note, actor = self._host.note, visit.grant.actor
             await run_in_threadpool(note, actor, f"page:{action}", refused)
@@ -240,7 +242,7 @@ def mount_pages(
     app.add_api_route(markup.SIGN_IN, forms.sign_in, methods=["POST"], include_in_schema=False)
     app.add_api_route(markup.SIGN_OUT, forms.sign_out, methods=["POST"], include_in_schema=False)
     app.mount(markup.ASSETS, StaticFiles(directory=_ASSETS))
-    host = Host(store=store, sign_in=forms, note=authority.note)
+    host = Host(store=store, sign_in=forms, note=authority.note, threads=app.state.threads)
     _page(host, markup.DATASETS, datasets_page)
     _page(host, "/datasets/{subject}", dataset_page)
     _page(host, markup.BRANCHES, branches_page)
