@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -36,21 +37,24 @@ class Line:
         self._pool = pool
         self._table = {"dataset": PERSON, "branch": "master"}
 
-    def post(self, server: ServerProcess, path: str, **body: Any) -> httpx.Response:
+    def post(
+        self, server: ServerProcess, path: str, *, key: str | None = None, **body: Any
+    ) -> httpx.Response:
+        headers = self.headers | ({"idempotency-key": key} if key else {})
         url = f"{server.url}/api/v1{path}"
-        return httpx.post(url, json=body, headers=self.headers, timeout=_PATIENCE_SECONDS)
+        return httpx.post(url, json=body, headers=headers, timeout=_PATIENCE_SECONDS)
 
     def open_transaction(self, server: ServerProcess) -> str:
         opened = self.post(server, "/transactions", **self._table, type="APPEND", lease_seconds=900)
         assert opened.status_code == 201, opened.text
         return str(opened.json()["transaction"])
 
-    def add(self, server: ServerProcess) -> None:
+    def add(self, server: ServerProcess, id: str | None = None, *, key: str | None = None) -> None:
         """Send a write, and wait until it has its place."""
         before, number = self.count(), len(self.answers)
-        sql = f"insert into {PERSON} (id) values ('{number:02}')"
+        sql = insert(id or f"{number:02}")
         more = {"branch": "master", "sql": sql, "timeout_seconds": _PATIENCE_SECONDS}
-        self.answers.append(self._pool.submit(self.post, server, "/mutate", **more))
+        self.answers.append(self._pool.submit(self.post, server, "/mutate", key=key, **more))
         until(lambda: self.count() > before, f"writer {number} does not wait in line")
 
     def count(self) -> int:
@@ -66,6 +70,10 @@ class Line:
         replies = [answer.result(_PATIENCE_SECONDS) for answer in self.answers]
         assert [reply.status_code for reply in replies] == [200] * len(replies), replies[0].text
         return [int(reply.json()["publication"]) for reply in replies]
+
+
+def insert(id: str) -> str:
+    return f"insert into {PERSON} (id) values ('{id}')"
 
 
 def until(condition: Callable[[], bool], message: str) -> None:
@@ -119,30 +127,34 @@ def test_s05_writers_that_wait_leave_the_server_free_and_all_end_in_order(
         assert server.end() == 0
 
 
-def test_s05_writers_leave_the_line_if_they_disconnect_or_their_server_stops(
+def test_s05_writers_leave_the_line_if_they_disconnect_end_or_their_server_stops(
     made_sqlite_url: str, tmp_path: Path
 ) -> None:
     with line_at(made_sqlite_url, tmp_path) as line, ServerProcess(tmp_path) as server:
         opened = line.open_transaction(server)
         line.add(server)
-        with _mutate_by_socket(server, line.headers, key="gone"):
+        with _mutate_by_socket(server, line.headers, key="once"):
             until(lambda: line.count() == 2, "it does not wait in line")
-            assert line.store.status("gone")["state"] == "in_progress"
+            assert line.store.status("once")["state"] == "in_progress"
         until(lambda: line.count() == 1, "it is still in the line")
-        line.add(server)
+        # Sent again, twice, it is done once.
+        line.add(server, "once", key="once")
+        line.add(server, "once", key="once")
         assert line.post(server, f"/transactions/{opened}/abort").status_code == 200
-        assert line.publications() and ids_of(line.store, PERSON) == ["00", "01"]
+        first, second, third = line.publications()
+        assert first < second == third
+        assert ids_of(line.store, PERSON) == ["00", "once"]
 
         line.open_transaction(server)
         line.add(server)
         line.add(server)
         assert server.end() == 0
-        for answer in line.answers[2:]:
+        for answer in line.answers[3:]:
             reply = answer.result(_PATIENCE_SECONDS)
             assert reply.status_code == 503
             assert "Send it again" in reply.json()["error"]
         assert line.count() == 0
-        assert ids_of(line.store, PERSON) == ["00", "01"]
+        assert ids_of(line.store, PERSON) == ["00", "once"]
 
 
 @contextmanager
@@ -150,7 +162,7 @@ def _mutate_by_socket(
     server: ServerProcess, headers: dict[str, str], *, key: str
 ) -> Iterator[None]:
     """Send a write, and close its connection at the end of the block."""
-    body = b'{"branch": "master", "sql": "insert into graph.person (id) values (\'gone\')"}'
+    body = json.dumps({"branch": "master", "sql": insert("once")}).encode()
     lines = [
         "POST /api/v1/mutate HTTP/1.1",
         "host: headgate",

@@ -12,7 +12,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -99,7 +99,8 @@ class Threads:
     async def _wait(self, wait: Wait, receive: Receive | None) -> None:
         woken = self._waits[wait] = asyncio.Event()
         if self._poll is None or self._poll.done():
-            self._poll = asyncio.create_task(self._watch())
+            # Without the context of this request, which ends sooner.
+            self._poll = asyncio.create_task(self._watch(), context=Context())
         ends: list[asyncio.Task[Any]] = [asyncio.create_task(woken.wait())]
         if receive is not None:
             ends.append(asyncio.create_task(_until_gone(receive)))
