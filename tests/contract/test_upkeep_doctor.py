@@ -36,7 +36,7 @@ from tests.support.upkeep import stored_keys
 
 _CHECKS = [
     *("settings", "catalog", "log", "branches", "tags", "histories", "versions", "leases"),
-    *("intents", "storage", "objects", "condemned", "tables", "bundles", "spark"),
+    *("intents", "clock", "storage", "objects", "condemned", "tables", "bundles", "spark"),
 ]
 
 Break = Callable[[Connection], object]

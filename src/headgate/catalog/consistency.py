@@ -15,9 +15,15 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, and_, func, select, text, union, union_all
 
 from headgate.catalog.database import now
-from headgate.catalog.records import DATASET_NAME, dataset_name, in_chunks
+from headgate.catalog.records import (
+    DATASET_NAME,
+    SKEW_US,
+    dataset_name,
+    in_chunks,
+    is_too_long,
+)
 from headgate.catalog.recovery import list_intents
-from headgate.catalog.retention import PAGE_ROWS
+from headgate.catalog.retention import PAGE_ROWS, remembered_since
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -31,7 +37,7 @@ from headgate.catalog.schema import (
     versions,
 )
 from headgate.model.ancestry import Step, next_step_pointers
-from headgate.model.ids import Instant, TransactionId
+from headgate.model.ids import Instant, TransactionId, instant_text
 from headgate.model.nouns import AttemptState, DatasetKind, TransactionState
 
 RESTORE = "Restore the catalog from a backup; nothing here mends it."
@@ -215,6 +221,61 @@ def check_leases(connection: Connection) -> Iterator[Finding]:
             f"{_ago(moment, row['lease_until'])} ago",
             where=f"branch {row['branch_name']}",
             remedy=f"If no writer uses it: headgate txn abort {row['id']}.",
+        )
+
+
+_CORRECT = (
+    "If this clock is wrong, correct it. If it was ahead and is right now, run `headgate recover "
+    "--clock-was-ahead`."
+)
+
+
+def check_clock(connection: Connection) -> Iterator[Finding]:
+    """Check for times in the future: of publications, transactions, leases and cleanup."""
+    moment = now(connection)
+    limit = moment + SKEW_US
+
+    def find(what: str) -> Finding:
+        return Finding(what=what, where="the clock", remedy=_CORRECT)
+
+    ahead = select(
+        func.count(),
+        func.min(publications.c.number),
+        func.max(publications.c.number),
+        func.max(publications.c.at),
+    ).where(publications.c.at > limit)
+    count, first, last, at = connection.execute(ahead).one()
+    if count:
+        many = f"publications {first} to {last} are" if count > 1 else f"publication {first} is"
+        yield find(
+            f"{many} in the future, up to {instant_text(at)}; new ones are added after them, "
+            f"and it is {instant_text(moment)}"
+        )
+    opened = select(func.count()).where(
+        transactions.c.state != TransactionState.COMMITTED,
+        (transactions.c.opened_at > limit) | (transactions.c.closed_at > limit),
+    )
+    if count := connection.execute(opened).scalar_one():
+        yield find(f"{count} transactions that are OPEN or ABORTED are from the future")
+    for table, name, held in (
+        (transactions, "transactions", TransactionState.OPEN),
+        (units, "units", TransactionState.OPEN),
+        (attempts, "attempts", AttemptState.RUNNING),
+    ):
+        long = select(func.count(), func.max(table.c.lease_until)).where(
+            table.c.state == held, is_too_long(table, moment)
+        )
+        count, until = connection.execute(long).one()
+        if count:
+            yield find(
+                f"{count} {name} have leases until {instant_text(until)}, longer than any that is "
+                "granted; other writers do not wait for them"
+            )
+    since = remembered_since(connection)
+    if since > limit:
+        yield find(
+            f"a cleanup has forgotten the snapshots of tables until {instant_text(since)}, also "
+            "those that will be made until then"
         )
 
 

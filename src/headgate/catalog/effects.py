@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from headgate import errors
-from headgate.catalog.records import BranchState, Steps
+from headgate.catalog.records import BranchState, Steps, is_over
 from headgate.model import changes, ids
 from headgate.model.ancestry import next_step_pointers
 from headgate.model.names import DatasetName
@@ -241,7 +241,7 @@ def _check_holder(state: LockedState, id: ids.BranchId) -> None:
     if branch is None or branch.head is None or branch.head == branch.view:
         return
     holder = state.transactions.get(branch.head)
-    if holder is not None and (holder.lease_until or state.now) < state.now:
+    if holder is not None and is_over(holder.lease_until, holder.lease_seconds, state.now):
         refusal = already_open(holder, branch, state.now)
         raise errors.HolderExpired(refusal, wanted_by=state.request.caller)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import re
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from typing import IO
 from sqlalchemy import Connection, Executable, delete, insert, select, text, update
 
 from headgate.catalog import retention
-from headgate.catalog.database import Database, as_unit_of_work
+from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.records import DATASET_NAME, dataset_name, in_chunks, lock_counter
 from headgate.catalog.schema import (
     condemned_objects,
     datasets,
     jobspecs,
+    store,
     transactions,
     versions,
     working_objects,
@@ -356,6 +358,50 @@ def _lock(database: Database) -> Iterator[Callable[[], bool]]:
             yield lambda: bool(connection.execute(take, lock).scalar_one())
         finally:
             connection.execute(text("SELECT pg_advisory_unlock(:lock)"), lock)
+
+
+# A backup copies what a copy of the catalog names, so nothing may be swept while it runs. Its hold
+# is a leased row; a killed backup holds sweeps back until the lease ends.
+_HOLD = "backup:"
+HOLD_SECONDS = 15 * 60
+
+
+def hold_sweeps(database: Database) -> str:
+    """Let no sweep begin until the hold is released or expires; return the id of the hold."""
+    id = f"{_HOLD}{secrets.token_hex(8)}"
+    # A batch that is being swept ends first.
+    with sweep_lock(database):
+        renew_hold(database, id)
+    return id
+
+
+def renew_hold(database: Database, id: str) -> None:
+    """Begin the lease of a hold, or renew it."""
+
+    def work(connection: Connection) -> None:
+        connection.execute(delete(store).where(store.c.key == id))
+        until = now(connection) + HOLD_SECONDS * 1_000_000
+        connection.execute(insert(store).values(key=id, value=str(until)))
+
+    database.write(work)
+
+
+def release_hold(database: Database, id: str) -> None:
+    _do(database, delete(store).where(store.c.key == id))
+
+
+def release_holds_in(connection: Connection) -> None:
+    """Release all holds, in a copy of a catalog."""
+    connection.execute(delete(store).where(store.c.key.startswith(_HOLD)))
+
+
+def is_held(connection: Connection) -> bool:
+    """Return True if a backup is running; call this inside `sweep_lock`."""
+    moment = now(connection)
+    held = select(store.c.value).where(store.c.key.startswith(_HOLD))
+    ends = map(int, connection.execute(held).scalars())
+    # A lease that ends later than a new one was granted by a clock that was ahead.
+    return any(moment <= end <= moment + 2 * HOLD_SECONDS * 1_000_000 for end in ends)
 
 
 def _lock_file(database: Database) -> IO[str]:

@@ -1,4 +1,4 @@
-"""Numbered migrations, from any older schema to the schema of this release.
+"""Numbered migrations, from any older schema to the schema of this release; copies of catalogs.
 
 Each is a file of SQL statements in `migrations`. A merged migration never changes.
 `tests/contract/test_catalog_schema.py` compares all of them with the tables in `schema.py`.
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, delete, insert, inspect, select, text
 
 from headgate.catalog.database import Database, read_version
+from headgate.catalog.schema import metadata
 from headgate.catalog.warehouse import name_catalog
 from headgate.errors import (
     CatalogBroken,
@@ -33,6 +35,7 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 NEWEST = len(list(MIGRATIONS.glob("*.sql")))
 # Any fixed number: it identifies Headgate's migration lock among PostgreSQL's advisory locks.
 _POSTGRES_LOCK = 4_817_220_264
+_ROWS = 1_000
 
 
 def find_version(connection: Connection) -> int:
@@ -114,9 +117,65 @@ def _apply(connection: Connection, number: int) -> None:
         name_catalog(connection)
 
 
-def _back_up(path: Path, version: int) -> Path:
-    """Write a consistent copy beside the catalog, by SQLite's own backup; return its path."""
-    target = path.with_name(f"{path.name}.before-v{version + 1}")
+def _back_up(path: Path, version: int) -> None:
+    """Write a consistent copy beside the catalog."""
+    _copy_file(path, path.with_name(f"{path.name}.before-v{version + 1}"))
+
+
+# --- copies ---------------------------------------------------------------------------------
+
+
+def copy_catalog(database: Database, target: Path) -> None:
+    """Write one consistent state of a catalog to a new SQLite file, whatever its database.
+
+    The schema is the same on both databases, so the copy of a PostgreSQL catalog is a catalog too.
+    """
+    if database.path is not None:
+        _copy_file(Path(database.path), target)
+        return
+    with closing_database(f"sqlite:///{target}") as copy:
+        migrate(copy)
+        database.read(lambda rows: copy.write(lambda into: _copy_rows(rows, into)))
+
+
+def check_no_catalog(database: Database) -> None:
+    """Raise if a database has a catalog or other tables; a SQLite file must not exist."""
+    if database.path is not None:
+        is_taken = Path(database.path).exists()
+    else:
+        with database.raw() as connection:
+            is_taken = find_version(connection) != 0
+    if is_taken:
+        raise CatalogBroken(
+            where=database.where,
+            reason="a backup is restored to a new catalog, and this one exists",
+            remedy="Move it away, or set another `[store] catalog`.",
+        )
+
+
+def load_catalog(copy: Database, database: Database) -> None:
+    """Write a copy of a catalog to a new catalog, which must not exist."""
+    check_no_catalog(database)
+    if database.path is not None and copy.path is not None:
+        Path(database.path).parent.mkdir(parents=True, exist_ok=True)
+        _copy_file(Path(copy.path), Path(database.path))
+        return
+    migrate(database)
+    copy.read(lambda rows: database.write(lambda into: _copy_rows(rows, into)))
+
+
+@contextmanager
+def closing_database(url: str) -> Iterator[Database]:
+    """Yield a database, and close its connections after the block."""
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def _copy_file(path: Path, target: Path) -> None:
+    """Copy a SQLite catalog by SQLite's own backup, while it is in use."""
     try:
         with suppress(FileExistsError):
             os.close(create_private(target))
@@ -128,4 +187,13 @@ def _back_up(path: Path, version: int) -> Path:
         raise StorageUnavailable(
             where=str(target), reason=f"the copy of the catalog failed: {error}"
         ) from error
-    return target
+
+
+def _copy_rows(rows: Connection, into: Connection) -> None:
+    for table in reversed(metadata.sorted_tables):
+        # A new catalog has its identity and its counter.
+        into.execute(delete(table))
+    for table in metadata.sorted_tables:
+        found = rows.execute(select(table).execution_options(yield_per=_ROWS)).mappings()
+        for part in found.partitions():
+            into.execute(insert(table), [dict(row) for row in part])

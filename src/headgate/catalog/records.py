@@ -18,9 +18,11 @@ from sqlalchemy import (
     Row,
     RowMapping,
     Select,
+    Table,
     and_,
     bindparam,
     case,
+    not_,
     select,
 )
 
@@ -71,6 +73,8 @@ T = TypeVar("T", bound=str)
 
 _SIZE = 500
 _ABANDONED_LEASES = 5
+# Clocks differ by seconds, and are set back by seconds. More than this is a clock that was wrong.
+SKEW_US = 3600 * 1_000_000
 
 
 def in_chunks(ids: Iterable[T]) -> Iterator[list[T]]:
@@ -88,10 +92,28 @@ def abandonment(lease_seconds: ColumnElement[int]) -> ColumnElement[int]:
     return lease_seconds * (_ABANDONED_LEASES * 1_000_000)
 
 
+def is_over(until: int | None, seconds: int | None, moment: Instant) -> bool:
+    """Return True if a lease has ended, or if a clock that was ahead has granted it.
+
+    A lease that ends much later than one granted now would last until the clock is there again.
+    """
+    return until is not None and not moment <= until <= _latest(moment, seconds or 0)
+
+
+def _latest(moment: Instant, seconds: int) -> int:
+    return moment + seconds * 1_000_000 + SKEW_US
+
+
+def is_too_long(table: Table, moment: Instant) -> ColumnElement[bool]:
+    """Select rows of a table whose lease a clock that was ahead has granted."""
+    return table.c.lease_until > table.c.lease_seconds * 1_000_000 + (moment + SKEW_US)
+
+
 def is_live(moment: Instant) -> ColumnElement[bool]:
     """Select running attempts that recovery would not abort as abandoned."""
     end = attempts.c.lease_until + abandonment(attempts.c.lease_seconds)
-    return and_(attempts.c.state == AttemptState.RUNNING, end >= moment)
+    is_running = attempts.c.state == AttemptState.RUNNING
+    return and_(is_running, end >= moment, not_(is_too_long(attempts, moment)))
 
 
 # Joins a build with its attempt.

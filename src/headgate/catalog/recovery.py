@@ -13,20 +13,37 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, not_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Table,
+    case,
+    func,
+    insert,
+    not_,
+    select,
+    true,
+    update,
+)
 
 from headgate.catalog import records
 from headgate.catalog.attempts import abort_attempt_in, find_attempt_state
 from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.builds import RUNNING, BuildRecord, end_build_in, load_build
 from headgate.catalog.database import Database, now
+from headgate.catalog.retention import forget_no_later_than
 from headgate.catalog.schema import (
     attempts,
     branches,
     builds,
     intents,
     jobs,
+    log_counter,
+    metadata,
+    publications,
     recoveries,
+    tokens,
     transactions,
     units,
 )
@@ -68,6 +85,8 @@ def recover(database: Database, read_head: ReadHead | None, *, dry_run: bool = F
     `read_head` is None where no lakeFS is configured. A second recovery changes nothing.
     """
     done = Recovered()
+    if not dry_run and database.read(_find_long_leases):
+        database.write(_shorten_leases)
     pending, at = database.read(lambda c: (list_intents(c), now(c)))
     for intent in pending:
         if intent.lease_until >= at:
@@ -87,6 +106,103 @@ def recover(database: Database, read_head: ReadHead | None, *, dry_run: bool = F
         if left:
             drop_unused_branches(database, left, actor=RECOVERY_ACTOR)
     return done
+
+
+# Times of a clock that was ahead.
+
+
+def _leased() -> tuple[tuple[Table, ColumnElement[bool]], ...]:
+    """Return the tables with leases, and the rows that have one."""
+    # Of all attempts, only those of running builds: there are many, and no index finds them.
+    running = select(builds.c.attempt_key).where(builds.c.state == RUNNING)
+    return (
+        (transactions, transactions.c.state == TransactionState.OPEN),
+        (units, units.c.state == TransactionState.OPEN),
+        (attempts, attempts.c.key.in_(running)),
+        (intents, true()),
+    )
+
+
+def _find_long_leases(connection: Connection) -> bool:
+    moment = now(connection)
+    queries = (
+        select(table.c.lease_until).where(leased, records.is_too_long(table, moment)).limit(1)
+        for table, leased in _leased()
+    )
+    return any(connection.execute(query).first() is not None for query in queries)
+
+
+def _shorten_leases(connection: Connection) -> None:
+    """Let leases of a clock that was ahead end as if they were renewed now."""
+    moment = now(connection)
+    for table, leased in _leased():
+        connection.execute(
+            update(table)
+            .where(leased, records.is_too_long(table, moment))
+            .values(lease_until=moment + table.c.lease_seconds * 1_000_000)
+        )
+
+
+def correct_times(database: Database, *, actor: str) -> int:
+    """Set all recorded times that lie in the future to now; return how many publications had one.
+
+    A publication is never earlier than the one before it, so after a jump of the clock all later
+    ones are in the future too. Their order stays. Only a person knows that the clock is right now.
+    """
+    return database.write(lambda connection: _correct_times(connection, actor))
+
+
+def _correct_times(connection: Connection, actor: str) -> int:
+    counter, moment = records.lock_counter(connection), now(connection)
+    ahead = select(func.min(publications.c.number)).where(publications.c.at > moment)
+    first = connection.execute(ahead).scalar()
+    newest = moment
+    if first is not None:
+        count = counter.number - first + 1
+        before = select(publications.c.at).where(publications.c.number == first - 1)
+        # The newest now, and each a microsecond after the one before it.
+        newest = max(moment, (connection.execute(before).scalar() or 0) + count)
+        start = newest - counter.number
+        connection.execute(
+            update(publications)
+            .where(publications.c.number >= first)
+            .values(at=publications.c.number + start)
+        )
+        connection.execute(update(log_counter).values(last_at=newest))
+        closed = transactions.c.publication + start
+        connection.execute(
+            update(transactions)
+            .where(transactions.c.publication >= first)
+            .values(
+                closed_at=closed,
+                opened_at=case((transactions.c.opened_at > closed, closed), else_=_OPENED),
+            )
+        )
+    connection.execute(
+        update(tokens)
+        .where(tokens.c.created_at > moment, tokens.c.expires_at.is_not(None))
+        .values(expires_at=tokens.c.expires_at - tokens.c.created_at + moment)
+    )
+    # After the publications: an OPEN transaction begins after its parent.
+    for table in metadata.sorted_tables:
+        for column in table.columns:
+            if column.name in _TIMES:
+                connection.execute(
+                    update(table).where(column > newest).values({column: newest + 1})
+                )
+    _shorten_leases(connection)
+    forget_no_later_than(connection, moment)
+    found = counter.number - first + 1 if first is not None else 0
+    record_event(connection, at=moment, actor=actor, kind="clock_corrected", publications=found)
+    return found
+
+
+_OPENED = transactions.c.opened_at
+# Times of the past; leases and the ends of tokens are in the future.
+_TIMES = {
+    *("at", "created_at", "condemned_at", "opened_at", "closed_at", "started_at", "ended_at"),
+    *("published_at", "revoked_at", "taken_at"),
+}
 
 
 # Publications to lakeFS that have no record.

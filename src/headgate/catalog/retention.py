@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, select, union_all, update
 
 from headgate.catalog.database import Database
 from headgate.catalog.records import BUILD_ATTEMPT, in_chunks, is_live, lock_counter
@@ -21,6 +21,7 @@ from headgate.catalog.schema import (
     attempts,
     branches,
     builds,
+    events,
     jobs,
     log_counter,
     moves,
@@ -252,6 +253,12 @@ def remembered_since(connection: Connection) -> Instant:
     return Instant(int(found) if found is not None else 0)
 
 
+def forget_no_later_than(connection: Connection, moment: Instant) -> None:
+    """Move that time back to this one, if a clock that was ahead has set it later."""
+    if remembered_since(connection) > moment:
+        connection.execute(update(store).where(store.c.key == _KEY).values(value=str(moment)))
+
+
 def forget_before(database: Database, moment: Instant) -> Instant:
     """Move that time forward, never back; return its new value."""
 
@@ -266,3 +273,54 @@ def forget_before(database: Database, moment: Instant) -> Instant:
         return max(held, moment)
 
     return database.write(work)
+
+
+# Time that has passed without a record
+
+_CLEANED = "cleaned_at"
+
+
+def last_publication_at(connection: Connection) -> Instant:
+    """Return the time of the newest publication; 0 if there is none."""
+    return Instant(connection.execute(select(log_counter.c.last_at)).scalar_one())
+
+
+def record_cleanup(connection: Connection, at: Instant) -> None:
+    """Record that a cleanup found the clock plausible at this time."""
+    connection.execute(delete(store).where(store.c.key == _CLEANED))
+    connection.execute(insert(store).values(key=_CLEANED, value=str(at)))
+
+
+def longest_gap(
+    connection: Connection, moment: Instant, horizon: Instant
+) -> tuple[Instant, Instant] | None:
+    """Return the longest time without a publication, event or cleanup; None in a new store.
+
+    It is looked for since the last cleanup or, without one, in the time to retain.
+    """
+    since = _seen_before(connection, moment, horizon)
+    if since is None:
+        return None
+    parts = (
+        select(table.c.at).where(table.c.at > since, table.c.at <= moment)
+        for table in (publications, events)
+    )
+    times = union_all(*parts).subquery()
+    before = func.lag(times.c.at).over(order_by=times.c.at)
+    steps = select(func.coalesce(before, since).label("begin"), times.c.at.label("end")).subquery()
+    longest = select(steps).order_by((steps.c.end - steps.c.begin).desc()).limit(1)
+    last = connection.execute(select(func.max(times.c.at))).scalar()
+    gaps = [(row.begin, row.end) for row in connection.execute(longest)]
+    gaps.append((last if last is not None else since, moment))
+    begin, end = max(gaps, key=lambda gap: gap[1] - gap[0])
+    return Instant(begin), Instant(end)
+
+
+def _seen_before(connection: Connection, moment: Instant, horizon: Instant) -> Instant | None:
+    cleaned = connection.execute(select(store.c.value).where(store.c.key == _CLEANED)).scalar()
+    if cleaned is not None and int(cleaned) <= moment:
+        return Instant(int(cleaned))
+    older = select(func.max(publications.c.at)).where(publications.c.at <= horizon)
+    first = select(func.min(publications.c.at)).where(publications.c.at <= moment)
+    found = [connection.execute(query).scalar() for query in (older, first)]
+    return next((Instant(at) for at in found if at is not None), None)

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from headgate.catalog.database import PLACE, Database, Suspended, Wait, now
 from headgate.catalog.operations import begin_operation, forget_operation
-from headgate.catalog.records import in_chunks
+from headgate.catalog.records import in_chunks, is_too_long
 from headgate.catalog.schema import tickets, transactions
 from headgate.errors import HeadgateError
 from headgate.model.changes import OperationKey, PublishRequest, Receipt
@@ -150,7 +150,7 @@ class LineWait(Wait):
 
 def _take_ticket(connection: sa.Connection, branches: tuple[BranchId, ...]) -> Ticket:
     at = now(connection)
-    connection.execute(sa.delete(tickets).where(tickets.c.lease_until < at))
+    connection.execute(sa.delete(tickets).where(sa.not_(_is_live(at))))
     ticket = Ticket(id=mint("k"), branches=branches, taken_at=at)
     _insert(connection, ticket, at)
     return ticket
@@ -218,7 +218,7 @@ def _read_queues(
     held = [wait.line.ticket for wait in waits if wait.line.ticket is not None]
     for part in in_chunks(branch for ticket in held for branch in ticket.branches):
         query = sa.select(tickets.c.branch_id, tickets.c.taken_at, tickets.c.id).where(
-            tickets.c.branch_id.in_(part), tickets.c.lease_until >= at
+            tickets.c.branch_id.in_(part), _is_live(at)
         )
         for branch, taken_at, id in connection.execute(query):
             queues[branch].append((taken_at, id))
@@ -240,7 +240,14 @@ def _read_open(
             sa.select(transactions.c.id).where(
                 transactions.c.id.in_(part),
                 transactions.c.state == TransactionState.OPEN,
-                sa.or_(lease.is_(None), lease >= at),
+                sa.or_(
+                    lease.is_(None), sa.and_(lease >= at, sa.not_(is_too_long(transactions, at)))
+                ),
             )
         ).scalars()
     }
+
+
+def _is_live(moment: Instant) -> sa.ColumnElement[bool]:
+    """Select tickets with a live lease; one that is longer is of a clock that was ahead."""
+    return tickets.c.lease_until.between(moment, moment + 2 * LEASE_SECONDS * 1_000_000)

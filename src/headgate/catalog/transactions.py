@@ -383,7 +383,7 @@ def _ready(
         raise errors.BranchNotFound(dataset="?", branch=opening.branch)
     if branch.head is not None and branch.head != branch.view:
         holder = records.lock_transactions(connection, [branch.head])[branch.head]
-        if (holder.lease_until or moment) >= moment:
+        if not records.is_over(holder.lease_until, holder.lease_seconds, moment):
             raise already_open(holder, branch, moment)
         # Another opening of this call may have aborted it already, by its unit or a shared head.
         if holder.state is TransactionState.OPEN:
@@ -499,7 +499,7 @@ def end_expired(database: Database, id: TransactionId, *, caller: changes.Caller
         moment = now(connection)
         if holder is None or holder.state is not TransactionState.OPEN:
             return
-        if holder.lease_until is not None and holder.lease_until < moment:
+        if records.is_over(holder.lease_until, holder.lease_seconds, moment):
             check_owner(connection, caller, holder)
             _abort(connection, holder, actor=caller.actor, kind="taken_over", at=moment)
 

@@ -152,7 +152,7 @@ def _has_versions(connection: Connection) -> bool:
     return connection.execute(select(versions.c.id).limit(1)).first() is not None
 
 
-def _publication(connection: Connection) -> int:
+def last_publication(connection: Connection) -> int:
     return int(connection.execute(select(log_counter.c.number)).scalar_one())
 
 
@@ -205,6 +205,16 @@ def adopt(database: Database, objects: ObjectStore) -> None:
     _save_with_marker(database, objects, identity, marker)
 
 
+def hold(database: Database) -> None:
+    """Hold cleanup until a person confirms it, for a catalog restored over data."""
+
+    def work(connection: Connection) -> None:
+        identity = find_identity(connection) or Identity(store=_mint(), incarnation=_UNKNOWN)
+        _save(connection, replace(identity, is_held=True))
+
+    database.write(work)
+
+
 def confirm(database: Database, objects: ObjectStore) -> None:
     """Make this catalog the one that may clean up, whatever the marker says."""
     marker = find_marker(objects)
@@ -249,7 +259,7 @@ def _marker(connection: Connection, number: int, identity: Identity) -> Marker:
         number=number,
         store=identity.store,
         incarnation=identity.incarnation,
-        publication=_publication(connection),
+        publication=last_publication(connection),
     )
 
 
@@ -272,10 +282,10 @@ def check_may_clean(database: Database, objects: ObjectStore) -> None:
 
 def _load_own(connection: Connection, objects: ObjectStore) -> Marker | None:
     """Return the marker of this catalog; None in a store of an earlier release."""
-    identity, publication = find_identity(connection), _publication(connection)
+    identity, publication = find_identity(connection), last_publication(connection)
     marker = find_marker(objects)
     if identity is not None and identity.is_held:
-        reason = "this catalog was put over a warehouse that has content of another one"
+        reason = "this catalog was put over a warehouse that had content"
     elif marker is None or identity is None:
         return None
     elif marker.store != identity.store:

@@ -51,6 +51,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recover": ("upkeep:recover_app", "Settle operations and transactions of crashed processes."),
     "cleanup": ("upkeep:cleanup_app", "Delete data that no branch needs, in two phases."),
     "doctor": ("upkeep:doctor_app", "Check the integrity of a store."),
+    "backup": ("upkeep:backup_app", "Copy the catalog and every file that it names."),
+    "restore-check": ("upkeep:restore_check_app", "Try a backup, without touching the store."),
+    "restore": ("upkeep:restore_app", "Write a backup to a new catalog and its warehouse."),
     "migrate": ("upkeep:migrate_app", "Upgrade the catalog schema to this release."),
 }
 # These run no user code, and no code of Headgate uses pandas.

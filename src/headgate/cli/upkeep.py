@@ -1,7 +1,9 @@
-"""Maintenance commands: `cleanup`, `doctor`, `recover` and `migrate`."""
+"""Maintenance commands: cleanup, doctor, backup, restore, recover and migrate."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,13 +12,15 @@ from headgate import connection
 from headgate.catalog import migrate as migrations
 from headgate.catalog import warehouse
 from headgate.catalog.database import Database
-from headgate.catalog.recovery import OWNER_ALIVE, Recovered
+from headgate.catalog.recovery import OWNER_ALIVE, Recovered, correct_times
 from headgate.cli import output
 from headgate.cli.format import size_text
 from headgate.errors import Invalid
-from headgate.settings import load_settings, parse_duration_seconds
+from headgate.files.transfer import Progress
+from headgate.settings import Settings, load_settings, parse_duration_seconds
 from headgate.storage.address import open_store
 from headgate.store.documents import Json, recovery_json
+from headgate.upkeep import backup as backups
 from headgate.upkeep.cleanup import check_older_than
 from headgate.upkeep.doctor import DoctorReport, examine, from_error, make_check
 from headgate.upkeep.reachability import Marking
@@ -46,6 +50,10 @@ def cleanup(
         bool,
         typer.Option("--confirm-warehouse", help="This catalog alone uses the warehouse; go on."),
     ] = False,
+    confirm_clock: Annotated[
+        bool,
+        typer.Option("--confirm-clock", help="The clock is right; go on."),
+    ] = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
@@ -65,6 +73,7 @@ def cleanup(
             dry_run=dry_run,
             engine=engine,
             confirm_warehouse=confirm_warehouse,
+            confirm_clock=confirm_clock,
         )
     for branch in cleaned.get("staging", ()):
         output.note(f"staging branch {branch} {'would be ' if dry_run else ''}deleted in lakeFS")
@@ -113,7 +122,11 @@ def doctor(
 
     Example: headgate doctor --deep
     """
-    examined = _examine(deep=deep)
+    _show_report(_examine(deep=deep), json=json)
+
+
+def _show_report(examined: Json, *, json: bool) -> None:
+    """Print the report of doctor or restore-check; exit with 1 if it has a finding."""
     if json:
         output.show_json(examined)
     else:
@@ -147,12 +160,108 @@ def _show_examined(examined: Json) -> None:
     output.note("no problems found." if examined["ok"] else f"findings: {bad}")
 
 
+# --- backups --------------------------------------------------------------------------------
+
+backup_app = typer.Typer()
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Directory of the backup, on this machine.")
+]
+
+
+@backup_app.command()
+def backup(directory: DirectoryArgument, json: output.JsonOption = False) -> None:
+    """Copy the catalog, and every file that it names, to a directory.
+
+    Run it beside writers, at the machine of the server. A repeated backup to the same directory
+    copies only new files. Exits with 1 if the store has lost or damaged a file.
+
+    Example: headgate backup /backups/headgate
+    """
+    _check_here("back up")
+    with connection.open() as hg:
+        made = backups.back_up(hg.database, hg.objects, directory, watch=_watch("backup"))
+    if json:
+        output.show_json(made)
+    else:
+        for finding in made["findings"]:
+            output.show_line(f"{finding['where']}: {finding['what']}")
+            output.show_line(f"  → {finding['remedy']}")
+        output.note(
+            f"backup of publication {made['publication']} in {directory}: "
+            f"{output.count_text(made['objects'], 'file')} ({size_text(made['bytes'])}), "
+            f"of which {made['copied']:,} ({size_text(made['copied_bytes'])}) are new."
+        )
+    if made["findings"]:
+        raise typer.Exit(1)
+
+
+restore_check_app = typer.Typer()
+
+
+@restore_check_app.command()
+def restore_check(directory: DirectoryArgument, json: output.JsonOption = False) -> None:
+    """Try a backup: compare every file with its digest, and read the view of every branch.
+
+    Uses only the directory and a temporary copy of its catalog, not the store. Exits with 1 if it
+    finds a problem.
+
+    Example: headgate restore-check /backups/headgate
+    """
+    _show_report(backups.check_backup(directory, watch=_watch("check")).to_json(), json=json)
+
+
+restore_app = typer.Typer()
+
+
+@restore_app.command()
+def restore(directory: DirectoryArgument, json: output.JsonOption = False) -> None:
+    """Write a backup to the catalog and the warehouse of headgate.toml.
+
+    The catalog must not exist. Files that the warehouse has are kept. If it has any, cleanup is
+    held until `headgate cleanup --confirm-warehouse`.
+
+    Example: headgate restore /backups/headgate
+    """
+    done = backups.restore(_check_here("restore"), directory, watch=_watch("restore"))
+    held = " Cleanup is held until it is confirmed." if done["cleanup_held"] else ""
+    text = (
+        f"the store is at publication {done['publication']}; "
+        f"{output.count_text(done['copied'], 'file')} written.{held} Next: headgate doctor"
+    )
+    output.show_result(done, text, json=json)
+
+
+def _check_here(action: str) -> Settings:
+    """Return the settings of an embedded store; raise if they name a server."""
+    settings = load_settings()
+    if settings.server_url:
+        raise Invalid(
+            f"cannot {action} a store through its server at {settings.server_url}. Run this at "
+            "the server's machine, in the directory of its headgate.toml and without HEADGATE_URL.",
+            url=settings.server_url,
+        )
+    return settings
+
+
+def _watch(what: str) -> backups.Watch:
+    def watch(files: int, total_bytes: int) -> AbstractContextManager[Progress | None]:
+        return output.copy_progress(what, files=files, total_bytes=total_bytes)
+
+    return watch
+
+
 recover_app = typer.Typer()
 
 
 @recover_app.command()
 def recover(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")] = False,
+    clock_was_ahead: Annotated[
+        bool,
+        typer.Option(
+            "--clock-was-ahead", help="The clock is right now: set times in the future to now."
+        ),
+    ] = False,
     json: output.JsonOption = False,
 ) -> None:
     """Settle unfinished operations and abort abandoned transactions.
@@ -160,9 +269,17 @@ def recover(
     Every other command does this first; a second recovery changes nothing. Exits with 4 if an
     operation needs manual action.
 
+    A publication is never earlier than the one before it. After a jump of the clock, new ones are
+    therefore in the future, until --clock-was-ahead corrects them. Their order stays.
+
     Example: headgate recover --dry-run
     """
+    if clock_was_ahead:
+        _check_here("correct the times of")
     with connection.open(recover_first=False) as hg:
+        if clock_was_ahead and not dry_run:
+            count = correct_times(hg.database, actor=hg.settings.actor)
+            output.note(f"corrected the times of {output.count_text(count, 'publication')}")
         done = hg.recover(dry_run=dry_run)
     if json:
         output.show_json(recovery_json(done))

@@ -290,6 +290,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         dry_run: bool = False,
         engine: Marking = Marking.AUTO,
         confirm_warehouse: bool = False,
+        confirm_clock: bool = False,
     ) -> Json:
         return self.http.post(
             "/cleanup",
@@ -297,6 +298,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
             dry_run=dry_run,
             engine=engine,
             confirm_warehouse=confirm_warehouse,
+            confirm_clock=confirm_clock,
         )
 
     def examine(self, *, deep: bool = False) -> Json:

@@ -214,6 +214,20 @@ class CleanupHeld(Conflict, code="cleanup_held"):
     reason: InitVar[str]
 
 
+class ClockImplausible(Conflict, code="clock_implausible"):
+    template = (
+        "nothing is condemned or deleted, because the clock may be wrong: {reason:.} If it is "
+        "right, run `headgate cleanup --confirm-clock`."
+    )
+    reason: InitVar[str]
+
+
+class BackupRefused(Conflict, code="backup_refused"):
+    template = "nothing is written to {directory}: {reason:.} Choose another directory."
+    directory: str
+    reason: InitVar[str]
+
+
 class ContentSwept(Conflict, code="content_swept", retryable=True):
     template = "cleanup has deleted the content of {path!r}; nothing was changed. Upload it again."
     path: str

@@ -127,6 +127,15 @@ class ObjectCorrupted(Unavailable, code="object_corrupted", retryable=False):
     actual: str
 
 
+class BackupIncomplete(Unavailable, code="backup_incomplete"):
+    template = (
+        "the backup in {directory} is not complete: {reason:.} Run `headgate backup` again; it "
+        "copies what is missing."
+    )
+    directory: str
+    reason: InitVar[str]
+
+
 class EndpointNotStarted(Unavailable, code="endpoint_not_started"):
     template = "the Iceberg endpoint on {where} did not start: {reason:.} Nothing was changed."
     public = f"the Iceberg endpoint of builds did not start; nothing was changed. {_SEE_LOG}"

@@ -47,10 +47,24 @@ class LocalStore:
         return f"file://{self._root}"
 
     def put(self, key: str, data: bytes) -> bool:
-        return self._create(key, iter((data,)))
+        return self.put_stream(key, iter((data,)))
 
     def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
-        return self._create(key, read_checked(source, sha256))
+        return self.put_stream(key, read_checked(source, sha256))
+
+    def put_stream(self, key: str, chunks: Iterator[bytes]) -> bool:
+        """Like `put`, from chunks; an exception while they are made leaves nothing."""
+        target = self._path(key)
+        with storage_errors(target):
+            if _is_taken(target):
+                # Its creator may not have synced it yet, and the caller relies on it.
+                _sync_directory(target.parent)
+                return False
+            with self._written_aside(chunks) as temporary:
+                _make_directories(target.parent)
+                created = _link(temporary, target)
+            _sync_directory(target.parent)
+            return created
 
     def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
         file = HashedFile(source)
@@ -124,19 +138,6 @@ class LocalStore:
             path = self._path(key)
             with contextlib.suppress(ObjectNotFound), _reading(path):
                 path.unlink()
-
-    def _create(self, key: str, chunks: Iterator[bytes]) -> bool:
-        target = self._path(key)
-        with storage_errors(target):
-            if _is_taken(target):
-                # Its creator may not have synced it yet, and the caller relies on it.
-                _sync_directory(target.parent)
-                return False
-            with self._written_aside(chunks) as temporary:
-                _make_directories(target.parent)
-                created = _link(temporary, target)
-            _sync_directory(target.parent)
-            return created
 
     @contextmanager
     def _written_aside(self, chunks: Iterator[bytes]) -> Iterator[Path]:

@@ -240,6 +240,7 @@ class AdminVerbs(TaskVerbs):
         dry_run: bool = False,
         engine: Marking = Marking.AUTO,
         confirm_warehouse: bool = False,
+        confirm_clock: bool = False,
     ) -> documents.Json:
         """Condemn content that nothing needs, and sweep what was condemned at least a day before.
 
@@ -248,6 +249,7 @@ class AdminVerbs(TaskVerbs):
         :param engine: engine that reads the manifests of tables.
         :param confirm_warehouse: this catalog owns the warehouse, also if it was restored, copied
             or put over it; see `headgate init --adopt-warehouse`.
+        :param confirm_clock: the clock is right, also if nothing was recorded for weeks.
         """
         if confirm_warehouse and not dry_run:
             warehouse.confirm(self.database, self.objects)
@@ -261,6 +263,7 @@ class AdminVerbs(TaskVerbs):
             policy,
             actor=self.settings.actor,
             dry_run=dry_run,
+            confirm_clock=confirm_clock,
             mark_manifests=choose_marking(
                 engine,
                 self.objects,

@@ -67,6 +67,7 @@ class FileRef:
 
     path: str
     size: int
+    rows: int
     # False for a file that an earlier snapshot added, in a manifest that was rewritten.
     is_added: bool
 

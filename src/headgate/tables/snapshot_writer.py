@@ -6,16 +6,25 @@ Needs the extras `arrow` and, for bucketed tables, `mutations`.
 
 from __future__ import annotations
 
+import io
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import pyarrow_to_schema, write_file
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
+from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.pyarrow import (
+    ParquetFormatModel,
+    ParquetFormatWriter,
+    pyarrow_to_schema,
+    write_file,
+)
 from pyiceberg.manifest import (
+    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
@@ -31,7 +40,7 @@ from headgate.tables.metadata import MAIN, Json, Metadata
 from headgate.tables.scan import DataFile, TableScan, library_errors
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.updates import apply_updates
-from headgate.tables.versions import WeighedCache
+from headgate.tables.versions import WeighedCache, uuid_with_digest
 
 # The newest format version that PyIceberg writes.
 _NEWEST_WRITTEN = 2
@@ -82,6 +91,23 @@ def next_metadata(
 
 
 # --- data files: split by partition, sorted by key, with their statistics --------------------
+
+
+class _CheckedWriter(ParquetFormatWriter):  # type: ignore[misc]  # the library has no types
+    """Writes a checksum with each page, by which `doctor --deep` finds a damaged one."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._parquet_writer_kwargs["write_page_checksum"] = True
+
+
+class _CheckedParquet(ParquetFormatModel):  # type: ignore[misc]
+    def create_writer(self, *arguments: Any) -> _CheckedWriter:
+        return _CheckedWriter(*arguments)
+
+
+# No property of a table asks for it, and `register` rejects a second model of a format.
+FileFormatFactory._registry[FileFormat.PARQUET] = _CheckedParquet()
 
 # In memory; on disk the rows are several times smaller.
 _FILE_BYTES = 512 * 1024 * 1024
@@ -178,10 +204,10 @@ def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now
     id, sequence = secrets.randbits(63), int(metadata.get("last-sequence-number", 0)) + 1
     place = _metadata_place(metadata)
     manifests = list(_manifests(scan, parent, change, id, place))
-    location = f"{place}/snap-{id}-0-{uuid4()}.avro"
+    output = _NamedByDigest(scan.io, lambda uuid: f"{place}/snap-{id}-0-{uuid}.avro")
     with write_manifest_list(
         format_version=2,
-        output_file=scan.io.new_output(location),
+        output_file=output,
         snapshot_id=id,
         parent_snapshot_id=parent["snapshot-id"] if parent else None,
         sequence_number=sequence,
@@ -192,7 +218,7 @@ def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now
         "snapshot-id": id,
         "sequence-number": sequence,
         "timestamp-ms": max(now_ms, int(metadata.get("last-updated-ms", 0))),
-        "manifest-list": location,
+        "manifest-list": output.location,
         "summary": _summary(parent, change),
         "schema-id": metadata["current-schema-id"],
     }
@@ -313,7 +339,7 @@ def _write_manifest(
         format_version=2,
         spec=scan.metadata.specs()[spec_id],
         schema=scan.metadata.schema(),
-        output_file=scan.io.new_output(f"{place}/{uuid4()}-m0.avro"),
+        output_file=_NamedByDigest(scan.io, lambda uuid: f"{place}/{uuid}-m0.avro"),
         snapshot_id=id,
         avro_compression=_COMPRESSION,
     ) as writer:
@@ -326,3 +352,45 @@ def _write_manifest(
                 case _:
                     writer.existing(entry)
     return writer.to_manifest_file()
+
+
+class _NamedByDigest(OutputFile):  # type: ignore[misc]  # the library has no types
+    """A small file, written when it is complete, with its digest in its name."""
+
+    def __init__(self, files: FileIO, name: Callable[[str], str]) -> None:
+        super().__init__("")
+        self._files = files
+        self._name = name
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def exists(self) -> bool:
+        return bool(self._size)
+
+    def to_input_file(self) -> InputFile:
+        return self._files.new_input(self.location)
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return _Buffer(self._write)
+
+    def _write(self, content: bytes) -> None:
+        self._location, self._size = self._name(uuid_with_digest(content)), len(content)
+        # The name is new; without this, the library would ask the storage whether it exists.
+        with self._files.new_output(self.location).create(overwrite=True) as stream:
+            stream.write(content)
+
+
+class _Buffer(io.BytesIO):
+    """Passes on what was written when it is closed."""
+
+    def __init__(self, receive: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._receive = receive
+
+    def close(self) -> None:
+        content = None if self.closed else self.getvalue()
+        super().close()
+        if content is not None:
+            self._receive(content)

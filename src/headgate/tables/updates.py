@@ -440,13 +440,17 @@ def _move_main(state: State, snapshot: Json) -> State:
     """Log the current snapshot: an added one at its own time, a rollback at the commit's."""
     snapshot_id = snapshot["snapshot-id"]
     at = snapshot["timestamp-ms"] if snapshot_id in state.added_snapshots else state.now_ms
-    entry = {"snapshot-id": snapshot_id, "timestamp-ms": at}
     # A snapshot that this same commit added and then replaced was never visible as current.
     log = [
         known
         for known in state.items("snapshot-log")
         if known["snapshot-id"] not in state.added_snapshots
     ]
+    # Iceberg's readers reject a log whose times fall, as they do after a clock was ahead.
+    entry = {
+        "snapshot-id": snapshot_id,
+        "timestamp-ms": max([at, *(known["timestamp-ms"] for known in log[-1:])]),
+    }
     return state.put(current_snapshot_id=snapshot_id, snapshot_log=[*log, entry])
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import re
+import secrets
 import threading
 import time
 import zlib
@@ -11,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
-from uuid import uuid4
 
 import orjson
 
@@ -90,10 +92,11 @@ class TableVersions:
         """
         self._sync(find_new_files(metadata, base, self._get).addresses())
         number = len(metadata.get("metadata-log") or [])
-        key = f"{_TABLES}/{dataset}/metadata/{number:05d}-{uuid4()}.metadata.json"
         listed = metadata.get("snapshots")
         snapshots = orjson.dumps(listed) if listed else None
         content = orjson.dumps(_to_encode(metadata, snapshots))
+        name = f"{number:05d}-{uuid_with_digest(content)}.metadata.json"
+        key = f"{_TABLES}/{dataset}/metadata/{name}"
         location = f"{self._warehouse}/{key}"
         if not self._store.put(key, content):
             raise StorageUnavailable(where=location, reason="a file of that name exists")
@@ -158,6 +161,25 @@ def parse_metadata(content: bytes, location: str) -> Metadata:
     if "format-version" not in metadata or "table-uuid" not in metadata:
         raise StorageUnavailable(where=location, reason="it is not Iceberg table metadata")
     return metadata
+
+
+# Iceberg keeps no checksums of metadata files, manifest lists and manifests. The ones that Headgate
+# writes have a part of their own digest in the UUID of their name. UUIDs of version 8 are left to
+# such uses; other writers use version 4.
+_DIGEST_UUID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-[89ab][0-9a-f]{3}-")
+
+
+def uuid_with_digest(content: bytes) -> str:
+    """Return a new UUID of version 8 for the name of a file: 60 bits of its digest, 62 random."""
+    digest, random = hashlib.sha256(content).hexdigest(), secrets.token_hex(8)
+    variant = "89ab"[secrets.randbelow(4)]
+    return f"{digest[:8]}-{digest[8:12]}-8{digest[12:15]}-{variant}{random[:3]}-{random[3:15]}"
+
+
+def contradicts_name(location: str, content: bytes) -> bool:
+    """Return True if the name of a file has the digest of other content."""
+    named = _DIGEST_UUID.search(location.rpartition("/")[2])
+    return named is not None and "".join(named.groups()) != hashlib.sha256(content).hexdigest()[:15]
 
 
 class WeighedCache(Generic[T]):

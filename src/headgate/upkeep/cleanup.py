@@ -7,6 +7,7 @@ cleanup spares the object. If it is killed, the next cleanup continues from the 
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -16,12 +17,13 @@ from headgate.catalog import garbage_collection, retention, warehouse
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.garbage_collection import ObjectMark, VersionMark
 from headgate.catalog.operations import forget_old_operations
+from headgate.catalog.records import SKEW_US
 from headgate.catalog.retention import Retained
 from headgate.catalog.transactions import record_event
-from headgate.errors import CatalogUnavailable, Invalid
+from headgate.errors import CatalogUnavailable, ClockImplausible, Invalid
 from headgate.files.tree_store import FileTrees
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import Instant, VersionId
+from headgate.model.ids import Instant, VersionId, instant_text
 from headgate.model.nouns import DatasetKind
 from headgate.model.object_store import ObjectInfo, ObjectStore
 from headgate.upkeep import reachability
@@ -34,6 +36,7 @@ _SWEEP_LOCK_SECONDS = 5.0
 # Upper bound of a catalog transaction, from reading the clock to its commit.
 _LONGEST_UNIT_SECONDS = 600
 _EXAMPLES = 20
+_BACKUP_RUNS = "a backup is running; the next cleanup deletes it"
 
 # --- policy and clocks ----------------------------------------------------------------------
 
@@ -54,10 +57,15 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class Clocks:
-    """Current time by two clocks: the database's for leases and marks, the store's for objects."""
+    """Current time by three clocks: the database's for leases and marks, the store's for objects.
+
+    The third only confirms them.
+    """
 
     database: Instant
     store: Instant
+    # This machine's.
+    here: Instant
 
 
 def check_older_than(seconds: int) -> int:
@@ -73,13 +81,59 @@ def check_older_than(seconds: int) -> int:
 
 def read_clocks(database: Database, objects: ObjectStore) -> Clocks:
     """Return both times; the store's is the time of an object written for it."""
-    return Clocks(database=database.read(now), store=reachability.probe(objects).modified_at)
+    stored = reachability.probe(objects).modified_at
+    return Clocks(database=database.read(now), store=stored, here=_read_own_clock())
 
 
 def read_database_clock(database: Database) -> Clocks:
     """Return the database's time for both clocks, without writing an object."""
-    time = database.read(now)
-    return Clocks(database=time, store=time)
+    moment = database.read(now)
+    return Clocks(database=moment, store=moment, here=_read_own_clock())
+
+
+def _read_own_clock() -> Instant:
+    return Instant(time.time_ns() // 1000)
+
+
+def find_difference(clocks: Clocks) -> str | None:
+    """Return how far the clocks are apart, if that is more than clocks differ."""
+    times = {
+        "the catalog's database": clocks.database,
+        "the warehouse": clocks.store,
+        "this machine": clocks.here,
+    }
+    early, late = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+    if times[late] - times[early] <= SKEW_US:
+        return None
+    return (
+        f"the clock of {late} is at {instant_text(times[late])}, and the clock of {early} at "
+        f"{instant_text(times[early])}"
+    )
+
+
+# A store in use has records every day, and an idle one has its cleanups.
+_LONGEST_GAP_US = 14 * DAY_SECONDS * 1_000_000
+
+
+def _check_clock(database: Database, clocks: Clocks, policy: RetentionPolicy) -> None:
+    """Raise if a jump of the clock may make history look older than it is."""
+    moment = clocks.database
+    reason = find_difference(clocks)
+    if reason is None:
+        newest = database.read(retention.last_publication_at)
+        if newest > moment + SKEW_US:
+            reason = (
+                f"the newest publication is from {instant_text(newest)}, and it is "
+                f"{instant_text(moment)}. `headgate doctor` says what to do"
+            )
+    if reason is None:
+        horizon = Instant(max(0, moment - policy.retain_seconds * 1_000_000))
+        gap = database.read(lambda c: retention.longest_gap(c, moment, horizon))
+        if gap is not None and gap[1] - gap[0] > _LONGEST_GAP_US:
+            begin, end = map(instant_text, gap)
+            reason = f"nothing was recorded between {begin} and {end}"
+    if reason is not None:
+        raise ClockImplausible(reason=reason)
 
 
 # --- report ---------------------------------------------------------------------------------
@@ -181,19 +235,24 @@ def clean_up(
     actor: str,
     dry_run: bool = False,
     clocks: Clocks | None = None,
+    confirm_clock: bool = False,
     mark_manifests: MarkManifests | None = None,
 ) -> CleanupReport:
     """Condemn what nothing needs and sweep what was condemned; a dry run only reports.
 
-    Raise `CleanupHeld` if another catalog may need what this one does not.
+    Raise `CleanupHeld` if another catalog may need what this one does not, and `ClockImplausible`
+    if the clock may be wrong, unless `confirm_clock` is set.
     `mark_manifests` replaces the reader of table manifests, which runs in this process.
     """
     if clocks is None:
         clocks = read_database_clock(database) if dry_run else read_clocks(database, objects)
+    if not confirm_clock:
+        _check_clock(database, clocks, policy)
     if dry_run:
         warehouse.check_may_clean(database, objects)
     else:
         warehouse.advance(database, objects)
+        database.write(lambda connection: retention.record_cleanup(connection, clocks.database))
     work = _Cleanup(database, objects, policy, clocks, CleanupReport(dry_run=dry_run))
     work.clean(mark_manifests)
     if not dry_run:
@@ -437,14 +496,21 @@ class _Sweep:
         remaining = iter(sorted(due))
         while batch := list(islice(remaining, _SWEEP_BATCH)):
             try:
-                swept += self._sweep_batch({place: due[place] for place in batch}, found)
+                done = self._sweep_batch({place: due[place] for place in batch}, found)
             except CatalogUnavailable as error:
                 found.failed[error.message] = len(batch)
                 break
+            if done is None:
+                found.failed[_BACKUP_RUNS] = len(batch) + sum(1 for _ in remaining)
+                break
+            swept += done
         return swept
 
-    def _sweep_batch(self, due: Mapping[str, Instant], found: _SweepWork) -> Sequence[str]:
+    def _sweep_batch(self, due: Mapping[str, Instant], found: _SweepWork) -> list[str] | None:
+        """Delete these objects and return those deleted; None if a backup needs them."""
         with garbage_collection.sweep_lock(self.database, wait_seconds=_SWEEP_LOCK_SECONDS):
+            if self.database.read(garbage_collection.is_held):
+                return None
             used = self._used_since(
                 [
                     place

@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import shlex
 import stat
+import tempfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +26,7 @@ from headgate.catalog.garbage_collection import find_condemned
 from headgate.catalog.jobspecs import load_jobspecs
 from headgate.catalog.migrate import NEWEST, find_version
 from headgate.catalog.retention import remembered_since
-from headgate.errors import HeadgateError, ObjectCorrupted, StorageReadOnly
+from headgate.errors import FileDamaged, HeadgateError, ObjectCorrupted, StorageReadOnly
 from headgate.files.objects import Digest, Objects, in_parallel
 from headgate.files.tree import EMPTY
 from headgate.files.tree_store import load_index, load_leaf
@@ -35,9 +38,17 @@ from headgate.settings import Settings
 from headgate.spark.java import coordinates_for, find_cached_jars, find_java_home
 from headgate.spark.jvm import spark_home
 from headgate.storage.address import canonical, key_below, open_outside, open_store, split_address
+from headgate.storage.local import CHUNK_BYTES, storage_errors
 from headgate.tables.metadata import Metadata
-from headgate.tables.referenced_files import ManifestRef, get_below, open_manifests, references_of
-from headgate.tables.versions import TableVersions
+from headgate.tables.referenced_files import (
+    FileRef,
+    ManifestRef,
+    get_below,
+    open_manifests,
+    references_of,
+)
+from headgate.tables.versions import TableVersions, contradicts_name
+from headgate.upkeep.cleanup import find_difference, read_clocks
 from headgate.upkeep.reachability import Kind, probe, read_key
 
 Item = TypeVar("Item")
@@ -209,6 +220,7 @@ def check_rows(connection: Connection, *, deep: bool) -> list[Check]:
         make_check("versions", consistency.check_versions(connection, deep=deep)),
         make_check("leases", consistency.check_leases(connection), notes),
         make_check("intents", consistency.check_intents(connection)),
+        make_check("clock", consistency.check_clock(connection)),
     ]
 
 
@@ -218,34 +230,51 @@ def _check_bytes(settings: Settings, database: Database | None, *, deep: bool) -
     except HeadgateError as error:
         return [make_check("storage", [from_error(error, where=settings.warehouse)])]
     notes: list[str] = []
-    checks = [make_check("storage", _check_storage(store, database, notes), notes)]
-    if database is None or not checks[0].ok:
-        return checks
+    works = make_check("storage", _check_storage(store, notes), notes)
+    if database is None or not works.ok:
+        return [works]
+    # A catalog that may not clean up can be read all the same.
+    ours = make_check("storage", _check_owner(store, database, notes), notes)
+    return [ours, *check_content(database, store, settings.environ, deep=deep)]
+
+
+def check_content(
+    database: Database,
+    store: ObjectStore,
+    options: Mapping[str, str] | None,
+    *,
+    deep: bool,
+    hashed: bool = False,
+) -> list[Check]:
+    """Check all that branches and tags show.
+
+    `options` are AWS_* variables; None: files outside the warehouse are not looked for. `hashed`:
+    the caller has compared the objects that are named by their digest.
+    """
     shown = database.read(consistency.list_shown)
     files = [version for version in shown if version.kind is DatasetKind.FILES]
+    tables = [version for version in shown if version.kind is DatasetKind.TABLE]
     trees = _walk_trees(Objects(store), files)
-    checks += [
-        make_check("objects", _check_trees(store, trees, deep=deep)),
+    rehash = deep and not hashed
+    return [
+        make_check("objects", _check_trees(store, trees, deep=rehash)),
         make_check("condemned", _check_condemned(database, store, trees)),
         make_check(
             "tables",
             _check_tables(
                 store,
-                [version for version in shown if version.kind is DatasetKind.TABLE],
+                tables,
                 since=database.read(remembered_since),
-                options=settings.environ,
+                options=options,
                 deep=deep,
             ),
         ),
-        make_check("bundles", _check_bundles(store, _bundles(database), deep=deep)),
+        make_check("bundles", _check_bundles(store, _bundles(database), deep=rehash)),
     ]
-    return checks
 
 
-def _check_storage(
-    store: ObjectStore, database: Database | None, notes: list[str]
-) -> Iterator[Finding]:
-    """Check that objects can be written, read and deleted, and that the warehouse is ours."""
+def _check_storage(store: ObjectStore, notes: list[str]) -> Iterator[Finding]:
+    """Check that objects can be written, read and deleted."""
     try:
         probe(store)
     except StorageReadOnly as error:
@@ -257,12 +286,18 @@ def _check_storage(
             where=store.url,
             remedy="Check `[store] warehouse`, its permissions, and the free space there.",
         )
-        return
-    if database is not None:
-        try:
-            warehouse.check_may_clean(database, store)
-        except HeadgateError as error:
-            yield from_error(error, where=store.url)
+
+
+def _check_owner(store: ObjectStore, database: Database, notes: list[str]) -> Iterator[Finding]:
+    """Check the clocks, and that the warehouse belongs to this catalog."""
+    # A storage that cannot be written shows no clock of its own.
+    apart = None if notes else find_difference(read_clocks(database, store))
+    if apart is not None:
+        yield Finding(what=apart, where=store.url, remedy="Correct the clock that is wrong.")
+    try:
+        warehouse.check_may_clean(database, store)
+    except HeadgateError as error:
+        yield from_error(error, where=store.url)
 
 
 def _check_condemned(database: Database, store: ObjectStore, trees: _Trees) -> Iterator[Finding]:
@@ -414,7 +449,7 @@ def _check_tables(
     shown: Iterable[Shown],
     *,
     since: Instant,
-    options: Mapping[str, str],
+    options: Mapping[str, str] | None,
     deep: bool,
 ) -> Iterator[Finding]:
     """Check that every shown table has all its files.
@@ -434,14 +469,22 @@ def _check_tables(
 class _TableWalk:
     """Walks from metadata to manifests to files; each file has one place that needs it."""
 
-    def __init__(self, store: ObjectStore, options: Mapping[str, str], *, deep: bool) -> None:
+    def __init__(
+        self, store: ObjectStore, options: Mapping[str, str] | None, *, deep: bool
+    ) -> None:
         self._store = store
         self._deep = deep
+        self._looks_outside = deep and options is not None
         # Many files are in one directory, and a client of a bucket is slow to make.
-        self._open = lru_cache(maxsize=1000)(partial(open_outside, options=options))
+        self._open = lru_cache(maxsize=1000)(partial(open_outside, options=options or {}))
         self.lists: dict[str, str] = {}
-        # The place, and the size where it is known.
-        self.files: dict[str, tuple[str, int | None]] = {}
+        # The place, and the size and rows where they are known.
+        self.files: dict[str, tuple[str, FileRef | None]] = {}
+
+    @cached_property
+    def _stored(self) -> Mapping[str, int]:
+        """The sizes of all table files in the warehouse."""
+        return {info.key: info.size for info in self._store.list("tables")}
 
     def check_metadata(self, tables: TableVersions, shown: list[Shown]) -> Iterator[Finding]:
         ours = []
@@ -451,7 +494,7 @@ class _TableWalk:
                 continue
             what = f"its metadata file {version.location} is not below {self._store.url}"
             yield Finding(what=what, where=version.where, remedy=_MOVED)
-        for version, found in _each(lambda version: tables.read(version.location).metadata, ours):
+        for version, found in _each(partial(self._read_metadata, tables), ours):
             if isinstance(found, HeadgateError):
                 yield Finding(what=found.message, where=version.where, remedy=_TABLE_BACKUP)
                 continue
@@ -460,6 +503,12 @@ class _TableWalk:
                 self.lists.setdefault(location, version.where)
             for location in filter(self._is_checked, sorted(named.statistics)):
                 self.files.setdefault(location, (version.where, None))
+
+    def _read_metadata(self, tables: TableVersions, shown: Shown) -> Metadata:
+        found = tables.read(shown.location)
+        if self._deep:
+            self._verify(shown.location, found.content)
+        return found.metadata
 
     def check_manifests(self) -> Iterator[Finding]:
         """Read manifest lists, then the manifests that they name."""
@@ -480,25 +529,29 @@ class _TableWalk:
                 continue
             for file in files:
                 if self._is_checked(file.path):
-                    self.files.setdefault(file.path, (where, file.size))
+                    self.files.setdefault(file.path, (where, file))
 
     def check_files(self) -> Iterator[Finding]:
         """Compare with one listing of the warehouse; request each file outside of it."""
-        stored = {info.key: info.size for info in self._store.list("tables")}
         foreign: dict[str, str] = {}
-        for location, (where, size) in self.files.items():
+        sound: dict[str, FileRef] = {}
+        for location, (where, file) in self.files.items():
             key = key_below(self._store.url, location)
             if key is None:
                 foreign[location] = where
                 continue
-            found = stored.get(key)
+            found = self._stored.get(key)
             if found is None:
                 what = f"file {location} does not exist"
-            elif size is not None and found != size:
-                what = f"file {location} is damaged: it has {found} bytes instead of {size}"
+            elif file is not None and found != file.size:
+                what = f"file {location} is damaged: it has {found} bytes instead of {file.size}"
             else:
+                if file is not None:
+                    sound[key] = file
                 continue
             yield Finding(what=what, where=where, remedy=_TABLE_BACKUP)
+        if self._deep:
+            yield from self._check_contents(sound)
         for location, exists in _each(self._exists_outside, foreign):
             if exists is not True:
                 lost = f"file {location} does not exist"
@@ -506,21 +559,101 @@ class _TableWalk:
                 remedy = "Ask the owner of that location, from which the table was registered."
                 yield Finding(what=what, where=foreign[location], remedy=remedy)
 
+    def _check_contents(self, files: Mapping[str, FileRef]) -> Iterator[Finding]:
+        """Read every data and delete file; a few at a time, since they may be large."""
+        for key, damage in _each(lambda key: self._find_damage(key, files[key]), files, ahead=3):
+            reason = damage.message if isinstance(damage, HeadgateError) else damage
+            if reason is not None:
+                where, _ = self.files[files[key].path]
+                what = f"file {files[key].path} is damaged: {reason}"
+                yield Finding(what=what, where=where, remedy=_TABLE_BACKUP)
+
+    def _find_damage(self, key: str, file: FileRef) -> str | None:
+        with _as_local(self._store, key) as local:
+            checksums = self._checksums(key)
+            if checksums is not None:
+                return None if _has_checksums(local, checksums) else _NOT_ITS_CHECKSUM
+            return open_manifests(self._get).find_damage(file, local)
+
+    def _verify(self, location: str, content: bytes) -> None:
+        """Raise `FileDamaged` if the bytes contradict the name or the checksums of the file."""
+        if contradicts_name(location, content):
+            raise FileDamaged(where=location, reason="its bytes have not the digest in its name")
+        key = key_below(self._store.url, location)
+        checksums = self._checksums(key) if key is not None else None
+        if checksums is not None and checksums != _compute_checksums([content], checksums):
+            raise FileDamaged(where=location, reason=_NOT_ITS_CHECKSUM)
+
+    def _checksums(self, key: str) -> bytes | None:
+        """Return the file with the checksums of a file, if there is a complete one."""
+        directory, _, name = key.rpartition("/")
+        beside = f"{directory}/.{name}.crc"
+        if beside not in self._stored:
+            return None
+        found = self._store.get(beside)
+        count = -(-self._stored[key] // (int.from_bytes(found[4:8], "big") or 1))
+        # After a power failure it may be cut short; its writer does not flush it.
+        return found if found.startswith(_CHECKSUMS) and len(found) == 8 + 4 * count else None
+
     def _is_ours(self, location: str) -> bool:
         return key_below(self._store.url, location) is not None
 
     def _is_checked(self, location: str) -> bool:
-        return self._deep or self._is_ours(location)
+        return self._looks_outside or self._is_ours(location)
 
     def _get(self, location: str) -> bytes:
-        if self._is_ours(location):
-            return get_below(self._store, location)
-        directory, name = split_address(canonical(location))
-        return self._open(directory).get(name)
+        if not self._is_ours(location):
+            directory, name = split_address(canonical(location))
+            return self._open(directory).get(name)
+        content = get_below(self._store, location)
+        if self._deep:
+            self._verify(location, content)
+        return content
 
     def _exists_outside(self, location: str) -> bool:
         directory, name = split_address(canonical(location))
         return self._open(directory).find(name) is not None
+
+
+# Hadoop's local file system, by which Spark writes to a directory, keeps checksums beside a file:
+# this sign, the number of bytes for each checksum, and the checksums, all in big-endian order.
+_CHECKSUMS = b"crc\0"
+_NOT_ITS_CHECKSUM = "its bytes have not the checksum that its writer stored beside it"
+
+
+def _compute_checksums(chunks: Iterable[bytes], like: bytes) -> bytes:
+    """Return the checksums of bytes, in the form that a file of checksums has."""
+    size = int.from_bytes(like[4:8], "big")
+    found, rest = bytearray(like[:8]), b""
+    for chunk in chunks:
+        rest += chunk
+        whole = len(rest) - len(rest) % size
+        for start in range(0, whole, size):
+            found += zlib.crc32(rest[start : start + size]).to_bytes(4, "big")
+        rest = rest[whole:]
+    return bytes(found + zlib.crc32(rest).to_bytes(4, "big") if rest else found)
+
+
+def _has_checksums(local: Path, checksums: bytes) -> bool:
+    with storage_errors(local), local.open("rb") as file:
+        chunks = iter(lambda: file.read(CHUNK_BYTES), b"")
+        return _compute_checksums(chunks, checksums) == checksums
+
+
+@contextmanager
+def _as_local(store: ObjectStore, key: str) -> Iterator[Path]:
+    """Yield a local file with the content of an object: itself, or a copy for a while."""
+    held = store.local_path(key)
+    if held is not None:
+        yield held
+        return
+    with tempfile.NamedTemporaryFile(prefix="headgate-doctor-") as copy:
+        path = Path(copy.name)
+        with storage_errors(path):
+            for chunk in store.stream(key):
+                copy.write(chunk)
+            copy.flush()
+        yield path
 
 
 def _current(metadata: Metadata) -> list[int]:
@@ -531,7 +664,7 @@ def _current(metadata: Metadata) -> list[int]:
 
 
 def _each(
-    read: Callable[[Item], Result], items: Collection[Item]
+    read: Callable[[Item], Result], items: Collection[Item], *, ahead: int = 32
 ) -> Iterator[tuple[Item, Result | HeadgateError]]:
     """Read items in parallel; return each with its result or error."""
 
@@ -541,4 +674,4 @@ def _each(
         except HeadgateError as error:
             return error
 
-    return zip(items, in_parallel(try_one, list(items)), strict=True)
+    return zip(items, in_parallel(try_one, list(items), ahead=ahead), strict=True)

@@ -214,6 +214,7 @@ def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> 
             dry_run=body.dry_run,
             engine=body.engine,
             confirm_warehouse=body.confirm_warehouse,
+            confirm_clock=body.confirm_clock,
         )
     return api.JsonReply(cleaned)
 

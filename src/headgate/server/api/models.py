@@ -494,6 +494,9 @@ class CleanUp(BaseModel):
     confirm_warehouse: bool = Field(
         False, description="This catalog owns the warehouse, also if it was restored or copied."
     )
+    confirm_clock: bool = Field(
+        False, description="The clock is right, also if nothing was recorded for weeks."
+    )
 
 
 Patterns = Annotated[list[Branch], Field(min_length=1, max_length=100)]
