@@ -37,7 +37,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
             with database.raw() as connection:
                 connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
             database.close()
-            return f"sqlite:///{shutil.copyfile(path, tmp_path / 'copy.db')}"
+            return f"sqlite:///{shutil.copy(path, tmp_path / 'copy.db')}"
 
         yield f"sqlite:///{path}", copy_file
         return

@@ -35,7 +35,17 @@ from tests.support.stores import files_branch, load, load_dataset, new_store, pu
 from tests.support.upkeep import stored_keys
 
 _CHECKS = [
-    *("settings", "catalog", "log", "branches", "tags", "histories", "versions", "leases"),
+    *(
+        "settings",
+        "access",
+        "catalog",
+        "log",
+        "branches",
+        "tags",
+        "histories",
+        "versions",
+        "leases",
+    ),
     *("intents", "clock", "storage", "objects", "condemned", "tables", "bundles", "spark"),
 ]
 

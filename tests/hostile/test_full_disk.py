@@ -26,6 +26,7 @@ from tests.support.api import Api
 from tests.support.cli import Cli, new_store_cli, put
 from tests.support.disks import filled, small_disk
 from tests.support.iceberg import Front
+from tests.support.pipelines import FileJobs, files_spec, publish
 from tests.support.postgres import PostgresServer
 from tests.support.processes import run
 from tests.support.rows import GRAPH, insert_people
@@ -145,6 +146,22 @@ def test_task_whose_directory_is_full_fails_for_that_reason(
         assert "Traceback" not in said.err
         assert [p for p in (disk / "tasks" / "attempts").glob("*") if p.is_dir()] == []
     assert [f["path"] for f in cli.json("files", "ls", "raw.scans", "-b", "master")] == ["first"]
+
+
+def test_build_without_a_working_directory_is_closed_and_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(new_settings(f"sqlite:///{tmp_path}/catalog.db", tmp_path)) as store:
+        publish(store, "master", files_spec("s.x"))
+        jobs = FileJobs(store=store)
+        monkeypatch.setattr("headgate.builds.run.SparkJobs", lambda parts: jobs)
+        (tmp_path / ".headgate").mkdir()
+        (tmp_path / ".headgate" / "work").write_text("a file where a directory should be")
+        with pytest.raises(NotADirectoryError):
+            store.build(["s.x"], branch="master")
+        assert [build["state"] for build in store.builds()] == ["failed"]
+        (tmp_path / ".headgate" / "work").unlink()
+        assert store.build(["s.x"], branch="master").state == "succeeded"
 
 
 # --- over HTTP ------------------------------------------------------------------------------

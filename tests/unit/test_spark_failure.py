@@ -41,6 +41,15 @@ def test_failure_facts_of_a_workers_trace_prefers_the_line_in_the_worker(tmp_pat
     assert (facts["file"], facts["line"]) == ("lib/rules.py", 7)
 
 
+def test_failure_facts_of_a_full_disk_say_what_to_do(tmp_path: Path) -> None:
+    told = "Job aborted.\\n\\tat org.x\\nCaused by: java.io.IOException: No space left on device"
+    facts = failure_facts(
+        failing(tmp_path / "b", f'raise RuntimeError("{told}")\n'), tmp_path / "b"
+    )
+    assert "is full" in facts["message"] and "Free some space" in facts["message"]
+    assert (facts["file"], facts["line"]) == ("pipeline.py", 1)
+
+
 def test_failure_facts_of_an_error_outside_the_bundle_names_no_line(tmp_path: Path) -> None:
     facts = failure_facts(failing(tmp_path / "b", "int('x')\n"), tmp_path / "elsewhere")
     assert (facts["file"], facts["line"]) == (None, None)

@@ -13,6 +13,7 @@ from headgate.errors import (
     NamespaceExists,
     RequirementFailed,
     StatementFailed,
+    StorageFull,
     TableNotFound,
     UnknownInStatement,
 )
@@ -49,6 +50,7 @@ def test_reason_of_a_failed_statement_is_its_first_sentence(details: str, reason
         ("[TABLE_OR_VIEW_NOT_FOUND] The table `t` cannot be found.", True, UnknownInStatement),
         ("An error occurred while calling o1.sql.\n: a.b.C: disk full", False, StatementFailed),
         (_JAVA.replace("superseded", "no code [no_such_code]"), False, StatementFailed),
+        (": a.b.C: aborted\nCaused by: x.Y: No space left on device", False, StorageFull),
     ],
 )
 def test_failure_of_a_statement_is_told_by_whose_fault_it_is(
