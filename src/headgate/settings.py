@@ -38,6 +38,11 @@ _KNOWN = {
         "answer_seconds",
         "idle_seconds",
         "streams_per_actor",
+        "statements",
+        "statement_seconds",
+        "statement_memory_bytes",
+        "script_bytes",
+        "script_depth",
     ),
 }
 _TABLES = {"spark.conf"}
@@ -95,6 +100,13 @@ class ServerSettings:
     idle_seconds: float = 600
     # Streams of a build's progress.
     streams_per_actor: int = 32
+    # Scripts and loads that run at once, and the limits of each.
+    statements: int = 4
+    statement_seconds: float = 240
+    statement_memory_bytes: int = 2 * 1024**3
+    script_bytes: int = 1024**2
+    # Of brackets within brackets.
+    script_depth: int = 100
 
 
 @dataclass(frozen=True, kw_only=True)

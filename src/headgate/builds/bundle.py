@@ -8,11 +8,12 @@ import keyword
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from headgate.errors import Invalid, ObjectCorrupted
+from headgate.errors import HeadgateError, Invalid, ObjectCorrupted
 from headgate.model.names import check_file_path
 from headgate.storage.local import make_private_directory
 from headgate.transforms.discovery import SOURCE_LAYOUT
@@ -21,6 +22,8 @@ from headgate.transforms.discovery import SOURCE_LAYOUT
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 _PLAIN_FILE = 0o100644 << 16
 _UNIX = 3
+# Of all files together, unpacked: an archive may be a thousand times smaller.
+_UNPACKED_BYTES = 2 * 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +53,27 @@ def check_bundle(data: bytes) -> None:
     """Raise if the data is not a zip, is damaged, or has a path outside its directory."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for name in archive.namelist():
-                check_file_path(name)
+            _check_entries(archive.infolist())
             broken = archive.testzip()
-    except zipfile.BadZipFile as error:
+    except HeadgateError:
+        raise
+    # The library's errors on bytes that are not a zip have no common base class.
+    except Exception as error:
         raise Invalid(f"the bundle is not a zip archive: {error}.") from error
     if broken is not None:
         raise Invalid(f"the file {broken!r} of the bundle is damaged.", path=broken)
+
+
+def _check_entries(entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Raise if the files cannot all be unpacked into one directory, or are too large."""
+    size = sum(entry.file_size for entry in entries)
+    if size > _UNPACKED_BYTES:
+        raise Invalid(f"the files of the bundle have {size} bytes, more than a bundle may have.")
+    names = Counter(check_file_path(entry.filename) for entry in entries)
+    folders = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    clash = next((name for name, count in names.items() if name in folders or count > 1), None)
+    if clash is not None:
+        raise Invalid(f"the bundle has more than one file {clash!r}.", path=clash)
 
 
 def unpack_bundle(data: bytes, digest: str, parent: Path) -> Path:

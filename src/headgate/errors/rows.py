@@ -82,6 +82,26 @@ class InvalidSource(Invalid, code="invalid_source"):
     reason: str
 
 
+class StatementStopped(Invalid, code="statement_stopped"):
+    template = (
+        "the script or load {reason}, and was stopped; nothing was changed. The limit is "
+        "[server] {setting} = {limit} of this server. Give it fewer rows at a time, or run "
+        "`headgate load --engine spark`."
+    )
+    setting: str
+    limit: float
+    reason: InitVar[str]
+
+
+class EvaluatorDied(Invalid, code="evaluator_died"):
+    template = (
+        "the process that read the rows or ran the script {how}; nothing was changed, and the "
+        "server continues. The input is damaged, or it triggers a defect of a library: check it, "
+        "then send it in smaller parts."
+    )
+    how: str
+
+
 class MergeConflict(Conflict, code="merge_conflict"):
     """Two branches changed the same rows or files differently; the target is unchanged."""
 

@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, TypeVar
 
@@ -187,6 +188,17 @@ class Objects:
             raise ObjectCorrupted(
                 location=self.location(expected), expected=expected, actual=actual
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredContent:
+    """A content that is read only when it is needed."""
+
+    digest: Digest
+    objects: Objects
+
+    def read(self) -> bytes:
+        return b"".join(self.objects.stream(self.digest))
 
 
 # --- parallel requests and batches ----------------------------------------------------------

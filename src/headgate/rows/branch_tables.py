@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from headgate import errors
@@ -13,7 +13,7 @@ from headgate.catalog.records import branches_named, find_datasets, list_dataset
 from headgate.catalog.resolve import check_kept, find_all_on_chain
 from headgate.model.changes import ReadView
 from headgate.model.contexts import BranchContext, parse_context
-from headgate.model.ids import DatasetId
+from headgate.model.ids import BranchId, DatasetId
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Branch, Dataset, DatasetKind, Transaction, Version
 
@@ -37,6 +37,15 @@ class BranchTable:
     def read(self) -> ReadView | None:
         """Return what a publication checks for a table that was only read."""
         return ReadView(branch=self.source.id, view=self.source.view) if self.source else None
+
+
+def reads_of(
+    tables: Iterable[BranchTable | None], moved: Collection[BranchId]
+) -> tuple[ReadView, ...]:
+    """Return the views of tables that were read and are not moved: a publication checks them."""
+    found = (table.read for table in tables if table is not None)
+    views = {read.branch: read for read in found if read is not None}
+    return tuple(view for branch, view in views.items() if branch not in moved)
 
 
 def check_unprotected(database: Database, branch: str, *, may_write_protected: bool) -> None:

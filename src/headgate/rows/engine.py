@@ -31,13 +31,24 @@ _SETTINGS = (
 )
 
 
+# Set before the first use, in a process that has limits.
+_limits: list[str] = []
+
+
 @functools.cache
 def _database(process: int) -> duckdb.DuckDBPyConnection:
     """Return the process's one database: a write creates only temporary tables, all its own."""
     database = duckdb.connect(":memory:")
-    for setting in _SETTINGS:
+    for setting in (*_limits, *_SETTINGS):
         database.execute(setting)
     return database
+
+
+def limit_memory(size_bytes: int) -> None:
+    """Let the engine of this process use so much memory, and no disk in place of it."""
+    _limits[:] = [f"SET memory_limit = '{size_bytes}B'", "SET temp_directory = ''"]
+    # Opened now, because it takes longer than a small statement.
+    Engine().close()
 
 
 class EngineError(Exception):
@@ -86,6 +97,8 @@ def _engine_errors() -> Iterator[None]:
     try:
         yield
     except duckdb.OutOfMemoryException as error:
+        if _limits:
+            raise MemoryError(str(error)) from error
         raise WorkFailed(
             "the change does not fit into this machine's memory; nothing was changed. Load it "
             "with `headgate load --engine spark`, or in parts."

@@ -13,11 +13,17 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.errors import Invalid
+from headgate.files.objects import StoredContent
 from headgate.model.names import DatasetName
 from headgate.rows.cast import cast_rows
 from headgate.rows.engine import advice_on_load, columns_sql, quote
 from headgate.rows.outcome import Outcome, Parts, Request
-from headgate.rows.sources import Source, SourceLike, SourcesByTable, read_sources
+from headgate.rows.sources import (
+    Source,
+    SourceLike,
+    SourcesByTable,
+    read_sources,
+)
 from headgate.rows.working_set import BY, ORDER, WorkingSet
 from headgate.rows.write import TableWrite, write_tables
 
@@ -47,6 +53,11 @@ class Batch:
 
 def load(parts: Parts, request: Request, sources: SourcesByTable, mode: LoadMode) -> Outcome:
     """Append, merge by key, or overwrite: all tables at once, or none."""
+    return write_tables(parts, request, source_write(sources, mode))
+
+
+def source_write(sources: SourcesByTable, mode: LoadMode) -> TableWrite:
+    """Return the change that a load makes."""
 
     @cache
     def batches() -> dict[str, Batch]:
@@ -65,11 +76,7 @@ def load(parts: Parts, request: Request, sources: SourcesByTable, mode: LoadMode
     def place_of(dataset: str, number: int) -> dict[str, Any]:
         return batches()[dataset].place_of(number) if dataset in batches() else {}
 
-    return write_tables(
-        parts,
-        request,
-        TableWrite(verb=f"load-{mode}", targets=list(sources), change=change, place_of=place_of),
-    )
+    return TableWrite(verb=f"load-{mode}", targets=list(sources), change=change, place_of=place_of)
 
 
 def advice_for(sources: Iterable[SourceLike]) -> str | None:
@@ -80,6 +87,8 @@ def advice_for(sources: Iterable[SourceLike]) -> str | None:
 def _size_of(source: SourceLike) -> int:
     if isinstance(source, bytes):
         return len(source)
+    if isinstance(source, StoredContent):
+        return source.objects.find_size(source.digest) or 0
     if isinstance(source, pa.Table):
         return int(source.nbytes)
     path = Path(source)

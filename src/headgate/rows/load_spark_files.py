@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from headgate.errors import InvalidRows
+from headgate.files.objects import StoredContent
 from headgate.model.names import DatasetName
 from headgate.rows import sources
 from headgate.rows.cast import cast_rows
@@ -68,6 +69,8 @@ class _Spool:
             return [self._write("(rows)", source.schema, source.to_batches())]
         if isinstance(source, bytes):
             return [self._from_bytes("(rows)", [source])]
+        if isinstance(source, StoredContent):
+            return [self._from_bytes("(rows)", source.objects.stream(source.digest))]
         if str(source) == sources.STDIN:
             return [
                 self._from_bytes(

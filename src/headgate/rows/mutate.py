@@ -12,7 +12,15 @@ from headgate.errors import Invalid, InvalidScript
 from headgate.model.constraints import OnDelete
 from headgate.rows.engine import EngineError, columns_sql, equal_sql, quote
 from headgate.rows.outcome import Outcome, Parts, Request
-from headgate.rows.script import Action, Dialect, Statement, conditions_on, parse_script
+from headgate.rows.script import (
+    TOO_DEEP,
+    Action,
+    Dialect,
+    ScriptLimits,
+    Statement,
+    conditions_on,
+    parse_script,
+)
 from headgate.rows.working_set import BY, ORDER, WorkingSet, WorkingTable
 from headgate.rows.write import TableWrite, write_tables
 from headgate.tables.scan import Among, Condition
@@ -26,23 +34,24 @@ _QUOTED = re.compile(r'"([^"]+)"')
 
 def mutate(parts: Parts, request: Request, sql: str) -> Outcome:
     """Execute the statements in order; each sees those before it, and readers see all or none."""
-    statements = parse_script(sql)
+    return write_tables(parts, request, script_write(sql))
+
+
+def script_write(sql: str, limits: ScriptLimits | None = None) -> TableWrite:
+    """Return the change that a script makes."""
+    statements = parse_script(sql, limits)
 
     def change(working: WorkingSet) -> None:
         working.branch_tables.prefetch(name for s in statements for _, name in s.tables)
         for number, statement in enumerate(statements, start=1):
             _execute(working, statement, number)
 
-    return write_tables(
-        parts,
-        request,
-        TableWrite(
-            verb="mutate",
-            targets=[statement.target for statement in statements],
-            change=change,
-            guards_rows=any(statement.action in _REMOVING for statement in statements),
-            place_of=lambda _, n: {"line": statements[n - 1].line} if n > 0 else {},
-        ),
+    return TableWrite(
+        verb="mutate",
+        targets=[statement.target for statement in statements],
+        change=change,
+        guards_rows=any(statement.action in _REMOVING for statement in statements),
+        place_of=lambda _, n: {"line": statements[n - 1].line} if n > 0 else {},
     )
 
 
@@ -64,6 +73,8 @@ def _execute(working: WorkingSet, statement: Statement, number: int) -> None:
                 _merge(working, statement, table, number)
     except EngineError as error:
         raise _to_error(working, statement, error) from error
+    except RecursionError as error:
+        raise InvalidScript(line=line, column=column, reason=TOO_DEEP) from error
     if statement.action in _INSERTING:
         working.engine.execute(f"UPDATE {table.begin()} SET {BY} = {number} WHERE {BY} < 0")
 
@@ -330,7 +341,8 @@ def _do_update(table: WorkingTable, source: str, columns: list[str], conflict: e
 
 
 def _assignment(item: exp.Expr) -> str:
-    assert isinstance(item, exp.EQ), "the parser accepts nothing else after SET"
+    if not isinstance(item, exp.EQ):
+        raise EngineError("DO UPDATE SET takes column = value")
     return f"{quote(item.left.name)} = {item.right.sql(dialect=Dialect)}"
 
 

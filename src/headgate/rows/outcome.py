@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -33,6 +35,40 @@ class Counts:
 TIMEOUT_SECONDS = 60.0
 
 
+class Interrupt:
+    """Ends the work on a request from another thread, as for a client that disconnects."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._acts: list[Callable[[Exception], None]] = []
+
+    def set(self, error: Exception) -> None:
+        """Let the work end with this error, if it has not ended yet."""
+        with self._lock:
+            self._error = self._error or error
+            for act in self._acts:
+                act(self._error)
+
+    def check(self) -> None:
+        """Raise the error that the work is to end with, if any."""
+        if self._error is not None:
+            raise self._error
+
+    @contextmanager
+    def calling(self, act: Callable[[Exception], None]) -> Iterator[None]:
+        """Call `act` with the error when the interrupt is set, within this block."""
+        with self._lock:
+            self._acts.append(act)
+            if self._error is not None:
+                act(self._error)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._acts.remove(act)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """The services that the verbs on rows use."""
@@ -54,6 +90,7 @@ class Request:
     timeout_seconds: float = TIMEOUT_SECONDS
     # The views that the caller has seen; any other view is a conflict.
     if_heads: Mapping[DatasetName, TransactionId | None] = field(default_factory=dict)
+    interrupt: Interrupt = field(default_factory=Interrupt)
 
 
 @dataclass(frozen=True, kw_only=True)

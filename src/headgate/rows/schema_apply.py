@@ -24,7 +24,7 @@ from headgate.model.ids import Instant, mint_content, mint_dataset, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, TransactionType, Version
 from headgate.rows import working_set
-from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
+from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context, reads_of
 from headgate.rows.engine import columns_sql, literal, quote
 from headgate.rows.outcome import AppliedSchema, Counts, Parts, PlannedSchema, Request
 from headgate.rows.schema_file import ColumnSpec, DatasetSpec, SchemaFile
@@ -99,7 +99,7 @@ def _apply(
             caller=request.caller,
             kind=PublicationKind.COMMIT,
             changes=tuple(changes),
-            reads=working.reads(moved),
+            reads=reads_of((table.on_branch for table in working.tables.values()), moved),
             operation=request.operation,
         )
 

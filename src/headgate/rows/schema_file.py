@@ -168,8 +168,10 @@ class _Reader:
         found = Constraints(
             key=key,
             unique=tuple(self.names({"unique": item}, "unique", at) for item in unique),
-            references=tuple(self.reference(item, at) for item in body.get("references", [])),
-            cardinality=tuple(self.limit(item, at) for item in body.get("cardinality", [])),
+            references=tuple(
+                self.reference(item, at) for item in self.items(body, "references", at)
+            ),
+            cardinality=tuple(self.limit(item, at) for item in self.items(body, "cardinality", at)),
             enums={c: tuple(b["enum"]) for c, b in columns.items() if _has(b, "enum")},
             defaults={c: b["default"] for c, b in columns.items() if _has(b, "default")},
         )
@@ -180,13 +182,21 @@ class _Reader:
         self.check_columns("cardinality", [c.per for c in found.cardinality], columns, at)
         return found
 
+    def items(self, body: Mapping[str, Any], key: str, at: KeyPath) -> list[Any]:
+        found = body.get(key, [])
+        if not isinstance(found, list):
+            raise self.error((*at, key), f"{key} must be a list")
+        return found
+
     def reference(self, item: Any, at: KeyPath) -> Reference:
         here = (*at, "references")
         if not isinstance(item, dict) or not {"column", "dataset"} <= set(item):
             raise self.error(here, 'a reference must be {column = "src", dataset = "graph.person"}')
         self.check_keys(item, {"column", "dataset", "on_delete"}, here)
+        if not isinstance(item["column"], str):
+            raise self.error(here, f"column must be the name of one, not {item['column']!r}")
         word = item.get("on_delete", OnDelete.RESTRICT)
-        if word not in set(OnDelete):
+        if not isinstance(word, str) or word not in set(OnDelete):
             raise self.error(here, f"on_delete must be restrict or cascade, not {word!r}")
         name = self.dataset_name(item["dataset"], here)
         return Reference(column=item["column"], dataset=str(name), on_delete=OnDelete(word))
@@ -197,6 +207,8 @@ class _Reader:
             raise self.error(here, 'a cardinality must be {per = "src", max = 5}')
         if not _is_int(item["max"]) or item["max"] < 1:
             raise self.error(here, f"max must be an integer of at least 1, not {item['max']!r}")
+        if not isinstance(item["per"], str):
+            raise self.error(here, f"per must be the name of a column, not {item['per']!r}")
         return Cardinality(per=item["per"], max=item["max"])
 
     def names(self, body: Mapping[str, Any], key: str, at: KeyPath) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,12 @@ _TABLE_FUNCTIONS = frozenset(
     ("generate_series", "range", "repeat", "unnest", "json_each", "json_tree")
 )
 _ENGINE_FUNCTIONS = frozenset(("current_setting", "getvariable"))
-_MAX_LENGTH = 16 * 1024 * 1024
+_OPENING = frozenset((TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE))
+_CLOSING = frozenset((TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE))
+_MIB = 1024 * 1024
+TOO_DEEP = "the statement is nested too deeply, or cannot be parsed"
+# Python's frames for one level of nesting, with a margin.
+_FRAMES_PER_LEVEL = 60
 
 
 class Dialect(DuckDB):
@@ -103,13 +109,33 @@ class Statement:
         return self.line, self.column
 
 
-def parse_script(text: str) -> list[Statement]:
+@dataclass(frozen=True, kw_only=True)
+class ScriptLimits:
+    """Largest size and depth of a script; a server's are set by its settings."""
+
+    size_bytes: int = 16 * _MIB
+    # None: as deep as Python's stack allows.
+    depth: int | None = None
+    # Names the settings, where there are any.
+    of_server: bool = False
+
+    def reason(self, what: str, setting: str) -> str:
+        by = f", the limit of this server ([server] {setting})" if self.of_server else ""
+        return f"{what}{by}"
+
+
+def parse_script(text: str, limits: ScriptLimits | None = None) -> list[Statement]:
     """Return the statements in order; raise for a statement that is not supported."""
-    if len(text) > _MAX_LENGTH:
-        raise InvalidScript(
-            line=1, column=1, reason="the script is over 16 MiB; use `load` for large changes"
-        )
-    statements = [_parse(tokens, text) for tokens in _split(text)]
+    limits = limits or ScriptLimits()
+    if len(text) > limits.size_bytes or len(text.encode()) > limits.size_bytes:
+        size = f"the script is over {limits.size_bytes / _MIB:.4g} MiB"
+        reason = f"{limits.reason(size, 'script_bytes')}; use `load` for large changes"
+        raise InvalidScript(line=1, column=1, reason=reason)
+    statements = []
+    for tokens in _split(text):
+        if limits.depth is not None:
+            _check_depth(tokens, limits)
+        statements.append(_parse(tokens, text))
     if not statements:
         raise InvalidScript(line=1, column=1, reason="the script has no statement")
     return statements
@@ -135,6 +161,19 @@ def _split(text: str) -> Iterator[list[Token]]:
         yield current
 
 
+def _check_depth(tokens: Sequence[Token], limits: ScriptLimits) -> None:
+    """Raise for brackets nested too deeply, and make room on the stack for all others."""
+    assert limits.depth is not None
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), limits.depth * _FRAMES_PER_LEVEL))
+    depth = 0
+    for token in tokens:
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if depth > limits.depth:
+            what = f"brackets are nested more than {limits.depth} levels deep"
+            reason = limits.reason(what, "script_depth")
+            raise InvalidScript(line=token.line, column=token.col, reason=reason)
+
+
 def _parse(tokens: Sequence[Token], text: str) -> Statement:
     first = tokens[0]
     line, column = first.line, first.start - text.rfind("\n", 0, first.start)
@@ -146,8 +185,7 @@ def _parse(tokens: Sequence[Token], text: str) -> Statement:
     except ParseError as error:
         raise _parse_error(error, line, column) from error
     except (SqlglotError, RecursionError) as error:
-        reason = "the statement is nested too deeply, or cannot be parsed"
-        raise InvalidScript(line=line, column=column, reason=reason) from error
+        raise InvalidScript(line=line, column=column, reason=TOO_DEEP) from error
     action = _action_of(tree)
     if action is None or isinstance(tree, exp.Command):
         raise InvalidScript(

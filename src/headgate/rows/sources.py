@@ -24,6 +24,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 
 from headgate.errors import HeadgateError, InvalidRows, InvalidSource, find_quoted_failure
+from headgate.files.objects import StoredContent
 from headgate.model.names import DatasetName
 
 STDIN = "-"
@@ -57,7 +58,7 @@ _NO_LIMIT = 2**31 - 1
 _OVERLAP = 256
 _ARRAY = re.compile(rb"\n\s*\[")
 
-SourceLike: TypeAlias = str | Path | bytes | pa.Table
+SourceLike: TypeAlias = str | Path | bytes | pa.Table | StoredContent
 SourcesByTable: TypeAlias = Mapping[DatasetName, Sequence[SourceLike]]
 
 
@@ -79,6 +80,8 @@ def read_sources(where: SourceLike) -> Iterator[Source]:
     if isinstance(where, pa.Table):
         yield Source(file="(rows)", rows=where, line_of=lambda row: row + 1)
         return
+    if isinstance(where, StoredContent):
+        where = where.read()
     if isinstance(where, bytes):
         name = STDIN if isinstance(where, StdinBytes) else "(rows)"
         yield _read(name, format_of_content(where), where)
@@ -171,6 +174,9 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
             case _:
                 [source] = stream_jsonl(file, where)
                 return source
+    except MemoryError:
+        # Arrow's own is an `ArrowException` too, but no fault of the file.
+        raise
     except (pa.ArrowException, OSError) as error:
         raise not_of_format(file, format, error) from error
     return Source(file=file, rows=rows, line_of=lambda row: row + 1)
@@ -547,6 +553,8 @@ def contents_of(sources: SourcesByTable) -> str | None:
 
 
 def _name(one: Any) -> str:
+    if isinstance(one, StoredContent):
+        return one.digest
     if isinstance(one, str | Path):
         return str(one)
     if isinstance(one, bytes):

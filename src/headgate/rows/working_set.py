@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import Invalid
-from headgate.model.changes import ReadView
 from headgate.model.constraints import Reference
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import BranchId, mint_content, mint_version
+from headgate.model.ids import mint_content, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import TransactionType, Version
 from headgate.rows import engine as sql
@@ -268,15 +267,6 @@ class WorkingSet:
         tables = [t for t in self.tables.values() if t.rows is not None]
         return sorted(tables, key=lambda table: table.name)
 
-    def reads(self, moved: set[BranchId]) -> tuple[ReadView, ...]:
-        """Return the views that were read and are not moved; the publication checks them."""
-        found: dict[BranchId, ReadView] = {}
-        for table in self.tables.values():
-            read = table.on_branch.read
-            if read is not None and read.branch not in moved:
-                found[read.branch] = read
-        return tuple(found.values())
-
     def __enter__(self) -> Self:
         return self
 
@@ -401,28 +391,17 @@ def _counts(table: WorkingTable, removed: str, added: str) -> Counts:
 # Staging.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Staged:
-    """A version that no branch shows yet."""
-
-    effect: TableEffect
-    version: Version
-
-
-def stage(versions: TableVersions, effect: TableEffect) -> Staged:
-    """Write the effect as a new version; cleanup removes it if it is never published."""
+def stage(versions: TableVersions, effect: TableEffect) -> Version:
+    """Write the effect as a version that no branch shows; cleanup removes it if none ever does."""
     if effect.table.pointer is not None:
-        return Staged(effect=effect, version=effect.table.pointer)
+        return effect.table.pointer
     base = effect.table.final
     # A merge may bring a schema and no rows.
     metadata = base if base is not None and not effect.counts else stage_rows(effect, base)
     dataset, read = effect.table.on_branch.dataset, effect.table.scan.version
     stored = versions.write(dataset.id, metadata, base=read.metadata)
     reach(Failpoint.MUTATION_VERSION_STAGED)
-    return Staged(
-        effect=effect,
-        version=Version(id=mint_version(), location=stored.location, content_id=mint_content()),
-    )
+    return Version(id=mint_version(), location=stored.location, content_id=mint_content())
 
 
 def stage_rows(effect: TableEffect, base: Metadata | None = None) -> Metadata:

@@ -2,7 +2,8 @@
 
 A writer that loses the branch to another one prepares again on the new view, and after the second
 conflict takes a ticket; see `docs/adr/0030-re-preparing.md`. A writer that finds an OPEN
-transaction on the branch takes a ticket too, and waits for its end.
+transaction on the branch takes a ticket too, and waits for its end. `prepare` needs no catalog: a
+server calls it in another process, see `evaluator_pool`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
 from headgate import errors
 from headgate.attempts import Heartbeat
@@ -32,10 +33,16 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_operation
 from headgate.model.names import DatasetName
 from headgate.model.nouns import PublicationKind, TransactionType, Version
-from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context, check_unprotected
+from headgate.rows.branch_tables import (
+    BranchTable,
+    BranchTables,
+    branch_context,
+    check_unprotected,
+    reads_of,
+)
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import PlaceOf, check_constraints, no_place
-from headgate.rows.working_set import Staged, TableEffect, WorkingSet, effect_of, stage
+from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, effect_of, stage
 
 MIN_ATTEMPTS = 5
 CONFLICTS_BEFORE_TICKET = 2
@@ -63,8 +70,111 @@ class TableWrite:
     # Prepare and check only.
     dry_run: bool = False
 
+    def prepare(self, parts: Parts, tables: BranchTables, removed: Removed | None) -> Prepared:
+        """Prepare the change in this process."""
+        with WorkingSet(tables, parts.versions, parts.options) as working:
+            return prepare(self, working, removed)
 
-def write_tables(parts: Parts, request: Request, write: TableWrite) -> Outcome:
+
+# Fingerprints of the rows that a write removes, by table.
+Removed: TypeAlias = tuple[tuple[str, tuple[int, int]], ...]
+
+
+class Write(Protocol):
+    """A change of tables, prepared in this process or in another."""
+
+    @property
+    def verb(self) -> str: ...
+    @property
+    def targets(self) -> Sequence[DatasetName]: ...
+    @property
+    def kind(self) -> PublicationKind: ...
+    @property
+    def dry_run(self) -> bool: ...
+    def prepare(self, parts: Parts, tables: BranchTables, removed: Removed | None) -> Prepared:
+        """Return the change, ready to be published; raise `OtherRows` if it removes other rows."""
+        ...
+
+
+class OtherRows(Exception):
+    """A write, prepared again, would remove other rows than the first time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedTable:
+    """The next version of a table, which no branch shows yet."""
+
+    dataset: DatasetName
+    # None where the write is only tried.
+    version: Version | None
+    type: TransactionType
+    counts: Counts
+    # The write left no key of the table twice, whatever was there before.
+    keys_hold: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A change that is ready to be published."""
+
+    tables: tuple[PreparedTable, ...]
+    # Every table that was read.
+    read: tuple[DatasetName, ...]
+    removed: Removed | None = None
+    moves: tuple[VersionMove, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, Counts]:
+        counts = {str(table.dataset): table.counts for table in self.tables}
+        return counts | {str(move.on_branch.dataset.name): move.counts for move in self.moves}
+
+
+def prepare(write: TableWrite, working: WorkingSet, removed: Removed | None) -> Prepared:
+    """Change the working set, check it, and write the next version of each changed table.
+
+    `removed` are the fingerprints of the first attempt.
+    """
+    write.change(working)
+    found = [effect_of(table) for table in working.written]
+    effects = [one for one in found if one.counts or one.table.pointer or one.table.final]
+    removes: Removed | None = None
+    if write.guards_rows:
+        removes = tuple((str(one.table.name), one.fingerprint()) for one in effects)
+        if removed not in (None, removes):
+            raise OtherRows
+    if write.check is not None:
+        write.check(working, effects)
+    else:
+        check_constraints(working, effects, write.place_of)
+    if not write.dry_run:
+        reach(Failpoint.MUTATION_PREPARED)
+    tables = tuple(_prepared(working, effect, dry_run=write.dry_run) for effect in effects)
+    if not write.dry_run:
+        reach(Failpoint.MUTATION_STAGED)
+    return Prepared(
+        tables=tables,
+        read=tuple(working.tables),
+        removed=removes,
+        moves=tuple(working.moves),
+    )
+
+
+def _prepared(working: WorkingSet, effect: TableEffect, *, dry_run: bool) -> PreparedTable:
+    table = effect.table
+    # A merge may bring another key, by which the rows that stay were not checked.
+    same_key = table.pointer is None and table.final is None
+    return PreparedTable(
+        dataset=table.name,
+        version=None if dry_run else stage(working.versions, effect),
+        type=effect.type,
+        counts=effect.counts,
+        keys_hold=same_key and (table.is_replaced or table.is_empty or keys_hold(table.on_branch)),
+        facts=table.facts,
+    )
+
+
+def write_tables(parts: Parts, request: Request, write: Write) -> Outcome:
     """Write once for each operation key: one publication, or none if nothing changes."""
     check_may_write(parts, request)
     if write.dry_run:
@@ -144,7 +254,7 @@ class _Progress:
     # The OPEN transaction that the last attempt found on the branch.
     holder: TransactionId | None = None
     # Fingerprints of the rows that the first attempt removes.
-    removed: tuple[tuple[str, tuple[int, int]], ...] | None = None
+    removed: Removed | None = None
 
     def leave(self) -> None:
         self.line.leave()
@@ -158,22 +268,20 @@ def _progress(parts: Parts, request: Request) -> _Progress:
 class _Writer:
     """One write, attempted until it is published."""
 
-    def __init__(
-        self, parts: Parts, request: Request, write: TableWrite, progress: _Progress
-    ) -> None:
+    def __init__(self, parts: Parts, request: Request, write: Write, progress: _Progress) -> None:
         self.parts = parts
         self.request = request
         self.write = write
         self.progress = progress
 
     def preview(self) -> Outcome:
-        with self._open() as working:
-            counts = _counts(working, self._effects(working))
+        counts = self._prepare(self._open()).counts
         return Outcome(operation=mint_operation(), publication=None, counts=counts)
 
     def run(self) -> tuple[Receipt, Outcome]:
         """Attempt until the write is published, or until the request's time is over."""
         while True:
+            self.request.interrupt.check()
             self._queue()
             try:
                 return self._attempt()
@@ -227,80 +335,70 @@ class _Writer:
 
     def _attempt(self) -> tuple[Receipt, Outcome]:
         line = self.progress.line
+        tables = self._open()
         # Those behind must not overtake an attempt that takes longer than a lease.
         renewal = Heartbeat(line.renew, seconds=RENEW_SECONDS) if line.ticket else nullcontext()
-        with renewal, self._open() as working:
-            effects = self._effects(working)
-            reach(Failpoint.MUTATION_PREPARED)
-            staged = [stage(self.parts.versions, effect) for effect in effects]
-            reach(Failpoint.MUTATION_STAGED)
-            receipt = self._publish(working, staged)
-            return receipt, Outcome(
-                operation=receipt.operation,
-                publication=receipt.publication,
-                counts=_counts(working, effects),
-                losses=self.progress.losses,
-            )
+        with renewal:
+            prepared = self._prepare(tables)
+            receipt = self._publish(tables, prepared)
+        return receipt, Outcome(
+            operation=receipt.operation,
+            publication=receipt.publication,
+            counts=prepared.counts,
+            losses=self.progress.losses,
+        )
 
-    def _open(self) -> WorkingSet:
-        branch_tables = BranchTables(self.parts.database, branch_context(self.request.branch))
-        branch_tables.prefetch([*self.write.targets, *self.request.if_heads])
-        check_heads(branch_tables, self.request)
-        return WorkingSet(branch_tables, self.parts.versions, self.parts.options)
+    def _open(self) -> BranchTables:
+        tables = BranchTables(self.parts.database, branch_context(self.request.branch))
+        tables.prefetch([*self.write.targets, *self.request.if_heads])
+        check_heads(tables, self.request)
+        return tables
 
-    def _effects(self, working: WorkingSet) -> list[TableEffect]:
-        """Return the effects of the write on the tables, after the checks."""
-        self.write.change(working)
-        found = [effect_of(table) for table in working.written]
-        effects = [one for one in found if one.counts or one.table.pointer or one.table.final]
-        if self.write.guards_rows:
-            self._check_same_rows(effects)
-        if self.write.check is not None:
-            self.write.check(working, effects)
-        else:
-            check_constraints(working, effects, self.write.place_of)
-        return effects
-
-    def _check_same_rows(self, effects: Sequence[TableEffect]) -> None:
-        removed = tuple((str(effect.table.name), effect.fingerprint()) for effect in effects)
-        conflict = self.progress.conflict
-        if self.progress.removed not in (None, removed) and conflict is not None:
+    def _prepare(self, tables: BranchTables) -> Prepared:
+        try:
+            expected = self.progress.removed if self.progress.conflict is not None else None
+            prepared = self.write.prepare(self.parts, tables, expected)
+        except OtherRows as error:
+            assert self.progress.conflict is not None, "checked above"
             raise errors.RowsChanged(
-                mismatch=conflict.facts["manifest_conflict"],
-                conflicts=conflict.facts["conflicts"],
-            )
-        self.progress.removed = removed
+                mismatch=self.progress.conflict.facts["manifest_conflict"],
+                conflicts=self.progress.conflict.facts["conflicts"],
+            ) from error
+        self.progress.removed = prepared.removed
+        return prepared
 
-    def _publish(self, working: WorkingSet, staged: Sequence[Staged]) -> Receipt:
-        branch_tables, verb = working.branch_tables, self.write.verb
-        changes = [step for one in staged for step in _version_changes(branch_tables, one, verb)]
-        for move in working.moves:
+    def _publish(self, tables: BranchTables, prepared: Prepared) -> Receipt:
+        changes: list[Change] = []
+        written: list[BranchTable] = []
+        for one in prepared.tables:
+            on_branch = tables.load(one.dataset)
+            facts = mutation_facts(self.write.verb, one.counts, keys_hold=one.keys_hold)
+            facts |= one.facts
+            written.append(on_branch)
             changes += add_version(
-                branch_tables,
+                tables, on_branch, version=one.version, type=one.type, facts=facts
+            )
+        for move in prepared.moves:
+            written.append(move.on_branch)
+            changes += add_version(
+                tables,
                 move.on_branch,
                 version=move.version,
                 type=move.type,
-                facts={**mutation_facts(verb, move.counts), **move.facts},
+                facts={**mutation_facts(self.write.verb, move.counts), **move.facts},
                 objects=move.objects,
             )
-        written = [one.effect.table.on_branch for one in staged]
-        written += [move.on_branch for move in working.moves]
         moved = {one.branch.id for one in written if one.branch is not None}
-        reads = working.reads(moved)
+        reads = reads_of(map(tables.find, prepared.read), moved)
         checked = moved | {read.branch for read in reads}
         request = PublishRequest(
             caller=self.request.caller,
             kind=self.write.kind,
             changes=tuple(changes),
-            reads=(*reads, *head_reads(branch_tables, self.request, checked)),
+            reads=(*reads, *head_reads(tables, self.request, checked)),
             operation=self.request.operation,
         )
         return self.progress.line.publish(request, publish_prepared)
-
-
-def _counts(working: WorkingSet, effects: Sequence[TableEffect]) -> dict[str, Counts]:
-    counts = {str(effect.table.name): effect.counts for effect in effects}
-    return counts | {str(move.on_branch.dataset.name): move.counts for move in working.moves}
 
 
 # The caller's own condition: the views that it has seen.
@@ -357,21 +455,6 @@ def keys_hold(on_branch: BranchTable) -> bool:
     """Return whether every writer of the table up to now checked that keys are unique."""
     found = on_branch.shown.provenance.get(MUTATION_FACT) if on_branch.shown is not None else None
     return bool(found and found.get(_KEYS_HOLD))
-
-
-def _version_changes(branch_tables: BranchTables, staged: Staged, verb: str) -> list[Change]:
-    table = staged.effect.table
-    # A merge may bring another key, by which the rows that stay were not checked.
-    same_key = table.pointer is None and table.final is None
-    hold = table.is_replaced or table.is_empty or keys_hold(table.on_branch)
-    facts = mutation_facts(verb, staged.effect.counts, keys_hold=same_key and hold)
-    return add_version(
-        branch_tables,
-        table.on_branch,
-        version=staged.version,
-        type=staged.effect.type,
-        facts={**facts, **table.facts},
-    )
 
 
 def add_version(

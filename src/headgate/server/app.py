@@ -7,14 +7,20 @@ access log and metrics.
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPMethod
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -52,6 +58,9 @@ from headgate.server.web.host import mount_pages
 from headgate.settings import ServerSettings
 from headgate.storage.address import client_properties
 from headgate.store.embedded import Store
+
+if TYPE_CHECKING:
+    from headgate.rows.evaluator_pool import EvaluatorPool
 
 # Access log and metrics
 
@@ -199,7 +208,13 @@ def _refuse_outside(location: str) -> bytes:
 
 # Server process
 
-_GRACE_SECONDS = 20
+_log = logging.getLogger("headgate.server")
+
+# After a stop signal: until scripts and loads are stopped, until all other requests are cancelled,
+# and until the process ends whatever still runs. Service managers kill after 30 s or more.
+_STATEMENT_SECONDS = 12
+_REQUEST_SECONDS = 15
+_EXIT_SECONDS = 19
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -223,7 +238,7 @@ def serve(
             port=port,
         ) from error
     builds = ServerBuilds(store) if runs_builds else ServerBuilds(store, at_once=0)
-    with listening, contextlib.closing(builds):
+    with listening, _evaluators(store) as evaluators, contextlib.closing(builds):
         # Without it, a response of two small packets waits for the client's delayed ACK.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         app = create_server(store, builds_on_server=builds, code_from=code_from)
@@ -243,19 +258,66 @@ def serve(
             log_config=None,
             access_log=False,
             lifespan="on",
-            timeout_graceful_shutdown=_GRACE_SECONDS,
+            timeout_graceful_shutdown=_REQUEST_SECONDS,
         )
-        _Server(config, connections, app.state.threads).run(sockets=[listening])
+        ending = _Ending(builds, evaluators)
+        _Server(config, connections, app.state.threads, ending).run(sockets=[listening])
         app.state.authority.flush()
+
+
+@contextmanager
+def _evaluators(store: Store) -> Iterator[EvaluatorPool | None]:
+    """Let scripts and loads run in processes of their own, if what they need is installed."""
+    if find_spec("duckdb") is None or find_spec("sqlglot") is None:
+        yield None
+        return
+    from headgate.rows.evaluator_pool import EvaluatorPool  # noqa: PLC0415  (an optional extra)
+
+    with contextlib.closing(EvaluatorPool(store.settings.server, store.scratch)) as pool:
+        pool.start()
+        store.evaluators = pool
+        yield pool
+
+
+class _Ending:
+    """Ends the process in time, whatever it does when the stop signal arrives."""
+
+    def __init__(self, builds: ServerBuilds, evaluators: EvaluatorPool | None) -> None:
+        self._builds = builds
+        self._evaluators = evaluators
+        self._began = False
+
+    def begin(self) -> None:
+        if not self._began:
+            self._began = True
+            # Not of a pool, whose threads a process waits for.
+            threading.Thread(target=self._run, name="headgate-ending", daemon=True).start()
+
+    def _run(self) -> None:
+        threading.Thread(target=self._builds.stop, name="headgate-builds", daemon=True).start()
+        time.sleep(_STATEMENT_SECONDS)
+        if self._evaluators is not None:
+            self._evaluators.close()
+        time.sleep(_EXIT_SECONDS - _STATEMENT_SECONDS)
+        _log.warning("the work of some requests did not end within %s s: cut off", _EXIT_SECONDS)
+        # Crash-safe: what was not published is recovered, as after a power failure.
+        os._exit(0)
 
 
 class _Server(uvicorn.Server):
     """A server that exits normally on a stop signal; uvicorn would raise the signal again."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections, threads: Threads) -> None:
+    def __init__(
+        self, config: uvicorn.Config, connections: Connections, threads: Threads, ending: _Ending
+    ) -> None:
         super().__init__(config)
         self._connections = connections
         self._threads = threads
+        self._ending = ending
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._ending.begin()
 
     async def on_tick(self, counter: int) -> bool:
         # Called ten times a second.

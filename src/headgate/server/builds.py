@@ -185,6 +185,7 @@ class ServerBuilds:
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="headgate-build")
         self._known: dict[BuildId, ServerBuild] = {}
         self._lock = threading.Lock()
+        self.stopping = threading.Event()
         # Open streams of progress, by actor.
         self.watched_by: Counter[str] = Counter()
 
@@ -242,8 +243,9 @@ class ServerBuilds:
             return None
         return future.result().to_json()
 
-    def close(self) -> None:
-        """Cancel the running builds and wait for their end, so that none is left half done."""
+    def stop(self) -> None:
+        """Cancel the running builds, and end the streams that watch builds."""
+        self.stopping.set()
         with self._lock:
             known = dict(self._known)
         for id, kept in known.items():
@@ -251,6 +253,10 @@ class ServerBuilds:
                 self._cancel(id)
                 if kept.client_jobs is not None:
                     kept.client_jobs.stop_waiting()
+
+    def close(self) -> None:
+        """Cancel the running builds and wait for their end, so that none is left half done."""
+        self.stop()
         self._pool.shutdown(wait=True)
 
     def _begin(self, id: BuildId, kept: ServerBuild, work: Callable[[], BuildOutcome]) -> BuildId:

@@ -1,8 +1,8 @@
-"""The process that forks job processes: `python -m headgate.spark.fork_server SOCKET_FD`.
+"""The process that forks others: `python -m headgate.spark.fork_server SOCKET_FD PROGRAM LIBRARY…`.
 
-It has loaded what every job needs and does nothing else, so that a fork of it is ready at once.
-A byte with three descriptors on its socket requests a fork. It sends a message there when a process
-has started, and when one has ended.
+It has loaded the program, a module with a function `main`, and its libraries, and does nothing
+else, so that a fork of it is ready at once. A byte with three descriptors on its socket requests a
+fork. It sends a message there when a process has started, and when one has ended.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ import signal
 import socket
 import sys
 import warnings
+from types import ModuleType
 
-from headgate.spark import job
 from headgate.spark.job_protocol import FORK_ENDED, FORK_MESSAGE, FORK_STARTED
-
-# PySpark loads these sooner or later in every driver; they take longer than everything else.
-_HEAVY = ("pandas", "pyarrow")
 
 
 def main() -> None:
     """Serve until the other end of the socket is closed."""
     requests = socket.socket(fileno=int(sys.argv[1]))
-    for name in _HEAVY:
+    program = importlib.import_module(sys.argv[2])
+    for name in sys.argv[3:]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     # All forks share what is loaded now: a garbage collection would copy its pages into each.
@@ -45,10 +43,12 @@ def main() -> None:
             byte, given, _, _ = socket.recv_fds(requests, 1, 3)
             if not byte:
                 return
-            _fork(requests, given, (woken, wake))
+            _fork(program, requests, given, (woken, wake))
 
 
-def _fork(requests: socket.socket, given: list[int], own: tuple[int, int]) -> None:
+def _fork(
+    program: ModuleType, requests: socket.socket, given: list[int], own: tuple[int, int]
+) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
@@ -57,7 +57,8 @@ def _fork(requests: socket.socket, given: list[int], own: tuple[int, int]) -> No
         pid = os.fork()
     if pid == 0:
         try:
-            _become_job(requests, given, own)
+            _leave_server(requests, given, own)
+            program.main(given[2])
         finally:
             # Whatever was raised, the child must not go on as a second fork server.
             os._exit(1)
@@ -66,7 +67,7 @@ def _fork(requests: socket.socket, given: list[int], own: tuple[int, int]) -> No
     requests.sendall(FORK_MESSAGE.pack(FORK_STARTED, pid, 0))
 
 
-def _become_job(requests: socket.socket, given: list[int], own: tuple[int, int]) -> None:
+def _leave_server(requests: socket.socket, given: list[int], own: tuple[int, int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     requests.close()
@@ -74,7 +75,7 @@ def _become_job(requests: socket.socket, given: list[int], own: tuple[int, int])
         os.close(descriptor)
     # A group of its own, so that one signal reaches it and its children.
     os.setsid()
-    stdin, log, events = given
+    stdin, log, _ = given
     for source, target in ((stdin, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     os.close(stdin)
@@ -82,7 +83,6 @@ def _become_job(requests: socket.socket, given: list[int], own: tuple[int, int])
     if "numpy" in sys.modules:
         # Python reseeds its own generator after a fork; numpy's would repeat its numbers.
         sys.modules["numpy"].random.seed()
-    job.main(events)
 
 
 def _report_ended(requests: socket.socket) -> None:

@@ -17,12 +17,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headgate.spark.engines import Address, write_address
 from headgate.spark.job_protocol import FORK_MESSAGE, FORK_STARTED, JobDocument
 
 _UNKNOWN_CODE = 255
+_PROGRAM = "headgate.spark.job"
+# PySpark loads these sooner or later in every driver; they take longer than everything else.
+_LIBRARIES = ("pandas", "pyarrow")
 
 
 class ProcessPool:
@@ -31,7 +34,7 @@ class ProcessPool:
     def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
         self._directory = directory
         self._environ = environ
-        self._forks: _ForkServer | None = None
+        self._forks: ForkServer | None = None
         self._waiting: list[JobProcess] = []
         self._lock = threading.Lock()
 
@@ -58,8 +61,10 @@ class ProcessPool:
         log = self._directory / "waiting.log"
         while len(self._waiting) < count:
             if self._forks is None or not self._forks.alive:
-                self._forks = _ForkServer(log, environ=self._environ, cwd=self._directory)
-            self._waiting.append(self._forks.fork(log))
+                self._forks = ForkServer(
+                    _PROGRAM, *_LIBRARIES, log=log, environ=self._environ, cwd=self._directory
+                )
+            self._waiting.append(self._forks.fork(log, JobProcess))
         for process in self._waiting:
             if address is not None and process.address is None:
                 process.join(address)
@@ -71,30 +76,19 @@ class ProcessPool:
             process.close()
 
 
-class JobProcess:
-    """One attempt in a process of its own, which ends itself when the build's process is gone.
+class ForkedProcess:
+    """A process that the fork server started: lines go to its stdin, and it sends JSON lines.
 
-    It receives two lines: the address of the engine to join, then the job to do. It is alive until
-    the fork server reports its end.
+    Its end is the end of its stdin. It is alive until the fork server reports its end.
     """
 
     def __init__(self, stdin_fd: int, events_fd: int) -> None:
         self._stdin = os.fdopen(stdin_fd, "wb")
         self._events = os.fdopen(events_fd, "rb")
-        self.address: Address | None = None
         self._started = threading.Event()
         self._ended = threading.Event()
         self._pid: int | None = None
         self._code = _UNKNOWN_CODE
-
-    def join(self, address: Address) -> None:
-        """Let the process open a session in an engine, for a job to come."""
-        self.address = address
-        self._send(write_address(address))
-
-    def begin(self, document: JobDocument) -> None:
-        """Start the only job of this process."""
-        self._send(document.to_json())
 
     @property
     def alive(self) -> bool:
@@ -110,6 +104,10 @@ class JobProcess:
     def wait(self, timeout_seconds: float | None = None) -> int | None:
         """Return the exit code (negative: the signal that ended it), or None if it still runs."""
         return self._code if self._ended.wait(timeout_seconds) else None
+
+    def wait_started(self) -> None:
+        """Wait until the process exists, or never will."""
+        self._started.wait()
 
     def kill(self) -> None:
         """End the process and its children; its Spark jobs are cancelled by their tags."""
@@ -142,26 +140,50 @@ class JobProcess:
         self._ended.set()
         self._started.set()
 
-    def _send(self, line: str) -> None:
+    def send(self, line: bytes) -> None:
         """Send a line; the pipe stays open, because its end ends the process."""
         # If the process has died already, its exit code reports it.
         with contextlib.suppress(BrokenPipeError):
-            self._stdin.write(line.encode() + b"\n")
+            self._stdin.write(line + b"\n")
             self._stdin.flush()
 
 
-class _ForkServer:
-    """One process that has loaded what jobs need, and forks a job process on request."""
+class JobProcess(ForkedProcess):
+    """One attempt in a process of its own, which ends itself when the build's process is gone.
 
-    def __init__(self, log_path: Path, *, environ: Mapping[str, str], cwd: Path) -> None:
+    It receives two lines: the address of the engine to join, then the job to do.
+    """
+
+    address: Address | None = None
+
+    def join(self, address: Address) -> None:
+        """Let the process open a session in an engine, for a job to come."""
+        self.address = address
+        self.send(write_address(address).encode())
+
+    def begin(self, document: JobDocument) -> None:
+        """Start the only job of this process."""
+        self.send(document.to_json().encode())
+
+
+Process = TypeVar("Process", bound=ForkedProcess)
+
+
+class ForkServer:
+    """One process that has loaded a program and libraries, and forks on request."""
+
+    def __init__(
+        self, program: str, *libraries: str, log: Path, environ: Mapping[str, str], cwd: Path
+    ) -> None:
         self._socket, theirs = socket.socketpair()
-        with log_path.open("ab") as log, theirs:
+        # -P: the working directory may hold other sources than a job's bundle.
+        command = [sys.executable, "-P", "-m", "headgate.spark.fork_server", str(theirs.fileno())]
+        with log.open("ab") as output, theirs:
             self._process = subprocess.Popen(
-                # -P: the working directory may hold other sources than a job's bundle.
-                [sys.executable, "-P", "-m", "headgate.spark.fork_server", str(theirs.fileno())],
+                [*command, program, *libraries],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 pass_fds=(theirs.fileno(),),
                 env=dict(environ),
                 cwd=cwd,
@@ -169,8 +191,8 @@ class _ForkServer:
                 start_new_session=True,
             )
         self._lock = threading.Lock()
-        self._requested: deque[JobProcess] = deque()
-        self._running: dict[int, JobProcess] = {}
+        self._requested: deque[ForkedProcess] = deque()
+        self._running: dict[int, ForkedProcess] = {}
         self._reader = threading.Thread(target=self._read_messages, name="fork-server", daemon=True)
         self._reader.start()
 
@@ -178,11 +200,11 @@ class _ForkServer:
     def alive(self) -> bool:
         return self._reader.is_alive()
 
-    def fork(self, log_path: Path) -> JobProcess:
+    def fork(self, log_path: Path, kind: type[Process]) -> Process:
         """Request a process, without waiting for it; its output goes to the log file."""
         stdin_read, stdin_write = os.pipe()
         events_read, events_write = os.pipe()
-        process = JobProcess(stdin_write, events_read)
+        process = kind(stdin_write, events_read)
         with self._lock, log_path.open("ab") as log:
             self._requested.append(process)
             try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 import orjson
 
 from headgate.errors import Invalid, InvalidSchemaFile, MissingExtra
+from headgate.files.objects import StoredContent
 from headgate.model.changes import Caller, operation_key
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
@@ -134,7 +135,10 @@ class Rows:
         """
         with _needing_extra():
             from headgate.rows.mutate import mutate  # noqa: PLC0415  (an optional extra)
-        return mutate(self._parts(), self._request("mutate", branch, {"sql": sql}, how), sql)
+        request = self._request("mutate", branch, {"sql": sql}, how)
+        if self.store.evaluators is not None:
+            return self.store.evaluators.mutate(self._parts(), request, sql)
+        return mutate(self._parts(), request, sql)
 
     def load(
         self,
@@ -184,6 +188,8 @@ class Rows:
                 session=self.session,
                 contents=self.store.contents,
             )
+        if self.store.evaluators is not None:
+            return self.store.evaluators.load(self._parts(), request, listed, mode)
         return load(self._parts(), request, listed, LoadMode(mode))
 
     def merge(
@@ -313,7 +319,7 @@ class Rows:
         *,
         contents: str | None = None,
     ) -> Request:
-        from headgate.rows.outcome import TIMEOUT_SECONDS, Request  # noqa: PLC0415  (an optional extra)
+        from headgate.rows.outcome import TIMEOUT_SECONDS, Interrupt, Request  # noqa: PLC0415  (an optional extra)
 
         check_options(how, RowOptions)
         named = how.get("actor")
@@ -341,6 +347,7 @@ class Rows:
                 parse_dataset_name(name): TransactionId(id) if id else None
                 for name, id in heads.items()
             },
+            interrupt=self.store.interrupt or Interrupt(),
         )
 
 
@@ -370,7 +377,7 @@ def _several(argument: SourceArgument) -> list[Any]:
 
 def _source(item: Any) -> Any:
     """Return a path or bytes unchanged, and other rows in memory as an Arrow table."""
-    if isinstance(item, str | Path | bytes):
+    if isinstance(item, str | Path | bytes | StoredContent):
         return item
     if not any(hasattr(item, method) for method in ("__arrow_c_stream__", "__arrow_c_array__")):
         raise Invalid(

@@ -33,6 +33,8 @@ from headgate.store.documents import TRANSACTION, Json, unit_json
 
 if TYPE_CHECKING:
     from headgate.model.access import ReadPolicy
+    from headgate.rows.evaluator_pool import EvaluatorPool
+    from headgate.rows.outcome import Interrupt
     from headgate.spark.session import SparkSession
 
 T = TypeVar("T")
@@ -53,6 +55,9 @@ class StoreBase(ABC):
     may_write_protected: bool
     # Raises unless the actor may write this branch of this dataset. None: all of them.
     check_write: Callable[[str, object], None] | None
+    # In a server: the processes that run scripts and loads, and the end of the client's request.
+    evaluators: EvaluatorPool | None = None
+    interrupt: Interrupt | None = None
 
     @property
     def caller(self) -> Caller:

@@ -24,6 +24,7 @@ from headgate.tables.metadata import (
     read_object,
     read_objects,
     read_properties,
+    read_str,
 )
 from headgate.tables.referenced_files import without_location_settings
 from headgate.tables.updates import State
@@ -198,9 +199,74 @@ def read_external_metadata(read: Callable[[str], bytes], location: str) -> Metad
     version = metadata["format-version"]
     if version not in range(1, updates.NEWEST_FORMAT_VERSION + 1):
         raise impossible(f"registering {location}", f"it has format version {version!r}")
+    try:
+        _check_members(metadata)
+    except MalformedRequest as error:
+        raise impossible(f"registering {location}", error.message.rstrip(".")) from error
     if any("manifest-list" not in found for found in metadata.get("snapshots") or []):
         raise impossible(f"registering {location}", "it has a snapshot without a manifest list")
     return metadata
+
+
+# Members of metadata, and of the objects in its lists, by the type that they must have if present.
+_INTEGERS = (
+    "last-updated-ms",
+    "last-column-id",
+    "current-schema-id",
+    "default-spec-id",
+    "default-sort-order-id",
+    "last-partition-id",
+    "last-sequence-number",
+    "current-snapshot-id",
+    "next-row-id",
+)
+_LISTS: Mapping[str, Mapping[str, Callable[[Json, str], object]]] = {
+    "schemas": {"schema-id": read_int},
+    "partition-specs": {"spec-id": read_int, "fields": read_objects},
+    "sort-orders": {"order-id": read_int, "fields": read_objects},
+    "snapshots": {"snapshot-id": read_int},
+    "snapshot-log": {"snapshot-id": read_int, "timestamp-ms": read_int},
+    "metadata-log": {"metadata-file": read_str, "timestamp-ms": read_int},
+    "statistics": {"snapshot-id": read_int, "statistics-path": read_str},
+    "partition-statistics": {"snapshot-id": read_int, "statistics-path": read_str},
+}
+
+
+def _check_members(metadata: Metadata) -> None:
+    """Raise `MalformedRequest` if a member that is read here or by clients has the wrong type."""
+    read_str(metadata, "table-uuid")
+    read_str(metadata, "location")
+    read_properties(metadata, "properties")
+    for key in _INTEGERS:
+        if metadata.get(key) is not None:
+            read_int(metadata, key)
+    for key, members in _LISTS.items():
+        for item in read_objects(metadata, key) if metadata.get(key) is not None else []:
+            for name, read in members.items():
+                read(item, name)
+            _check_item(key, item, metadata)
+    for ref in (read_object(metadata, "refs") if metadata.get("refs") else {}).values():
+        read_int(as_object(ref, what="a ref"), "snapshot-id")
+        read_str(ref, "type")
+
+
+def _check_item(key: str, item: Json, metadata: Metadata) -> None:
+    if key == "schemas":
+        schemas.check_schema(item, metadata["format-version"])
+    elif key == "snapshots":
+        for name in ("parent-snapshot-id", "sequence-number", "schema-id", "first-row-id"):
+            if item.get(name) is not None:
+                read_int(item, name)
+        read_properties(item, "summary")
+        if "manifest-list" in item:
+            read_str(item, "manifest-list")
+            read_int(item, "timestamp-ms")
+    elif key in {"partition-specs", "sort-orders"}:
+        for field in item["fields"]:
+            read_str(field, "transform")
+            if key == "partition-specs":
+                read_str(field, "name")
+            updates.sources_of(field)
 
 
 def register_metadata(metadata: Metadata, *, outside: str, location: str, now_ms: int) -> Metadata:

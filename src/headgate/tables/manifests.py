@@ -7,17 +7,21 @@ Needs the extra `arrow`; `referenced_files.open_manifests` imports this module o
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
+from pyiceberg.avro import file as avro_file
+from pyiceberg.avro.codecs import KNOWN_CODECS, Codec
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import NoneReader, Reader, StructReader
 from pyiceberg.avro.resolver import construct_reader, resolve_reader
 from pyiceberg.typedef import Record
+from pyiceberg.types import FixedType, ListType, MapType, StructType, UnknownType
 
 from headgate.errors import FileDamaged
 from headgate.tables.referenced_files import FileRef, ManifestRef
@@ -31,6 +35,9 @@ _ROWS = 64 * 1024
 _LIST = (500, 501, 504, 505)
 # An entry of a manifest: status and file; of the file: path, size and rows.
 _ENTRY, _FILE = (0, 2), (100, 104, 103)
+# Of a block, unpacked: writers begin a new one long before.
+_BLOCK_BYTES = 256 * 1024 * 1024
+_LONGEST_SHIFT = 70
 
 
 class ManifestReader:
@@ -69,14 +76,13 @@ class ManifestReader:
 
 def parse_manifest_list(content: bytes, location: str) -> list[ManifestRef]:
     """Return all manifests of a snapshot; raise `FileDamaged` for a damaged list."""
-    return [
-        ManifestRef(
-            path=path,
-            length=length,
-            files=None if added is None or existing is None else added + existing,
-        )
-        for path, length, added, existing in _records(content, location, _LIST)
-    ]
+    found = []
+    for path, length, added, existing in _records(content, location, _LIST):
+        _check_kinds(location, path, length)
+        counted = isinstance(added, int) and isinstance(existing, int)
+        files = added + existing if counted else None
+        found.append(ManifestRef(path=path, length=length, files=files))
+    return found
 
 
 def parse_manifest(content: bytes, manifest: ManifestRef) -> list[FileRef]:
@@ -84,15 +90,24 @@ def parse_manifest(content: bytes, manifest: ManifestRef) -> list[FileRef]:
     if len(content) != manifest.length:
         reason = f"it has {len(content)} bytes instead of {manifest.length}"
         raise FileDamaged(where=manifest.path, reason=reason)
-    found = [
-        FileRef(path=file[0], size=file[1], rows=file[2], is_added=status == _ADDED)
-        for status, file in _records(content, manifest.path, _ENTRY, {_ENTRY[1]: _FILE})
-        if status != _DELETED
-    ]
+    found = []
+    for status, file in _records(content, manifest.path, _ENTRY, {_ENTRY[1]: _FILE}):
+        if not isinstance(file, Record):
+            raise FileDamaged(where=manifest.path, reason="an entry has no file")
+        _check_kinds(manifest.path, file[0], file[1])
+        if status != _DELETED:
+            found.append(
+                FileRef(path=file[0], size=file[1], rows=file[2], is_added=status == _ADDED)
+            )
     if manifest.files is not None and len(found) != manifest.files:
         reason = f"it has {len(found)} live files, but its manifest list counts {manifest.files}"
         raise FileDamaged(where=manifest.path, reason=reason)
     return found
+
+
+def _check_kinds(location: str, path: object, size: object) -> None:
+    if not isinstance(path, str) or not isinstance(size, int):
+        raise FileDamaged(where=location, reason="an entry has no path, or no size")
 
 
 def _only(whole: StructReader, ids: Ids, inside: Mapping[int, Ids] | None = None) -> StructReader:
@@ -115,71 +130,117 @@ def _records(
     content: bytes, location: str, ids: Ids, inside: Mapping[int, Ids] | None = None
 ) -> Iterator[Any]:
     try:
-        decoder = _Decoder(content)
+        decoder = CheckedDecoder(content)
         header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
         schema, codec = header.get_schema(), header.compression_codec()
+        _check_sizes(schema.as_struct())
         reader = _only(resolve_reader(schema, schema), ids, inside)
-        while decoder.at < len(content):
-            count, packed = decoder.read_int(), decoder.read_bytes()
-            block = _Decoder(codec.decompress(packed) if codec else packed)
-            # A record has at least one byte; a false count would go on for years.
-            if count > len(block.content):
-                raise ValueError(f"a block of {len(block.content)} bytes has {count} records")
+        while decoder.tell() < len(content):
+            count, block = decoder.read_int(), decoder.read_bytes()
+            if codec is not None:
+                block = _decompress(codec, block)
+            if not 0 <= count <= len(block):
+                raise ValueError(f"a block of {len(block)} bytes has {count} records")
+            inner = CheckedDecoder(block)
             for _ in range(count):
-                yield reader.read(block)
-            if block.at != len(block.content):
-                raise ValueError("a block has more bytes than its records")
-            if decoder.read(SYNC_SIZE) != header.sync:
-                raise ValueError("a block does not end with the file's sync marker")
+                yield reader.read(inner)
+            if inner.tell() != len(block) or decoder.read(SYNC_SIZE) != header.sync:
+                raise ValueError("a block does not end where it should")
     # The library's errors on bytes that are not an Avro file have no common base class.
     except Exception as error:
         reason = f"it is not a complete Avro file: {error}"
         raise FileDamaged(where=location, reason=reason) from error
 
 
-class _Decoder(BinaryDecoder):  # type: ignore[misc]  # the library has no types
-    """Decodes bytes, and raises `EOFError` at their end.
+def _check_sizes(kind: Any, *, repeated: bool = False) -> bool:
+    """Return whether a value takes bytes; raise for a list of values that do not.
 
-    The library's compiled decoder follows a damaged length beyond the bytes, which ends the
-    process or returns other memory of it.
+    Such a list may have any number of them, and would be read for ever.
+    """
+    match kind:
+        case StructType():
+            takes = [_check_sizes(field.field_type) for field in kind.fields]
+            found = any(takes)
+        case ListType():
+            found = _check_sizes(kind.element_type, repeated=True)
+        case MapType():
+            _check_sizes(kind.key_type, repeated=True)
+            found = _check_sizes(kind.value_type, repeated=True)
+        case FixedType():
+            found = len(kind) > 0
+        case _:
+            found = not isinstance(kind, UnknownType)
+    if repeated and not found:
+        raise ValueError(f"a list of {kind} has no end")
+    return found
+
+
+def _decompress(codec: type[Codec], block: bytes) -> bytes:
+    """Return the bytes of a block; raise if they are more than any manifest has."""
+    if codec is KNOWN_CODECS["deflate"]:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        found = inflate.decompress(block, _BLOCK_BYTES)
+        if inflate.unconsumed_tail:
+            raise ValueError(f"a block has over {_BLOCK_BYTES} bytes")
+        return found
+    return bytes(codec.decompress(block))
+
+
+class CheckedDecoder(BinaryDecoder):  # type: ignore[misc]  # the library has no types
+    """Decodes bytes, and never reads or skips beyond their ends.
+
+    The library's own fast decoder does, where a length is forged: that crashes the process, or
+    discloses its memory.
     """
 
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.at = 0
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
 
     def tell(self) -> int:
-        return self.at
+        return self._at
 
     def read(self, n: int) -> bytes:
-        start = self.at
+        start = self._at
         self.skip(n)
-        return self.content[start : self.at]
+        return self._data[start : self._at]
 
     def skip(self, n: int) -> None:
-        if not 0 <= n <= len(self.content) - self.at:
-            raise EOFError(f"{n} bytes are expected at {self.at}, and it has {len(self.content)}")
-        self.at += n
+        end = self._at + n
+        if n < 0 or end > len(self._data):
+            if self._at == len(self._data):
+                raise EOFError
+            raise ValueError(f"{n} bytes follow at {self._at}, and {len(self._data)} are there")
+        self._at = end
 
     def read_int(self) -> int:
-        content, at = self.content, self.at
-        value = shift = 0
+        data, at = self._data, self._at
+        if at == len(data):
+            raise EOFError
         try:
-            while (byte := content[at]) & 0x80:
-                value |= (byte & 0x7F) << shift
-                shift += 7
+            byte = data[at]
+            number, shift = byte & 0x7F, 7
+            while byte & 0x80:
                 at += 1
+                byte = data[at]
+                number |= (byte & 0x7F) << shift
+                shift += 7
         except IndexError:
-            raise EOFError("a number is cut short") from None
-        self.at = at + 1
-        value |= byte << shift
-        return (value >> 1) ^ -(value & 1)
+            raise ValueError("a number is cut short") from None
+        if shift > _LONGEST_SHIFT:
+            raise ValueError("a number has over 64 bits")
+        self._at = at + 1
+        return (number >> 1) ^ -(number & 1)
 
     def skip_int(self) -> None:
-        content, at = self.content, self.at
-        try:
-            while content[at] & 0x80:
-                at += 1
-        except IndexError:
-            raise EOFError("a number is cut short") from None
-        self.at = at + 1
+        self.read_int()
+
+    def read_bytes(self) -> bytes:
+        return self.read(self.read_int())
+
+
+def check_all_manifests() -> None:
+    """Let the library decode manifests in this way too, where it finds the files of a scan."""
+    avro_file.new_decoder = CheckedDecoder

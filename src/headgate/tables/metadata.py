@@ -40,6 +40,14 @@ def read_str(source: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def read_bool(source: Mapping[str, Any], key: str) -> bool:
+    """Return the boolean at a key."""
+    value = _present(source, key)
+    if not isinstance(value, bool):
+        raise MalformedRequest(what=f"field {key!r}", reason="it must be true or false")
+    return value
+
+
 def read_object(source: Mapping[str, Any], key: str) -> Json:
     """Return the JSON object at a key."""
     return as_object(_present(source, key), what=f"field {key!r}")

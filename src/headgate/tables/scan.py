@@ -28,9 +28,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from headgate.errors import HeadgateError, NeedsSpark, StorageUnavailable, find_quoted_failure
 from headgate.storage.address import first_set
+from headgate.tables.manifests import check_all_manifests
 from headgate.tables.metadata import MAIN, Json, Metadata, Row, not_finite
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
+
+check_all_manifests()
 
 # --- conditions on the rows to read, so that files without such rows are skipped ------------
 
@@ -292,7 +295,7 @@ def library_errors(location: str) -> Iterator[None]:
     """Translate the errors of the library, which have no common base class."""
     try:
         yield
-    except HeadgateError:
+    except (HeadgateError, MemoryError):
         raise
     except OSError as error:
         failure = find_quoted_failure(str(error), location)

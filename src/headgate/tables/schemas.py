@@ -11,6 +11,8 @@ from headgate.tables.metadata import (
     Json,
     field_ids,
     impossible,
+    nested_parts,
+    read_bool,
     read_ints,
     read_objects,
     read_str,
@@ -33,18 +35,33 @@ def same_schema(one: Json, other: Json) -> bool:
 
 
 def check_schema(schema: Json, format_version: int) -> None:
-    """Raise if ids or names of a schema clash, or if it needs a newer format version."""
+    """Raise if a field is incomplete, ids or names clash, or a newer format version is needed."""
     ids = list(field_ids(schema))
     if len(set(ids)) != len(ids):
         raise impossible("add-schema", "two fields have the same id")
-    names = [read_str(field, "name") for field in read_objects(schema, "fields")]
-    if len(set(names)) != len(names):
-        raise impossible("add-schema", "two columns of one struct have the same name")
+    _check_fields({**schema, "type": "struct"})
     missing = set(identifier_ids(schema)) - set(ids)
     if missing:
         raise impossible("add-schema", f"identifier fields {sorted(missing)} are not in the schema")
     if format_version < 3:
         _check_before_v3(schema)
+
+
+def _check_fields(kind: Any) -> None:
+    """Raise for a field without a name or `required`, and for two of one name; also in types."""
+    if isinstance(kind, str):
+        return
+    if kind.get("type") != "struct":
+        for part in nested_parts(kind):
+            _check_fields(kind[part])
+        return
+    fields = read_objects(kind, "fields")
+    names = [read_str(field, "name") for field in fields]
+    if len(set(names)) != len(names):
+        raise impossible("add-schema", "two columns of one struct have the same name")
+    for field in fields:
+        read_bool(field, "required")
+        _check_fields(field["type"])
 
 
 def _check_before_v3(kind: Any) -> None:

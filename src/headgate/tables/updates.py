@@ -312,12 +312,13 @@ def _check_layout(metadata: Json) -> None:
 
 def _check_columns(fields: list[Json], columns: set[int], change: str) -> None:
     for field in fields:
-        for source in _sources(field):
+        for source in sources_of(field):
             if source not in columns:
                 raise impossible(change, f"its source column {source} is not in the current schema")
 
 
-def _sources(field: Json) -> list[int]:
+def sources_of(field: Json) -> list[int]:
+    """Return the columns that a partition or sort field is computed from."""
     # A transform of several arguments has `source-ids` in place of `source-id`.
     if "source-ids" in field:
         return read_ints(field, "source-ids")
@@ -326,14 +327,14 @@ def _sources(field: Json) -> list[int]:
 
 def _without_field_ids(fields: list[Json]) -> list[Any]:
     """Return what makes two specs equal: the fields in order, without their assigned ids."""
-    return [(_sources(field), field.get("name"), field.get("transform")) for field in fields]
+    return [(sources_of(field), field.get("name"), field.get("transform")) for field in fields]
 
 
 def _number_fields(state: State, fields: list[Json]) -> tuple[list[Json], int]:
     """Give fields their ids: as sent, else that of an equal earlier field, else the next one."""
     last_id = int(state.metadata.get("last-partition-id", FIRST_PARTITION_FIELD_ID - 1))
     earlier = {
-        (tuple(_sources(field)), field["transform"]): field["field-id"]
+        (tuple(sources_of(field)), field["transform"]): field["field-id"]
         for spec in state.items("partition-specs")
         for field in spec["fields"]
         if "field-id" in field
@@ -342,7 +343,7 @@ def _number_fields(state: State, fields: list[Json]) -> tuple[list[Json], int]:
     for field in fields:
         field_id = field.get("field-id")
         if field_id is None:
-            field_id = earlier.get((tuple(_sources(field)), field["transform"]))
+            field_id = earlier.get((tuple(sources_of(field)), field["transform"]))
         if field_id is None:
             field_id = last_id + 1
         field_id = read_int({"field-id": field_id}, "field-id")

@@ -71,6 +71,16 @@ class TableVersions:
         # Each with the time since which its snapshots are listed.
         self._cache: WeighedCache[tuple[StoredVersion, Instant]] = WeighedCache(limit=cache_bytes)
 
+    @property
+    def warehouse(self) -> str:
+        """Address of the warehouse."""
+        return self._warehouse
+
+    @property
+    def remembered(self) -> Instant:
+        """Time before which snapshots are forgotten."""
+        return self._remembered()
+
     def table_location(self, dataset: DatasetId) -> str:
         """Return where all branches of a dataset write data: by id, so that names can change."""
         return f"{self._warehouse}/{_TABLES}/{dataset}"

@@ -358,6 +358,9 @@ async def _events(caller: api.Caller, build: str, first: Json) -> AsyncIterator[
         elif silent >= _SILENCE_SECONDS:
             yield b": still here\n\n"
             silent = 0.0
+        if caller.builds.stopping.is_set():
+            # The client asks again, and finds the server that is started next.
+            return
         await asyncio.sleep(_POLL_SECONDS)
         silent += _POLL_SECONDS
         state = await run_in_threadpool(_state, caller, build)

@@ -6,6 +6,7 @@ and idempotency keys.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -49,6 +50,7 @@ from headgate.model.access import (
 from headgate.model.changes import Receipt
 from headgate.model.names import check_label
 from headgate.model.nouns import PublicationKind
+from headgate.rows.outcome import Interrupt
 from headgate.server.api.models import Problem
 from headgate.server.authorization import Authority
 from headgate.server.content_rights import ContentRights, parse_trees
@@ -275,7 +277,7 @@ def handle_errors(app: FastAPI) -> None:
 
     async def gone(_: Request, __: Exception) -> JsonReply:
         # Not a defect, and the client cannot receive this; the status is for the access log.
-        message = "the client disconnected before its body arrived, or before its turn to write."
+        message = "the client disconnected before its request was carried out."
         return refusal(CLIENT_GONE, "client_gone", message)
 
     async def unforeseen(request: Request, error: Exception) -> JsonReply:
@@ -417,11 +419,13 @@ class Caller:
         check_supersedable(self.grant, key=found.ref.key, actor=found.actor, branch=holder.branch)
 
     @contextmanager
-    def writing(self, *written: str) -> Iterator[Store]:
+    def writing(self, *written: str, interrupt: Interrupt | None = None) -> Iterator[Store]:
         """Open the store in the caller's name; raise unless they may write these branches."""
         try:
             authorize(self.grant, self.operation, written=written)
-            yield self.served.acting_for(self.grant, check_holder=self.check_holder)
+            store = self.served.acting_for(self.grant, check_holder=self.check_holder)
+            store.interrupt = interrupt
+            yield store
         except errors.Denied as refused:
             branch = next(iter(written), None)
             self.authority.note(self.grant.actor, self.operation, refused, branch=branch)
@@ -468,6 +472,25 @@ def _identify(
 
 
 CallerDependency = Annotated[Caller, Depends(identify)]
+
+
+async def _interrupt(request: Request) -> AsyncIterator[Interrupt]:
+    """Yield an interrupt that is set when the client disconnects."""
+    interrupt = Interrupt()
+
+    async def watch() -> None:
+        # The body has been received, so this is the only message left.
+        if (await request.receive())["type"] == "http.disconnect":
+            interrupt.set(ClientDisconnect())
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield interrupt
+    finally:
+        watching.cancel()
+
+
+Interruption = Annotated[Interrupt, Depends(_interrupt)]
 
 
 # Idempotency keys

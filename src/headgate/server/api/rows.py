@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from headgate.errors import Invalid, ObjectNotFound
-from headgate.files.objects import Digest
+from headgate.files.objects import Digest, StoredContent
 from headgate.model.contexts import parse_context
 from headgate.server.api import conventions as api
 from headgate.server.api.models import Branch, Name, Sha256, asked, shown
@@ -136,9 +136,14 @@ row_routes = api.router("rows")
 
 
 @row_routes.post("/mutate", **api.documented("mutate", OutcomeModel))
-def mutate(caller: api.CallerDependency, body: Mutation, key: api.IdempotencyKey) -> api.JsonReply:
+def mutate(
+    caller: api.CallerDependency,
+    body: Mutation,
+    key: api.IdempotencyKey,
+    interrupt: api.Interruption,
+) -> api.JsonReply:
     """Run a script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements as one publication."""
-    with caller.writing(_written(body.branch)) as store:
+    with caller.writing(_written(body.branch), interrupt=interrupt) as store:
         outcome = store.mutate(
             body.branch,
             body.sql,
@@ -150,9 +155,11 @@ def mutate(caller: api.CallerDependency, body: Mutation, key: api.IdempotencyKey
 
 
 @row_routes.post("/load", **api.documented("load", OutcomeModel))
-def load(caller: api.CallerDependency, body: Load, key: api.IdempotencyKey) -> api.JsonReply:
+def load(
+    caller: api.CallerDependency, body: Load, key: api.IdempotencyKey, interrupt: api.Interruption
+) -> api.JsonReply:
     """Load rows into tables, by dataset: append, merge by key, or overwrite all rows."""
-    with caller.writing(_written(body.branch)) as store:
+    with caller.writing(_written(body.branch), interrupt=interrupt) as store:
         outcome = store.load(
             body.branch,
             {
@@ -169,9 +176,11 @@ def load(caller: api.CallerDependency, body: Load, key: api.IdempotencyKey) -> a
 
 
 @row_routes.post("/merge", **api.documented("merge", OutcomeModel))
-def merge(caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey) -> api.JsonReply:
+def merge(
+    caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey, interrupt: api.Interruption
+) -> api.JsonReply:
     """Merge the changes of a branch since the merge base into another; list all conflicts."""
-    with caller.writing(body.into) as store:
+    with caller.writing(body.into, interrupt=interrupt) as store:
         outcome = store.merge(
             body.source,
             into=body.into,
@@ -231,12 +240,13 @@ def _decoded(dataset: str, sent: str | list[str]) -> list[bytes]:
         raise Invalid(f"the rows of {dataset} are not base64.", dataset=dataset) from error
 
 
-def _stored(caller: api.Caller, store: Store, digests: list[str]) -> list[bytes]:
+def _stored(caller: api.Caller, store: Store, digests: list[str]) -> list[StoredContent]:
     wanted = [Digest(digest) for digest in digests]
     if len(caller.contents.known(store, caller.grant, wanted, caller.trees)) < len(set(wanted)):
         # Also for contents of others: to tell them apart would disclose what is stored.
         raise ObjectNotFound(location=digests[0])
+    objects = store.trees.objects
     for digest in digests:
-        if store.trees.objects.find_size(digest) is None:
+        if objects.find_size(digest) is None:
             raise ObjectNotFound(location=digest)
-    return [b"".join(store.trees.objects.stream(Digest(digest))) for digest in digests]
+    return [StoredContent(digest=Digest(digest), objects=objects) for digest in digests]

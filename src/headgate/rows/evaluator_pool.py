@@ -1,0 +1,372 @@
+"""Evaluators: child processes in which a server reads the rows and runs the scripts of clients.
+
+A crash, or a script without end, is then an error of one client. An evaluator has limits on memory
+and time, and holds neither the catalog nor a token: what it must know of the catalog it requests
+here, and what it prepared is published here. It is used again until it fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import (
+    EvaluatorDied,
+    StatementStopped,
+    StorageUnavailable,
+    Unavailable,
+)
+from headgate.errors.families import kinds_by_code, rebuild
+from headgate.files.objects import StoredContent
+from headgate.model.ids import Instant, mint_content, mint_version
+from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.model.nouns import PublicationKind, TransactionType, Version
+from headgate.rows.branch_tables import BranchTables
+from headgate.rows.outcome import Counts, Interrupt, Outcome, Parts, Request
+from headgate.rows.sources import SourceLike, SourcesByTable
+from headgate.rows.write import OtherRows, Prepared, PreparedTable, Removed, write_tables
+from headgate.settings import ServerSettings
+from headgate.spark.job_processes import ForkedProcess, ForkServer
+from headgate.storage.address import key_below
+
+_log = logging.getLogger("headgate.server")
+
+_PROGRAM = "headgate.rows.evaluator"
+# Everything else in the server's environment may be a secret.
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH")
+_VARIABLES = {
+    # Arrow's own allocator reserves a gibibyte at once, which would count as used.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    # Threads that nothing here uses.
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_STORAGE_VARIABLES = "AWS_"
+# Events of an evaluator. The last one of each order is a result or an error.
+ASK, DONE, ERROR, OTHER_ROWS, OUT_OF_MEMORY, DEFECT = (
+    "ask",
+    "done",
+    "error",
+    "other_rows",
+    "out_of_memory",
+    "defect",
+)
+# Beside it: the evaluator is not to be used again.
+LAST = "last"
+_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+
+
+# What an evaluator receives.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A script, or the sources of a load: bytes, or digests of contents of the store."""
+
+    sql: str | None = None
+    sources: Mapping[DatasetName, Sequence[bytes | str]] = field(default_factory=dict)
+    mode: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The branch and the storage that the work is for."""
+
+    branch: str
+    warehouse: str
+    # Snapshots before this time are forgotten.
+    remembered: Instant
+    # Credentials of the storage, where it needs any; never those of the catalog.
+    options: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Work to parse, or to prepare if it has a place."""
+
+    work: Work
+    place: Place | None = None
+    removed: Removed | None = None
+
+
+# The pool.
+
+
+class _Evaluator(ForkedProcess):
+    """One child process; `stopped` is the error with which it was ended."""
+
+    # It has sent its result, and waits for the next order.
+    is_ready = False
+    stopped: Exception | None = None
+
+    def order(self, value: object) -> None:
+        self.is_ready = False
+        self.send(base64.b64encode(pickle.dumps(value)))
+
+    def stop(self, error: Exception) -> None:
+        self.stopped = self.stopped or error
+        self.send_kill()
+
+
+class EvaluatorPool:
+    """The evaluators of a server: as many at once as its settings allow."""
+
+    def __init__(
+        self, limits: ServerSettings, directory: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """`directory` is for the log of the evaluators."""
+        self.limits = limits
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log = directory / "evaluators.log"
+        given = os.environ if environ is None else environ
+        self._environ = {n: given[n] for n in _KEPT_VARIABLES if n in given} | _VARIABLES
+        self._free = threading.BoundedSemaphore(limits.statements)
+        self._lock = threading.Lock()
+        self._forks: ForkServer | None = None
+        self._idle: list[_Evaluator] = []
+        self._busy: set[_Evaluator] = set()
+        self._closed: Exception | None = None
+
+    def start(self) -> None:
+        """Let a first evaluator start, so that the first client does not wait for it."""
+        with self._lock:
+            self._idle.append(self._fork())
+
+    def close(self) -> None:
+        """End all evaluators; those that wait for one get an error."""
+        with self._lock:
+            self._closed = Unavailable(
+                "the server is about to stop; nothing was changed. Try again in a minute."
+            )
+            for one in self._busy:
+                one.stop(self._closed)
+            idle, self._idle = self._idle, []
+            forks, self._forks = self._forks, None
+        for one in idle:
+            one.kill()
+            one.close()
+        if forks is not None:
+            forks.close()
+
+    def mutate(self, parts: Parts, request: Request, sql: str) -> Outcome:
+        """Run a script as `mutate.mutate` does."""
+        return write_tables(parts, request, _EvaluatedWrite(self, request, Work(sql=sql)))
+
+    def load(self, parts: Parts, request: Request, sources: SourcesByTable, mode: str) -> Outcome:
+        """Load sources that a client sent as `load.load` does."""
+        sent = {name: [_sent(one) for one in each] for name, each in sources.items()}
+        work = Work(sources=sent, mode=mode)
+        return write_tables(parts, request, _EvaluatedWrite(self, request, work))
+
+    def run(
+        self,
+        order: Order,
+        *,
+        interrupt: Interrupt,
+        answer: Callable[[Mapping[str, Any]], object] = lambda _: None,
+    ) -> dict[str, Any]:
+        """Return the result of an order; `answer` answers what the evaluator requests."""
+        with self._evaluator(interrupt) as one:
+            one.order(order)
+            for event in one.events():
+                if ASK in event:
+                    one.order(answer(event[ASK]))
+                    continue
+                one.is_ready = not event.get(LAST)
+                if DONE not in event:
+                    raise self._failure(event)
+                done: dict[str, Any] = event[DONE]
+                return done
+            raise self._death(one)
+
+    @contextmanager
+    def _evaluator(self, interrupt: Interrupt) -> Iterator[_Evaluator]:
+        """Take an evaluator, and stop it when the time is over or at an interrupt."""
+        self._wait_for_room(interrupt)
+        try:
+            one = self._take()
+            timer = threading.Timer(self.limits.statement_seconds, one.stop, [self._too_slow()])
+            timer.daemon = True
+            timer.start()
+            try:
+                with interrupt.calling(one.stop):
+                    yield one
+            finally:
+                timer.cancel()
+                self._give_back(one)
+        finally:
+            self._free.release()
+
+    def _wait_for_room(self, interrupt: Interrupt) -> None:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not self._free.acquire(timeout=_POLL_SECONDS):
+            interrupt.check()
+            if self._closed is not None:
+                raise self._closed
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"{self.limits.statements} scripts and loads run already, as many as [server] "
+                    "statements allows; nothing was changed. Try again later.",
+                    setting="statements",
+                )
+
+    def _take(self) -> _Evaluator:
+        with self._lock:
+            if self._closed is not None:
+                raise self._closed
+            while self._idle:
+                one = self._idle.pop()
+                if one.alive:
+                    break
+                one.close()
+            else:
+                one = self._fork()
+            self._busy.add(one)
+        # Only a process that exists can be stopped.
+        one.wait_started()
+        return one
+
+    def _fork(self) -> _Evaluator:
+        if self._forks is None or not self._forks.alive:
+            self._forks = ForkServer(
+                _PROGRAM, log=self._log, environ=self._environ, cwd=self._log.parent
+            )
+        one = self._forks.fork(self._log, _Evaluator)
+        one.order(self.limits)
+        return one
+
+    def _give_back(self, one: _Evaluator) -> None:
+        """Keep an evaluator that has sent its result; end any other."""
+        with self._lock:
+            self._busy.discard(one)
+            if one.is_ready and one.stopped is None and self._closed is None:
+                self._idle.append(one)
+                return
+        one.kill()
+        one.close()
+
+    def _too_slow(self) -> StatementStopped:
+        seconds = self.limits.statement_seconds
+        return StatementStopped(
+            reason=f"took over {seconds:g} s", setting="statement_seconds", limit=seconds
+        )
+
+    def _too_large(self) -> StatementStopped:
+        return StatementStopped(
+            reason="needed more memory than it may use",
+            setting="statement_memory_bytes",
+            limit=self.limits.statement_memory_bytes,
+        )
+
+    def _failure(self, event: Mapping[str, Any]) -> Exception:
+        """Return the error that an evaluator sent."""
+        if OTHER_ROWS in event:
+            return OtherRows()
+        if OUT_OF_MEMORY in event:
+            return self._too_large()
+        if ERROR in event:
+            sent = event[ERROR]
+            facts = {name: value for name, value in sent.items() if name not in {"error", "code"}}
+            return rebuild(kinds_by_code()[sent["code"]], sent["error"], facts)
+        _log.error("an evaluator failed:\n%s", event.get(DEFECT))
+        return RuntimeError("an evaluator failed; the log has its traceback")
+
+    def _death(self, one: _Evaluator) -> Exception:
+        """Return why an evaluator ended without a result."""
+        code = one.wait(_POLL_SECONDS * 10)
+        if one.stopped is not None:
+            return one.stopped
+        if code == -signal.SIGKILL:
+            # Nothing but the kernel kills it, where the machine has no memory left.
+            return self._too_large()
+        how = f"ended with exit code {code}"
+        if code is not None and code < 0:
+            how = f"was ended by {signal.Signals(-code).name}"
+        _log.error("an evaluator %s; its output is in %s", how, self._log)
+        return EvaluatorDied(how=how)
+
+
+# Writes whose change an evaluator prepares.
+
+
+class _EvaluatedWrite:
+    """A script or a load; see `write.Write`."""
+
+    kind = PublicationKind.COMMIT
+    dry_run = False
+
+    def __init__(self, pool: EvaluatorPool, request: Request, work: Work) -> None:
+        self._pool = pool
+        self._request = request
+        self._work = work
+        self.verb = "mutate" if work.sql is not None else f"load-{work.mode}"
+
+    @cached_property
+    def targets(self) -> Sequence[DatasetName]:
+        """The tables that are written; a script is parsed for them."""
+        if self._work.sql is None:
+            return list(self._work.sources)
+        found = self._pool.run(Order(work=self._work), interrupt=self._request.interrupt)
+        return [parse_dataset_name(name) for name in found["targets"]]
+
+    def prepare(self, parts: Parts, tables: BranchTables, removed: Removed | None) -> Prepared:
+        """Prepare the change in an evaluator, which sees the branch through `tables`."""
+
+        def answer(asked: Mapping[str, Any]) -> object:
+            if "load" in asked:
+                name, line, column = asked["load"]
+                return tables.load(parse_dataset_name(name), line=line, column=column)
+            names = [parse_dataset_name(name) for name in asked["find"]]
+            tables.prefetch(names)
+            return {name: tables.find(name) for name in names}
+
+        place = Place(
+            branch=self._request.branch,
+            warehouse=parts.versions.warehouse,
+            remembered=parts.versions.remembered,
+            options={n: v for n, v in parts.options.items() if n.startswith(_STORAGE_VARIABLES)},
+        )
+        done = self._pool.run(
+            Order(work=self._work, place=place, removed=removed),
+            interrupt=self._request.interrupt,
+            answer=answer,
+        )
+        marks = done["removed"]
+        return Prepared(
+            tables=tuple(_prepared(parts, tables, one) for one in done["tables"]),
+            read=tuple(parse_dataset_name(name) for name in done["read"]),
+            removed=None if marks is None else tuple((n, (c, h)) for n, (c, h) in marks),
+        )
+
+
+def _sent(source: SourceLike) -> bytes | str:
+    """Return the bytes of a source, or the digest of a content; a client cannot send a path."""
+    if isinstance(source, StoredContent):
+        return source.digest
+    assert isinstance(source, bytes), "a server loads no files of its own"
+    return source
+
+
+def _prepared(parts: Parts, tables: BranchTables, sent: Mapping[str, Any]) -> PreparedTable:
+    name = parse_dataset_name(sent["dataset"])
+    directory = parts.versions.table_location(tables.load(name).dataset.id)
+    if key_below(directory, sent["location"]) is None:
+        raise StorageUnavailable(where=sent["location"], reason=f"it is not below {directory}")
+    return PreparedTable(
+        dataset=name,
+        version=Version(id=mint_version(), location=sent["location"], content_id=mint_content()),
+        type=TransactionType(sent["type"]),
+        counts=Counts(**sent["counts"]),
+        keys_hold=sent["keys_hold"],
+    )
