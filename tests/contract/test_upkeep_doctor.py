@@ -35,18 +35,18 @@ from tests.support.stores import files_branch, load, load_dataset, new_store, pu
 from tests.support.upkeep import stored_keys
 
 _CHECKS = [
+    *("settings", "access", "catalog", "log", "branches", "tags", "histories", "versions"),
     *(
-        "settings",
-        "access",
-        "catalog",
-        "log",
-        "branches",
-        "tags",
-        "histories",
-        "versions",
         "leases",
+        "intents",
+        "clock",
+        "storage",
+        "objects",
+        "condemned",
+        "tables",
+        "bundles",
+        "spark",
     ),
-    *("intents", "clock", "storage", "objects", "condemned", "tables", "bundles", "spark"),
 ]
 
 Break = Callable[[Connection], object]

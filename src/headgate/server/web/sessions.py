@@ -255,15 +255,6 @@ def _first_segment(path: str) -> str:
     return path.strip("/").partition("/")[0]
 
 
-def is_own(request: Request) -> bool:
-    """Return whether the request comes from this site, by headers that pages cannot forge."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site in {"same-origin", "none"}
-    origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
-
-
 def is_own_origin(origin: str, host: str | None, public_url: str | None) -> bool:
     """Return whether an `Origin` header is of this site: its host, or its declared public URL."""
     own = {host, urlsplit(public_url).netloc if public_url is not None else None}
