@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
 
 from headgate.builds.report import BuildOutcome, Watch
 from headgate.catalog.database import PLACE, Place, Suspended
+from headgate.model.access import Role
 from headgate.model.failpoints import Failpoint
 from headgate.model.ids import BuildId
 from headgate.server.builds import Build, ServerBuilds
@@ -66,6 +67,23 @@ def test_commit_renewal_abort_and_health_are_answered_while_all_threads_are_busy
         assert admin.ok("POST", f"/transactions/{opened[0]}/commit")["state"] == "COMMITTED"
         assert admin.ok("POST", f"/transactions/{opened[1]}/abort")["state"] == "ABORTED"
         assert not reading.done()
+
+
+def test_commit_and_health_are_answered_while_all_connections_are_in_use(api: Api) -> None:
+    api.admin.make_files()
+    body = {"dataset": "raw.scans", "branch": "master", "type": "APPEND"}
+    opened = api.admin.post("/transactions", **body)["transaction"]
+    # The server has not seen this token yet, and looks it up before it reads a body.
+    other = api.client("bob", Role.ADMIN)
+    with ExitStack() as held:
+        for _ in range(32):
+            held.enter_context(api.store.database.raw())
+        assert httpx.get(f"{api.url}/readyz", timeout=60).json()["ok"]
+        began = time.monotonic()
+        done = other.ok("POST", f"/transactions/{opened}/commit", json={})
+        # A request that waits for a connection gives up after 30 s.
+        assert time.monotonic() - began < 25
+    assert done["state"] == "COMMITTED"
 
 
 def test_puts_that_wait_for_their_turn_hold_no_thread(api: Api) -> None:

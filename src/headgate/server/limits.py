@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate.catalog.database import RESERVED
 from headgate.errors import Unavailable
 from headgate.iceberg.service import problem
 from headgate.server.api.conventions import TIMED_OUT, TOO_LARGE, TOO_SLOW, refusal
@@ -70,11 +71,15 @@ class Visitors:
             return True
         # Created here because it belongs to the event loop.
         self._limiter = self._limiter or CapacityLimiter(self._THREADS)
+        # A commit comes through here too, and must not wait for a connection either.
+        before = RESERVED.set(True)
         try:
             found = await to_thread.run_sync(self._is_valid, token, limiter=self._limiter)
         except Unavailable:
             # The application reports what does not respond; it gets no body.
             found = False
+        finally:
+            RESERVED.reset(before)
         if found:
             self._until[digest] = time.monotonic() + self._SECONDS
             self._until.move_to_end(digest)
