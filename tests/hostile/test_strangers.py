@@ -229,6 +229,7 @@ def _objects(number: int) -> bytes:
         b'{"a":' * 100_000 + b"0" + b"}" * 100_000,
         b"[" * 1_000_000,
         _objects(1_000_000),
+        _objects(240_000),
         b"[" + b"[]," * 5_000_000 + b"[]]",
         b"9" * 1_000_000,
         b'{"t":[{"x":NaN}]}',
@@ -236,7 +237,10 @@ def _objects(number: int) -> bytes:
         b'{"t":[{"x":1,"x":2}]}',
         b'{"t":[{"x":"\xff"}]}',
     ],
-    ids=["arrays", "objects", "open", "keys", "lists", "digits", "nan", "infinity", "twice", "utf"],
+    ids=[
+        *("arrays", "objects", "open", "keys", "wrong", "lists"),
+        *("digits", "nan", "infinity", "twice", "utf"),
+    ],
 )
 @pytest.mark.parametrize("where", ["api", "iceberg"])
 def test_document_that_nobody_means_is_refused_and_stalls_nothing(
@@ -264,7 +268,7 @@ def test_document_that_nobody_means_is_refused_and_stalls_nothing(
         assert told == {(400, "malformed_request")}, replies[0].text
     else:
         assert {reply.status_code for reply in replies} == {400}, replies[0].text
-    assert max(slowest) < 5
+    assert max(slowest) < 10
 
 
 # Connections

@@ -61,7 +61,7 @@ def test_document_is_parsed_as_json_parses_it(value: Any) -> None:
     [
         (b"[" * 101 + b"]" * 101, "more than 100 levels"),
         (b"[" * 100_000, "more than 100 levels"),
-        (b"[" + b"0," * 600_000 + b"0]", "more than 500000 values"),
+        (b"[" + b"0," * 600_000 + b"0]", "more than 250000 values"),
         (b"9" * 5000, "4300 digits"),
         (b"[NaN]", "JSON has no NaN"),
         (b'[{"a": 1, "b": 2, "a": 3}]', "the key 'a' twice"),

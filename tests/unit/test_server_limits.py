@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.errors import Invalid
+from headgate.errors import Invalid, Unavailable
 from headgate.server.limits import Gate, Visitors
 from headgate.settings import ServerSettings, load_settings
 
@@ -37,6 +37,7 @@ def _ask(
     ends: bool = True,
     path: str = "/api/v1/x",
     limits: ServerSettings = QUICK,
+    is_valid: Callable[[str], bool] = lambda token: token == "t",
 ) -> tuple[int, str, int]:
     """Return the status, error code and number of responses of one request."""
     sent: list[Message] = []
@@ -57,7 +58,7 @@ def _ask(
     async def run() -> None:
         headers = [(b"authorization", b"Bearer t"), (b"transfer-encoding", b"chunked")]
         scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
-        await Gate(app, limits, Visitors(lambda token: token == "t"))(scope, receive, send)
+        await Gate(app, limits, Visitors(is_valid))(scope, receive, send)
         # The abandoned handler ends by itself, and its response is dropped.
         await asyncio.sleep(1.5 if app is _sleeps else 0)
 
@@ -87,6 +88,28 @@ def test_body_that_grows_over_the_limit_is_refused() -> None:
         "too_large",
         1,
     )
+
+
+def test_token_that_cannot_be_checked_is_neither_refused_nor_believed() -> None:
+    def down(token: str) -> bool:
+        raise Unavailable("the catalog does not respond.")
+
+    assert _ask(_reads_then_answers, is_valid=down) == (503, "unavailable", 1)
+
+
+def test_stranger_has_an_empty_body_and_then_is_gone() -> None:
+    received: list[Message] = []
+
+    async def listens(scope: Scope, receive: Receive, send: Send) -> None:
+        received.extend([await receive(), await receive()])
+        await _reads_then_answers(scope, receive, send)
+
+    asked = _ask(listens, body=[b"secret"], ends=False, is_valid=lambda _: False)
+    assert asked == (200, "", 1)
+    assert [(one["type"], one.get("body")) for one in received] == [
+        ("http.request", b""),
+        ("http.disconnect", None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.catalog.database import RESERVED
-from headgate.errors import Unavailable
+from headgate.errors import HeadgateError
 from headgate.iceberg.service import problem
-from headgate.server.api.conventions import TIMED_OUT, TOO_LARGE, TOO_SLOW, refusal
+from headgate.server.api.conventions import TIMED_OUT, TOO_LARGE, TOO_SLOW, refusal, status_of
 from headgate.server.connections import SLOWEST_BYTES_PER_SECOND, recognize
 from headgate.settings import ServerSettings
 
@@ -65,7 +65,7 @@ class Visitors:
         self._limiter: CapacityLimiter | None = None
 
     async def knows(self, token: str) -> bool:
-        """Return whether the token is valid, or was a few seconds ago."""
+        """Return whether the token is valid, or was a few seconds ago; raise if nobody can tell."""
         digest = sha256(token.encode(errors="replace")).digest()
         if self._until.get(digest, 0.0) > time.monotonic():
             return True
@@ -75,9 +75,6 @@ class Visitors:
         before = RESERVED.set(True)
         try:
             found = await to_thread.run_sync(self._is_valid, token, limiter=self._limiter)
-        except Unavailable:
-            # The application reports what does not respond; it gets no body.
-            found = False
         finally:
             RESERVED.reset(before)
         if found:
@@ -103,7 +100,12 @@ class Gate:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send, self._limits)
-        await exchange.run(self._app, is_stranger=await self._is_stranger(scope))
+        try:
+            is_stranger = await self._is_stranger(scope)
+        except HeadgateError as error:
+            await exchange.run_without_body(self._app, error)
+        else:
+            await exchange.run(self._app, is_stranger=is_stranger)
 
     async def _is_stranger(self, scope: Scope) -> bool:
         """Return whether a request needs a token and has no valid one; pages check cookies."""
@@ -136,6 +138,7 @@ class _Exchange:
         self._complete = self._announced == "0" and "transfer-encoding" not in headers
         self._invites = "expect" in headers
         self._is_stranger = False
+        self._has_empty_body = False
         self._taken = 0
         self._waited = 0.0
         self._began = False
@@ -156,6 +159,18 @@ class _Exchange:
                 raise
         if self._verdict is not None and not self._began:
             await self._answer()
+
+    async def run_without_body(self, app: ASGIApp, error: HeadgateError) -> None:
+        """Run the application after the token could not be checked; refuse a request with a body.
+
+        An empty body would be rejected as an invalid request, which the client does not repeat.
+        """
+        if self._complete:
+            await self.run(app, is_stranger=True)
+            return
+        told = error.without_addresses()
+        self._verdict = (status_of(told), told.code, told.message)
+        await self._answer()
 
     async def _run_in_time(self, app: ASGIApp) -> None:
         seconds = self._limits.answer_seconds
@@ -184,6 +199,9 @@ class _Exchange:
             raise _Refused
         if self._is_stranger:
             # The body stays unread. Without it, the application rejects the request by its token.
+            if self._has_empty_body:
+                return {"type": "http.disconnect"}
+            self._has_empty_body = True
             return {"type": "http.request", "body": b"", "more_body": False}
         began = time.monotonic()
         limits = self._limits
@@ -224,7 +242,8 @@ class _Exchange:
         assert self._verdict is not None
         status, code, text = self._verdict
         if self._scope["path"].startswith(_ICEBERG):
-            told = problem(status, "BadRequestException", f"{text} [{code}]")
+            kind = "BadRequestException" if status < 500 else "ServiceUnavailableException"
+            told = problem(status, kind, f"{text} [{code}]")
             reply = Response(told.body, status_code=status, headers=dict(told.headers))
         else:
             reply = refusal(status, code, text)

@@ -85,7 +85,7 @@ def as_object(value: Any, *, what: str) -> Json:
 
 # Values of one document, and how deep they may be nested: far more than a request needs, and few
 # enough to be parsed in a moment and to be encoded again inside a reply.
-_MOST_VALUES = 500_000
+_MOST_VALUES = 250_000
 _MOST_DEPTH = 100
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
