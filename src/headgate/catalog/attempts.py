@@ -10,17 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    and_,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate.catalog import records
@@ -48,7 +38,7 @@ CheckHolder = Callable[[Holder], None]
 
 
 def dispatch_in(
-    connection: Connection,
+    connection: sa.Connection,
     key: str,
     *,
     actor: str,
@@ -74,7 +64,7 @@ def dispatch_in(
     moment = now(connection)
     superseded = _supersede(connection, key, moment)
     connection.execute(
-        insert(attempts).values(
+        sa.insert(attempts).values(
             key=key,
             epoch=epoch,
             state=AttemptState.RUNNING,
@@ -109,7 +99,7 @@ def dispatch_once(
 ) -> Attempt:
     """Return the attempt with this token; dispatch it if no earlier request did."""
 
-    def work(connection: Connection) -> Attempt:
+    def work(connection: sa.Connection) -> Attempt:
         _lock_key(connection, key)
         known = find_attempt_by_token(connection, token)
         if known is not None:
@@ -127,39 +117,39 @@ def dispatch_once(
     return database.write(work)
 
 
-def _lock_key(connection: Connection, key: str) -> None:
+def _lock_key(connection: sa.Connection, key: str) -> None:
     """Serialize requests for a key; inserting its row first extends this to new keys."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     connection.execute(dialect.insert(task_keys).values(key=key, epoch=0).on_conflict_do_nothing())
-    connection.execute(select(task_keys.c.epoch).where(task_keys.c.key == key).with_for_update())
+    connection.execute(sa.select(task_keys.c.epoch).where(task_keys.c.key == key).with_for_update())
 
 
-def _find_holder(connection: Connection, key: str) -> Holder | None:
+def _find_holder(connection: sa.Connection, key: str) -> Holder | None:
     is_running = attempts.c.state == AttemptState.RUNNING
-    query = select(attempts).where(attempts.c.key == key, is_running)
+    query = sa.select(attempts).where(attempts.c.key == key, is_running)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         return None
     return Holder(attempt=_to_attempt(row), branch=records.load(row["scope"]).get("branch"))
 
 
-def _supersede(connection: Connection, key: str, at: Instant) -> list[str]:
+def _supersede(connection: sa.Connection, key: str, at: Instant) -> list[str]:
     """End older attempts of the key and their jobs; return the keys whose work must be settled."""
     below = connection.execute(
-        select(attempts.c.key)
+        sa.select(attempts.c.key)
         .where(attempts.c.parent_key == key, attempts.c.state == AttemptState.RUNNING)
         .distinct()
     ).scalars()
     keys = [key, *below]
     connection.execute(
-        update(attempts)
+        sa.update(attempts)
         .where(attempts.c.key.in_(keys), attempts.c.state == AttemptState.RUNNING)
         .values(state=AttemptState.SUPERSEDED, ended_at=at)
     )
     return keys
 
 
-def _next_epoch(connection: Connection, key: str) -> Epoch:
+def _next_epoch(connection: sa.Connection, key: str) -> Epoch:
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     statement = dialect.insert(task_keys).values(key=key, epoch=1)
     raised = statement.on_conflict_do_update(
@@ -169,9 +159,9 @@ def _next_epoch(connection: Connection, key: str) -> Epoch:
 
 
 def _settle_older(
-    connection: Connection, key: str, epoch: Epoch, *, actor: str, carry: bool, at: Instant
+    connection: sa.Connection, key: str, epoch: Epoch, *, actor: str, carry: bool, at: Instant
 ) -> None:
-    query = select(transactions.c.id).where(
+    query = sa.select(transactions.c.id).where(
         transactions.c.attempt_key == key, transactions.c.state == TransactionState.OPEN
     )
     older = [TransactionId(id) for id in connection.execute(query).scalars()]
@@ -187,7 +177,7 @@ def _settle_older(
         parent = parents.get(transaction.parent) if transaction.parent else None
         base = parent.version if parent and transaction.type != "SNAPSHOT" else None
         connection.execute(
-            update(transactions)
+            sa.update(transactions)
             .where(transactions.c.id == transaction.id)
             .values(
                 attempt_epoch=epoch,
@@ -196,24 +186,26 @@ def _settle_older(
             )
         )
     # Objects that the older attempt planned to reuse do not concern an attempt that starts again.
-    connection.execute(delete(working_objects).where(working_objects.c.transaction_id.in_(older)))
+    connection.execute(
+        sa.delete(working_objects).where(working_objects.c.transaction_id.in_(older))
+    )
 
 
 def heartbeat(database: Database, ref: AttemptRef) -> None:
     """Renew the lease of an attempt and of its OPEN transactions; raise if it is superseded."""
 
-    def work(connection: Connection) -> None:
+    def work(connection: sa.Connection) -> None:
         moment = now(connection)
-        newest = select(task_keys.c.epoch).where(task_keys.c.key == ref.key).scalar_subquery()
+        newest = sa.select(task_keys.c.epoch).where(task_keys.c.key == ref.key).scalar_subquery()
         changed = connection.execute(
-            update(attempts)
+            sa.update(attempts)
             .where(_is_running(ref), attempts.c.epoch == newest)
             .values(lease_until=moment + attempts.c.lease_seconds * 1_000_000)
         )
         if changed.rowcount != 1:
             raise records.superseded(connection, ref)
         connection.execute(
-            update(transactions)
+            sa.update(transactions)
             .where(records.held_by(ref))
             .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
         )
@@ -221,37 +213,37 @@ def heartbeat(database: Database, ref: AttemptRef) -> None:
     database.write(work)
 
 
-def end_attempt_in(connection: Connection, ref: AttemptRef, state: AttemptState) -> None:
+def end_attempt_in(connection: sa.Connection, ref: AttemptRef, state: AttemptState) -> None:
     """End an attempt; one that was superseded meanwhile stays superseded."""
     connection.execute(
-        update(attempts).where(_is_running(ref)).values(state=state, ended_at=now(connection))
+        sa.update(attempts).where(_is_running(ref)).values(state=state, ended_at=now(connection))
     )
 
 
 end_attempt = as_unit_of_work(end_attempt_in)
 
 
-def _is(ref: AttemptRef) -> ColumnElement[bool]:
-    return and_(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
+def _is(ref: AttemptRef) -> sa.ColumnElement[bool]:
+    return sa.and_(attempts.c.key == ref.key, attempts.c.epoch == ref.epoch)
 
 
-def _is_running(ref: AttemptRef) -> ColumnElement[bool]:
-    return and_(_is(ref), attempts.c.state == AttemptState.RUNNING)
+def _is_running(ref: AttemptRef) -> sa.ColumnElement[bool]:
+    return sa.and_(_is(ref), attempts.c.state == AttemptState.RUNNING)
 
 
 def find_attempt_by_token(
-    connection: Connection, token: str
+    connection: sa.Connection, token: str
 ) -> tuple[Attempt, Mapping[str, Any]] | None:
     """Return the attempt with this bearer token, in any state, and its scope."""
-    query = select(attempts).where(attempts.c.token_digest == token_digest(token))
+    query = sa.select(attempts).where(attempts.c.token_digest == token_digest(token))
     row = connection.execute(query).mappings().one_or_none()
     return (_to_attempt(row), records.load(row["scope"])) if row else None
 
 
-def find_scope(connection: Connection, key: str, epoch: int) -> Mapping[str, Any] | None:
+def find_scope(connection: sa.Connection, key: str, epoch: int) -> Mapping[str, Any] | None:
     """Return the scope of an attempt: what it may read and write."""
     text = connection.execute(
-        select(attempts.c.scope).where(attempts.c.key == key, attempts.c.epoch == epoch)
+        sa.select(attempts.c.scope).where(attempts.c.key == key, attempts.c.epoch == epoch)
     ).scalar_one_or_none()
     return dict(records.load(text)) if text is not None else None
 
@@ -262,7 +254,7 @@ def set_attempt_scope(
     """Set the token of an attempt and its scope: what it may read and write."""
     database.write(
         lambda connection: connection.execute(
-            update(attempts)
+            sa.update(attempts)
             .where(_is(ref))
             .values(scope=records.dump(dict(scope)), token_digest=token_digest(token))
         )
@@ -274,12 +266,12 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def load_attempt(connection: Connection, ref: AttemptRef) -> Attempt:
+def load_attempt(connection: sa.Connection, ref: AttemptRef) -> Attempt:
     """Return an attempt that the caller knows to exist."""
-    return _to_attempt(connection.execute(select(attempts).where(_is(ref))).mappings().one())
+    return _to_attempt(connection.execute(sa.select(attempts).where(_is(ref))).mappings().one())
 
 
-def _to_attempt(row: RowMapping) -> Attempt:
+def _to_attempt(row: sa.RowMapping) -> Attempt:
     return Attempt(
         ref=AttemptRef(key=row["key"], epoch=Epoch(row["epoch"])),
         state=AttemptState(row["state"]),
@@ -290,9 +282,9 @@ def _to_attempt(row: RowMapping) -> Attempt:
     )
 
 
-def list_attempts(connection: Connection, key: str) -> list[Attempt]:
+def list_attempts(connection: sa.Connection, key: str) -> list[Attempt]:
     """Return every attempt of a task key, newest first."""
-    query = select(attempts).where(attempts.c.key == key).order_by(attempts.c.epoch.desc())
+    query = sa.select(attempts).where(attempts.c.key == key).order_by(attempts.c.epoch.desc())
     return [_to_attempt(row) for row in connection.execute(query).mappings()]
 
 
@@ -310,7 +302,7 @@ def transfer_to_build(database: Database, ref: AttemptRef, ids: Sequence[Transac
 
 
 def abort_attempt_in(
-    connection: Connection,
+    connection: sa.Connection,
     ref: AttemptRef,
     state: AttemptState,
     *,
@@ -320,7 +312,7 @@ def abort_attempt_in(
     """End an attempt and its jobs and abort their OPEN transactions; False if it had ended."""
     # A writer that publishes for this attempt, or for one of its jobs, holds a lock on this row.
     connection.execute(
-        select(task_keys.c.epoch).where(task_keys.c.key == ref.key).with_for_update()
+        sa.select(task_keys.c.epoch).where(task_keys.c.key == ref.key).with_for_update()
     )
     if find_attempt_state(connection, ref) is not AttemptState.RUNNING:
         return False
@@ -339,18 +331,18 @@ def abort_attempt_in(
 abort_attempt = as_unit_of_work(abort_attempt_in)
 
 
-def find_attempt_state(connection: Connection, ref: AttemptRef) -> AttemptState | None:
+def find_attempt_state(connection: sa.Connection, ref: AttemptRef) -> AttemptState | None:
     """Return the state of an attempt; None if it does not exist."""
-    found = connection.execute(select(attempts.c.state).where(_is(ref))).scalar_one_or_none()
+    found = connection.execute(sa.select(attempts.c.state).where(_is(ref))).scalar_one_or_none()
     return AttemptState(found) if found is not None else None
 
 
-def _transfer(connection: Connection, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
+def _transfer(connection: sa.Connection, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
     records.lock_attempt(connection, ref)
     moment = now(connection)
     parent = _parent(connection, ref)
     changed = connection.execute(
-        update(transactions)
+        sa.update(transactions)
         .where(transactions.c.id.in_(ids), records.held_by(ref))
         .values(
             attempt_key=parent.key,
@@ -363,16 +355,16 @@ def _transfer(connection: Connection, ref: AttemptRef, ids: Sequence[Transaction
     end_attempt_in(connection, ref, AttemptState.SUCCEEDED)
 
 
-def _parent(connection: Connection, ref: AttemptRef) -> AttemptRef:
+def _parent(connection: sa.Connection, ref: AttemptRef) -> AttemptRef:
     row = connection.execute(
-        select(attempts.c.parent_key, attempts.c.parent_epoch).where(_is(ref))
+        sa.select(attempts.c.parent_key, attempts.c.parent_epoch).where(_is(ref))
     ).one()
     assert row.parent_key is not None, f"{ref.key} is not a job of a build"
     return AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch))
 
 
 def _refusal(
-    connection: Connection, ref: AttemptRef, parent: AttemptRef, ids: Sequence[TransactionId]
+    connection: sa.Connection, ref: AttemptRef, parent: AttemptRef, ids: Sequence[TransactionId]
 ) -> Exception:
     for id, found in records.load_transactions(connection, ids).items():
         if found.state is not TransactionState.OPEN:
@@ -382,10 +374,10 @@ def _refusal(
     )
 
 
-def _running_with_jobs(connection: Connection, ref: AttemptRef) -> list[AttemptRef]:
-    is_job = and_(attempts.c.parent_key == ref.key, attempts.c.parent_epoch == ref.epoch)
-    query = select(attempts.c.key, attempts.c.epoch).where(
-        or_(_is(ref), is_job), attempts.c.state == AttemptState.RUNNING
+def _running_with_jobs(connection: sa.Connection, ref: AttemptRef) -> list[AttemptRef]:
+    is_job = sa.and_(attempts.c.parent_key == ref.key, attempts.c.parent_epoch == ref.epoch)
+    query = sa.select(attempts.c.key, attempts.c.epoch).where(
+        sa.or_(_is(ref), is_job), attempts.c.state == AttemptState.RUNNING
     )
     rows = connection.execute(query.order_by(attempts.c.key, attempts.c.epoch))
     return [AttemptRef(key=row.key, epoch=Epoch(row.epoch)) for row in rows]

@@ -13,19 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Table,
-    case,
-    func,
-    insert,
-    not_,
-    select,
-    true,
-    update,
-)
+import sqlalchemy as sa
 
 from headgate.catalog import records
 from headgate.catalog.attempts import abort_attempt_in, find_attempt_state
@@ -111,33 +99,33 @@ def recover(database: Database, read_head: ReadHead | None, *, dry_run: bool = F
 # Times of a clock that was ahead.
 
 
-def _leased() -> tuple[tuple[Table, ColumnElement[bool]], ...]:
+def _leased() -> tuple[tuple[sa.Table, sa.ColumnElement[bool]], ...]:
     """Return the tables with leases, and the rows that have one."""
     # Of all attempts, only those of running builds: there are many, and no index finds them.
-    running = select(builds.c.attempt_key).where(builds.c.state == RUNNING)
+    running = sa.select(builds.c.attempt_key).where(builds.c.state == RUNNING)
     return (
         (transactions, transactions.c.state == TransactionState.OPEN),
         (units, units.c.state == TransactionState.OPEN),
         (attempts, attempts.c.key.in_(running)),
-        (intents, true()),
+        (intents, sa.true()),
     )
 
 
-def _find_long_leases(connection: Connection) -> bool:
+def _find_long_leases(connection: sa.Connection) -> bool:
     moment = now(connection)
     queries = (
-        select(table.c.lease_until).where(leased, records.is_too_long(table, moment)).limit(1)
+        sa.select(table.c.lease_until).where(leased, records.is_too_long(table, moment)).limit(1)
         for table, leased in _leased()
     )
     return any(connection.execute(query).first() is not None for query in queries)
 
 
-def _shorten_leases(connection: Connection) -> None:
+def _shorten_leases(connection: sa.Connection) -> None:
     """Let leases of a clock that was ahead end as if they were renewed now."""
     moment = now(connection)
     for table, leased in _leased():
         connection.execute(
-            update(table)
+            sa.update(table)
             .where(leased, records.is_too_long(table, moment))
             .values(lease_until=moment + table.c.lease_seconds * 1_000_000)
         )
@@ -152,34 +140,34 @@ def correct_times(database: Database, *, actor: str) -> int:
     return database.write(lambda connection: _correct_times(connection, actor))
 
 
-def _correct_times(connection: Connection, actor: str) -> int:
+def _correct_times(connection: sa.Connection, actor: str) -> int:
     counter, moment = records.lock_counter(connection), now(connection)
-    ahead = select(func.min(publications.c.number)).where(publications.c.at > moment)
+    ahead = sa.select(sa.func.min(publications.c.number)).where(publications.c.at > moment)
     first = connection.execute(ahead).scalar()
     newest = moment
     if first is not None:
         count = counter.number - first + 1
-        before = select(publications.c.at).where(publications.c.number == first - 1)
+        before = sa.select(publications.c.at).where(publications.c.number == first - 1)
         # The newest now, and each a microsecond after the one before it.
         newest = max(moment, (connection.execute(before).scalar() or 0) + count)
         start = newest - counter.number
         connection.execute(
-            update(publications)
+            sa.update(publications)
             .where(publications.c.number >= first)
             .values(at=publications.c.number + start)
         )
-        connection.execute(update(log_counter).values(last_at=newest))
+        connection.execute(sa.update(log_counter).values(last_at=newest))
         closed = transactions.c.publication + start
         connection.execute(
-            update(transactions)
+            sa.update(transactions)
             .where(transactions.c.publication >= first)
             .values(
                 closed_at=closed,
-                opened_at=case((transactions.c.opened_at > closed, closed), else_=_OPENED),
+                opened_at=sa.case((transactions.c.opened_at > closed, closed), else_=_OPENED),
             )
         )
     connection.execute(
-        update(tokens)
+        sa.update(tokens)
         .where(tokens.c.created_at > moment, tokens.c.expires_at.is_not(None))
         .values(expires_at=tokens.c.expires_at - tokens.c.created_at + moment)
     )
@@ -188,7 +176,7 @@ def _correct_times(connection: Connection, actor: str) -> int:
         for column in table.columns:
             if column.name in _TIMES:
                 connection.execute(
-                    update(table).where(column > newest).values({column: newest + 1})
+                    sa.update(table).where(column > newest).values({column: newest + 1})
                 )
     _shorten_leases(connection)
     forget_no_later_than(connection, moment)
@@ -253,7 +241,7 @@ def _settle(
 
 
 def _record_landing(
-    connection: Connection,
+    connection: sa.Connection,
     intent: Intent,
     move: PlannedMove,
     landing: Landing,
@@ -297,17 +285,17 @@ def _record_landing(
 # Pending intents, for recovery, the doctor and cleanup.
 
 
-def list_intents(connection: Connection) -> list[Intent]:
-    query = select(intents).order_by(intents.c.created_at, intents.c.id)
+def list_intents(connection: sa.Connection) -> list[Intent]:
+    query = sa.select(intents).order_by(intents.c.created_at, intents.c.id)
     return [_to_intent(row) for row in connection.execute(query).mappings()]
 
 
-def take_over_intent(connection: Connection, intent: Intent) -> Intent | None:
+def take_over_intent(connection: sa.Connection, intent: Intent) -> Intent | None:
     """Own an expired intent; None where its owner or another recovery was first."""
     at = now(connection)
     epoch = ids.Epoch(intent.epoch + 1)
     changed = connection.execute(
-        update(intents)
+        sa.update(intents)
         .where(
             intents.c.id == intent.id,
             intents.c.epoch == intent.epoch,
@@ -318,16 +306,16 @@ def take_over_intent(connection: Connection, intent: Intent) -> Intent | None:
     return replace(intent, epoch=epoch) if changed.rowcount == 1 else None
 
 
-def release_intent(connection: Connection, intent: Intent) -> None:
+def release_intent(connection: sa.Connection, intent: Intent) -> None:
     """Expire the intent's lease, so that the next recovery can own it at once."""
     connection.execute(
-        update(intents)
+        sa.update(intents)
         .where(intents.c.id == intent.id, intents.c.epoch == intent.epoch)
         .values(lease_until=now(connection) - 1)
     )
 
 
-def _to_intent(row: RowMapping) -> Intent:
+def _to_intent(row: sa.RowMapping) -> Intent:
     return Intent(
         id=ids.IntentId(row["id"]),
         epoch=ids.Epoch(row["epoch"]),
@@ -346,9 +334,9 @@ def _find_move(text: str) -> PlannedMove | None:
         return None
 
 
-def staging_owners(connection: Connection) -> set[AttemptRef]:
+def staging_owners(connection: sa.Connection) -> set[AttemptRef]:
     """Return the attempts whose staging branches are kept: live ones, and those of an intent."""
-    query = select(attempts.c.key, attempts.c.epoch).where(records.is_live(now(connection)))
+    query = sa.select(attempts.c.key, attempts.c.epoch).where(records.is_live(now(connection)))
     rows = connection.execute(query)
     live = {AttemptRef(key=row.key, epoch=ids.Epoch(row.epoch)) for row in rows}
     return live | {intent.move.attempt for intent in list_intents(connection) if intent.move}
@@ -357,16 +345,16 @@ def staging_owners(connection: Connection) -> set[AttemptRef]:
 # Transactions whose owner is long gone.
 
 
-def _abandoned(connection: Connection) -> list[ids.TransactionId]:
+def _abandoned(connection: sa.Connection) -> list[ids.TransactionId]:
     at = now(connection)
-    query = select(transactions.c.id).where(
+    query = sa.select(transactions.c.id).where(
         transactions.c.state == TransactionState.OPEN,
         transactions.c.lease_until < at - records.abandonment(transactions.c.lease_seconds),
     )
     return [ids.TransactionId(id) for id in connection.execute(query).scalars()]
 
 
-def _abort_abandoned(connection: Connection, id: ids.TransactionId) -> bool:
+def _abort_abandoned(connection: sa.Connection, id: ids.TransactionId) -> bool:
     """Abort the transaction; return False if it was renewed or closed meanwhile."""
     records.lock_branches(connection, records.branches_with_head(connection, [id]))
     found = records.lock_transactions(connection, [id])
@@ -391,7 +379,7 @@ def _abort_abandoned(connection: Connection, id: ids.TransactionId) -> bool:
 
 
 def _audit(
-    connection: Connection,
+    connection: sa.Connection,
     *,
     at: ids.Instant,
     kind: str,
@@ -400,7 +388,7 @@ def _audit(
     outcome: Mapping[str, object],
 ) -> None:
     connection.execute(
-        insert(recoveries).values(
+        sa.insert(recoveries).values(
             id=ids.mint("r"),
             kind=kind,
             original_actor=original_actor,
@@ -429,7 +417,7 @@ def cancel_build(database: Database, id: str, *, actor: str) -> BuildRecord:
     The process of the build stops when the catalog next rejects its attempt.
     """
 
-    def work(connection: Connection) -> ids.BuildId:
+    def work(connection: sa.Connection) -> ids.BuildId:
         found = load_build(connection, id)
         if found.state not in {RUNNING, "canceled"}:
             raise BuildNotRunning(build=id, state=found.state)
@@ -460,34 +448,34 @@ def _finish(database: Database, id: ids.BuildId, *, actor: str) -> None:
 
 
 def _dead(
-    connection: Connection, *, key: str | None = None, id: ids.BuildId | None = None
+    connection: sa.Connection, *, key: str | None = None, id: ids.BuildId | None = None
 ) -> list[ids.BuildId]:
     """Return builds recorded as running whose attempt has ended or is abandoned."""
     query = (
-        select(builds.c.id)
+        sa.select(builds.c.id)
         .join(attempts, records.BUILD_ATTEMPT)
-        .where(builds.c.state == RUNNING, not_(records.is_live(now(connection))))
+        .where(builds.c.state == RUNNING, sa.not_(records.is_live(now(connection))))
     )
     query = records.filtered(query, {builds.c.attempt_key: key, builds.c.id: id})
     return [ids.BuildId(found) for found in connection.execute(query).scalars()]
 
 
-def _abort_dead(connection: Connection, id: ids.BuildId, actor: str) -> None:
+def _abort_dead(connection: sa.Connection, id: ids.BuildId, actor: str) -> None:
     # Its process may have renewed the lease since the first read.
     if _dead(connection, id=id):
         ref = _attempt_of(connection, id)
         abort_attempt_in(connection, ref, AttemptState.FAILED, actor=actor, kind="abandoned")
 
 
-def _close(connection: Connection, id: ids.BuildId) -> None:
+def _close(connection: sa.Connection, id: ids.BuildId) -> None:
     """Close the record of a build with the state of its attempt; abort its unfinished jobs."""
     state = find_attempt_state(connection, _attempt_of(connection, id))
     if state not in _ENDED or not end_build_in(connection, id, _ENDED[state]):
         return
     mine = (jobs.c.build_id == id, jobs.c.state.in_(_UNFINISHED))
-    for row in connection.execute(select(jobs.c.ordinal, jobs.c.body).where(*mine)).all():
+    for row in connection.execute(sa.select(jobs.c.ordinal, jobs.c.body).where(*mine)).all():
         connection.execute(
-            update(jobs)
+            sa.update(jobs)
             .where(jobs.c.build_id == id, jobs.c.ordinal == row.ordinal)
             .values(
                 state="aborted", body=records.dump({**records.load(row.body), "state": "aborted"})
@@ -495,23 +483,23 @@ def _close(connection: Connection, id: ids.BuildId) -> None:
         )
 
 
-def _attempt_of(connection: Connection, id: ids.BuildId) -> AttemptRef:
+def _attempt_of(connection: sa.Connection, id: ids.BuildId) -> AttemptRef:
     row = connection.execute(
-        select(builds.c.attempt_key, builds.c.attempt_epoch).where(builds.c.id == id)
+        sa.select(builds.c.attempt_key, builds.c.attempt_epoch).where(builds.c.id == id)
     ).one()
     return AttemptRef(key=row.attempt_key, epoch=ids.Epoch(row.attempt_epoch))
 
 
-def _made_for(connection: Connection, build: ids.BuildId) -> list[ids.BranchId]:
-    query = select(branches.c.id).where(branches.c.made_for == build)
+def _made_for(connection: sa.Connection, build: ids.BuildId) -> list[ids.BranchId]:
+    query = sa.select(branches.c.id).where(branches.c.made_for == build)
     return [ids.BranchId(id) for id in connection.execute(query).scalars()]
 
 
-def _left_by_units(connection: Connection) -> list[ids.BranchId]:
+def _left_by_units(connection: sa.Connection) -> list[ids.BranchId]:
     """Return unused root branches of aborted units, whichever writer aborted them."""
     # An unused root has no head: the partial index `branches_unused` has only these few rows.
     query = (
-        select(branches.c.id)
+        sa.select(branches.c.id)
         .join(units, units.c.id == branches.c.made_for)
         .where(
             branches.c.head_id.is_(None),

@@ -15,22 +15,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, union_all, update
 
+from headgate.catalog import schema
 from headgate.catalog.database import Database
 from headgate.catalog.records import BUILD_ATTEMPT, in_chunks, is_live, lock_counter
-from headgate.catalog.schema import (
-    attempts,
-    branches,
-    builds,
-    events,
-    jobs,
-    log_counter,
-    moves,
-    publications,
-    store,
-    tags,
-    transactions,
-    units,
-)
 from headgate.model.ids import Instant, TransactionId, VersionId
 from headgate.model.nouns import TransactionState
 
@@ -90,15 +77,15 @@ def strings_in(texts: Iterable[str]) -> set[str]:
 def compute_retained(connection: Connection, *, retain_seconds: int, moment: Instant) -> Retained:
     """Return the versions that must be kept at this time, by all the rules."""
     horizon = Instant(max(0, moment - retain_seconds * 1_000_000))
-    number = connection.execute(select(log_counter.c.number)).scalar_one()
+    number = connection.execute(select(schema.log_counter.c.number)).scalar_one()
     recent, held = _recent_commits(connection, horizon)
-    views = set(_ids(connection, _known(branches.c.view_id)))
+    views = set(_ids(connection, _known(schema.branches.c.view_id)))
     histories = kept_histories(views, recent)
     kept: dict[TransactionId, Reason] = dict.fromkeys(views, Reason.VIEW)
     for reason, found in (
         (Reason.HISTORY, histories),
         (Reason.HISTORY, _recent_move_sources(connection, horizon)),
-        (Reason.TAG, _ids(connection, _known(tags.c.transaction_id))),
+        (Reason.TAG, _ids(connection, _known(schema.tags.c.transaction_id))),
         (Reason.OPEN, _open_and_bases(connection)),
         (Reason.JOB, strings_in(_live_job_texts(connection, moment))),
     ):
@@ -121,13 +108,15 @@ def needed_since(
 
     The caller holds the lock on the log counter, so that no publication is in progress.
     """
-    moved = select(moves.c.from_id, moves.c.to_id).where(moves.c.publication > retained.number)
+    moved = select(schema.moves.c.from_id, schema.moves.c.to_id).where(
+        schema.moves.c.publication > retained.number
+    )
     ends = {TransactionId(id) for pair in connection.execute(moved) for id in pair if id}
     needed = _histories_since(connection, ends, retained)
-    pinned = select(transactions.c.version_id).join(
-        tags, tags.c.transaction_id == transactions.c.id
+    pinned = select(schema.transactions.c.version_id).join(
+        schema.tags, schema.tags.c.transaction_id == schema.transactions.c.id
     )
-    here = transactions.c.version_id.in_(sorted(candidates))
+    here = schema.transactions.c.version_id.in_(sorted(candidates))
     needed |= {VersionId(id) for id in connection.execute(pinned.where(here)).scalars()}
     needed |= set(_versions_of(connection, _open_and_bases(connection)).values())
     return needed & set(candidates)
@@ -138,9 +127,9 @@ def oldest_owner(connection: Connection, moment: Instant) -> Instant | None:
     opened = [
         select(func.min(table.c.opened_at)).where(table.c.state == TransactionState.OPEN)
         # A unit can have uploaded files before its first transaction opens.
-        for table in (transactions, units)
+        for table in (schema.transactions, schema.units)
     ]
-    started = select(func.min(attempts.c.started_at)).where(is_live(moment))
+    started = select(func.min(schema.attempts.c.started_at)).where(is_live(moment))
     found = [connection.execute(query).scalar_one() for query in (*opened, started)]
     return min((Instant(at) for at in found if at is not None), default=None)
 
@@ -150,10 +139,14 @@ def _recent_commits(
 ) -> tuple[Parents, dict[TransactionId, VersionId]]:
     """Return parents and versions of transactions committed within the retention time."""
     query = (
-        select(transactions.c.id, transactions.c.parent_id, transactions.c.version_id)
+        select(
+            schema.transactions.c.id,
+            schema.transactions.c.parent_id,
+            schema.transactions.c.version_id,
+        )
         .where(
-            transactions.c.state == TransactionState.COMMITTED,
-            transactions.c.closed_at >= horizon,
+            schema.transactions.c.state == TransactionState.COMMITTED,
+            schema.transactions.c.closed_at >= horizon,
         )
         .execution_options(yield_per=PAGE_ROWS)
     )
@@ -168,13 +161,15 @@ def _recent_commits(
 
 def _recent_move_sources(connection: Connection, horizon: Instant) -> Iterator[TransactionId]:
     """Return what existing branches moved away from since `horizon`: reset can go back there."""
-    first = select(func.min(publications.c.number)).where(publications.c.at >= horizon)
+    first = select(func.min(schema.publications.c.number)).where(
+        schema.publications.c.at >= horizon
+    )
     query = (
-        select(moves.c.from_id)
-        .join(branches, branches.c.id == moves.c.branch_id)
+        select(schema.moves.c.from_id)
+        .join(schema.branches, schema.branches.c.id == schema.moves.c.branch_id)
         .where(
-            moves.c.publication >= first.scalar_subquery(),
-            moves.c.from_id.is_not(None),
+            schema.moves.c.publication >= first.scalar_subquery(),
+            schema.moves.c.from_id.is_not(None),
         )
         .distinct()
     )
@@ -182,19 +177,19 @@ def _recent_move_sources(connection: Connection, horizon: Instant) -> Iterator[T
 
 
 def _open_and_bases(connection: Connection) -> set[TransactionId]:
-    query = select(transactions.c.id, transactions.c.parent_id).where(
-        transactions.c.state == TransactionState.OPEN
+    query = select(schema.transactions.c.id, schema.transactions.c.parent_id).where(
+        schema.transactions.c.state == TransactionState.OPEN
     )
     return {TransactionId(id) for pair in connection.execute(query) for id in pair if id}
 
 
 def _live_job_texts(connection: Connection, moment: Instant) -> list[str]:
     """Return the documents that name what live attempts and jobs of live builds read."""
-    scopes = select(attempts.c.scope).where(is_live(moment))
+    scopes = select(schema.attempts.c.scope).where(is_live(moment))
     plans = (
-        select(jobs.c.body)
-        .join(builds, builds.c.id == jobs.c.build_id)
-        .join(attempts, BUILD_ATTEMPT)
+        select(schema.jobs.c.body)
+        .join(schema.builds, schema.builds.c.id == schema.jobs.c.build_id)
+        .join(schema.attempts, BUILD_ATTEMPT)
         .where(is_live(moment))
     )
     return [text for query in (scopes, plans) for text in connection.execute(query).scalars()]
@@ -211,8 +206,8 @@ def _ids(connection: Connection, query: Select[Any]) -> Iterator[TransactionId]:
 def _versions_of(connection: Connection, ids: Iterable[str]) -> dict[TransactionId, VersionId]:
     found: dict[TransactionId, VersionId] = {}
     for part in in_chunks(ids):
-        query = select(transactions.c.id, transactions.c.version_id).where(
-            transactions.c.id.in_(part), transactions.c.version_id.is_not(None)
+        query = select(schema.transactions.c.id, schema.transactions.c.version_id).where(
+            schema.transactions.c.id.in_(part), schema.transactions.c.version_id.is_not(None)
         )
         found |= {
             TransactionId(id): VersionId(version) for id, version in connection.execute(query)
@@ -232,8 +227,10 @@ def _histories_since(
         above: set[TransactionId] = set()
         for part in in_chunks(layer):
             query = select(
-                transactions.c.parent_id, transactions.c.version_id, transactions.c.closed_at
-            ).where(transactions.c.id.in_(part))
+                schema.transactions.c.parent_id,
+                schema.transactions.c.version_id,
+                schema.transactions.c.closed_at,
+            ).where(schema.transactions.c.id.in_(part))
             for parent, version, closed_at in connection.execute(query):
                 needed |= {VersionId(version)} if version else set()
                 if parent is not None and (closed_at or retained.horizon) >= retained.horizon:
@@ -249,14 +246,18 @@ _KEY = "snapshots_remembered_since"
 
 def remembered_since(connection: Connection) -> Instant:
     """Return the time since which snapshots are remembered; 0 if none was ever forgotten."""
-    found = connection.execute(select(store.c.value).where(store.c.key == _KEY)).scalar()
+    found = connection.execute(
+        select(schema.store.c.value).where(schema.store.c.key == _KEY)
+    ).scalar()
     return Instant(int(found) if found is not None else 0)
 
 
 def forget_no_later_than(connection: Connection, moment: Instant) -> None:
     """Move that time back to this one, if a clock that was ahead has set it later."""
     if remembered_since(connection) > moment:
-        connection.execute(update(store).where(store.c.key == _KEY).values(value=str(moment)))
+        connection.execute(
+            update(schema.store).where(schema.store.c.key == _KEY).values(value=str(moment))
+        )
 
 
 def forget_before(database: Database, moment: Instant) -> Instant:
@@ -267,9 +268,11 @@ def forget_before(database: Database, moment: Instant) -> Instant:
         lock_counter(connection)
         held = remembered_since(connection)
         if not held:
-            connection.execute(insert(store).values(key=_KEY, value=str(moment)))
+            connection.execute(insert(schema.store).values(key=_KEY, value=str(moment)))
         elif held < moment:
-            connection.execute(update(store).where(store.c.key == _KEY).values(value=str(moment)))
+            connection.execute(
+                update(schema.store).where(schema.store.c.key == _KEY).values(value=str(moment))
+            )
         return max(held, moment)
 
     return database.write(work)
@@ -282,13 +285,13 @@ _CLEANED = "cleaned_at"
 
 def last_publication_at(connection: Connection) -> Instant:
     """Return the time of the newest publication; 0 if there is none."""
-    return Instant(connection.execute(select(log_counter.c.last_at)).scalar_one())
+    return Instant(connection.execute(select(schema.log_counter.c.last_at)).scalar_one())
 
 
 def record_cleanup(connection: Connection, at: Instant) -> None:
     """Record that a cleanup found the clock plausible at this time."""
-    connection.execute(delete(store).where(store.c.key == _CLEANED))
-    connection.execute(insert(store).values(key=_CLEANED, value=str(at)))
+    connection.execute(delete(schema.store).where(schema.store.c.key == _CLEANED))
+    connection.execute(insert(schema.store).values(key=_CLEANED, value=str(at)))
 
 
 def longest_gap(
@@ -303,7 +306,7 @@ def longest_gap(
         return None
     parts = (
         select(table.c.at).where(table.c.at > since, table.c.at <= moment)
-        for table in (publications, events)
+        for table in (schema.publications, schema.events)
     )
     times = union_all(*parts).subquery()
     before = func.lag(times.c.at).over(order_by=times.c.at)
@@ -317,10 +320,12 @@ def longest_gap(
 
 
 def _seen_before(connection: Connection, moment: Instant, horizon: Instant) -> Instant | None:
-    cleaned = connection.execute(select(store.c.value).where(store.c.key == _CLEANED)).scalar()
+    cleaned = connection.execute(
+        select(schema.store.c.value).where(schema.store.c.key == _CLEANED)
+    ).scalar()
     if cleaned is not None and int(cleaned) <= moment:
         return Instant(int(cleaned))
-    older = select(func.max(publications.c.at)).where(publications.c.at <= horizon)
-    first = select(func.min(publications.c.at)).where(publications.c.at <= moment)
+    older = select(func.max(schema.publications.c.at)).where(schema.publications.c.at <= horizon)
+    first = select(func.min(schema.publications.c.at)).where(schema.publications.c.at <= moment)
     found = [connection.execute(query).scalar() for query in (older, first)]
     return next((Instant(at) for at in found if at is not None), None)
