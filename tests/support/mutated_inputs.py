@@ -1,7 +1,7 @@
-"""Mutated inputs for each format that clients may send: `python -m tests.support.mutated_inputs`.
+"""Mutated inputs for each format that clients may send, and the code that reads them.
 
-The same seed gives the same inputs. Each is read in this process, which a crash would end: the
-number of an input is printed before it is read, and an unexpected error after it, as JSON lines.
+The same seed gives the same inputs. They are read in a process that a crash may end. To repeat a
+format: `python -m tests.support.mutated_inputs FORMAT SEED COUNT NEW_DIRECTORY REPORT`.
 """
 
 from __future__ import annotations
@@ -289,27 +289,17 @@ def _read_rows_of_sources(_: Path) -> Iterator[Reader]:
 
 _SCRIPTS = (
     b"insert into graph.person (id, name, age) values ('a', 'A', 1), ('b', null, default)",
-    (
-        b"update graph.person as p set name = upper(p.name), age = age + 1 where id in ('x', 'y');\n"
-        b"delete from graph.knows where src = 'x' and dst <> 'y'"
-    ),
-    (
-        b"insert or replace into graph.person (id, age) select id, count(*) from graph.knows group by"
-        b" all having count(*) > 0 -- comment"
-    ),
-    (
-        b"merge into graph.person p using (select 'x' as id, 5 as age) s on p.id = s.id when matched "
-        b"and s.age > 1 then update set age = s.age when not matched then insert (id, age) values "
-        b"(s.id, s.age)"
-    ),
-    (
-        b"with r as (select n::varchar as id from range(3) t(n)) insert into graph.person (id) select "
-        b"r.id || 'z' from r left join graph.person q on q.id = r.id /* c */ where q.id is null"
-    ),
-    (
-        b"upsert into graph.person (id, name) values ('x', $$it's$$) on conflict (id) do update set "
-        b"name = excluded.name where person.age < 9"
-    ),
+    b"""update graph.person as p set name = upper(p.name), age = age + 1 where id in ('x', 'y');
+    delete from graph.knows where src = 'x' and dst <> 'y'""",
+    b"""insert or replace into graph.person (id, age)
+    select id, count(*) from graph.knows group by all having count(*) > 0 -- comment""",
+    b"""merge into graph.person p using (select 'x' as id, 5 as age) s on p.id = s.id
+    when matched and s.age > 1 then update set age = s.age
+    when not matched then insert (id, age) values (s.id, s.age)""",
+    b"""with r as (select n::varchar as id from range(3) t(n)) insert into graph.person (id)
+    select r.id || 'z' from r left join graph.person q on q.id = r.id /* c */ where q.id is null""",
+    b"""upsert into graph.person (id, name) values ('x', $$it's$$) on conflict (id)
+    do update set name = excluded.name where person.age < 9""",
 )
 _SQL_WORDS = (
     b"select",
@@ -768,18 +758,24 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
-def main(name: str, seed: str, count: str, directory: str) -> None:
-    """Read the first inputs of a format, in a new directory."""
+def input_of(name: str, seed: int, number: int) -> bytes:
+    """Return a mutated input."""
+    format = FORMATS[name]
+    return mutate(random.Random(f"{name} {seed} {number}"), format.samples(), format)
+
+
+def read_all(name: str, seed: int, count: int, directory: Path, report: Path) -> None:
+    """Read the first inputs of a seed; the report gets a JSON line before each, and for faults."""
     format = FORMATS[name]
     samples = format.samples()
     _limit_memory()
     accepted = faults = 0
-    with format.reader(Path(directory)) as read:
+    with report.open("w", buffering=1) as lines, format.reader(directory) as read:
         for sample in samples:
             with nullcontext() if format.takes_samples else suppress(HeadgateError):
                 read(sample)
-        for number in range(int(count)):
-            _report(number=number)
+        for number in range(count):
+            print(json.dumps({"number": number}), file=lines)
             data = mutate(random.Random(f"{name} {seed} {number}"), samples, format)
             try:
                 read(data)
@@ -790,10 +786,11 @@ def main(name: str, seed: str, count: str, directory: str) -> None:
                 if isinstance(error, MemoryError) and format.has_limit:
                     continue
                 faults += 1
-                _report(fault=traceback.format_exc(), number=number)
+                fault = {"number": number, "fault": traceback.format_exc()}
+                print(json.dumps(fault), file=lines)
                 if faults == _FAULTS_SHOWN:
                     break
-    _report(accepted=accepted)
+        print(json.dumps({"accepted": accepted}), file=lines)
 
 
 def _limit_memory() -> None:
@@ -804,10 +801,5 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (used + _MEMORY_BYTES,) * 2)
 
 
-def _report(**what: object) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    read_all(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *map(Path, sys.argv[4:]))

@@ -64,6 +64,8 @@ ASK, DONE, ERROR, OTHER_ROWS, OUT_OF_MEMORY, DEFECT = (
 # Beside it: the evaluator is not to be used again.
 LAST = "last"
 _WAIT_SECONDS = 60.0
+# Of the log, which holds the libraries' warnings; it begins anew above that.
+_LOG_BYTES = 16 * 1024 * 1024
 _POLL_SECONDS = 0.2
 
 
@@ -238,6 +240,8 @@ class EvaluatorPool:
         return one
 
     def _fork(self) -> _Evaluator:
+        if self._log.exists() and self._log.stat().st_size > _LOG_BYTES:
+            self._log.unlink()
         if self._forks is None or not self._forks.alive:
             self._forks = ForkServer(
                 _PROGRAM, log=self._log, environ=self._environ, cwd=self._log.parent

@@ -117,7 +117,7 @@ def stream_file(path: Path, format: str, *, file: str) -> Iterator[Source]:
 def _stream_parquet(file: str, path: Path) -> Iterator[Source]:
     first = 0
     with parquet.ParquetFile(path) as parts:
-        for batch in parts.iter_batches(batch_size=ROWS_IN_PART):
+        for batch in map(_validated, parts.iter_batches(batch_size=ROWS_IN_PART)):
             rows = pa.Table.from_batches([batch])
             line_of = lines_from(first + 1, lambda row: row)
             yield Source(file=file, rows=rows, line_of=line_of)
@@ -164,6 +164,7 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
             case "parquet":
                 with opened(where) as raw, parquet.ParquetFile(raw) as parts:
                     rows = parts.read()
+                rows.validate(full=True)
             case "arrow":
                 with read_arrow_batches(where) as (schema, batches):
                     rows = pa.Table.from_batches(batches, schema)
@@ -174,12 +175,22 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
             case _:
                 [source] = stream_jsonl(file, where)
                 return source
+        _check_names(list(rows.schema))
     except MemoryError:
         # Arrow's own is an `ArrowException` too, but no fault of the file.
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise not_of_format(file, format, error) from error
     return Source(file=file, rows=rows, line_of=lambda row: row + 1)
+
+
+def _check_names(fields: Sequence[pa.Field]) -> None:
+    """Raise `UnicodeDecodeError` for a name that is not UTF-8: Arrow decodes it only when read."""
+    for field in fields:
+        _ = field.name
+        kind = field.type
+        if pa.types.is_nested(kind):
+            _check_names([kind.field(at) for at in range(kind.num_fields)])
 
 
 def not_of_format(file: str, format: str, error: Exception) -> HeadgateError:

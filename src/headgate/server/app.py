@@ -290,7 +290,7 @@ class _Ending:
     def begin(self) -> None:
         if not self._began:
             self._began = True
-            # Not of a pool, whose threads a process waits for.
+            # A daemon: the process does not wait for it.
             threading.Thread(target=self._run, name="headgate-ending", daemon=True).start()
 
     def _run(self) -> None:
@@ -300,7 +300,8 @@ class _Ending:
             self._evaluators.close()
         time.sleep(_EXIT_SECONDS - _STATEMENT_SECONDS)
         _log.warning("the work of some requests did not end within %s s: cut off", _EXIT_SECONDS)
-        # Crash-safe: what was not published is recovered, as after a power failure.
+        # Also where `serve` has returned: Python itself waits for threads that work.
+        # Safe: what was not published is recovered, as after a power failure.
         os._exit(0)
 
 

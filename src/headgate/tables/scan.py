@@ -269,6 +269,8 @@ def _data_file(task: Any) -> DataFile:
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    # Parquet's reader does not check text, and the file may be any client's.
+    batch.validate(full=True)
     # Files differ in the width of their offsets, and so do their batches.
     if batch.schema.equals(schema):
         return batch
