@@ -437,6 +437,9 @@ def _find_snapshot(state: State, snapshot_id: int) -> Json | None:
     return None
 
 
+_MINUTE_MS = 60_000
+
+
 def _move_main(state: State, snapshot: Json) -> State:
     """Log the current snapshot: an added one at its own time, a rollback at the commit's."""
     snapshot_id = snapshot["snapshot-id"]
@@ -447,11 +450,9 @@ def _move_main(state: State, snapshot: Json) -> State:
         for known in state.items("snapshot-log")
         if known["snapshot-id"] not in state.added_snapshots
     ]
-    # Iceberg's readers reject a log whose times fall, as they do after a clock was ahead.
-    entry = {
-        "snapshot-id": snapshot_id,
-        "timestamp-ms": max([at, *(known["timestamp-ms"] for known in log[-1:])]),
-    }
+    last = log[-1]["timestamp-ms"] if log else at
+    # Iceberg's Java library rejects a log whose times fall by more, as after a clock was ahead.
+    entry = {"snapshot-id": snapshot_id, "timestamp-ms": last if last - at > _MINUTE_MS else at}
     return state.put(current_snapshot_id=snapshot_id, snapshot_log=[*log, entry])
 
 
