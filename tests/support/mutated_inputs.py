@@ -35,6 +35,7 @@ from headgate.files.objects import digest_of, encode_frame, read_frames
 from headgate.rows.cast import cast_rows
 from headgate.rows.mutate import script_write
 from headgate.rows.outcome import Request
+from headgate.rows.script import parse_script
 from headgate.rows.sources import read_sources
 from headgate.rows.write import write_tables
 from headgate.server.api.openapi import find_example
@@ -352,7 +353,7 @@ def _run_scripts(directory: Path) -> Iterator[Reader]:
 
         def read(data: bytes) -> None:
             # JSON, in which scripts arrive, has only Unicode.
-            write = script_write(data.decode(errors="replace"))
+            write = script_write(parse_script(data.decode(errors="replace")))
             write_tables(parts, request, replace(write, dry_run=True))
 
         with _unchanged(store):

@@ -24,12 +24,9 @@ from headgate.errors import HeadgateError
 from headgate.files.objects import Digest, Objects, StoredContent
 from headgate.model.ids import Instant
 from headgate.model.names import DatasetName
+from headgate.rows import engine, load, mutate, script
 from headgate.rows import evaluator_pool as pool
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
-from headgate.rows.engine import limit_memory
-from headgate.rows.load import LoadMode, source_write
-from headgate.rows.mutate import script_write
-from headgate.rows.script import ScriptLimits
 from headgate.rows.working_set import WorkingSet
 from headgate.rows.write import OtherRows, Prepared, TableWrite, prepare
 from headgate.settings import ServerSettings
@@ -48,7 +45,7 @@ def main(events_fd: int) -> None:
     channel = _Channel(events_fd)
     limits: ServerSettings = channel.receive()
     _limit_process(limits)
-    limit_memory(int(limits.statement_memory_bytes * _SHARE_OF_ENGINE))
+    engine.limit_memory(int(limits.statement_memory_bytes * _SHARE_OF_ENGINE))
     evaluator = _Evaluator(channel, limits)
     while True:
         channel.send(evaluator.carry_out(channel.receive()))
@@ -161,12 +158,12 @@ class _Evaluator:
 
     def _script(self, sql: str) -> TableWrite:
         if self._parsed is None or self._parsed[0] != sql:
-            limits = ScriptLimits(
+            limits = script.ScriptLimits(
                 size_bytes=self._limits.script_bytes,
                 depth=self._limits.script_depth,
                 of_server=True,
             )
-            self._parsed = sql, script_write(sql, limits)
+            self._parsed = sql, mutate.script_write(script.parse_script(sql, limits))
         return self._parsed[1]
 
 
@@ -191,7 +188,7 @@ def _load(work: pool.Work, objects: Objects) -> TableWrite:
         ]
         for name, each in work.sources.items()
     }
-    return source_write(sources, LoadMode(work.mode))
+    return load.source_write(sources, load.LoadMode(work.mode))
 
 
 def _document(prepared: Prepared) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 import pickle
 import signal
 import threading
@@ -21,12 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headgate.errors import (
-    EvaluatorDied,
-    StatementStopped,
-    StorageUnavailable,
-    Unavailable,
-)
+from headgate import errors
 from headgate.errors.families import kinds_by_code, rebuild
 from headgate.files.objects import StoredContent
 from headgate.model.ids import Instant, mint_content, mint_version
@@ -124,15 +118,12 @@ class _Evaluator(ForkedProcess):
 class EvaluatorPool:
     """The evaluators of a server: as many at once as its settings allow."""
 
-    def __init__(
-        self, limits: ServerSettings, directory: Path, environ: Mapping[str, str] | None = None
-    ) -> None:
-        """`directory` is for the log of the evaluators."""
+    def __init__(self, limits: ServerSettings, directory: Path, environ: Mapping[str, str]) -> None:
+        """`directory` is for the log of the evaluators, `environ` has the server's variables."""
         self.limits = limits
         directory.mkdir(parents=True, exist_ok=True)
         self._log = directory / "evaluators.log"
-        given = os.environ if environ is None else environ
-        self._environ = {n: given[n] for n in _KEPT_VARIABLES if n in given} | _VARIABLES
+        self._environ = {n: environ[n] for n in _KEPT_VARIABLES if n in environ} | _VARIABLES
         self._free = threading.BoundedSemaphore(limits.statements)
         self._lock = threading.Lock()
         self._forks: ForkServer | None = None
@@ -148,7 +139,7 @@ class EvaluatorPool:
     def close(self) -> None:
         """End all evaluators; those that wait for one get an error."""
         with self._lock:
-            self._closed = Unavailable(
+            self._closed = errors.Unavailable(
                 "the server is about to stop; nothing was changed. Try again in a minute."
             )
             for one in self._busy:
@@ -217,7 +208,7 @@ class EvaluatorPool:
             if self._closed is not None:
                 raise self._closed
             if time.monotonic() > deadline:
-                raise Unavailable(
+                raise errors.Unavailable(
                     f"{self.limits.statements} scripts and loads run already, as many as [server] "
                     "statements allows; nothing was changed. Try again later.",
                     setting="statements",
@@ -260,14 +251,14 @@ class EvaluatorPool:
         one.kill()
         one.close()
 
-    def _too_slow(self) -> StatementStopped:
+    def _too_slow(self) -> errors.StatementStopped:
         seconds = self.limits.statement_seconds
-        return StatementStopped(
+        return errors.StatementStopped(
             reason=f"took over {seconds:g} s", setting="statement_seconds", limit=seconds
         )
 
-    def _too_large(self) -> StatementStopped:
-        return StatementStopped(
+    def _too_large(self) -> errors.StatementStopped:
+        return errors.StatementStopped(
             reason="needed more memory than it may use",
             setting="statement_memory_bytes",
             limit=self.limits.statement_memory_bytes,
@@ -298,7 +289,7 @@ class EvaluatorPool:
         if code is not None and code < 0:
             how = f"was ended by {signal.Signals(-code).name}"
         _log.error("an evaluator %s; its output is in %s", how, self._log)
-        return EvaluatorDied(how=how)
+        return errors.EvaluatorDied(how=how)
 
 
 # Writes whose change an evaluator prepares.
@@ -366,7 +357,9 @@ def _prepared(parts: Parts, tables: BranchTables, sent: Mapping[str, Any]) -> Pr
     name = parse_dataset_name(sent["dataset"])
     directory = parts.versions.table_location(tables.load(name).dataset.id)
     if key_below(directory, sent["location"]) is None:
-        raise StorageUnavailable(where=sent["location"], reason=f"it is not below {directory}")
+        raise errors.StorageUnavailable(
+            where=sent["location"], reason=f"it is not below {directory}"
+        )
     return PreparedTable(
         dataset=name,
         version=Version(id=mint_version(), location=sent["location"], content_id=mint_content()),

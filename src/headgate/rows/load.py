@@ -18,12 +18,7 @@ from headgate.model.names import DatasetName
 from headgate.rows.cast import cast_rows
 from headgate.rows.engine import advice_on_load, columns_sql, quote
 from headgate.rows.outcome import Outcome, Parts, Request
-from headgate.rows.sources import (
-    Source,
-    SourceLike,
-    SourcesByTable,
-    read_sources,
-)
+from headgate.rows.sources import Source, SourceLike, SourcesByTable, read_sources
 from headgate.rows.working_set import BY, ORDER, WorkingSet
 from headgate.rows.write import TableWrite, write_tables
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,15 +13,7 @@ from headgate.errors import Invalid, InvalidScript
 from headgate.model.constraints import OnDelete
 from headgate.rows.engine import EngineError, columns_sql, equal_sql, quote
 from headgate.rows.outcome import Outcome, Parts, Request
-from headgate.rows.script import (
-    TOO_DEEP,
-    Action,
-    Dialect,
-    ScriptLimits,
-    Statement,
-    conditions_on,
-    parse_script,
-)
+from headgate.rows.script import Action, Dialect, Statement, conditions_on, parse_script
 from headgate.rows.working_set import BY, ORDER, WorkingSet, WorkingTable
 from headgate.rows.write import TableWrite, write_tables
 from headgate.tables.scan import Among, Condition
@@ -34,12 +27,11 @@ _QUOTED = re.compile(r'"([^"]+)"')
 
 def mutate(parts: Parts, request: Request, sql: str) -> Outcome:
     """Execute the statements in order; each sees those before it, and readers see all or none."""
-    return write_tables(parts, request, script_write(sql))
+    return write_tables(parts, request, script_write(parse_script(sql)))
 
 
-def script_write(sql: str, limits: ScriptLimits | None = None) -> TableWrite:
+def script_write(statements: Sequence[Statement]) -> TableWrite:
     """Return the change that a script makes."""
-    statements = parse_script(sql, limits)
 
     def change(working: WorkingSet) -> None:
         working.branch_tables.prefetch(name for s in statements for _, name in s.tables)
@@ -74,7 +66,7 @@ def _execute(working: WorkingSet, statement: Statement, number: int) -> None:
     except EngineError as error:
         raise _to_error(working, statement, error) from error
     except RecursionError as error:
-        raise InvalidScript(line=line, column=column, reason=TOO_DEEP) from error
+        raise statement.too_deep() from error
     if statement.action in _INSERTING:
         working.engine.execute(f"UPDATE {table.begin()} SET {BY} = {number} WHERE {BY} < 0")
 

@@ -36,7 +36,7 @@ _ENGINE_FUNCTIONS = frozenset(("current_setting", "getvariable"))
 _OPENING = frozenset((TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE))
 _CLOSING = frozenset((TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE))
 _MIB = 1024 * 1024
-TOO_DEEP = "the statement is nested too deeply, or cannot be parsed"
+_TOO_DEEP = "the statement is nested too deeply, or cannot be parsed"
 # Python's frames for one level of nesting, with a margin.
 _FRAMES_PER_LEVEL = 60
 
@@ -100,6 +100,9 @@ class Statement:
         before = self.text.rfind("\n", 0, first)
         column = first - before + (self.column - 1 if line == 1 else 0)
         return self.line + line - 1, column
+
+    def too_deep(self) -> InvalidScript:
+        return InvalidScript(line=self.line, column=self.column, reason=_TOO_DEEP)
 
     def place_of_word(self, word: str) -> tuple[int, int]:
         """Return the place of a name's first occurrence in the statement."""
@@ -185,7 +188,7 @@ def _parse(tokens: Sequence[Token], text: str) -> Statement:
     except ParseError as error:
         raise _parse_error(error, line, column) from error
     except (SqlglotError, RecursionError) as error:
-        raise InvalidScript(line=line, column=column, reason=TOO_DEEP) from error
+        raise InvalidScript(line=line, column=column, reason=_TOO_DEEP) from error
     action = _action_of(tree)
     if action is None or isinstance(tree, exp.Command):
         raise InvalidScript(

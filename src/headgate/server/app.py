@@ -273,7 +273,9 @@ def _evaluators(store: Store) -> Iterator[EvaluatorPool | None]:
         return
     from headgate.rows.evaluator_pool import EvaluatorPool  # noqa: PLC0415  (an optional extra)
 
-    with contextlib.closing(EvaluatorPool(store.settings.server, store.scratch)) as pool:
+    settings = store.settings
+    started = EvaluatorPool(settings.server, store.scratch, settings.environ)
+    with contextlib.closing(started) as pool:
         pool.start()
         store.evaluators = pool
         yield pool
