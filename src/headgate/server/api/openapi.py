@@ -65,6 +65,7 @@ _OF_OPERATIONS: Mapping[tuple[str, str], tuple[str, Any]] = {
 _ANSWERS: Mapping[str, Any] = {
     "list_protected": ["master"],
     "put_content": {"digest": _DIGEST, "size": 5},
+    "put_bundle": {"digest": _DIGEST, "size": 5},
 }
 # Responses that are not JSON: media type and, for text, an example.
 _STREAMS: Mapping[str, Json] = {
