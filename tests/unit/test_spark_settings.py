@@ -113,3 +113,13 @@ def test_settings_with_a_variable_that_would_be_ignored_name_the_nearest(
         _settings(tmp_path, "", **{variable: "x"})
     assert refused.value.facts["nearest"] == nearest
     _settings(tmp_path, "", HEADGATE_LAKEFS_ACCESS_KEY_ID="x", HEADGATE_TEST_ROUNDS="1")
+
+
+def test_settings_of_a_server_set_the_limits_of_scripts(tmp_path: Path) -> None:
+    text = "[server]\nstatement_seconds = 5\nscript_depth = 7\nstatements = 2\n"
+    found = _settings(tmp_path, text, HEADGATE_SERVER_SCRIPT_DEPTH="9").server
+    assert (found.statement_seconds, found.script_depth, found.statements) == (5, 9, 2)
+    assert found.script_bytes == 1024**2
+    for line in ("script_depth = 1.5", "statement_memory_bytes = 0", 'script_bytes = "1 MiB"'):
+        with pytest.raises(Invalid, match=line.split()[0]):
+            _settings(tmp_path, f"[server]\n{line}\n")
