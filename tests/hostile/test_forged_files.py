@@ -193,6 +193,9 @@ _COLUMN = {"id": 1, "name": "id", "type": "long"}
         {"refs": {"main": 5}},
         {"current-snapshot-id": "x"},
         {"properties": {"a": 1}},
+        {"format-version": 1, "schemas": []},
+        {"format-version": 1, "partition-spec": [{"name": "day"}]},
+        {"format-version": True},
     ],
 )
 def test_metadata_with_a_member_of_the_wrong_type_is_not_registered(changed: Any) -> None:

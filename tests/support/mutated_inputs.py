@@ -389,7 +389,18 @@ def _ignore(_: object) -> None: ...
 
 
 def _metadata_samples() -> list[bytes]:
-    return [orjson.dumps(table()), orjson.dumps(table(add(1)))]
+    second = table(add(1))
+    first = {
+        "format-version": 1,
+        "table-uuid": second["table-uuid"],
+        "location": second["location"],
+        "last-updated-ms": 1,
+        "schema": two_columns(),
+        "partition-spec": [{"name": "day", "transform": "identity", "source-id": 2}],
+        "snapshots": [],
+        "properties": {"a": "b"},
+    }
+    return [orjson.dumps(one) for one in (table(), second, first)]
 
 
 @contextmanager

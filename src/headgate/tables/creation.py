@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -197,7 +197,7 @@ def read_external_metadata(read: Callable[[str], bytes], location: str) -> Metad
             what=f"the table at {location!r}", reason=error.message.rstrip(".")
         ) from error
     version = metadata["format-version"]
-    if version not in range(1, updates.NEWEST_FORMAT_VERSION + 1):
+    if isinstance(version, bool) or version not in range(1, updates.NEWEST_FORMAT_VERSION + 1):
         raise impossible(f"registering {location}", f"it has format version {version!r}")
     try:
         _check_members(metadata)
@@ -237,6 +237,11 @@ def _check_members(metadata: Metadata) -> None:
     read_str(metadata, "table-uuid")
     read_str(metadata, "location")
     read_properties(metadata, "properties")
+    if not metadata.get("schemas"):
+        # Version 1 may have one of each, in other members.
+        schemas.check_schema(read_object(metadata, "schema"), metadata["format-version"])
+    if metadata.get("partition-spec") is not None:
+        _check_fields(read_objects(metadata, "partition-spec"), named=True)
     for key in _INTEGERS:
         if metadata.get(key) is not None:
             read_int(metadata, key)
@@ -262,11 +267,18 @@ def _check_item(key: str, item: Json, metadata: Metadata) -> None:
             read_str(item, "manifest-list")
             read_int(item, "timestamp-ms")
     elif key in {"partition-specs", "sort-orders"}:
-        for field in item["fields"]:
-            read_str(field, "transform")
-            if key == "partition-specs":
-                read_str(field, "name")
-            updates.sources_of(field)
+        _check_fields(item["fields"], named=key == "partition-specs")
+
+
+def _check_fields(fields: Sequence[Json], *, named: bool) -> None:
+    """Raise if a field of a partition spec, which has a name, or of a sort order is incomplete."""
+    for field in fields:
+        read_str(field, "transform")
+        updates.sources_of(field)
+        if named:
+            read_str(field, "name")
+            if "field-id" in field:
+                read_int(field, "field-id")
 
 
 def register_metadata(metadata: Metadata, *, outside: str, location: str, now_ms: int) -> Metadata:
