@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from headgate.rows.evaluator_pool import EvaluatorPool
 from headgate.rows.outcome import Interrupt
 from headgate.settings import ServerSettings
 from headgate.store.embedded import Store
+from tests.support.api import Api
+from tests.support.iceberg import Front
 from tests.support.rows import PERSON, graph_store, ids_of, insert_people, publications, rows_of
 
 _WITHOUT_END = (
@@ -43,6 +46,13 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluatorPool]:
     made = EvaluatorPool(limits, tmp_path_factory.mktemp("pool"), dict(os.environ))
     with closing(made):
         yield made
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    started = Front()
+    yield started
+    started.stop()
 
 
 @pytest.fixture
@@ -152,6 +162,30 @@ def test_script_without_end_ends_with_its_client(served: Store, pool: EvaluatorP
     assert [str(error) for error in raised] == ["the client left"]
     served.mutate("master", insert_people("c"))
     assert ids_of(served, PERSON) == ["a", "c", "x", "y"]
+
+
+def test_scripts_that_wait_for_an_evaluator_hold_no_thread_of_the_server(
+    served: Store, pool: EvaluatorPool, front: Front
+) -> None:
+    api = Api(served, front)
+    crowd = 45
+    try:
+        with ThreadPoolExecutor(crowd) as clients, pool._evaluator(Interrupt()):
+
+            def insert(number: int) -> int:
+                body = {"branch": "master", "sql": insert_people(f"p{number}")}
+                return api.admin.call("POST", "/mutate", json=body, timeout=300).status_code
+
+            replies = [clients.submit(insert, number) for number in range(crowd)]
+            while len(pool._waiting) < crowd:
+                time.sleep(0.01)
+            # More wait than the server has threads.
+            assert api.admin.call("GET", "/datasets", timeout=30).status_code == 200
+        assert [reply.result() for reply in replies] == [200] * crowd
+        assert not pool._waiting
+    finally:
+        api.close()
+    assert len(ids_of(served, PERSON)) == crowd + 2
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "{table}/../other/v1.metadata.json"])

@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from headgate import errors
+from headgate.catalog.database import PLACE, Suspended, Wait
 from headgate.errors.families import kinds_by_code, rebuild
 from headgate.files.objects import StoredContent
 from headgate.model.ids import Instant, mint_content, mint_version
@@ -60,7 +62,10 @@ LAST = "last"
 _WAIT_SECONDS = 60.0
 # Of the log, which holds the libraries' warnings; it begins anew above that.
 _LOG_BYTES = 16 * 1024 * 1024
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.05
+_REPEAT_SECONDS = 5.0
+# Until the fork server reports the end of a process whose pipe is closed.
+_REPORT_SECONDS = 5.0
 
 
 # What an evaluator receives.
@@ -124,8 +129,12 @@ class EvaluatorPool:
         directory.mkdir(parents=True, exist_ok=True)
         self._log = directory / "evaluators.log"
         self._environ = {n: environ[n] for n in _KEPT_VARIABLES if n in environ} | _VARIABLES
-        self._free = threading.BoundedSemaphore(limits.statements)
         self._lock = threading.Lock()
+        self._taken = 0
+        # Requests that wait for an evaluator, in order, each with the end of its wait.
+        self._waiting: dict[Interrupt, float] = {}
+        # Of a request that is repeated after a wait, so that its script is not parsed again.
+        self.targets: WeakKeyDictionary[Interrupt, list[DatasetName]] = WeakKeyDictionary()
         self._forks: ForkServer | None = None
         self._idle: list[_Evaluator] = []
         self._busy: set[_Evaluator] = set()
@@ -199,20 +208,55 @@ class EvaluatorPool:
                 timer.cancel()
                 self._give_back(one)
         finally:
-            self._free.release()
+            with self._lock:
+                self._taken -= 1
 
     def _wait_for_room(self, interrupt: Interrupt) -> None:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while not self._free.acquire(timeout=_POLL_SECONDS):
-            interrupt.check()
-            if self._closed is not None:
-                raise self._closed
-            if time.monotonic() > deadline:
-                raise errors.Unavailable(
-                    f"{self.limits.statements} scripts and loads run already, as many as [server] "
-                    "statements allows; nothing was changed. Try again later.",
-                    setting="statements",
-                )
+        """Wait for the turn of this request; in a server it raises `Suspended` instead."""
+        while not self._enter(interrupt):
+            moment = time.monotonic()
+            try:
+                interrupt.check()
+                if self._closed is not None:
+                    raise self._closed
+                if moment >= self._waiting.get(interrupt, moment):
+                    raise errors.Unavailable(
+                        f"{self.limits.statements} scripts and loads run already, as many as "
+                        "[server] statements allows; nothing was changed. Try again later.",
+                        setting="statements",
+                    )
+            except BaseException:
+                self._waiting.pop(interrupt, None)
+                raise
+            if PLACE.get() is not None:
+                # Repeated sooner than the ticket of a writer expires.
+                deadline = min(self._waiting.get(interrupt, moment), moment + _REPEAT_SECONDS)
+                raise Suspended(Wait(deadline=deadline, is_over=lambda: self._is_turn(interrupt)))
+            time.sleep(_POLL_SECONDS)
+
+    def _enter(self, interrupt: Interrupt) -> bool:
+        """Return whether an evaluator is free for this request; if not, it waits behind others."""
+        with self._lock:
+            self._waiting.setdefault(interrupt, time.monotonic() + _WAIT_SECONDS)
+            if not self._is_first(interrupt):
+                return False
+            del self._waiting[interrupt]
+            self._taken += 1
+            return True
+
+    def _is_turn(self, interrupt: Interrupt) -> bool:
+        with self._lock:
+            return self._is_first(interrupt)
+
+    def _is_first(self, interrupt: Interrupt) -> bool:
+        for first, until in list(self._waiting.items()):
+            if first is interrupt:
+                return self._taken < self.limits.statements
+            # A client that left is not repeated; one whose time is over leaves by itself.
+            if not first.is_set and until + _REPEAT_SECONDS > time.monotonic():
+                return False
+            del self._waiting[first]
+        return False
 
     def _take(self) -> _Evaluator:
         with self._lock:
@@ -279,7 +323,7 @@ class EvaluatorPool:
 
     def _death(self, one: _Evaluator) -> Exception:
         """Return why an evaluator ended without a result."""
-        code = one.wait(_POLL_SECONDS * 10)
+        code = one.wait(_REPORT_SECONDS)
         if one.stopped is not None:
             return one.stopped
         if code == -signal.SIGKILL:
@@ -312,8 +356,11 @@ class _EvaluatedWrite:
         """The tables that are written; a script is parsed for them."""
         if self._work.sql is None:
             return list(self._work.sources)
-        found = self._pool.run(Order(work=self._work), interrupt=self._request.interrupt)
-        return [parse_dataset_name(name) for name in found["targets"]]
+        interrupt, known = self._request.interrupt, self._pool.targets
+        if interrupt not in known:
+            found = self._pool.run(Order(work=self._work), interrupt=interrupt)
+            known[interrupt] = [parse_dataset_name(name) for name in found["targets"]]
+        return known[interrupt]
 
     def prepare(self, parts: Parts, tables: BranchTables, removed: Removed | None) -> Prepared:
         """Prepare the change in an evaluator, which sees the branch through `tables`."""

@@ -50,6 +50,10 @@ class Interrupt:
             for act in self._acts:
                 act(self._error)
 
+    @property
+    def is_set(self) -> bool:
+        return self._error is not None
+
     def check(self) -> None:
         """Raise the error that the work is to end with, if any."""
         if self._error is not None:
