@@ -120,7 +120,8 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 @pytest.fixture
 def made_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
     """A new SQLite catalog with empty tables, by a copy of a file."""
-    path = shutil.copyfile(sqlite_template, tmp_path / "made.db")
+    # With its mode, which the doctor checks.
+    path = shutil.copy(sqlite_template, tmp_path / "made.db")
     return f"sqlite:///{path}"
 
 

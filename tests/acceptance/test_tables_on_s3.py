@@ -84,7 +84,9 @@ def test_store_in_s3_is_built_shown_compared_and_cleaned(work: Work, server: S3S
         assert [row["id"] for row in read_table(store, "master", "shop.a")] == [1, 2, 3]
         assert len(read_table(store, "master", "shop.daily")) == 3
         assert any("%25" in key for key in stored_keys(store))
-    assert headgate_json("doctor", "--deep", cwd=root)["ok"] is True
+        # The cleanups ran by clocks that were ahead.
+        checks = store.examine(deep=True)["checks"]
+        assert [check["check"] for check in checks if not check["ok"]] == ["clock"]
     for path in root.rglob("*"):
         if path.is_file():
             assert server.options["AWS_SECRET_ACCESS_KEY"].encode() not in path.read_bytes(), path

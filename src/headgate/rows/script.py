@@ -130,7 +130,10 @@ class ScriptLimits:
 def parse_script(text: str, limits: ScriptLimits | None = None) -> list[Statement]:
     """Return the statements in order; raise for a statement that is not supported."""
     limits = limits or ScriptLimits()
-    if len(text) > limits.size_bytes or len(text.encode()) > limits.size_bytes:
+    if (
+        len(text) > limits.size_bytes
+        or len(text.encode(errors="surrogatepass")) > limits.size_bytes
+    ):
         size = f"the script is over {limits.size_bytes / _MIB:.4g} MiB"
         reason = f"{limits.reason(size, 'script_bytes')}; use `load` for large changes"
         raise InvalidScript(line=1, column=1, reason=reason)
