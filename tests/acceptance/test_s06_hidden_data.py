@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from headgate.server.web.page import Page, Visit
 from headgate.server.web.review_page import review_page
 from tests.support.api import Api, ApiClient
 from tests.support.hidden import WORD, HiddenWorld, make_hidden_world
-from tests.support.iceberg import Front
 from tests.support.rights import SECRET, Request
 from tests.support.stores import new_store
 
@@ -34,21 +33,6 @@ READ_OPERATIONS = sorted(
     for name, rule in RULES.items()
     if rule.right is Right.READ and name not in {"iceberg_read", "iceberg_write"}
 )
-
-
-@pytest.fixture
-def front() -> Iterator[Front]:
-    served = Front()
-    yield served
-    served.stop()
-
-
-@pytest.fixture
-def api(catalog_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
-    with new_store(catalog_url, tmp_path) as store:
-        served = Api(store, front)
-        yield served
-        served.close()
 
 
 def limited(api: Api, role: Role, **rights: Any) -> ApiClient:

@@ -9,17 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate.store.embedded import Store
-from tests.support.iceberg import Front
 from tests.support.serving_tasks import client_of
 from tests.support.tasks import Workshop, new_workshop
-
-
-@pytest.fixture(scope="session")
-def front() -> Iterator[Front]:
-    """Loopback server for all tests of this process, one after the other."""
-    started = Front()
-    yield started
-    started.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "served"])

@@ -49,13 +49,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluatorPool]:
 
 
 @pytest.fixture
-def front() -> Iterator[Front]:
-    started = Front()
-    yield started
-    started.stop()
-
-
-@pytest.fixture
 def served(made_sqlite_url: str, tmp_path: Path, pool: EvaluatorPool) -> Iterator[Store]:
     """A store whose scripts and loads run in evaluators."""
     with graph_store(made_sqlite_url, tmp_path, "x", "y") as store:

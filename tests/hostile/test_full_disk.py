@@ -37,13 +37,6 @@ from tests.support.task_modules import write_module
 _FULL = {"storage_full", "catalog_full"}
 
 
-@pytest.fixture(scope="module")
-def front() -> Iterator[Front]:
-    started = Front()
-    yield started
-    started.stop()
-
-
 @pytest.fixture
 def cli(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

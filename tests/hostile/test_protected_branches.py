@@ -16,7 +16,6 @@ from headgate.model.access import Grant, Role
 from headgate.model.ids import BuildId
 from headgate.store.embedded import Store
 from tests.support.api import Api
-from tests.support.iceberg import Front
 from tests.support.stores import files_branch, new_store, put
 
 ADMIN = Grant(actor="ada", role=Role.ADMIN)
@@ -122,56 +121,44 @@ def test_expired_transaction_is_not_taken_over_through_a_child_branch(
     assert [entry.path for entry in child.files()] == ["a", "b"]
 
 
-def test_build_on_a_protected_branch_is_canceled_by_its_actor_or_an_admin(
-    made_sqlite_url: str, tmp_path: Path
-) -> None:
-    front = Front()
-    with new_store(made_sqlite_url, tmp_path) as store:
-        api = Api(store, front)
-        id = BuildId("build-1")
-        attempt = dispatch_attempt(
-            store.database, id, actor="ana", lease_seconds=900, scope={"branch": "walt/x"}
-        ).ref
-        body: dict[str, list[str]] = {"targets": [], "fallback": []}
-        store.database.write(
-            lambda c: record_build_in(
-                c, id=id, branch="walt/x", actor="ana", attempt=attempt, body=body, planned=[]
-            )
+def test_build_on_a_protected_branch_is_canceled_by_its_actor_or_an_admin(small_api: Api) -> None:
+    api, store = small_api, small_api.store
+    id = BuildId("build-1")
+    attempt = dispatch_attempt(
+        store.database, id, actor="ana", lease_seconds=900, scope={"branch": "walt/x"}
+    ).ref
+    body: dict[str, list[str]] = {"targets": [], "fallback": []}
+    store.database.write(
+        lambda c: record_build_in(
+            c, id=id, branch="walt/x", actor="ana", attempt=attempt, body=body, planned=[]
         )
-        store.protect("walt/x")
-        assert api.writer.error(403, "POST", f"/builds/{id}/cancel") == "branch_protected"
-        assert api.admin.post(f"/builds/{id}/cancel")["state"] == "canceled"
-        api.close()
-    front.stop()
+    )
+    store.protect("walt/x")
+    assert api.writer.error(403, "POST", f"/builds/{id}/cancel") == "branch_protected"
+    assert api.admin.post(f"/builds/{id}/cancel")["state"] == "canceled"
 
 
-def test_namespace_shared_with_a_protected_branch_is_changed_by_admins_only(
-    made_sqlite_url: str, tmp_path: Path
-) -> None:
-    front = Front()
-    with new_store(made_sqlite_url, tmp_path) as store:
-        api = Api(store, front)
-        writer = api.client("wim", Role.WRITER)
+def test_namespace_shared_with_a_protected_branch_is_changed_by_admins_only(small_api: Api) -> None:
+    api, store = small_api, small_api.store
+    writer = api.client("wim", Role.WRITER)
 
-        def send(client: object, method: str, path: str, body: object = None) -> int:
-            http = client.http  # type: ignore[attr-defined]
-            found = http.get(f"{api.url}/iceberg/v1/config", params={"warehouse": "side"})
-            prefix = found.json()["overrides"]["prefix"]
-            reply = http.request(method, f"{api.url}/iceberg/v1/{prefix}/{path}", json=body)
-            return int(reply.status_code)
+    def send(client: object, method: str, path: str, body: object = None) -> int:
+        http = client.http  # type: ignore[attr-defined]
+        found = http.get(f"{api.url}/iceberg/v1/config", params={"warehouse": "side"})
+        prefix = found.json()["overrides"]["prefix"]
+        reply = http.request(method, f"{api.url}/iceberg/v1/{prefix}/{path}", json=body)
+        return int(reply.status_code)
 
-        change = ("POST", "namespaces/db/properties", {"updates": {"owner": "wim"}})
-        assert send(writer, "POST", "namespaces", {"namespace": ["db"]}) == 200
-        assert send(writer, *change) == 200
-        store.protect("master")
-        assert send(writer, *change) == 403
-        assert send(writer, "DELETE", "namespaces/db") == 403
-        assert send(api.admin, *change) == 200
-        # One that patterns of branches limit changes nothing that others share.
-        store.protect("master", protected=False)
-        assert send(api.client("lin", Role.WRITER, "side"), *change) == 403
-        api.close()
-    front.stop()
+    change = ("POST", "namespaces/db/properties", {"updates": {"owner": "wim"}})
+    assert send(writer, "POST", "namespaces", {"namespace": ["db"]}) == 200
+    assert send(writer, *change) == 200
+    store.protect("master")
+    assert send(writer, *change) == 403
+    assert send(writer, "DELETE", "namespaces/db") == 403
+    assert send(api.admin, *change) == 200
+    # One that patterns of branches limit changes nothing that others share.
+    store.protect("master", protected=False)
+    assert send(api.client("lin", Role.WRITER, "side"), *change) == 403
 
 
 def test_client_chooses_no_dataset_id(made_sqlite_url: str, tmp_path: Path) -> None:

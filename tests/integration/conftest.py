@@ -17,14 +17,6 @@ from tests.support.metadata import commit
 from tests.support.stores import new_settings, new_store
 
 
-@pytest.fixture(scope="session")
-def front() -> Iterator[Front]:
-    """Loopback server for all tests of this process, one after the other."""
-    started = Front()
-    yield started
-    started.stop()
-
-
 @pytest.fixture
 def served(made_catalog_url: str, tmp_path: Path, front: Front) -> Iterator[Served]:
     """A new store behind its endpoint, once on each database."""
@@ -47,24 +39,6 @@ def two_tables(client: RestClient) -> RestClient:
         create(client, name)
         send(client, *commit(1), name=name)
     return client
-
-
-@pytest.fixture
-def api(made_catalog_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
-    """A new store behind its whole server, once on each database."""
-    with new_store(made_catalog_url, tmp_path) as store:
-        served = Api(store, front)
-        yield served
-        served.close()
-
-
-@pytest.fixture
-def small_api(made_sqlite_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
-    """The same on SQLite only, where the database does not matter."""
-    with new_store(made_sqlite_url, tmp_path) as store:
-        served = Api(store, front)
-        yield served
-        served.close()
 
 
 @pytest.fixture(params=["embedded", "served"])

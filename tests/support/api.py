@@ -16,6 +16,7 @@ from headgate.server.app import create_server
 from headgate.settings import ServerSettings, load_settings
 from headgate.store.embedded import Store
 from tests.support.iceberg import Front
+from tests.support.stores import new_store
 
 
 class Api:
@@ -100,6 +101,35 @@ class ApiClient:
         """Publish one file."""
         where = f"/files/raw.scans/{path}"
         return self.ok("PUT", where, params={"branch": branch}, content=content)
+
+
+# Fixtures
+
+
+@pytest.fixture(scope="session")
+def front() -> Iterator[Front]:
+    """Loopback server for all tests of this process, one after the other."""
+    started = Front()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def api(made_catalog_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
+    """A new store behind its whole server, once on each database."""
+    with new_store(made_catalog_url, tmp_path) as store:
+        served = Api(store, front)
+        yield served
+        served.close()
+
+
+@pytest.fixture
+def small_api(made_sqlite_url: str, tmp_path: Path, front: Front) -> Iterator[Api]:
+    """The same on SQLite only, where the database does not matter."""
+    with new_store(made_sqlite_url, tmp_path) as store:
+        served = Api(store, front)
+        yield served
+        served.close()
 
 
 @contextmanager

@@ -202,9 +202,8 @@ def _stamp(path: str) -> Stamp:
 def _open_read_only(path: str, where: str, options: dict[str, Any]) -> tuple[Any, Stamp | None]:
     """Connect without writing a byte; return the connection, and a stamp if it cannot see changes.
 
-    Beside a database that was closed in good order there is no write-ahead log, and SQLite reads
-    the file itself, as one that nobody changes. Where there is a log, it holds committed rows, and
-    SQLite reads them with the help of the shared-memory file.
+    Without a write-ahead log, SQLite opens the file as immutable and does not see later writes of
+    other processes. A log holds committed rows; to read them, SQLite needs the shared-memory file.
     """
     found = _stamp(path)
     log, has_memory = found[1], Path(f"{path}-shm").exists()
@@ -279,7 +278,7 @@ class Database:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether this is a SQLite catalog that this process cannot write."""
+        """True for a SQLite catalog that this process cannot write."""
         if self.path is None:
             return False
         file = Path(self.path).absolute()
@@ -382,7 +381,7 @@ class Database:
         return result
 
     def _check_unchanged(self, connection: Connection) -> None:
-        """Read again if another process wrote a file that was read as one that nobody changes."""
+        """Run the work again if another process wrote a file that was opened as immutable."""
         stamp: Stamp | None = connection.info.get("stamp")
         if stamp is not None and self.path is not None and stamp != _stamp(self.path):
             connection.invalidate()

@@ -23,12 +23,12 @@ _ROWS = {
     "datasets": "{dataset:replace(namespace, {separator}, '.') || '.' || name} AND ("
     "EXISTS (SELECT 1 FROM {real}branches b WHERE b.dataset_id = t.id AND {branch:b.name})"
     " OR NOT EXISTS (SELECT 1 FROM {real}branches b WHERE b.dataset_id = t.id))",
-    "branches": "{branch:name} AND dataset_id IN (SELECT id FROM datasets)",
+    "branches": "{branch:name} AND EXISTS (SELECT 1 FROM datasets d WHERE d.id = t.dataset_id)",
     # By dataset alone: a branch shows transactions that were made on its ancestors. A transaction
     # that a caller names by its id is tested by `records.find_transaction`.
-    "transactions": "dataset_id IN (SELECT id FROM datasets)",
+    "transactions": "EXISTS (SELECT 1 FROM datasets d WHERE d.id = t.dataset_id)",
     "units": "{branch:branch_name}",
-    "moves": "{branch:branch_name} AND dataset_id IN (SELECT id FROM datasets)",
+    "moves": "{branch:branch_name} AND EXISTS (SELECT 1 FROM datasets d WHERE d.id = t.dataset_id)",
     "publications": "EXISTS (SELECT 1 FROM moves m WHERE m.publication = t.number)",
     "tags": "EXISTS (SELECT 1 FROM transactions p WHERE p.id = t.transaction_id"
     " AND {branch:p.branch_name})",
@@ -38,7 +38,7 @@ _ROWS = {
     " OR substr(d.namespace, 1, length(t.name) + 1) = t.name || {separator})",
     "events": "actor = {actor} OR ((branch_name IS NOT NULL OR dataset_id IS NOT NULL)"
     " AND (branch_name IS NULL OR {branch:branch_name})"
-    " AND (dataset_id IS NULL OR dataset_id IN (SELECT id FROM datasets)))",
+    " AND (dataset_id IS NULL OR EXISTS (SELECT 1 FROM datasets d WHERE d.id = t.dataset_id)))",
     "recoveries": "original_actor = {actor}",
     "operations": "principal = {actor}",
     "jobspec_outputs": "{branch:branch} AND {dataset:dataset}",

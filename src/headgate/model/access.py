@@ -31,7 +31,29 @@ def check_patterns(patterns: Sequence[str], *, what: str) -> tuple[str, ...]:
     found = split_names(patterns)
     if not found:
         raise Invalid(f"a token needs the {what}: patterns such as `ana*`, or `*` for all.")
-    return tuple(check_label(pattern, what=f"a pattern of the {what}") for pattern in found)
+    return tuple(_check_pattern(pattern, what=what) for pattern in found)
+
+
+# SQL and Python agree about sets of these characters, and names have no others.
+_SET = re.compile(r"\[!?[A-Za-z0-9._/-]+\]")
+
+
+def _check_pattern(pattern: str, *, what: str) -> str:
+    check_label(pattern, what=f"a pattern of the {what}")
+    outside = _SET.sub("", pattern)
+    try:
+        re.compile("".join(_SET.findall(pattern)))
+        is_plain = "[" not in outside and "]" not in outside
+    except re.error:
+        # A range whose end comes before its start.
+        is_plain = False
+    if not is_plain:
+        raise Invalid(
+            f"{pattern!r} is not a pattern: `*` stands for any text, `?` for one character, and "
+            "`[ab]`, `[a-f]` or `[!ab]` for one of a set of characters that names have.",
+            pattern=pattern,
+        )
+    return pattern
 
 
 class Right(enum.StrEnum):

@@ -423,24 +423,16 @@ async def put_bundle(
 ) -> api.JsonReply:
     """Store the code of JobSpecs that are published next; nobody reads it as a content."""
     with caller.writing() as store:
-        async with api.received(request, store.scratch / "uploads") as body:
-            size = await run_in_threadpool(_keep_bundle, store, digest, body)
-        return api.JsonReply({"digest": digest, "size": size}, status_code=201)
+        async with api.received(request, store.scratch / "uploads", digest=digest) as body:
+            await run_in_threadpool(_keep_bundle, store, body)
+        return api.JsonReply({"digest": digest, "size": body.size}, status_code=201)
 
 
-def _keep_bundle(store: Store, digest: str, body: api.Received) -> int:
-    if body.digest != digest:
-        raise Invalid(
-            f"the received bytes have the digest {body.digest}, not {digest}: they were truncated "
-            "or changed in transit. Send them again.",
-            expected=digest,
-            actual=body.digest,
-        )
+def _keep_bundle(store: Store, body: api.Received) -> None:
     _check_size(body.size)
     data = body.path.read_bytes()
     check_bundle(data)
-    store.objects.put(bundle_key(digest), data)
-    return body.size
+    store.objects.put(bundle_key(body.digest), data)
 
 
 def _receive(caller: api.Caller, build: str, body: Working) -> ServerBuild:

@@ -549,8 +549,13 @@ class Received:
 
 
 @asynccontextmanager
-async def received(request: Request, directory: Path) -> AsyncIterator[Received]:
-    """Write the body to a temporary file, for the length of the block; yield it with its digest."""
+async def received(
+    request: Request, directory: Path, *, digest: str | None = None
+) -> AsyncIterator[Received]:
+    """Write the body to a temporary file, for the length of the block; yield it with its digest.
+
+    Raise if the request names another `digest`.
+    """
     make_private_directory(directory)
     seen, size, buffer = hashlib.sha256(), 0, bytearray()
     with tempfile.NamedTemporaryFile(dir=directory, prefix="upload-") as file:
@@ -567,4 +572,12 @@ async def received(request: Request, directory: Path) -> AsyncIterator[Received]
                 await run_in_threadpool(flush)
         await run_in_threadpool(flush)
         file.flush()
-        yield Received(path=Path(file.name), digest=Digest(seen.hexdigest()), size=size)
+        found = Digest(seen.hexdigest())
+        if digest not in (None, found):
+            raise errors.Invalid(
+                f"the received bytes have the digest {found}, not {digest}: they were truncated or "
+                "changed in transit. Send them again.",
+                expected=digest,
+                actual=found,
+            )
+        yield Received(path=Path(file.name), digest=found, size=size)

@@ -260,14 +260,7 @@ async def put_content(
 ) -> api.JsonReply:
     """Store a content for a later edit of files; cleanup condemns it if no edit names it."""
     with caller.writing() as store:
-        async with api.received(request, store.scratch / "uploads") as body:
-            if body.digest != digest:
-                raise Invalid(
-                    f"the received bytes have the digest {body.digest}, not {digest}: they were "
-                    "truncated or changed in transit. Send them again.",
-                    expected=digest,
-                    actual=body.digest,
-                )
+        async with api.received(request, store.scratch / "uploads", digest=digest) as body:
             await run_in_threadpool(store.trees.objects.put_file, body.digest, body.path)
             caller.contents.note_uploads(caller.grant, [body.digest])
         return api.JsonReply({"digest": digest, "size": body.size}, status_code=201)
