@@ -13,8 +13,8 @@ from headgate.catalog.database import Connection
 from headgate.catalog.publish import publish
 from headgate.catalog.records import (
     branches_named,
-    check_in_history,
     find_datasets,
+    is_below,
     load_branch,
     load_dataset,
     load_transaction,
@@ -109,7 +109,7 @@ def _is_in_history(place: Place) -> Timed:
     dataset = _deep(place)
     branch = place.database.read(lambda c: load_branch(c, dataset, ROOT))
     old = place.database.read(lambda c: load_transaction(c, place.filled.old))
-    return lambda: place.database.read(lambda c: check_in_history(c, branch, old, branch.view))
+    return lambda: place.database.read(lambda c: is_below(c, old, branch.view))
 
 
 def _publication(place: Place, count: int) -> Timed:

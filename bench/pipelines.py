@@ -118,7 +118,6 @@ def fill_views(store: Store, pipeline: Pipeline, branch: str, *, logic: str) -> 
         spec.outputs[0].dataset: fingerprint(
             spec,
             parameters={},
-            environment="",
             inputs={given.name: _content(given.dataset, logic) for given in spec.inputs},
         )
         for spec in pipeline.specs(logic)

@@ -11,6 +11,7 @@ from typing import Any
 from conductor.client.configuration.configuration import Configuration
 from conductor.client.http.api.metadata_resource_api import MetadataResourceApi
 from conductor.client.http.api.task_resource_api import TaskResourceApi
+from conductor.client.http.api.workflow_resource_api import WorkflowResourceApi
 from conductor.client.http.api_client import ApiClient
 from conductor.client.http.models.task_result import TaskResult
 from conductor.client.http.rest import ApiException
@@ -18,6 +19,9 @@ from conductor.client.http.rest import ApiException
 from headgate.errors import Invalid, NotFound, OrchestratorUnavailable, StaleAttempt
 
 IN_PROGRESS = "IN_PROGRESS"
+_ORCHESTRATOR = "conductor"
+# States of a workflow whose publications no later task of it uses.
+_ENDED = ("FAILED", "TIMED_OUT", "TERMINATED")
 _NOT_FOUND, _TOO_MANY = 404, 429
 _CLIENT_ERRORS = range(400, 500)
 
@@ -42,12 +46,12 @@ class Dispatch:
     @property
     def key(self) -> str:
         """Identity of the work across retries, restarts and reruns."""
-        return f"conductor:{self.workflow_id}:{self.reference}:{self.iteration}"
+        return f"{_ORCHESTRATOR}:{self.workflow_id}:{self.reference}:{self.iteration}"
 
     @property
     def labels(self) -> dict[str, str]:
         return {
-            "orchestrator": "conductor",
+            "orchestrator": _ORCHESTRATOR,
             "workflow": self.workflow_id,
             "reference": self.reference,
             "seq": str(self.seq),
@@ -79,6 +83,7 @@ class ConductorClient:
         self._api = ApiClient(Configuration(server_api_url=f"{self.url}/api"))
         self._tasks = TaskResourceApi(self._api)
         self._metadata = MetadataResourceApi(self._api)
+        self._workflows = WorkflowResourceApi(self._api)
 
     def poll(self, task_type: str, *, worker: str, count: int, wait_ms: int) -> list[Dispatch]:
         """Poll at most `count` tasks; they are then in progress."""
@@ -95,6 +100,19 @@ class ConductorClient:
     def check_current(self, polled: Dispatch) -> None:
         """Raise unless the server still waits for this dispatch (the attempt fence)."""
         check_same(polled, self.find_task(polled.task_id))
+
+    def has_ended(self, key: str) -> bool:
+        """Return True if the workflow of a dispatch key failed, timed out or was terminated.
+
+        A completed, paused or running workflow, and one that the server does not have, is False.
+        """
+        orchestrator, workflow, *_ = f"{key}:".split(":")
+        if orchestrator != _ORCHESTRATOR:
+            return False
+        with suppress(NotFound), self._errors():
+            found = self._workflows.get_execution_status(workflow, include_tasks=False)
+            return found.status in _ENDED
+        return False
 
     def extend_lease(self, polled: Dispatch, *, worker: str) -> None:
         """Restart the response timeout."""

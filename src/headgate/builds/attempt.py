@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import secrets
+import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -20,7 +22,7 @@ from headgate.catalog.attempts import set_attempt_scope
 from headgate.catalog.database import Database
 from headgate.catalog.records import load_transaction
 from headgate.catalog.transactions import stage_version
-from headgate.errors import VersionExpired
+from headgate.errors import HeadgateError, VersionExpired
 from headgate.files.edits import FileEdit, root_of, stage_edit
 from headgate.files.objects import Digest
 from headgate.files.tree import Entry
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from headgate.spark.workplace import Workplace
 
 # --- work and result ------------------------------------------------------------------------
+
+# Builds whose logs are kept; older ones are deleted after a week.
+_KEPT_BUILDS = 200
+_KEPT_SECONDS = 7 * 24 * 3600
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -99,6 +105,11 @@ class JobResult:
     error: Mapping[str, Any] | None = None
 
 
+def failed(error: HeadgateError) -> JobResult:
+    """Return the result of an attempt that an error of Headgate or of the machine ended."""
+    return JobResult(succeeded=False, error={"message": error.message, "code": error.code})
+
+
 class Attempt(Protocol):
     """One attempt of a job; stages all outputs before it returns a success."""
 
@@ -122,6 +133,37 @@ class Jobs(Protocol):
 def log_in(directory: Path) -> Path:
     """Return the log file of an attempt's directory: what the user's code prints."""
     return directory / "job.log"
+
+
+def read_log(home: Path, log: str | None, *, most_bytes: int) -> tuple[str, bool] | None:
+    """Return the end of a job's log, and whether its beginning is cut off.
+
+    None if the log is on another machine, or deleted.
+    """
+    if log is None:
+        return None
+    path = Path(log).resolve()
+    # The build recorded this path: reject any that is outside the build's own directory.
+    if not path.is_relative_to(home.resolve()) or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - most_bytes))
+        text = file.read().decode(errors="replace")
+    is_cut = size > most_bytes
+    return text.partition("\n")[2] if is_cut else text, is_cut
+
+
+def keep_only_logs(directory: Path) -> None:
+    """Delete the files of a finished build except its logs, and the logs of old builds."""
+    for attempt in directory.iterdir() if directory.is_dir() else ():
+        for path in attempt.iterdir() if attempt.is_dir() else ():
+            if path != log_in(attempt):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    # Ids of builds begin with their time.
+    for old in sorted(directory.parent.iterdir(), reverse=True)[_KEPT_BUILDS:]:
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def job_key(build: BuildId, position: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -36,8 +36,14 @@ from headgate.builds.attempt import (
     log_in,
 )
 from headgate.builds.open import OpenedBuild, opening_type
-from headgate.builds.plan import CatalogPast, first_view, inspect_content, provenance_of
-from headgate.builds.report import Watch, planned_reports
+from headgate.builds.plan import (
+    CatalogPast,
+    find_late_hold,
+    first_view,
+    inspect_content,
+    provenance_of,
+)
+from headgate.builds.report import JobPhase, Watch, planned_reports
 from headgate.catalog.attempts import (
     abort_attempt,
     dispatch_attempt,
@@ -59,7 +65,7 @@ from headgate.errors import (
 from headgate.model import incrementality, nouns
 from headgate.model.changes import Provenance
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.freshness import Decision, PlannedInput, fingerprint, with_base
+from headgate.model.freshness import Decision, PlannedInput, fingerprint, hold, with_base
 from headgate.model.ids import ContentId, PublicationNumber, TransactionId
 from headgate.model.names import DatasetName
 from headgate.tables.snapshots import current_snapshot_id
@@ -181,7 +187,7 @@ class Ledger:
 
     def abort(self, position: int, state: nouns.JobState) -> None:
         """End a job's attempt and abort its transactions, unless that has happened already."""
-        good = state is nouns.JobState.SUCCEEDED
+        good = state in {nouns.JobState.SUCCEEDED, nouns.JobState.SKIPPED}
         abort_attempt(
             self.parts.database,
             self.attempt(position),
@@ -197,8 +203,11 @@ class Ledger:
             lost |= {nouns.JobState.SUCCEEDED, nouns.JobState.ADOPTED}
         positions = [p for p, report in enumerate(self.reports) if report.state in lost]
         for position in positions:
-            self.reports[position].transactions = {}
-            self.reports[position].enter(nouns.JobState.ABORTED)
+            report = self.reports[position]
+            report.transactions = {}
+            if self.stopped is not None:
+                report.error = report.error or {"message": self.stopped}
+            report.enter(nouns.JobState.ABORTED)
         self._record(positions)
         self._watch(self.reports)
 
@@ -207,6 +216,14 @@ class Ledger:
     def set(self, position: int, state: nouns.JobState) -> None:
         self.reports[position].enter(state)
         self._record([position])
+        self._watch(self.reports)
+
+    def set_phase(self, phase: JobPhase | None, positions: Iterable[int]) -> None:
+        """Show what waiting jobs wait for."""
+        changed = [p for p in positions if self.reports[p].phase is not phase]
+        for position in changed:
+            self.reports[position].phase = phase
+        self._record(changed)
         self._watch(self.reports)
 
     def update(self, position: int, event: Mapping[str, Any]) -> None:
@@ -284,6 +301,9 @@ def run_job(ledger: Ledger, jobs: Jobs, position: int, *, retries: int, atomic: 
         try:
             if work is None:
                 work = _prepare_work(ledger, position)
+                if _is_held(ledger, position):
+                    ledger.abort(position, nouns.JobState.SKIPPED)
+                    return
             else:
                 attempt = ledger.next_attempt(position)
                 work = replace(work, attempt=attempt, directory=ledger.directory_of(attempt))
@@ -424,10 +444,7 @@ def _prepare_work(ledger: Ledger, position: int) -> JobWork:
         for p in pins.values()
     ]
     made_from = decision.made_from or fingerprint(
-        decision.job.spec,
-        parameters=request.parameters,
-        environment=request.environment,
-        inputs=contents,
+        decision.job.spec, parameters=request.parameters, inputs=contents
     )
     settled, snapshots = _settle_extent(
         ledger, position, replace(decision, made_from=made_from), pins
@@ -445,6 +462,17 @@ def _prepare_work(ledger: Ledger, position: int) -> JobWork:
         parameters=request.parameters,
         directory=ledger.directory_of(attempt),
     )
+
+
+def _is_held(ledger: Ledger, position: int) -> bool:
+    """Return whether a reset holds the key, which may be known only once the inputs are made."""
+    plan, report = ledger.opened.plan, ledger.reports[position]
+    if plan.decisions[position].made_from is not None:
+        return False
+    held = ledger.parts.database.read(lambda c: find_late_hold(c, plan, report.decision))
+    if held is not None:
+        report.decision = hold(report.decision, held)
+    return held is not None
 
 
 def _read_at(

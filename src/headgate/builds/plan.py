@@ -14,17 +14,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from headgate.catalog import records
-from headgate.catalog.branches import list_protected
-from headgate.catalog.builds import find_adoptable_by_key
+from headgate.catalog.builds import find_adoptable_by_key, find_hold
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.jobspecs import Pointer, find_pointers
 from headgate.catalog.merge_base import find_span
 from headgate.catalog.resolve import find_on_chain
+from headgate.catalog.transactions import find_protections
 from headgate.errors import BuildInputDenied, HeadgateError, Invalid
 from headgate.files.edits import root_of
 from headgate.files.objects import Digest
 from headgate.files.tree import ChangeKind
 from headgate.model import freshness, nouns
+from headgate.model.access import Protections
 from headgate.model.ancestry import first_with_view, make_chain, output_place, require_compatible
 from headgate.model.changes import Provenance
 from headgate.model.ids import BranchId, BuildId, ContentId, DatasetId, JobSpecId, TransactionId
@@ -40,11 +41,11 @@ from headgate.model.incrementality import (
 )
 from headgate.model.jobspecs import (
     InputSpec,
-    Job,
     JobSpec,
     Removed,
     compile_graph,
     jobspec_from_json,
+    match_targets,
 )
 from headgate.model.names import (
     DatasetName,
@@ -70,6 +71,7 @@ _REPORTED_BY = "on_word_of"
 class PlanRequest:
     """Targets of a build, and the chain of branches to build them on."""
 
+    # Names of datasets, and patterns of names.
     targets: tuple[str, ...]
     branch: str
     fallback: tuple[str, ...] = ()
@@ -80,7 +82,6 @@ class PlanRequest:
     # Where results may be adopted from: any, chain or off.
     adopt: str = "any"
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    environment: str = ""
     # What the actor may read: a build reads nothing else for them. None: everything.
     policy: ReadPolicy | None = None
 
@@ -147,13 +148,22 @@ def make_plan(
 ) -> Plan:
     """Resolve targets, JobSpecs, inputs and outputs, and decide each job."""
     chain = request.chain
-    targets = [parse_dataset_name(target) for target in request.targets]
-    published = _Published(connection, chain, jobspecs)
-    if request.policy is not None:
-        _check_named(request.policy, chain, targets)
+    published, policy = _Published(connection, chain, jobspecs), request.policy
+    if policy is not None:
+        policy.require_branches(chain)
+    targets = match_targets(
+        request.targets, chain, published, may_build=partial(_may_build, connection, policy)
+    )
+    if policy is not None:
+        for target in targets:
+            policy.require_dataset(target)
     jobs = compile_graph(targets, chain, published, upstream=request.upstream)
-    if request.policy is not None:
-        _check_jobs(connection, request.policy, jobs)
+    for job in jobs:
+        if policy is not None and not _may_build(connection, policy, job.spec):
+            # Named only if it may be read; a hidden input is never named.
+            is_shown = all(map(policy.shows_dataset, job.outputs))
+            title = job.spec.title if is_shown else "a job that the targets need"
+            raise BuildInputDenied(actor=policy.actor, job=title)
     freshness.check_parameters((job.spec for job in jobs), request.parameters)
     outputs = {name for job in jobs for name in job.outputs}
     given = [spec for job in jobs for spec in job.spec.inputs]
@@ -168,10 +178,10 @@ def make_plan(
         views=_views(connection, chain, seen, branches, outputs),
         pinned=_pinned(connection, given, branches),
         candidates=_Candidates(connection, request),
+        find_hold=partial(_find_hold, connection, chain, branches),
         past=CatalogPast(connection, lambda name: _base_of(chain, branches.get(name, {}))),
         answers=answers,
         parameters=request.parameters,
-        environment=request.environment,
         now=now(connection),
         force=request.force,
         full=request.full,
@@ -186,25 +196,20 @@ def make_plan(
     )
 
 
-def _check_named(policy: ReadPolicy, chain: Sequence[str], targets: Sequence[DatasetName]) -> None:
-    policy.require_branches(chain)
-    for target in targets:
-        policy.require_dataset(target)
-
-
-def _check_jobs(connection: Connection, policy: ReadPolicy, jobs: Sequence[Job]) -> None:
-    """Raise unless every dataset that a job reads or writes may be read."""
-    for job in jobs:
-        if not all(map(policy.shows_dataset, job.outputs)):
-            raise BuildInputDenied(actor=policy.actor, job="a job that the targets need")
-        for given in job.spec.inputs:
-            pinned = given.branch
-            if given.transaction is not None:
-                pinned = records.load_transaction(connection, given.transaction).branch
-            is_shown = pinned is None or policy.shows_branch(pinned)
-            if not is_shown or not policy.shows_dataset(given.dataset):
-                # Named by its outputs: the name of the input is hidden from the actor.
-                raise BuildInputDenied(actor=policy.actor, job=job.spec.title)
+def _may_build(connection: Connection, policy: ReadPolicy | None, spec: JobSpec) -> bool:
+    """Return whether every dataset and branch that a job reads or writes may be read."""
+    if policy is None:
+        return True
+    if not all(policy.shows_dataset(output.dataset) for output in spec.outputs):
+        return False
+    for given in spec.inputs:
+        pinned = given.branch
+        if given.transaction is not None:
+            pinned = records.load_transaction(connection, given.transaction).branch
+        is_shown = pinned is None or policy.shows_branch(pinned)
+        if not is_shown or not policy.shows_dataset(given.dataset):
+            return False
+    return True
 
 
 class _Published(Mapping[DatasetName, Mapping[str, JobSpec | Removed]]):
@@ -302,6 +307,10 @@ def _view(
         content=_content(transaction),
         committed_at=maker.closed_at or maker.opened_at,
         made_from=freshness.fingerprint_from_json(made_from) if made_from else None,
+        read={
+            parse_dataset_name(given["dataset"]): TransactionId(given["transaction"])
+            for given in (maker.provenance.get("inputs", ()) if made_from else ())
+        },
     )
 
 
@@ -330,6 +339,36 @@ def _pinned(
     return found
 
 
+def _find_hold(
+    connection: Connection,
+    chain: Sequence[str],
+    branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
+    output: DatasetName,
+    inputs_key: str,
+) -> freshness.Hold | None:
+    """Return the hold of the branch that shows an output: its own, else that of the fallback."""
+    source = first_with_view(chain, branches.get(output, {}))
+    if source is None:
+        return None
+    return find_hold(connection, output, source.id, inputs_key)
+
+
+def find_late_hold(
+    connection: Connection, plan: Plan, decision: freshness.Decision
+) -> freshness.Hold | None:
+    """Return the hold on a job whose key was not known when the build was planned.
+
+    The branches that the build made have no holds; their parents, which they were made from, have.
+    """
+
+    def find(output: DatasetName, inputs_key: str) -> freshness.Hold | None:
+        place = plan.places[output]
+        branch = place.parent.id if place.parent is not None else place.branch
+        return find_hold(connection, output, branch, inputs_key) if branch is not None else None
+
+    return freshness.find_hold(decision, find, now(connection))
+
+
 class _Candidates:
     """Results that a job can adopt, read when a decision needs them."""
 
@@ -338,15 +377,16 @@ class _Candidates:
         self._request = request
 
     @cached_property
-    def _is_protected(self) -> bool:
-        return self._request.branch in list_protected(self._connection)
+    def _protections(self) -> Protections:
+        return find_protections(self._connection)
 
     def get(self, build_key: str, /) -> freshness.Candidate | None:
         if self._request.adopt == "off":
             return None
         groups: dict[int, list[nouns.Transaction]] = {}
         for transaction in find_adoptable_by_key(self._connection, build_key):
-            if _REPORTED_BY in transaction.provenance and self._is_protected:
+            is_reported = _REPORTED_BY in transaction.provenance
+            if is_reported and self._protections.covers(self._request.branch, transaction.dataset):
                 # A protected branch takes no results that only a client vouches for.
                 continue
             on_chain = transaction.branch in self._request.chain
@@ -377,10 +417,10 @@ def _places(
     datasets: Mapping[DatasetName, nouns.Dataset],
     branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
 ) -> dict[DatasetName, Place]:
-    """Return the place of each output that is written; fresh ones are not."""
+    """Return the place of each output that is written; those of skipped jobs are not."""
     found: dict[DatasetName, Place] = {}
     for decision in decisions:
-        if decision.state is freshness.Decided.FRESH:
+        if decision.is_skipped:
             continue
         for name in decision.job.outputs:
             known = branches.get(name, {})
@@ -664,6 +704,8 @@ class PlanOptions(TypedDict, total=False):
     # Incremental jobs read all of their inputs.
     full: bool
     parameters: Mapping[str, Any] | None
+    # Accept a branch that does not exist yet. Default: only where a fallback is named.
+    create: bool | None
 
 
 class BuildOptions(PlanOptions, total=False):
@@ -699,7 +741,7 @@ def plan_request(
     fallback = options.get("fallback")
     wanted = split_names(targets)
     if not wanted:
-        raise Invalid("name the datasets to build.")
+        raise Invalid("name the datasets to build, or a pattern such as `gold.*`; `*` is all.")
     for name in (options["branch"], *split_names(fallback or ())):
         check_branch_name(name)
     configured = builds.fallback_of(options["branch"])

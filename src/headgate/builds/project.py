@@ -9,14 +9,16 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -66,14 +68,22 @@ class Repository:
 
     def head(self) -> str:
         """Return the checked-out commit."""
-        found = self._try("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+        found = self.find_commit("HEAD")
         if found is None:
             raise self._unusable("it has no commit yet", "Commit something first.")
         return found
 
+    def find_branch(self) -> str | None:
+        """Return the checked-out branch; None where HEAD is detached."""
+        return self._try("symbolic-ref", "--quiet", "--short", "HEAD")
+
+    def find_commit(self, ref: str) -> str | None:
+        """Return the commit of a ref or id, if this clone has it."""
+        return self._try("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+
     def branch(self) -> str:
         """Return the checked-out branch."""
-        found = self._try("symbolic-ref", "--quiet", "--short", "HEAD")
+        found = self.find_branch()
         if found is None:
             raise self._unusable(
                 f"no branch is checked out (HEAD is detached at {self.head()[:12]})",
@@ -90,7 +100,7 @@ class Repository:
             if self._try("rev-parse", "--verify", "--quiet", f"refs/heads/{name}") is not None:
                 return name
         # In a repository without commits the checked-out branch exists in name only.
-        unborn = self._try("symbolic-ref", "--quiet", "--short", "HEAD")
+        unborn = self.find_branch()
         return unborn if unborn in {"main", "master"} else None
 
     def changes(self) -> tuple[str, ...]:
@@ -113,9 +123,32 @@ class Repository:
             name = self._git("rev-list", "--max-parents=0", "HEAD").split()[-1]
         return f"{name}//{self.project}" if self.project else name
 
+    def find_project_tree(self, treeish: str) -> str | None:
+        """Return the project's tree in a commit or tree, if it has one."""
+        return self._try("rev-parse", "--verify", "--quiet", f"{treeish}:{self.project}")
+
+    def same_tree(self, commit: str, other: str) -> bool:
+        """Return whether the project has the same tree in two commits."""
+        tree = self.find_project_tree(commit)
+        return tree is not None and tree == self.find_project_tree(other)
+
+    def has_file(self, commit: str, path: str) -> bool:
+        return self._try("cat-file", "-e", f"{commit}:{path}") is not None
+
+    def find_merge_base(self, commit: str, ref: str) -> str | None:
+        """Return the merge base of two commits, if this clone has both and their histories."""
+        return self._try("merge-base", commit, ref)
+
+    def path_of(self, *words: str) -> Path:
+        """Return a path that `git rev-parse` finds."""
+        return (self.root / self._git("rev-parse", *words)).resolve()
+
+    def is_shallow(self) -> bool:
+        return self._try("rev-parse", "--is-shallow-repository") == "true"
+
     def project_tree(self, treeish: str) -> str:
         """Return the project's tree in a commit or tree."""
-        found = self._try("rev-parse", "--verify", "--quiet", f"{treeish}:{self.project}")
+        found = self.find_project_tree(treeish)
         if found is None:
             raise self._unusable(
                 f"the directory {self.project!r} is not in the commit", "Commit the project first."
@@ -210,6 +243,61 @@ def find_project(directory: Path) -> Repository:
     return repository
 
 
+# After a commit, a merge or a pull, and a rebase. Git ignores the results of these hooks.
+_HOOKS = ("post-commit", "post-merge", "post-rewrite")
+_SHELL = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")
+
+
+def install_hooks(
+    project: Repository, *, program: Path, force: bool = False, remove: bool = False
+) -> tuple[Path, ...]:
+    """Add a line to the Git hooks of a repository that publishes a project; return the files.
+
+    :param program: directory of the command `headgate`, for a PATH that does not have it.
+    :param force: add the line also to scripts of others, and to hooks that repositories share.
+    :param remove: remove the line instead.
+    """
+    directory = project.path_of("--git-path", "hooks")
+    # Hooks in the working tree are committed, for machines with other paths.
+    is_private = directory.is_relative_to(project.path_of("--git-common-dir"))
+    is_own = is_private or directory.is_relative_to(project.root)
+    path = f'PATH="$PATH":{quote(str(program))} ' if is_private else ""
+    mark = f"# headgate jobspecs install-hook: {project.project or '.'}"
+    # An amended commit runs post-commit too. A detached HEAD, as in a rebase, publishes nothing.
+    line = (
+        '[ "${1-}" = amend ] || ! git symbolic-ref --quiet HEAD >/dev/null || '
+        f"(cd {quote(project.project or '.')} 2>/dev/null && "
+        f"{path}headgate jobspecs publish --committed) || true  {mark}"
+    )
+    texts = {directory / name: _hook_lines(directory / name) for name in _HOOKS}
+    for file, lines in texts.items():
+        is_ours = is_own and all(mark.partition(":")[0] in text for text in lines[1:])
+        is_shell = _SHELL.match(lines[0]) is not None
+        if not remove and line not in lines and not (is_shell and (force or is_ours)):
+            why = "has lines of others" if is_own else "is shared with other repositories"
+            what = f"hook {file} {why if is_shell else 'is not a shell script'}"
+            how = ", or repeat the command with --force" if is_shell else ""
+            raise errors.Invalid(f"{what}. Add this line to it{how}:\n{line}", hook=str(file))
+    for file, lines in texts.items():
+        kept = [text for text in lines if not text.endswith(mark)]
+        new = kept if remove else [kept[0], line, *kept[1:]]
+        if new == lines:
+            continue
+        if len(new) == 1:
+            file.unlink()
+            continue
+        mode = file.stat().st_mode if file.exists() else 0o755
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(os.fsencode("\n".join(new) + "\n"))
+        file.chmod(mode)
+    return tuple(texts)
+
+
+def _hook_lines(file: Path) -> list[str]:
+    lines = os.fsdecode(file.read_bytes()).splitlines() if file.is_file() else []
+    return lines or ["#!/bin/sh"]
+
+
 def _safe(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo | None:
     """Leave out members that lead outside the directory, such as links to other files."""
     try:
@@ -285,6 +373,14 @@ class Discovery:
     suspicions: tuple[Suspicion, ...]
     # Files that name `headgate.transforms` but that no import can reach.
     unreachable: tuple[str, ...]
+    # Outputs declared where the branch left its fallback; None if that does not apply.
+    declared_before: tuple[str, ...] | None = None
+    # Earlier names of a project that was moved within its repository.
+    former: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        return frozenset(str(o.dataset) for spec in self.jobspecs for o in spec.outputs)
 
 
 def discover(
@@ -292,11 +388,15 @@ def discover(
     *,
     branch: str | None = None,
     allow_dirty: bool = False,
+    committed: bool = False,
     timeout_seconds: float = DISCOVERY_SECONDS,
 ) -> Discovery:
-    """Return all transforms of the checked-out commit or, `allow_dirty`, of the working copy."""
+    """Return all transforms of the checked-out commit or, `allow_dirty`, of the working copy.
+
+    :param committed: ignore uncommitted changes instead of rejecting them.
+    """
     commit = repository.head()
-    changes = repository.changes()
+    changes = () if committed else repository.changes()
     if changes and not allow_dirty:
         raise _dirty(repository, changes)
     source = Source(
@@ -306,6 +406,12 @@ def discover(
         clean=not changes,
     )
     treeish = repository.project_tree(repository.tree_of_changes() if changes else commit)
+    return _discover_tree(repository, treeish, source, timeout_seconds)
+
+
+def _discover_tree(
+    repository: Repository, treeish: str, source: Source, timeout_seconds: float
+) -> Discovery:
     with tempfile.TemporaryDirectory(prefix="headgate-publish-") as directory:
         tree = Path(directory).resolve()
         repository.export(treeish, tree)
@@ -415,11 +521,14 @@ def _declarations(
     )
 
 
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def _dirty(repository: Repository, changes: Sequence[str]) -> errors.GitUnusable:
-    shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else "")
     return errors.GitUnusable(
         directory=str(repository.root),
-        reason=f"the working tree has uncommitted changes: {shown}",
+        reason=f"the working tree has uncommitted changes: {_first(changes)}",
         remedy="Commit or stash them, or publish them as they are with --allow-dirty "
         "(results of such code are never adopted).",
     )
@@ -430,6 +539,110 @@ def _kept(stderr: IO[bytes]) -> str:
     size = stderr.seek(0, os.SEEK_END)
     stderr.seek(max(0, size - _STDERR_KEPT))
     return stderr.read().decode("utf-8", "replace")
+
+
+# --- removed transforms ---------------------------------------------------------------------
+
+
+# The verb `jobspecs` of a store.
+FindJobSpecs = Callable[..., Sequence[Mapping[str, Any]]]
+
+
+def compare_with_fallback(
+    project: Repository, found: Discovery, fallback: Sequence[str], jobspecs: FindJobSpecs
+) -> Discovery:
+    """Return a discovery with what its project declared where the branch left its fallback.
+
+    That commit is the merge base with the fallback's published commit. A transform that is declared
+    there and not any more is removed on the branch. One that only the fallback has is newer, or it
+    belongs to another project.
+    """
+    own = found.source.repository
+    branch = found.source.branch
+    known = {name: jobspecs(branch=name) for name in dict.fromkeys((branch, *fallback))}
+    every = [spec for specs in known.values() for spec in specs]
+    former = _former_projects(project, found, every)
+    found = replace(found, former=tuple(former))
+    names = {own, *former}
+    for name in fallback:
+        published = [spec for spec in known[name] if spec["repository"] in names]
+        if name == branch or not published:
+            continue
+        newest = max(published, key=lambda spec: str(spec["published_at"]))
+        base = _merge_base(project, found.source.commit, name, newest["commit"])
+        declared: set[str] = set()
+        if base is not None:
+            for other, part in {own: project, **former}.items():
+                declared |= _declared_at(part, other, base, found, jobspecs)
+        theirs = [s for s in every if not s["removed"] and s["repository"] not in names]
+        declared -= {output for spec in theirs for output in spec["outputs"]}
+        return replace(found, declared_before=tuple(sorted(declared)))
+    return found
+
+
+def _former_projects(
+    project: Repository, found: Discovery, known: Sequence[Mapping[str, Any]]
+) -> dict[str, Repository]:
+    """Return the projects of which this one makes outputs, and that its commit does not have."""
+    root = found.source.repository.removesuffix(f"//{project.project}")
+    makers = {spec["repository"] for spec in known if not found.outputs.isdisjoint(spec["outputs"])}
+    former = {}
+    for name in makers - {found.source.repository}:
+        directory = name.removeprefix(f"{root}//")
+        marks = [f"{directory}/{mark}" for mark in _PROJECT_FILES]
+        # A sparse checkout lacks files of the commit; a headgate.toml may be on disk only.
+        is_there = any(
+            project.has_file(found.source.commit, mark) or (project.root / mark).is_file()
+            for mark in marks
+        )
+        if directory != name and not is_there:
+            former[name] = Repository(root=project.root, project=directory)
+    return former
+
+
+def _merge_base(project: Repository, head: str, branch: str, published: str) -> str | None:
+    """Return the merge base with a branch's published commit; None if the histories are unrelated.
+
+    If the clone lacks that commit, its branch of the same name stands in for it.
+    """
+    for ref in (published, f"refs/remotes/origin/{branch}", f"refs/heads/{branch}"):
+        base = project.find_merge_base(head, ref)
+        if base is not None:
+            return base
+    if project.is_shallow() or project.find_commit(published) is None:
+        deepen = "git fetch --unshallow" if project.is_shallow() else f"git fetch origin {branch}"
+        raise errors.GitUnusable(
+            directory=str(project.root),
+            reason=f"the transforms that were removed since {branch!r} cannot be determined: this "
+            f"clone lacks the commit {published[:10]}, which is published on it, or its history",
+            remedy=f"Run `{deepen}`, then publish again. If the commit was never pushed, publish "
+            f"{branch!r} again first.",
+        )
+    return None
+
+
+def _declared_at(
+    project: Repository, name: str, commit: str, found: Discovery, jobspecs: FindJobSpecs
+) -> frozenset[str]:
+    """Return a project's outputs at a commit: as published, else by importing its modules."""
+    tree = project.find_project_tree(commit)
+    if tree is None:
+        return frozenset()
+    if project.same_tree(commit, found.source.commit) and found.source.clean:
+        return found.outputs
+    published = [spec for spec in jobspecs(repository=name, commit=commit) if spec["clean"]]
+    if published:
+        live = [spec for spec in published if not spec["removed"]]
+        return frozenset(output for spec in live for output in spec["outputs"])
+    try:
+        return _discover_tree(project, tree, found.source, DISCOVERY_SECONDS).outputs
+    except errors.HeadgateError as error:
+        raise errors.GitUnusable(
+            directory=str(project.root),
+            reason=f"the transforms of the merge base {commit[:10]}, which was never published, "
+            f"cannot be read: {error.message.rstrip('.')}",
+            remedy="Rebase on, or merge, a commit that is published on the fallback.",
+        ) from error
 
 
 # --- publication ----------------------------------------------------------------------------
@@ -471,6 +684,8 @@ def publish_discovery(
                 {"outputs": [str(o.dataset) for o in spec.outputs], "jobspec": spec.to_json()}
                 for spec in found.jobspecs
             ],
+            declared_before=found.declared_before,
+            former=found.former,
         )
     return PublishReport(
         source=found.source,
@@ -478,4 +693,85 @@ def publish_discovery(
         removed=tuple(removed),
         suspicions=found.suspicions,
         unreachable=found.unreachable,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpublished:
+    """A commit or working tree that differs from what its project published on a branch name."""
+
+    branch: str
+    commit: str
+    # True for HEAD; False for the tip of a Git branch that is not checked out.
+    checked_out: bool
+    changes: tuple[str, ...]
+    # The newest JobSpec that the project published there.
+    published: Mapping[str, Any] | None
+
+    @property
+    def text(self) -> str:
+        """Return what differs and the next step, for people."""
+        found, changes = self.published, _first(self.changes)
+        there = "nothing is published there"
+        if found is not None:
+            marked = "" if found["clean"] else " with uncommitted changes"
+            there = f"published: {found['commit'][:10]}{marked} by {found['actor']}"
+        if found is not None and found["commit"] == self.commit and changes:
+            is_known = "are not published on" if found["clean"] else "may differ from those on"
+            return f"uncommitted changes ({changes}) {is_known} {self.branch}; {there}. {_COMMIT}"
+        if not self.checked_out:
+            what = f"Git branch {self.branch} is at {self.commit[:10]}, which is not published"
+            return f"{what}; {there}. Check it out and run `headgate jobspecs publish`."
+        more = f" Uncommitted changes are not published, either: {changes}." if changes else ""
+        what = f"HEAD {self.commit[:10]} is not published on {self.branch}; {there}."
+        return f"{what}{more} {_COMMIT if changes else _PUBLISH}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "branch": self.branch,
+            "commit": self.commit,
+            "published": self.published and self.published["commit"],
+            "changes": list(self.changes),
+            "message": self.text,
+        }
+
+
+_PUBLISH = "Run `headgate jobspecs publish`, or build with --publish."
+_COMMIT = f"Commit the changes, or add --allow-dirty. {_PUBLISH}"
+
+
+def find_unpublished(directory: Path, branch: str, jobspecs: FindJobSpecs) -> Unpublished | None:
+    """Return the difference between a directory's project and its JobSpecs on a branch name.
+
+    None if there is no difference, outside of Git, and if Git has another branch checked out and
+    no branch of this name.
+    """
+    try:
+        project = find_project(directory)
+        checked_out = project.find_branch() in {None, branch}
+        commit = project.find_commit("HEAD" if checked_out else f"refs/heads/{branch}")
+        if commit is None:
+            return None
+        changes = project.changes() if checked_out else ()
+        known = jobspecs(branch=branch, repository=project.identity())
+        # The marks of JobSpecs that were removed earlier keep the commits of that time.
+        newest = max(known, key=lambda spec: str(spec["published_at"]), default=None)
+        if newest is None:
+            tree = project.find_project_tree(commit)
+            is_same = tree is None or not project.files_naming_transforms(tree)
+        else:
+            # Commits that change only other projects of the repository need no publication.
+            is_equal = newest["commit"] == commit
+            is_equal |= bool(project.project) and project.same_tree(newest["commit"], commit)
+            is_same = newest["clean"] and is_equal
+    except errors.GitUnusable:
+        return None
+    if is_same and not changes:
+        return None
+    return Unpublished(
+        branch=branch,
+        commit=commit,
+        checked_out=checked_out,
+        changes=changes,
+        published=newest,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
 _PLANNED_STATES = {
     Decided.FRESH: JobState.SKIPPED,
+    Decided.HELD: JobState.SKIPPED,
     Decided.ADOPTED: JobState.ADOPTED,
     Decided.STALE: JobState.WAITING,
 }
 # Keys of a job's live document that its final document does not have.
-_LIVE_KEYS = frozenset({"rows", "stages", "seconds", "ended"})
+_LIVE_KEYS = frozenset({"rows", "stages", "seconds", "ended", "phase"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,12 @@ class Stages:
     all: int
     tasks_done: int
     tasks: int
+
+
+class JobPhase(enum.StrEnum):
+    """Phase of a job that waits; a running job has none."""
+
+    STARTING_SPARK = "starting Spark"
 
 
 @dataclass(kw_only=True)
@@ -55,13 +63,14 @@ class JobReport:
     error: Mapping[str, Any] | None = None
     log: str | None = None
     stages: Stages | None = None
+    phase: JobPhase | None = None
     # By the monotonic clock.
     began: float | None = None
     ended: float | None = None
 
     def enter(self, state: JobState) -> None:
         """Set the state, and start or stop the job's clock."""
-        self.state, self.stages = state, None
+        self.state, self.stages, self.phase = state, None, None
         if state is JobState.RUNNING:
             self.began = self.began or time.monotonic()
         elif self.began is not None:
@@ -104,6 +113,8 @@ class JobReport:
             "state": self.state.value,
             "reason": self.reason.value,
             "jobspec_branch": self.decision.job.jobspec_branch,
+            "jobspec_commit": self.decision.job.spec.source.commit,
+            "jobspec_clean": self.decision.job.spec.source.clean,
             "inputs": self.inputs,
             "attempts": self.attempts,
             "spark_jobs": self.spark_jobs,
@@ -116,6 +127,10 @@ class JobReport:
                     str(name): id for name, id in self.decision.candidate.transactions.items()
                 },
             }
+        if self.decision.held is not None:
+            data["held"] = self.decision.held.to_json()
+        if self.decision.differences:
+            data["differences"] = [one.to_json() for one in self.decision.differences]
         if self.decision.incremental is not None:
             data["incremental"] = self.decision.incremental.to_json()
         if self.checks:
@@ -131,6 +146,7 @@ class JobReport:
             "rows": self.rows,
             "stages": asdict(self.stages) if self.stages else None,
             "seconds": self.seconds,
+            "phase": self.phase,
             # Comparable only with other jobs of the same process: gives the order of their ends.
             "ended": self.ended,
         }
@@ -138,6 +154,8 @@ class JobReport:
     def to_record(self, position: int) -> JobRecord:
         """Return the catalog row of this job; progress is in it for readers in other processes."""
         body = self.to_json()
+        if self.phase is not None:
+            body["phase"] = self.phase
         if self.seconds is not None:
             body["log"] = self.log
             body["progress"] = {
@@ -172,6 +190,7 @@ class RemoteJob:
         self.error: Mapping[str, Any] | None = document.get("error")
         self.log: str | None = document.get("log")
         self.stages: object = document.get("stages")
+        self.phase: str | None = document.get("phase")
         self.ended: float | None = document.get("ended")
 
     def to_json(self) -> dict[str, Any]:
@@ -216,6 +235,51 @@ def planned_inputs(
         }
         for given in decision.inputs
     ]
+
+
+# --- reasons --------------------------------------------------------------------------------
+
+# Text of a reason without differences.
+_REASONS = {
+    Reason.FORCED: "it is forced",
+    Reason.NEVER_BUILT: "it has no version on the chain",
+    Reason.NEVER_FRESH: 'it is declared with fresh="never"',
+    Reason.FRESH: "logic, parameters and inputs are those of the view",
+}
+_SHORT = 12
+
+
+def explain_job(job: Mapping[str, Any]) -> list[str]:
+    """Return the reasons for a job's state as sentences, from its document."""
+    found = [_REASONS[job["reason"]]] if job["reason"] in _REASONS else []
+    if (adopted := job.get("adopted_from")) is not None:
+        results = ", ".join(f"{name} {id}" for name, id in adopted["transactions"].items())
+        found.append(f"adopted from {adopted['branch']}: {results}")
+    if (held := job.get("held")) is not None:
+        found.append(f"held: {hold_text(held)}")
+        found.append("changed logic, inputs or parameters, --force or a reset forward end this")
+    return found + [_difference_text(one) for one in job.get("differences", ())]
+
+
+def hold_text(held: Mapping[str, Any]) -> str:
+    """Return `reset 12 by ana at 2026-11-18 09:30:12 removed this result from master`."""
+    at = held["at"][:19].replace("T", " ")
+    reset = f"reset {held['publication']} by {held['actor']} at {at}"
+    return f"{reset} removed this result of {held['dataset']} from {held['branch']}"
+
+
+def _difference_text(difference: Mapping[str, Any]) -> str:
+    name, before, after = difference["dataset"], difference["from"], difference["to"]
+    match difference["part"]:
+        case "input":
+            before = before or "(not read)"
+            return f"input {name} moved: {before} → {after or '(made by this build)'}"
+        case "output":
+            return f"{before} of {name} was not made by a build"
+        case "age":
+            return f"{before} of {name} is older than its job allows"
+        case part:
+            return f"{part} changed: {before[:_SHORT]} → {after[:_SHORT]}"
 
 
 # --- documents ------------------------------------------------------------------------------
@@ -310,8 +374,7 @@ class BuildInterrupted(KeyboardInterrupt):
 def graph_of(connection: Connection, plan: Plan, *, primary: str) -> Graph:
     """Return the datasets and jobs of a plan as a graph."""
     planned = [_PLANNED_STATES[decision.state] for decision in plan.decisions]
-    fresh = [d for d in plan.decisions if d.state is Decided.FRESH]
-    kept = [name for decision in fresh for name in decision.job.outputs]
+    kept = [name for d in plan.decisions if d.is_skipped for name in d.job.outputs]
     read = {given.dataset for decision in plan.decisions for given in decision.inputs}
     chain = plan.request.chain
     facts = GraphFacts(

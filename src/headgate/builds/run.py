@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from headgate.attempts import (
     Heartbeat,
     commit_transactions,
 )
-from headgate.builds.attempt import JobEventType, Jobs, Parts
+from headgate.builds.attempt import JobEventType, Jobs, Parts, keep_only_logs
 from headgate.builds.job import Ledger, run_job
 from headgate.builds.open import OpenedBuild, OpeningRequest, open_build
 from headgate.builds.plan import PlanRequest, plan_build
-from headgate.builds.report import BuildInterrupted, BuildOutcome, Watch
+from headgate.builds.report import BuildInterrupted, BuildOutcome, JobPhase, Watch
 from headgate.builds.spark_jobs import SparkJobs
 from headgate.catalog.attempts import CheckHolder, abort_attempt, dispatch_attempt, heartbeat
 from headgate.catalog.branches import drop_unused_branches
@@ -197,7 +196,9 @@ class _Build:
         drop_unused_branches(self._database, opened.branches, actor=opened.caller.actor)
         close_build(self._database, opened.id, opened.attempt, state.value)
         if state is BuildState.SUCCEEDED:
-            shutil.rmtree(ledger.directory, ignore_errors=True)
+            # What remains is deleted with the logs.
+            with contextlib.suppress(OSError):
+                keep_only_logs(ledger.directory)
         return BuildOutcome(
             id=opened.id,
             branch=opened.plan.request.branch,
@@ -224,7 +225,9 @@ class _Schedule:
         if not self._waiting:
             return
         # Before the clock of the first job starts.
+        self._ledger.set_phase(JobPhase.STARTING_SPARK, filter(self._is_ready, self._waiting))
         self._jobs.expect(len(self._waiting))
+        self._ledger.set_phase(None, self._waiting)
         with ThreadPoolExecutor(max_workers=PARALLEL_JOBS) as pool:
             try:
                 while self._waiting or self._futures:
@@ -236,7 +239,7 @@ class _Schedule:
 
     def _step(self, pool: ThreadPoolExecutor) -> None:
         if self._ledger.stopped is not None:
-            self._abort(self._waiting)
+            self._abort(self._waiting, self._ledger.stopped)
         for position in sorted(p for p in self._waiting if self._is_ready(p)):
             # Counts this job too: it has no process yet, and must not get the next job's.
             self._jobs.expect(len(self._waiting))
@@ -263,18 +266,21 @@ class _Schedule:
 
     def _abort_after(self, failed: int) -> None:
         """Abort the dependants of a failed job, or all jobs if the request requires it."""
+        reports = self._ledger.reports
+        reason = self._ledger.stopped or f"aborted: {reports[failed].title} failed"
         lost = {failed}
         for position, decision in enumerate(self._ledger.opened.plan.decisions):
             if lost & set(decision.job.needs):
                 lost.add(position)
         if self._request.abort_on_failure or self._request.atomic:
-            self._ledger.stop("another job of this build failed")
+            self._ledger.stop(reason)
             lost |= self._waiting
-        self._abort(lost & self._waiting)
+        self._abort(lost & self._waiting, reason)
 
-    def _abort(self, positions: set[int]) -> None:
+    def _abort(self, positions: set[int], reason: str) -> None:
         for position in sorted(positions):
             self._waiting.discard(position)
+            self._ledger.reports[position].error = {"message": reason}
             self._ledger.abort(position, JobState.ABORTED)
 
 

@@ -23,6 +23,7 @@ from headgate.files.transfer import download
 from headgate.files.tree import ChangeKind, Entry
 from headgate.files.tree_store import FileTrees
 from headgate.model.object_store import ObjectStore
+from headgate.spark.engines import Engine
 from headgate.spark.job_processes import JobProcess
 from headgate.spark.job_protocol import EventKind, JobDocument, Source, Target
 from headgate.spark.session import catalog_conf
@@ -112,7 +113,7 @@ class JobRunner:
         # The session adds a tag of its own, which covers the threads of the user's code.
         self._tags = (f"headgate-{order.name}",)
         document = self._document(order)
-        process = self._workplace.process()
+        process, engine = self._workplace.process()
         with self._lock:
             self._process = process
             stopped = self._stopped is not None
@@ -121,7 +122,7 @@ class JobRunner:
                 process.kill()
             process.begin(document)
             with self._deadline(order.allowed_run_seconds):
-                result = self._await_result(process, progress)
+                result = self._await_result(process, engine, progress)
         finally:
             process.kill()
             process.close()
@@ -201,7 +202,9 @@ class JobRunner:
             return home / digest
         return unpack_bundle(self._resources.objects.get(bundle_key(digest)), digest, home)
 
-    def _await_result(self, process: JobProcess, progress: attempt.Progress) -> attempt.JobResult:
+    def _await_result(
+        self, process: JobProcess, engine: Engine, progress: attempt.Progress
+    ) -> attempt.JobResult:
         rows = 0
         ended: dict[str, Any] | None = None
         for event in process.events():
@@ -218,6 +221,10 @@ class JobRunner:
         code = process.wait()
         if self._stopped is not None:
             return attempt.JobResult(succeeded=False, error={"message": self._stopped})
+        if (ended is None or ended["event"] == EventKind.FAILED) and (
+            stopped := engine.find_end(ended["error"] if ended is not None else None)
+        ):
+            return attempt.failed(stopped)
         if ended is None:
             log = attempt.log_in(self._directory)
             message = f"the job's process ended with code {code}; its log is {log}"

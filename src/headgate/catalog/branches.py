@@ -1,4 +1,4 @@
-"""Verbs on branches: create, delete, reset, reparent, protect.
+"""Verbs on branches: create, delete, restore, reset, reparent, protect.
 
 Each verb that changes a view or the set of branches reads, decides and publishes through the door.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
@@ -15,10 +16,11 @@ from headgate import errors
 from headgate.catalog import records, schema
 from headgate.catalog.database import Database, backoff_seconds, now
 from headgate.catalog.publish import publish, publish_prepared
-from headgate.catalog.transactions import check_may_write, record_event
+from headgate.catalog.resolve import check_exists, find_tagged
+from headgate.catalog.transactions import check_may_write, find_protections, record_event
 from headgate.model import changes, nouns
-from headgate.model.ancestry import is_in_history
-from headgate.model.ids import BranchId, TransactionId, mint_branch
+from headgate.model.access import ALL, Protections, check_patterns
+from headgate.model.ids import BranchId, mint_branch
 from headgate.model.names import check_branch_name
 
 # Tries to create a child branch while its parent moves.
@@ -37,7 +39,9 @@ def create_branch(
 ) -> nouns.Branch:
     """Create a root branch, or a child of `parent`.
 
-    A child starts at the head and view of its parent, or at transaction `at` of its history.
+    A child starts at the head and view of its parent, or at transaction `at`: any COMMITTED one of
+    the dataset that is retained, also of a branch that was deleted. Off an OPEN transaction of a
+    build or task it starts at the view, so that no attempt moves it.
     """
     check_branch_name(name)
 
@@ -74,9 +78,10 @@ def _create_change(
     source = records.load_branch(connection, dataset, parent)
     head, view = source.head, source.view
     if at is not None:
-        target = _committed(connection, at)
-        records.check_in_history(connection, source, target, source.view)
-        head = view = target.id
+        head = view = _committed(connection, source, at).id
+    elif head is not None and head != view:
+        attempt = records.load_transactions(connection, [head])[head].attempt
+        head = view if attempt is not None else head
     return changes.CreateBranch(
         id=mint_branch(),
         dataset=dataset.id,
@@ -94,21 +99,130 @@ def delete_branches(
     targets: Sequence[nouns.Branch],
     *,
     caller: changes.Caller,
+    force: bool,
+    operation: changes.OperationKey | None = None,
+    restorable: bool = True,
+) -> changes.Receipt:
+    """Delete the branches, all at once; their children move under the grandparent.
+
+    Without `force`, a branch that is the primary one, or that others still use, is not deleted.
+
+    :param restorable: keep a record of each, so that `restore_branches` can bring it back.
+    """
+    request = changes.PublishRequest(
+        caller=caller,
+        kind=nouns.PublicationKind.DELETE,
+        changes=tuple(
+            changes.DeleteBranch(
+                branch=b.id, expected_head=b.head, expected_view=b.view, restorable=restorable
+            )
+            for b in targets
+        ),
+        operation=operation,
+    )
+
+    def prepare(connection: Connection) -> changes.PublishRequest:
+        if not force and (uses := _uses(connection, targets)):
+            raise errors.BranchInUse(branch=targets[0].name, uses=uses)
+        return request
+
+    return publish_prepared(database, prepare)
+
+
+def _uses(connection: Connection, targets: Sequence[nouns.Branch]) -> list[str]:
+    """Return the reasons not to delete these branches, of one name."""
+    found, names = [], {b.name for b in targets}
+    ids = {b.id for b in targets}
+    if records.primary_of(connection) in names:
+        found.append("is the primary branch")
+    children = select(schema.branches.c.id).where(schema.branches.c.parent_id.is_not(None))
+    parts = list(records.in_chunks(ids))
+    below = (schema.branches.c.parent_id.in_(part) for part in parts)
+    if any(set(connection.execute(children.where(test)).scalars()) - ids for test in below):
+        found.append("has child branches")
+    opened = select(schema.transactions.c.id).where(
+        schema.transactions.c.state == nouns.TransactionState.OPEN
+    )
+    mine = (schema.transactions.c.branch_id.in_(part) for part in parts)
+    if any(connection.execute(opened.where(test).limit(1)).first() for test in mine):
+        found.append("has OPEN transactions")
+    running = select(schema.builds.c.id).where(
+        schema.builds.c.branch.in_(names), schema.builds.c.state == nouns.BuildState.RUNNING
+    )
+    if connection.execute(running.limit(1)).first() is not None:
+        found.append("has running builds")
+    return found
+
+
+def restore_branches(
+    database: Database,
+    name: str,
+    *,
+    dataset: nouns.Dataset | None,
+    caller: changes.Caller,
     operation: changes.OperationKey | None = None,
 ) -> changes.Receipt:
-    """Delete the branches, all at once; their children move under the grandparent."""
-    return publish(
-        database,
-        changes.PublishRequest(
+    """Restore the branch that was last deleted under this name, of one dataset or of all.
+
+    It gets its id, view and parent back, and the children that no user has moved since. Its head is
+    its view: a transaction that was OPEN when it was deleted stays aborted.
+    """
+    check_branch_name(name)
+
+    def request(connection: Connection) -> changes.PublishRequest:
+        if dataset is not None:
+            # Before other refusals, which would tell what the caller may not change.
+            check_may_write(connection, caller, {(name, dataset.name)})
+        return changes.PublishRequest(
             caller=caller,
-            kind=nouns.PublicationKind.DELETE,
-            changes=tuple(
-                changes.DeleteBranch(branch=b.id, expected_head=b.head, expected_view=b.view)
-                for b in targets
-            ),
+            kind=nouns.PublicationKind.RESTORE,
+            changes=tuple(_restored(connection, name, dataset)),
             operation=operation,
-        ),
+        )
+
+    return publish_prepared(database, request)
+
+
+def _restored(
+    connection: Connection, name: str, dataset: nouns.Dataset | None
+) -> list[changes.CreateBranch]:
+    deleted = schema.deleted_branches
+    query = select(deleted).where(deleted.c.name == name).order_by(deleted.c.publication)
+    if dataset is not None:
+        query = query.where(deleted.c.dataset_id == dataset.id)
+    # The newest deletion of each dataset.
+    found = {row["dataset_id"]: row for row in connection.execute(query).mappings()}
+    views = records.load_transactions(
+        connection, [row["view_id"] for row in found.values() if row["view_id"]]
     )
+    expired = {
+        id for id, row in found.items() if row["view_id"] and views[row["view_id"]].condemned
+    }
+    if dataset is None and len(expired) < len(found):
+        # Deleted so long ago that nothing is left of them.
+        found = {id: row for id, row in found.items() if id not in expired}
+    taken = records.branches_named(connection, [name], list(found))
+    if dataset is not None and not taken:
+        taken = records.branches_named(connection, [name], [dataset.id])
+    if taken:
+        raise errors.RestoreRefused(branch=name, datasets=[str(branch.dataset) for branch in taken])
+    if not found:
+        raise errors.DeletedBranchNotFound(
+            branch=name, dataset=str(dataset.name) if dataset else None
+        )
+    return [
+        changes.CreateBranch(
+            id=row["id"],
+            dataset=row["dataset_id"],
+            name=name,
+            parent=None,
+            head=row["view_id"],
+            view=row["view_id"],
+            remembered_chain=tuple(records.load(row["remembered_chain"] or "[]")),
+            deleted_in=row["publication"],
+        )
+        for row in found.values()
+    ]
 
 
 def reset_branch(
@@ -120,21 +234,15 @@ def reset_branch(
     caller: changes.Caller,
     operation: changes.OperationKey | None = None,
 ) -> changes.Receipt:
-    """Move a branch to a transaction of its history, or to one that a reset removed from it."""
+    """Move a branch to a COMMITTED transaction of its dataset that is retained, of any branch."""
 
     def decide(connection: Connection) -> changes.MoveBranch:
         branch = records.load_branch(connection, dataset, name)
-        target = _committed(connection, to)
-        # The history first: it takes a few lookups, while the log has to be read completely.
-        if not records.is_below(connection, target, branch.view) and not _was_removed_by_reset(
-            connection, branch, target
-        ):
-            raise errors.NotInHistory(dataset=str(dataset.name), branch=name, transaction=target.id)
         return changes.MoveBranch(
             branch=branch.id,
             expected_head=branch.head,
             expected_view=branch.view,
-            to=target.id,
+            to=_committed(connection, branch, to).id,
         )
 
     change = database.read(decide)
@@ -149,25 +257,17 @@ def reset_branch(
     )
 
 
-def _was_removed_by_reset(
-    connection: Connection, branch: nouns.Branch, target: nouns.Transaction
-) -> bool:
-    """Return whether a logged reset removed the transaction from this branch."""
-    reset = schema.publications.c.kind == nouns.PublicationKind.RESET
-    query = (
-        select(schema.moves.c.from_id)
-        .join(schema.publications, schema.publications.c.number == schema.moves.c.publication)
-        .where(schema.moves.c.branch_id == branch.id, schema.moves.c.from_id.is_not(None), reset)
-        .order_by(schema.moves.c.publication.desc())
-    )
-    steps = records.Steps(connection)
-    wanted = steps(target.id)
-    left = connection.execute(query).scalars().all()
-    return any(is_in_history(wanted, steps(TransactionId(id)), steps) for id in left)
+def _committed(connection: Connection, branch: nouns.Branch, id: str) -> nouns.Transaction:
+    """Return a transaction of the branch's dataset that a branch may show, or raise.
 
-
-def _committed(connection: Connection, id: str) -> nouns.Transaction:
-    transaction = records.load_transaction(connection, id)
+    :param id: the transaction, or a tag of the dataset.
+    """
+    tagged = find_tagged(connection, id, [branch.dataset_id]).get(branch.dataset_id)
+    transaction = records.load_transaction(connection, tagged or id)
+    if transaction.dataset_id != branch.dataset_id:
+        raise errors.NotInHistory(
+            dataset=str(branch.dataset), branch=branch.name, transaction=transaction.id
+        )
     if transaction.state is not nouns.TransactionState.COMMITTED:
         raise errors.TransactionNotCommitted(transaction=id, state=transaction.state)
     if transaction.condemned:
@@ -215,7 +315,10 @@ def reparent_branch(
         connection.execute(
             update(schema.branches)
             .where(schema.branches.c.id == branch.id)
-            .values(parent_id=parent.id if parent else None)
+            .values(
+                parent_id=parent.id if parent else None,
+                declared_parent_id=parent.id if parent else None,
+            )
         )
         record_event(
             connection,
@@ -232,12 +335,20 @@ def reparent_branch(
     return database.write(work)
 
 
-def protect_branch(database: Database, name: str, *, actor: str, protected: bool = True) -> None:
-    """Protect a branch name, or remove its protection.
+def protect_branch(
+    database: Database,
+    name: str,
+    *,
+    actor: str,
+    protected: bool = True,
+    datasets: Sequence[str] = ALL,
+) -> None:
+    """Protect a branch name on the datasets that patterns match, or remove its protection.
 
     A protected name accepts writes only from builds of clean commits and from admins.
     """
     check_branch_name(name)
+    patterns = check_patterns(datasets, what="protected datasets")
 
     def work(connection: Connection) -> None:
         connection.execute(
@@ -245,17 +356,22 @@ def protect_branch(database: Database, name: str, *, actor: str, protected: bool
         )
         moment = now(connection)
         if protected:
+            check_exists(connection, [name])
             connection.execute(
-                insert(schema.protected_branches).values(name=name, actor=actor, created_at=moment)
+                insert(schema.protected_branches).values(
+                    name=name, actor=actor, created_at=moment, datasets=records.dump([*patterns])
+                )
             )
         kind = "protected" if protected else "unprotected"
-        record_event(connection, at=moment, actor=actor, kind=kind, branch=name)
+        facts: dict[str, Any] = {} if patterns == ALL else {"datasets": [*patterns]}
+        record_event(connection, at=moment, actor=actor, kind=kind, branch=name, **facts)
 
     database.write(work)
 
 
-def list_protected(connection: Connection) -> list[str]:
-    return sorted(connection.execute(select(schema.protected_branches.c.name)).scalars())
+def list_protected(connection: Connection) -> Protections:
+    """Return the protected branch names, with their patterns, that the caller may read."""
+    return find_protections(connection).shown_to(records.policy_of(connection))
 
 
 # Tries to drop branches while other writers begin to use some of them.
@@ -276,7 +392,11 @@ def drop_unused_branches(
             break
         try:
             delete_branches(
-                database, unused, caller=changes.Caller(actor=actor, may_write_protected=True)
+                database,
+                unused,
+                caller=changes.Caller(actor=actor, may_write_protected=True),
+                force=True,
+                restorable=False,
             )
             return unused
         except errors.Conflict:

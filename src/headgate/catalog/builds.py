@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, insert, or_, select, update
 
 from headgate.catalog import records
 from headgate.catalog.attempts import end_attempt_in
 from headgate.catalog.database import Database, now
-from headgate.catalog.schema import builds, jobs, transactions
+from headgate.catalog.schema import builds, holds, jobs, moves, publications, transactions
 from headgate.errors import NotFound
-from headgate.model.ids import BuildId, Instant, TransactionId
+from headgate.model.freshness import Hold
+from headgate.model.ids import BranchId, BuildId, Instant, PublicationNumber, TransactionId
+from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, AttemptState, Transaction, TransactionState
 
 if TYPE_CHECKING:
@@ -151,6 +153,35 @@ def find_adoptable_by_key(connection: Connection, build_key: str) -> list[Transa
     ids = [TransactionId(id) for id in connection.execute(query).scalars()]
     loaded = records.load_transactions(connection, ids)
     return [loaded[id] for id in ids if not loaded[id].condemned]
+
+
+# Built once: a plan executes it for each output that is not fresh.
+_HOLD = (
+    select(moves.c.branch_name, publications.c.number, publications.c.actor, publications.c.at)
+    .join(holds, holds.c.publication == publications.c.number)
+    .join(moves, moves.c.publication == publications.c.number)
+    .where(
+        holds.c.branch_id == bindparam("the_branch"),
+        holds.c.inputs_key == bindparam("the_key"),
+        moves.c.branch_id == holds.c.branch_id,
+    )
+)
+
+
+def find_hold(
+    connection: Connection, dataset: DatasetName, branch: BranchId, inputs_key: str
+) -> Hold | None:
+    """Return the reset that removed the result with this inputs key from a branch."""
+    row = connection.execute(_HOLD, {"the_branch": branch, "the_key": inputs_key}).one_or_none()
+    if row is None:
+        return None
+    return Hold(
+        dataset=dataset,
+        branch=row.branch_name,
+        publication=PublicationNumber(row.number),
+        actor=row.actor,
+        at=Instant(row.at),
+    )
 
 
 def _job_row(build: BuildId, job: JobRecord) -> dict[str, Any]:

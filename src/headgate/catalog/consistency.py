@@ -143,7 +143,7 @@ def check_log_replays(connection: Connection) -> Iterator[Finding]:
         steps.c.from_id.is_distinct_from(steps.c.before)
         | ((steps.c.change == "created") & steps.c.last_change.is_not(None))
         | ((steps.c.change != "created") & steps.c.last_change.is_(None))
-        | (steps.c.last_change == "deleted")
+        | ((steps.c.last_change == "deleted") != (steps.c.change == "restored"))
     )
     for row in connection.execute(broken):
         yield _in_log(

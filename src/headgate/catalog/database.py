@@ -243,7 +243,8 @@ _NOW = {
 class Database:
     """One catalog database; it runs units of work, each in a single SQL transaction."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, primary: str = "master") -> None:
+        self._primary = primary
         try:
             self.url = make_url(url)
         except UrlError as error:
@@ -408,6 +409,7 @@ class Database:
             most = _RESERVED_CONNECTIONS if is_reserved else _MOST_CONNECTIONS
             # Of two threads that come first at once, both use the same.
             engine = self._engines.setdefault(is_reserved, self._make_engine(most))
+            engine.update_execution_options(primary=self._primary)
         return engine
 
     def _make_engine(self, most: int) -> Engine:

@@ -13,6 +13,7 @@ from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import datasets, namespaces, tags
 from headgate.catalog.transactions import check_may_write
 from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest
+from headgate.model.contexts import is_moment
 from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
 from headgate.model.names import DatasetName, check_branch_name
 from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, Tag, TransactionState
@@ -149,6 +150,9 @@ def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
 def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, caller: Caller) -> Tag:
     """Pin a COMMITTED transaction of the dataset under a name; cleanup keeps it."""
     check_branch_name(name, what="tag")
+    if is_moment(name):
+        reason = "a publication number or time after `@` would have the same name"
+        raise errors.InvalidName(what="tag", name=name, reason=reason)
 
     def work(connection: Connection) -> Tag:
         transaction = records.load_transaction(connection, at)
@@ -199,7 +203,7 @@ def delete_tag(database: Database, dataset: Dataset, name: str, *, caller: Calle
         named = and_(tags.c.dataset_id == dataset.id, tags.c.name == name)
         pinned = connection.execute(select(tags.c.transaction_id).where(named)).scalar_one_or_none()
         if pinned is None:
-            raise errors.NotFound(f"dataset {dataset.name} has no tag {name!r}.", tag=name)
+            raise errors.TagNotFound(tag=name, dataset=str(dataset.name))
         branch = records.load_transaction(connection, pinned).branch
         check_may_write(connection, caller, {(branch, dataset.name)})
         connection.execute(delete(tags).where(named))

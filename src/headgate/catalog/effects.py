@@ -14,7 +14,7 @@ from headgate import errors
 from headgate.catalog.records import BranchState, Steps, is_over
 from headgate.model import changes, ids
 from headgate.model.ancestry import next_step_pointers
-from headgate.model.names import DatasetName
+from headgate.model.names import DatasetName, find_build_of
 from headgate.model.nouns import Transaction, TransactionState, Version
 
 
@@ -56,7 +56,8 @@ class LockedState:
     committed: list[changes.CommitTransaction] = field(default_factory=list)
     aborted: list[ids.TransactionId] = field(default_factory=list)
     created: list[changes.CreateBranch] = field(default_factory=list)
-    deleted: list[BranchState] = field(default_factory=list)
+    # With whether a record of the branch is kept.
+    deleted: list[tuple[BranchState, bool]] = field(default_factory=list)
     # (branch, view before, view after) of each reset or replacement.
     removed: list[tuple[ids.BranchId, ids.TransactionId, ids.TransactionId | None]] = field(
         default_factory=list
@@ -167,7 +168,8 @@ def _create(state: LockedState, change: changes.CreateBranch) -> None:
     )
     state.branches[branch.id] = branch
     state.created.append(change)
-    state.moves.append(Move(branch=branch, from_view=None, to_view=change.view, change="created"))
+    made = "created" if change.deleted_in is None else "restored"
+    state.moves.append(Move(branch=branch, from_view=None, to_view=change.view, change=made))
 
 
 def _delete(state: LockedState, change: changes.DeleteBranch) -> None:
@@ -175,7 +177,7 @@ def _delete(state: LockedState, change: changes.DeleteBranch) -> None:
     if branch is None:
         return
     del state.branches[branch.id]
-    state.deleted.append(branch)
+    state.deleted.append((branch, change.restorable))
     state.moves.append(Move(branch=branch, from_view=branch.view, to_view=None, change="deleted"))
     is_open = branch.head is not None and branch.head != branch.view
     shared = any(b.head == branch.head for b in state.branches.values())
@@ -270,6 +272,9 @@ def already_open(
         transaction=str(branch.head),
         holder=transaction.actor if transaction else "unknown",
         lease_left_seconds=max(0, -(-(until - now) // 1_000_000)),
+        build=find_build_of(transaction.attempt.key)
+        if transaction and transaction.attempt
+        else None,
     )
 
 

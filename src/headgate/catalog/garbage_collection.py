@@ -170,9 +170,9 @@ def describe_versions(
                 yield where, _ABORTED if aborted else _UNSEEN
 
 
-_REPLACED = "it was staged and then replaced: no transaction holds it"
-_ABORTED = "its transaction was aborted"
-_UNSEEN = "no branch has shown it within the time to retain, and nothing else needs it"
+_REPLACED = "staged and then replaced"
+_ABORTED = "of an aborted transaction"
+_UNSEEN = "not shown by a branch within the retention period"
 
 
 # --- objects --------------------------------------------------------------------------------

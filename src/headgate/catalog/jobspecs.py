@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
 from headgate.catalog.database import Database, now
@@ -32,20 +33,33 @@ def publish_jobspecs(
     clean: bool,
     actor: str,
     specs: Sequence[Mapping[str, Any]],
+    declared_before: Collection[str] | None = None,
+    former: Collection[str] = (),
 ) -> tuple[list[PublishedJobSpec], list[str]]:
     """Replace the JobSpecs of a repository on a branch name; mark missing ones as removed.
 
-    Each spec has `outputs`, a list of dataset names. Return the JobSpecs that are now published
-    and the datasets that were marked.
+    Return the JobSpecs that are now published and the datasets that were marked.
+
+    :param specs: each has `outputs`, a list of dataset names.
+    :param declared_before: outputs that were declared where the branch left its fallback: those
+        that are missing now are marked. None marks what the branch name itself had before.
+    :param former: earlier names of this repository, whose JobSpecs it takes over.
     """
 
     def work(connection: Connection) -> tuple[list[PublishedJobSpec], list[str]]:
         _one_at_a_time(connection)
         moment = now(connection)
         outputs = {str(name) for spec in specs for name in spec["outputs"]}
-        _check_owner(connection, outputs, repository)
-        before = _published_here(connection, branch, repository)
-        gone = sorted(before - outputs)
+        mine = jobspecs.c.repository.in_({repository, *former})
+        live = jobspecs.c.removed == 0
+        _check_owner(connection, outputs, branch, repository, mine)
+        if declared_before is None:
+            gone, dropped = _published_here(connection, branch, mine, live) - outputs, set[str]()
+        else:
+            theirs = _published_here(connection, branch, ~mine, live)
+            gone = set(declared_before) - outputs - theirs
+            # The fallback decides for what the branch declared only for a time.
+            dropped = _published_here(connection, branch, mine) - outputs - gone
         common = {
             "branch": branch,
             "repository": repository,
@@ -60,13 +74,13 @@ def publish_jobspecs(
             id = mint_jobspec()
             rows.append({"id": id, "removed": 0, "body": dump(dict(spec)), **common})
             pointers |= {str(name): id for name in spec["outputs"]}
-        for name in gone:
+        for name in sorted(gone):
             id = mint_jobspec()
             rows.append({"id": id, "removed": 1, "body": dump({"outputs": [name]}), **common})
             pointers[name] = id
-        _write(connection, branch, rows, pointers)
+        _write(connection, branch, rows, pointers, dropped)
         published = load_jobspecs(connection, branch=branch)
-        return [s for s in published if s.repository == repository and not s.removed], gone
+        return [s for s in published if s.repository == repository and not s.removed], sorted(gone)
 
     return database.write(work)
 
@@ -82,8 +96,9 @@ def _write(
     branch: str,
     rows: Sequence[Mapping[str, Any]],
     pointers: Mapping[str, JobSpecId],
+    dropped: Iterable[str],
 ) -> None:
-    for names in in_chunks(pointers):
+    for names in in_chunks([*pointers, *dropped]):
         connection.execute(
             delete(jobspec_outputs).where(
                 jobspec_outputs.c.branch == branch,
@@ -98,8 +113,20 @@ def _write(
         )
 
 
-def _check_owner(connection: Connection, outputs: Iterable[str], repository: str) -> None:
-    """Raise if another repository owns an output; record this repository as the owner."""
+def _check_owner(
+    connection: Connection,
+    outputs: Iterable[str],
+    branch: str,
+    repository: str,
+    mine: sa.ColumnElement[bool],
+) -> None:
+    """Raise if another repository owns an output; record this repository as the owner.
+
+    Among the projects of one Git repository, each branch has its own owners, as in Git's trees.
+    """
+    root = repository.partition("//")[0]
+    column = jobspecs.c.repository
+    is_near = sa.or_(column == root, column.startswith(f"{root}//", autoescape=True))
     for name in sorted(outputs):
         parsed = parse_dataset_name(name)
         here = (
@@ -107,57 +134,61 @@ def _check_owner(connection: Connection, outputs: Iterable[str], repository: str
             datasets.c.name == parsed.name,
         )
         known = connection.execute(
-            select(jobspecs.c.repository)
+            select(column)
             .join(jobspec_outputs, jobspec_outputs.c.jobspec_id == jobspecs.c.id)
             .where(
                 jobspec_outputs.c.dataset == name,
-                jobspecs.c.repository != repository,
+                ~mine,
                 jobspecs.c.removed == 0,
+                sa.or_(jobspec_outputs.c.branch == branch, ~is_near),
             )
             .limit(1)
         ).scalar_one_or_none()
         if known is not None:
             raise Conflict(
                 f"dataset {name} is made by the repository {known}, so {repository} cannot "
-                "publish a JobSpec for it. Remove it there first, or choose another name.",
+                "publish a JobSpec for it. Remove the transform there and publish that first, or "
+                "choose another name.",
                 dataset=name,
                 owner=known,
             )
         connection.execute(update(datasets).where(*here).values(repository=repository))
 
 
-def _published_here(connection: Connection, branch: str, repository: str) -> set[str]:
+def _published_here(
+    connection: Connection, branch: str, *conditions: sa.ColumnElement[bool]
+) -> set[str]:
+    """Return the datasets with a JobSpec or a mark on a branch name, of those that match."""
     query = (
         select(jobspec_outputs.c.dataset)
         .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
-        .where(
-            jobspec_outputs.c.branch == branch,
-            jobspecs.c.repository == repository,
-            jobspecs.c.removed == 0,
-        )
+        .where(jobspec_outputs.c.branch == branch, *conditions)
     )
     return set(connection.execute(query).scalars())
 
 
 def load_jobspecs(
-    connection: Connection, *, branch: str | None = None, dataset: str | None = None
+    connection: Connection,
+    *,
+    branch: str | None = None,
+    dataset: str | None = None,
+    repository: str | None = None,
+    commit: str | None = None,
 ) -> list[PublishedJobSpec]:
-    """Return the JobSpecs published now, removed marks included."""
+    """Return the JobSpecs published now, removed marks included; of a commit, replaced ones too."""
     given = {jobspec_outputs.c.branch: branch, jobspec_outputs.c.dataset: dataset}
-    current = filtered(select(jobspec_outputs.c.jobspec_id), given)
-    query = select(jobspecs).where(jobspecs.c.id.in_(current)).order_by(jobspecs.c.id)
+    source = {jobspecs.c.repository: repository, jobspecs.c.commit_id: commit}
+    query = filtered(select(jobspecs), source).order_by(jobspecs.c.id)
+    if commit is None or branch is not None or dataset is not None:
+        current = filtered(select(jobspec_outputs.c.jobspec_id), given)
+        query = query.where(jobspecs.c.id.in_(current))
     policy = policy_of(connection)
     return [_to_jobspec(row, policy) for row in connection.execute(query).mappings()]
 
 
 def datasets_with_jobspec(connection: Connection, branch: str) -> set[str]:
     """Return the datasets that JobSpecs on this branch name produce; removed marks do not count."""
-    query = (
-        select(jobspec_outputs.c.dataset)
-        .join(jobspecs, jobspecs.c.id == jobspec_outputs.c.jobspec_id)
-        .where(jobspec_outputs.c.branch == branch, jobspecs.c.removed == 0)
-    )
-    return set(connection.execute(query).scalars())
+    return _published_here(connection, branch, jobspecs.c.removed == 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,15 +54,41 @@ _ANCESTORS = _ancestors()
 
 
 def walk_history(connection: Connection, branch: nouns.Branch) -> Iterator[nouns.Transaction]:
-    """Yield the transactions of a branch, newest first: its head, then each parent in turn."""
+    """Yield the transactions of a branch, newest first: its head, then each parent in turn.
+
+    After a rename, the history continues with the transactions of the earlier name.
+    """
     here, page = branch.head, _FIRST_PAGE
     while here is not None:
         walked = connection.execute(_ANCESTORS, {"newest": here, "steps": page}).scalars()
         ids = [TransactionId(id) for id in walked]
         found = records.load_transactions(connection, ids)
-        yield from (found[id] for id in ids)
-        here = found[ids[-1]].parent
+        # Empty where a reader may not see the dataset of the earlier name.
+        here = None
+        for id in ids:
+            yield found[id]
+            here = found[id].renamed_from or found[id].parent
+            if found[id].renamed_from is not None:
+                break
         page = min(page * 4, _PAGE)
+
+
+def earlier_datasets(connection: Connection, dataset: DatasetId) -> list[DatasetId]:
+    """Return the datasets that this one was renamed from, on any branch; the nearest first."""
+    old = transactions.alias("old")
+    found, waiting = [dataset], [dataset]
+    while waiting:
+        query = (
+            select(old.c.dataset_id)
+            .join(transactions, transactions.c.renamed_from == old.c.id)
+            .where(transactions.c.dataset_id == waiting.pop(0))
+            .order_by(transactions.c.publication.desc())
+        )
+        for id in connection.execute(query).scalars():
+            if id not in found:
+                found.append(DatasetId(id))
+                waiting.append(DatasetId(id))
+    return found[1:]
 
 
 def list_history(
@@ -115,7 +141,10 @@ def load_publication(connection: Connection, number: int) -> nouns.Publication:
     query = select(publications).where(publications.c.number == number)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
-        raise NotFound(f"there is no publication {number}.", publication=number)
+        raise NotFound(
+            f"publication {number} does not exist. `headgate log` lists publications.",
+            publication=number,
+        )
     return _to_publication(row, _moves_of(connection, [number]).get(number, ()))
 
 

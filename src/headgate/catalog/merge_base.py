@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 from sqlalchemy import Connection, bindparam, select, update
 
 from headgate.catalog import records
 from headgate.catalog.database import Database
-from headgate.catalog.schema import transactions, versions
+from headgate.catalog.schema import datasets, transactions, versions
 from headgate.errors import TransactionNotOpen
 from headgate.model.ancestry import common_ancestor, is_in_history
-from headgate.model.ids import ContentId, TransactionId
+from headgate.model.ids import ContentId, DatasetId, TransactionId
+from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType
 
 # The provenance of a merge names, under this key, the transaction of the other branch.
@@ -24,29 +25,89 @@ _MOST_MERGES = 100
 def find_merge_base(
     connection: Connection, source: Transaction, target: Transaction
 ) -> Transaction | None:
-    """Return the newest state that both sides contain: the fork, or what was merged since."""
-    steps = records.Steps(connection)
-    fork = common_ancestor(steps(source.id), steps(target.id), steps)
-    for merge in _merges(connection, source):
-        into_target = records.is_below(connection, merge, target.id)
-        into_source = records.is_below(connection, merge, source.id)
+    """Return the newest state that both sides contain: the fork, or what was merged since.
+
+    The history of a dataset that was renamed continues under its earlier name.
+    """
+    ours, theirs = ([side, *find_earlier(connection, side)] for side in (source, target))
+    fork = _find_fork(connection, ours, theirs)
+    before = [fork, *find_earlier(connection, fork)] if fork is not None else []
+    for merge in _merges(connection, {side.dataset_id for side in (*ours, *theirs)}):
+        into_target = _contains(connection, theirs, merge)
+        into_source = _contains(connection, ours, merge)
         if not into_target and not into_source:
             continue
-        if fork is not None and merge.depth <= fork.depth and into_target and into_source:
+        if into_target and into_source and _contains(connection, before, merge):
             continue
         merged = records.load_transaction(connection, merge.provenance[MERGED]["transaction"])
-        side = source if into_target else target
-        if records.is_below(connection, merged, side.id):
+        if _contains(connection, ours if into_target else theirs, merged):
             return merged
-    return records.load_transaction(connection, fork.id) if fork is not None else None
+    return fork
 
 
-def _merges(connection: Connection, of: Transaction) -> list[Transaction]:
-    """Return merges on any branch of the dataset, newest first."""
+def find_earlier(connection: Connection, newest: Transaction) -> list[Transaction]:
+    """Return the transactions at which the history of `newest` left its earlier names."""
     query = (
         select(transactions.c.id)
         .where(
-            transactions.c.dataset_id == of.dataset_id,
+            transactions.c.dataset_id == newest.dataset_id,
+            transactions.c.renamed_from.is_not(None),
+            transactions.c.depth <= newest.depth,
+        )
+        .order_by(transactions.c.depth.desc())
+    )
+    for id in connection.execute(query).scalars().all():
+        first = records.load_transactions(connection, [id])[id]
+        if first.renamed_from is not None and records.is_below(connection, first, newest.id):
+            # Absent where a reader may not see the dataset of the earlier name.
+            found = records.load_transactions(connection, [first.renamed_from]).values()
+            return [one for last in found for one in (last, *find_earlier(connection, last))]
+    return []
+
+
+def find_later(connection: Connection, dataset: DatasetId) -> list[DatasetName]:
+    """Return the names that a dataset was given by a rename, on any branch."""
+    old = transactions.alias("old")
+    query = (
+        select(*records.DATASET_NAME)
+        .join(transactions, transactions.c.dataset_id == datasets.c.id)
+        .join(old, old.c.id == transactions.c.renamed_from)
+        .where(old.c.dataset_id == dataset)
+        .distinct()
+    )
+    return [records.dataset_name(row) for row in connection.execute(query).mappings()]
+
+
+def _find_fork(
+    connection: Connection, ours: Sequence[Transaction], theirs: Sequence[Transaction]
+) -> Transaction | None:
+    steps = records.Steps(connection)
+    forks = [
+        records.load_transaction(connection, fork.id)
+        for one, other in product(ours, theirs)
+        if one.dataset_id == other.dataset_id
+        and (fork := common_ancestor(steps(one.id), steps(other.id), steps)) is not None
+    ]
+    # A tombstone is the fork only if no earlier name has one with content.
+    return next((fork for fork in forks if fork.version is not None), next(iter(forks), None))
+
+
+def _contains(
+    connection: Connection, history: Iterable[Transaction], candidate: Transaction
+) -> bool:
+    """Return whether a history, given by its newest transaction under each name, has another."""
+    return any(
+        last.dataset_id == candidate.dataset_id and records.is_below(connection, candidate, last.id)
+        for last in history
+    )
+
+
+def _merges(connection: Connection, of: Iterable[DatasetId]) -> list[Transaction]:
+    """Return merges on any branch of the datasets, newest first."""
+    query = (
+        select(transactions.c.id)
+        .where(
+            transactions.c.dataset_id.in_(sorted(of)),
             transactions.c.state == TransactionState.COMMITTED,
             transactions.c.provenance.like(f'%"{MERGED}"%'),
         )

@@ -121,11 +121,8 @@ def datasets_built_on(
 def _matches_dataset(search: str) -> list[sa.ColumnElement[bool]]:
     if not search:
         return []
-    text = search.lower()
-    for sign in ("\\", "%", "_"):
-        text = text.replace(sign, f"\\{sign}")
     name = sa.func.replace(datasets.c.namespace, "\x1f", ".") + "." + datasets.c.name
-    return [sa.func.lower(name).like(f"%{text}%", escape="\\")]
+    return [sa.func.lower(name).contains(word, autoescape=True) for word in search.lower().split()]
 
 
 def _behind(after: DatasetName) -> sa.ColumnElement[bool]:
@@ -267,13 +264,17 @@ def _summed(connection: sa.Connection, names: Sequence[str]) -> dict[str, nouns.
     last = _last_moves(connection, moves.c.branch_name, names)
     protected = list_protected(connection)
     return {
-        name: _to_line(name, rows, last.get(name), protected=name in protected)
+        name: _to_line(name, rows, last.get(name), protected=protected.get(name, ()))
         for name, rows in groups.items()
     }
 
 
 def _to_line(
-    name: str, rows: Sequence[sa.RowMapping], last: nouns.LastMove | None, *, protected: bool
+    name: str,
+    rows: Sequence[sa.RowMapping],
+    last: nouns.LastMove | None,
+    *,
+    protected: tuple[str, ...],
 ) -> nouns.BranchNameLine:
     return nouns.BranchNameLine(
         name=name,

@@ -8,8 +8,9 @@ and that nothing is condemned; write all effects and the publication.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, union, update
 
 from headgate import errors
 from headgate.catalog import records
@@ -20,6 +21,8 @@ from headgate.catalog.schema import (
     branches,
     condemned_objects,
     datasets,
+    deleted_branches,
+    holds,
     log_counter,
     moves,
     publications,
@@ -33,11 +36,14 @@ from headgate.catalog.transactions import (
     close_aborted,
     end_expired,
     insert_versions,
+    keep_deleted,
     reparent_children,
+    restore_parents,
 )
 from headgate.model.ancestry import common_ancestor
 from headgate.model.changes import (
     AddTransaction,
+    Change,
     CommitTransaction,
     CreateBranch,
     DeleteBranch,
@@ -57,7 +63,7 @@ from headgate.model.ids import (
     mint_operation,
 )
 from headgate.model.names import DatasetName
-from headgate.model.nouns import TransactionState
+from headgate.model.nouns import PublicationKind, TransactionState
 
 # Rows of a publication: transactions, number, moves.
 
@@ -114,6 +120,7 @@ def added_rows(
             "build_key": t.change.provenance.build_key,
             "adoptable": int(t.change.provenance.adoptable),
             "provenance": records.dump(dict(t.change.provenance.facts)),
+            "renamed_from": t.change.renamed_from,
         }
         for t in state.added
     ]
@@ -214,6 +221,30 @@ _MARK_REMOVED = (
     )
     .values(adoptable=0)
 )
+# A merge shows a build's version without its key: then the keys of the version count.
+_key = transactions.c.inputs_key
+_merged = select(_below.c.version_id).where(
+    _below.c.id.in_(select(_gone.c.id)), _below.c.inputs_key.is_(None)
+)
+_gone_keys = union(
+    select(_key).where(transactions.c.id.in_(select(_gone.c.id)), _key.is_not(None)),
+    select(_key).where(transactions.c.version_id.in_(_merged), _key.is_not(None)),
+).subquery("gone_keys")
+_HOLD = insert(holds).from_select(
+    ["inputs_key", "branch_id", "publication"],
+    select(
+        _gone_keys.c.inputs_key,
+        bindparam("the_branch", type_=holds.c.branch_id.type),
+        bindparam("the_number", type_=holds.c.publication.type),
+    ),
+)
+_END_HOLDS = delete(holds).where(
+    holds.c.branch_id == bindparam("the_branch"),
+    holds.c.inputs_key.in_(select(_gone_keys.c.inputs_key)),
+)
+_END_HOLD = delete(holds).where(
+    holds.c.branch_id == bindparam("the_branch"), holds.c.inputs_key == bindparam("the_key")
+)
 
 
 def mark_removed(
@@ -222,11 +253,42 @@ def mark_removed(
     before: TransactionId,
     after: TransactionId | None,
     steps: records.Steps,
+    *,
+    reset: PublicationNumber | None,
 ) -> None:
-    """Mark transactions that a reset or replacement removed from the branch as not adoptable."""
+    """Mark transactions that a reset or replacement removed from the branch as not adoptable.
+
+    A reset also holds the results that it removes, and ends the holds of those that it shows.
+    """
     shared = common_ancestor(steps(before), steps(after), steps) if after else None
     kept = shared.depth if shared else -1
-    connection.execute(_MARK_REMOVED, {"the_newest": before, "kept": kept, "the_branch": branch})
+    here = {"the_branch": branch}
+    removed = {**here, "the_newest": before, "kept": kept}
+    connection.execute(_MARK_REMOVED, removed)
+    if reset is not None:
+        connection.execute(_END_HOLDS, removed)
+        connection.execute(_HOLD, {**removed, "the_number": reset})
+        # With the shared transaction: it may be the new view, and have a key of a removed one.
+        connection.execute(_END_HOLDS, {**here, "the_newest": after, "kept": kept - 1})
+
+
+def _end_holds(connection: Connection, state: LockedState) -> None:
+    """End the holds of results that a forced build or a merge brings back."""
+    made = {t.id: t.change.provenance for t in state.added}
+    made |= {c.transaction: c.provenance for c in state.committed if c.provenance is not None}
+    brought = [
+        {"the_branch": move.branch.id, "the_key": made[move.to_view].inputs_key}
+        for move in state.moves
+        if move.to_view in made and made[move.to_view].inputs_key is not None
+    ]
+    if brought:
+        connection.execute(_END_HOLD, brought)
+    if state.request.kind is PublicationKind.MERGE:
+        for move in state.moves:
+            if move.to_view is not None:
+                here = {"the_branch": move.branch.id, "the_newest": move.to_view}
+                kept = state.steps(move.to_view).depth - 1
+                connection.execute(_END_HOLDS, {**here, "kept": kept})
 
 
 # Built once: constructing a statement costs more than executing it.
@@ -258,7 +320,7 @@ _MOVE = (
 
 
 class _BranchesChanged(Exception):
-    """Raised if the branches that share an OPEN transaction changed between read and lock."""
+    """Raised if branches with an OPEN transaction, or a deleted branch, changed before the lock."""
 
 
 def publish(
@@ -325,7 +387,7 @@ def _lock(connection: Connection, request: PublishRequest) -> LockedState:
     units = records.lock_units(connection, closing) if closing else []
     shared = _shared_transactions(request)
     sharing = set(records.branches_with_head(connection, shared))
-    below = _children_of_deleted(connection, request)
+    below = _related_branches(connection, request)
     locked = records.lock_branches(connection, sharing | below | _named_branches(request))
     if shared and set(records.branches_with_head(connection, shared)) != sharing:
         raise _BranchesChanged
@@ -371,16 +433,23 @@ def _named_branches(request: PublishRequest) -> set[BranchId]:
     return named
 
 
-def _children_of_deleted(connection: Connection, request: PublishRequest) -> set[BranchId]:
-    """Return the children of deleted branches, whose parent will change.
+def _related_branches(connection: Connection, request: PublishRequest) -> set[BranchId]:
+    """Return the branches whose parent may change: children of deleted, relatives of restored ones.
 
     They are locked in order together with all other branches, which prevents deadlocks.
     """
     deleted = [c.branch for c in request.changes if isinstance(c, DeleteBranch)]
-    if not deleted:
-        return set()
-    query = select(branches.c.id).where(branches.c.parent_id.in_(deleted))
-    return {BranchId(id) for id in connection.execute(query).scalars()}
+    restored = {c.dataset for c in request.changes if _is_restored(c)}
+    found: set[BranchId] = set()
+    for column, ids in ((branches.c.parent_id, deleted), (branches.c.dataset_id, restored)):
+        for part in records.in_chunks(ids):
+            query = select(branches.c.id).where(column.in_(part))
+            found |= {BranchId(id) for id in connection.execute(query).scalars()}
+    return found
+
+
+def _is_restored(change: Change) -> TypeGuard[CreateBranch]:
+    return isinstance(change, CreateBranch) and change.deleted_in is not None
 
 
 def _names(connection: Connection, request: PublishRequest) -> dict[DatasetId, DatasetName]:
@@ -401,7 +470,8 @@ def _check(connection: Connection, state: LockedState) -> None:
     if state.mismatches:
         raise errors.ViewConflict(state.mismatches)
     _check_names_free(connection, state)
-    moved = {m.branch.name for m in state.moves if m.change != "moved" or m.from_view != m.to_view}
+    moves = [m for m in state.moves if m.change != "moved" or m.from_view != m.to_view]
+    moved = {(m.branch.name, m.branch.dataset) for m in moves}
     check_protected(connection, request.caller, moved)
     if request.caller.check_write is not None:
         for branch in _written(state):
@@ -417,7 +487,7 @@ def _written(state: LockedState) -> list[records.BranchState]:
 
 
 def _check_names_free(connection: Connection, state: LockedState) -> None:
-    deleted = {b.id for b in state.deleted}
+    deleted = {b.id for b, _ in state.deleted}
     wanted = {(change.dataset, change.name) for change in state.created}
     for part in records.in_chunks(dataset for dataset, _ in wanted):
         names = sorted({name for dataset, name in wanted if dataset in part})
@@ -452,18 +522,38 @@ def _write_effects(
     if state.committed:
         close_committed(connection, state, number, at)
     close_aborted(connection, state.aborted, at)
+    reset = number if state.request.kind is PublicationKind.RESET else None
     for branch, before, after in state.removed:
-        mark_removed(connection, branch, before, after, state.steps)
-    for gone in state.deleted:
+        mark_removed(connection, branch, before, after, state.steps, reset=reset)
+    _end_holds(connection, state)
+    for gone, restorable in state.deleted:
         reparent_children(connection, gone)
+        keep_deleted(connection, gone.id, number if restorable else None)
         connection.execute(delete(branches).where(branches.c.id == gone.id))
     if state.created:
         connection.execute(insert(branches), _created_rows(state, at))
+    for change in filter(_is_restored, state.created):
+        _take_record(connection, change)
     moved = [state.branches[id] for id in state.touched if id in state.branches]
     if moved:
         connection.execute(
             _MOVE, [{"the_branch": b.id, "the_head": b.head, "the_view": b.view} for b in moved]
         )
+
+
+def _take_record(connection: Connection, change: CreateBranch) -> None:
+    """Give a restored branch its declared parent, and delete the record of its deletion."""
+    record = (
+        deleted_branches.c.id == change.id,
+        deleted_branches.c.publication == change.deleted_in,
+    )
+    parent = select(deleted_branches.c.declared_parent_id).where(*record).scalar_subquery()
+    connection.execute(
+        update(branches).where(branches.c.id == change.id).values(declared_parent_id=parent)
+    )
+    if connection.execute(delete(deleted_branches).where(*record)).rowcount != 1:
+        raise _BranchesChanged
+    restore_parents(connection, change.dataset)
 
 
 def _created_rows(state: LockedState, at: Instant) -> list[dict[str, object]]:
@@ -473,6 +563,7 @@ def _created_rows(state: LockedState, at: Instant) -> list[dict[str, object]]:
             "dataset_id": change.dataset,
             "name": change.name,
             "parent_id": change.parent,
+            "declared_parent_id": change.parent,
             "head_id": state.branches[change.id].head,
             "view_id": state.branches[change.id].view,
             "remembered_chain": (

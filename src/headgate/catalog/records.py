@@ -33,6 +33,7 @@ from headgate.catalog.schema import (
     builds,
     datasets,
     log_counter,
+    moves,
     task_keys,
     tickets,
     transactions,
@@ -51,7 +52,7 @@ from headgate.model.ids import (
     UnitId,
     VersionId,
 )
-from headgate.model.names import DatasetName
+from headgate.model.names import DatasetName, nearest
 from headgate.model.nouns import (
     AttemptRef,
     AttemptState,
@@ -140,6 +141,11 @@ def policy_of(connection: Connection) -> ReadPolicy | None:
     """Return the policy that limits what a unit of work reads; None if it reads everything."""
     found: ReadPolicy | None = connection.get_execution_options().get("read_policy")
     return found
+
+
+def primary_of(connection: Connection) -> str:
+    """Return the name of the primary branch, which exists also where no dataset has it yet."""
+    return str(connection.get_execution_options()["primary"])
 
 
 # Conversion of rows to nouns, which the catalog does only here.
@@ -254,6 +260,7 @@ def to_transaction(row: RowMapping, policy: ReadPolicy | None = None) -> Transac
         adoptable=bool(row["adoptable"]),
         condemned=row["condemned_at"] is not None,
         provenance=facts if policy is None else policy.shown_part(facts),
+        renamed_from=TransactionId(row["renamed_from"]) if row["renamed_from"] else None,
     )
 
 
@@ -314,7 +321,10 @@ def find_dataset_by_id(connection: Connection, id: DatasetId) -> Dataset | None:
 def load_dataset(connection: Connection, name: DatasetName) -> Dataset:
     dataset = find_dataset(connection, name)
     if dataset is None:
-        raise errors.DatasetNotFound(dataset=str(name))
+        # A unit of work that writes reads also the rows that a policy hides: it suggests nothing.
+        is_limited = connection.get_execution_options().get("limits_rows", True)
+        known = [str(one.name) for one in list_datasets(connection)] if is_limited else []
+        raise errors.DatasetNotFound(dataset=str(name), near=nearest(str(name), known))
     return dataset
 
 
@@ -362,8 +372,16 @@ def find_branch(connection: Connection, dataset: DatasetId, name: str) -> Branch
 def load_branch(connection: Connection, dataset: Dataset, name: str) -> Branch:
     branch = find_branch(connection, dataset.id, name)
     if branch is None:
-        raise errors.BranchNotFound(dataset=str(dataset.name), branch=name)
+        near = nearest_branch(connection, name, branches_of(connection, [dataset.id]))
+        raise errors.BranchNotFound(dataset=str(dataset.name), branch=name, near=near)
     return branch
+
+
+def nearest_branch(connection: Connection, name: str, known: Iterable[Branch | str]) -> list[str]:
+    """Return the most similar of the names that the caller may read, or nothing."""
+    policy = policy_of(connection)
+    names = (one if isinstance(one, str) else one.name for one in known)
+    return nearest(name, (n for n in names if policy is None or policy.shows_branch(n)))
 
 
 _TICKET = (
@@ -449,16 +467,6 @@ def is_location_shown(connection: Connection, location: str) -> bool:
     )
     found = connection.execute(query).scalars().all()
     return any(find_transaction(connection, id) is not None for id in found)
-
-
-def check_in_history(
-    connection: Connection, branch: Branch, candidate: Transaction, newest: TransactionId | None
-) -> None:
-    """Raise unless the candidate is `newest` or one of its ancestors."""
-    if not is_below(connection, candidate, newest):
-        raise errors.NotInHistory(
-            dataset=str(branch.dataset), branch=branch.name, transaction=candidate.id
-        )
 
 
 def is_below(connection: Connection, candidate: Transaction, newest: TransactionId | None) -> bool:
@@ -710,6 +718,13 @@ def open_transactions_of(
     is_open = transactions.c.state == TransactionState.OPEN
     query = select(transactions.c.id).where(is_open if attempt is None else held_by(attempt))
     return _load_in_order(connection, filtered(query, {transactions.c.unit_id: unit}))
+
+
+def transactions_published_with(connection: Connection, one: Transaction) -> list[Transaction]:
+    """Return the other transactions of the same attempt in the same publication."""
+    query = select(moves.c.to_id).where(moves.c.publication == one.publication)
+    found = _load_in_order(connection, query.where(moves.c.to_id != one.id))
+    return [other for other in found if other.attempt == one.attempt]
 
 
 def _load_in_order(connection: Connection, query: Select[Any]) -> list[Transaction]:

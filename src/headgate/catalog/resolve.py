@@ -6,22 +6,105 @@ a chain however many datasets it is resolved for.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from headgate import errors
-from headgate.catalog import records
-from headgate.catalog.log import newest_publication, publication_at, view_at
+from headgate.catalog import records, schema
+from headgate.catalog.log import (
+    earlier_datasets,
+    newest_publication,
+    publication_at,
+    view_at,
+)
 from headgate.model.ancestry import first_with_view
-from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
+from headgate.model.contexts import (
+    BranchContext,
+    Context,
+    JobContext,
+    MomentContext,
+    UnitContext,
+    parse_context,
+)
 from headgate.model.ids import DatasetId, Instant, PublicationNumber, TransactionId
+from headgate.model.names import nearest
 from headgate.model.nouns import Branch, Dataset, Transaction, TransactionState
 
 # What a job may read and write: `{"branch", "inputs", "outputs"}`.
 JobScope = Mapping[str, Any]
+
+
+# Names of branches
+
+
+_CREATE = (
+    "Create it with `headgate branch create`, or name what it starts from: '{name}>{primary}'."
+)
+
+
+def check_exists(
+    connection: Connection, chain: Sequence[str], *, past: bool = False, remedy: str = ""
+) -> None:
+    """Raise unless the first name of a chain is a branch, or may become one off a fallback.
+
+    A name is a branch if it is the primary one, if a dataset has a branch of that name, or if
+    JobSpecs are published under it; `past` accepts deleted branches too.
+    """
+    names = (schema.branches.c.name, schema.jobspec_outputs.c.branch)
+    columns = (*names, schema.moves.c.branch_name) if past else names
+    policy, primary = records.policy_of(connection), records.primary_of(connection)
+    wanted = [name for name in chain if policy is None or policy.shows_branch(name)]
+    if primary in wanted or any(
+        connection.execute(select(c).where(c.in_(wanted)).limit(1)).first() for c in columns
+    ):
+        return
+    # Only a written fallback makes a new name valid, so in a chain without one it is at fault.
+    name = chain[min(1, len(chain) - 1)]
+    known = [connection.execute(select(column).distinct()).scalars() for column in names]
+    raise errors.BranchNowhere(
+        branch=name,
+        near=records.nearest_branch(connection, name, itertools.chain([primary], *known)),
+        remedy=remedy or _CREATE.format(name=name, primary=primary),
+    )
+
+
+def check_context(connection: Connection, context: Context) -> None:
+    """Raise if a context names a branch that does not exist; see `check_exists`."""
+    if isinstance(context, BranchContext | MomentContext):
+        check_exists(connection, context.chain, past=isinstance(context, MomentContext))
+    if isinstance(context, MomentContext) and context.tag is not None:
+        known = set(connection.execute(select(schema.tags.c.name)).scalars())
+        if context.tag not in known:
+            raise errors.TagNotFound(tag=context.tag, near=nearest(context.tag, known))
+
+
+def read_context(connection: Connection, text: str) -> Context:
+    """Parse a context that must exist; a tag that is not also a branch may be written alone."""
+    context = parse_context(text)
+    try:
+        check_context(connection, context)
+    except errors.BranchNowhere:
+        named = select(schema.tags.c.name).where(schema.tags.c.name == text).limit(1)
+        if connection.execute(named).first() is None:
+            raise
+        return MomentContext(chain=(records.primary_of(connection),), tag=text)
+    return context
+
+
+def find_tagged(
+    connection: Connection, tag: str, datasets: Sequence[DatasetId]
+) -> dict[DatasetId, TransactionId]:
+    """Return the transaction that a tag of this name pins, by dataset."""
+    found: dict[DatasetId, TransactionId] = {}
+    columns = (schema.tags.c.dataset_id, schema.tags.c.transaction_id)
+    for part in records.in_chunks(datasets):
+        query = select(*columns).where(schema.tags.c.name == tag, columns[0].in_(part))
+        found |= {DatasetId(id): TransactionId(at) for id, at in connection.execute(query)}
+    return found
 
 
 # Chains
@@ -66,6 +149,8 @@ def find_shown(
     A job's context needs the scope of that job.
     """
     shown = find_all_shown(connection, context, [dataset], scope=scope).get(dataset.id)
+    if shown is None and isinstance(context, MomentContext):
+        shown = _under_earlier_name(connection, context, dataset)
     if shown is not None:
         check_kept(shown)
     return shown
@@ -76,8 +161,15 @@ def load_shown(connection: Connection, context: Context, dataset: Dataset) -> Tr
     shown = find_shown(connection, context, dataset)
     if shown is not None or not isinstance(context, BranchContext | MomentContext):
         return shown
+    if isinstance(context, MomentContext) and context.tag is not None:
+        raise errors.TagNotFound(tag=context.tag, dataset=str(dataset.name))
     if not records.branches_named(connection, context.chain, [dataset.id]):
-        raise errors.BranchNotFound(dataset=str(dataset.name), branch=">".join(context.chain))
+        branches = records.branches_of(connection, [dataset.id])
+        raise errors.BranchNotFound(
+            dataset=str(dataset.name),
+            branch=">".join(context.chain),
+            near=records.nearest_branch(connection, context.chain[0], branches),
+        )
     return None
 
 
@@ -128,6 +220,8 @@ def _on_chain(
 def _at_moment(
     connection: Connection, context: MomentContext, datasets: Sequence[Dataset]
 ) -> dict[DatasetId, Transaction]:
+    if context.tag is not None:
+        return _load(connection, find_tagged(connection, context.tag, [d.id for d in datasets]))
     at = _publication_of(connection, context)
     views: dict[DatasetId, TransactionId] = {}
     for dataset in datasets:
@@ -135,6 +229,18 @@ def _at_moment(
         if (view := next(filter(None, shown), None)) is not None:
             views[dataset.id] = view
     return _load(connection, views)
+
+
+def _under_earlier_name(
+    connection: Connection, context: MomentContext, dataset: Dataset
+) -> Transaction | None:
+    """Return what a moment shows of a dataset that got its name by a rename since."""
+    for id in earlier_datasets(connection, dataset.id):
+        earlier = records.find_dataset_by_id(connection, id)
+        shown = _at_moment(connection, context, [earlier]) if earlier is not None else {}
+        if id in shown and shown[id].version is not None:
+            return shown[id]
+    return None
 
 
 def _publication_of(connection: Connection, context: MomentContext) -> PublicationNumber:

@@ -31,11 +31,11 @@ _STRING = re.compile(r'"([^"\\]+)"')
 class Reason(enum.StrEnum):
     """The reason why a version is kept."""
 
-    VIEW = "a branch shows it"
-    HISTORY = "a branch showed it within the time to retain"
-    TAG = "a tag pins it"
-    OPEN = "an open transaction holds it or starts from it"
-    JOB = "a running job reads it"
+    VIEW = "shown by a branch"
+    HISTORY = "within the retention period"
+    TAG = "pinned by a tag"
+    OPEN = "used by an open transaction"
+    JOB = "read by a running job"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,13 +160,15 @@ def _recent_commits(
 
 
 def _recent_move_sources(connection: Connection, horizon: Instant) -> Iterator[TransactionId]:
-    """Return what existing branches moved away from since `horizon`: reset can go back there."""
+    """Return what branches showed and moved away from since `horizon`, deleted branches included.
+
+    Reset can go back there, and a deleted branch can be restored.
+    """
     first = select(func.min(schema.publications.c.number)).where(
         schema.publications.c.at >= horizon
     )
     query = (
         select(schema.moves.c.from_id)
-        .join(schema.branches, schema.branches.c.id == schema.moves.c.branch_id)
         .where(
             schema.moves.c.publication >= first.scalar_subquery(),
             schema.moves.c.from_id.is_not(None),
@@ -299,7 +301,7 @@ def longest_gap(
 ) -> tuple[Instant, Instant] | None:
     """Return the longest time without a publication, event or cleanup; None in a new store.
 
-    It is looked for since the last cleanup or, without one, in the time to retain.
+    It is looked for since the last cleanup or, without one, in the retention period.
     """
     since = _seen_before(connection, moment, horizon)
     if since is None:

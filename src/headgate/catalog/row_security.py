@@ -24,6 +24,8 @@ _ROWS = {
     "EXISTS (SELECT 1 FROM {real}branches b WHERE b.dataset_id = t.id AND {branch:b.name})"
     " OR NOT EXISTS (SELECT 1 FROM {real}branches b WHERE b.dataset_id = t.id))",
     "branches": "{branch:name} AND EXISTS (SELECT 1 FROM datasets d WHERE d.id = t.dataset_id)",
+    "deleted_branches": "{branch:name}"
+    " AND EXISTS (SELECT 1 FROM datasets d WHERE d.id = t.dataset_id)",
     # By dataset alone: a branch shows transactions that were made on its ancestors. A transaction
     # that a caller names by its id is tested by `records.find_transaction`.
     "transactions": "EXISTS (SELECT 1 FROM datasets d WHERE d.id = t.dataset_id)",
@@ -51,7 +53,7 @@ _ROWS = {
 # No limited token reads these: they are left empty.
 _HIDDEN = ("tokens", "intents")
 # Columns that name other branches.
-_MASKED = frozenset({"branches.remembered_chain"})
+_MASKED = frozenset({"branches.remembered_chain", "deleted_branches.remembered_chain"})
 _TEST = re.compile(r"\{(branch|dataset):((?:[^{}]|\{separator\})*)\}")
 _WORD = re.compile(r"\w+")
 _RECURSIVE, _WITH = "WITH RECURSIVE ", "WITH "

@@ -64,11 +64,28 @@ branches = sa.Table(
     sa.Column("remembered_chain", sa.Text),
     sa.Column("made_for", sa.Text),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    # The parent that a user named, which may be deleted; `parent_id` is then the next one above.
+    sa.Column("declared_parent_id", sa.Text),
     sa.UniqueConstraint("dataset_id", "name", name="branches_by_name"),
     sa.Index("branches_by_parent", "parent_id"),
     sa.Index("branches_by_head", "head_id"),
     sa.Index("branches_by_view", "view_id"),
+    sa.Index("branches_by_plain_name", "name"),
     _index_where("branches_unused", "made_for", "head_id IS NULL AND made_for IS NOT NULL"),
+)
+
+# Deleted branches that `branch restore` can bring back, with the publication that deleted them.
+deleted_branches = sa.Table(
+    "deleted_branches",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("dataset_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("declared_parent_id", sa.Text),
+    sa.Column("view_id", sa.Text),
+    sa.Column("remembered_chain", sa.Text),
+    sa.Column("publication", sa.BigInteger, nullable=False),
+    sa.Index("deleted_branches_by_name", "name", "dataset_id"),
 )
 
 versions = sa.Table(
@@ -111,11 +128,14 @@ transactions = sa.Table(
     # 1 if a build of a clean commit made it and no reset or replacement removed it.
     sa.Column("adoptable", sa.Integer, nullable=False),
     sa.Column("provenance", sa.Text, nullable=False),
+    # Of the first transaction under a new name: the one of the earlier name that it continues.
+    sa.Column("renamed_from", sa.Text),
     sa.Index("transactions_by_branch", "branch_id", "opened_at"),
     sa.Index("transactions_by_version", "version_id"),
     _index_where("transactions_by_unit", "unit_id", "unit_id IS NOT NULL"),
     _index_where("transactions_open", "lease_until", "state = 'OPEN'"),
     _index_where("transactions_by_attempt", "attempt_key", "state = 'OPEN'"),
+    _index_where("transactions_renamed", "dataset_id", "renamed_from IS NOT NULL"),
     _index_where("transactions_by_build_key", "build_key", "adoptable = 1"),
 )
 
@@ -159,12 +179,23 @@ moves = sa.Table(
     sa.Column("branch_name", sa.Text, nullable=False),
     sa.Column("from_id", sa.Text),
     sa.Column("to_id", sa.Text),
-    # Change of the branch itself: created, moved or deleted.
+    # Change of the branch itself: created, moved, deleted or restored.
     sa.Column("change", sa.Text, nullable=False),
     sa.Index("moves_by_branch_name", "dataset_id", "branch_name", "publication"),
     sa.Index("moves_by_branch", "branch_id", "publication"),
     sa.Index("moves_by_dataset", "dataset_id", "publication"),
     sa.Index("moves_by_name", "branch_name", "publication"),
+)
+
+# Results that a reset removed from a branch, by inputs key: builds there neither adopt nor compute
+# them. The rows of a deleted branch stay, for the time that it can be restored.
+holds = sa.Table(
+    "holds",
+    metadata,
+    sa.Column("branch_id", sa.Text, primary_key=True),
+    sa.Column("inputs_key", sa.Text, primary_key=True),
+    # Of the newest such reset.
+    sa.Column("publication", sa.BigInteger, nullable=False),
 )
 
 tags = sa.Table(
@@ -184,6 +215,8 @@ protected_branches = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("actor", sa.Text, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    # Patterns, as JSON.
+    sa.Column("datasets", sa.Text, nullable=False, server_default='["*"]'),
 )
 
 units = sa.Table(

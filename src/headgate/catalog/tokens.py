@@ -112,7 +112,7 @@ def revoke_token(database: Database, id: str) -> TokenRecord:
 def _load(connection: Connection, id: str) -> TokenRecord:
     row = connection.execute(select(tokens).where(tokens.c.id == id)).mappings().one_or_none()
     if row is None:
-        raise NotFound(f"there is no token {id!r}. `headgate token list` shows them.", token=id)
+        raise NotFound(f"token {id!r} does not exist. `headgate token list` shows all.", token=id)
     return _to_record(row)
 
 
@@ -125,6 +125,7 @@ def _to_record(row: RowMapping) -> TokenRecord:
             branches=tuple(load(row["branches"])),
             reads=tuple(load(row["reads"])),
             datasets=tuple(load(row["datasets"])),
+            token=row["id"],
         ),
         created_by=row["created_by"],
         created_at=Instant(row["created_at"]),

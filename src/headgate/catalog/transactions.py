@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, case, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, case, delete, insert, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate import errors
@@ -18,6 +18,7 @@ from headgate.catalog.effects import already_open
 from headgate.catalog.schema import (
     branches,
     condemned_objects,
+    deleted_branches,
     events,
     protected_branches,
     transactions,
@@ -26,12 +27,14 @@ from headgate.catalog.schema import (
     working_objects,
 )
 from headgate.model import changes, nouns
+from headgate.model.access import Protections
 from headgate.model.ancestry import after_deletion, next_step_pointers
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import (
     BranchId,
     DatasetId,
     Instant,
+    PublicationNumber,
     TransactionId,
     UnitId,
     VersionId,
@@ -146,6 +149,43 @@ def reparent_children(connection: Connection, gone: records.BranchState) -> None
                 remembered_chain=chain,
             )
         )
+
+
+def keep_deleted(
+    connection: Connection, id: BranchId, publication: PublicationNumber | None
+) -> None:
+    """Record a branch that is about to be deleted, so that it can be restored.
+
+    Without a publication no record is kept: the declared parents below it skip it.
+    """
+    kept = [column for column in deleted_branches.columns if column.name != "publication"]
+    this = branches.c.id == id
+    if publication is not None:
+        source = select(*(branches.c[column.name] for column in kept), literal(publication))
+        names = [*(column.name for column in kept), "publication"]
+        connection.execute(insert(deleted_branches).from_select(names, source.where(this)))
+        return
+    above = connection.execute(select(branches.c.declared_parent_id).where(this)).scalar()
+    for table in (branches, deleted_branches):
+        connection.execute(
+            update(table).where(table.c.declared_parent_id == id).values(declared_parent_id=above)
+        )
+
+
+def restore_parents(connection: Connection, dataset: DatasetId) -> None:
+    """Set the parent of each branch to the first of its declared ancestors that exists."""
+    rows = [
+        connection.execute(select(table).where(table.c.dataset_id == dataset)).mappings().all()
+        for table in (branches, deleted_branches)
+    ]
+    declared = {row["id"]: row["declared_parent_id"] for part in rows for row in part}
+    live = {row["id"]: row["parent_id"] for row in rows[0]}
+    for id, parent in live.items():
+        above = declared[id]
+        while above is not None and above not in live:
+            above = declared[above]
+        if above != parent:
+            connection.execute(update(branches).where(branches.c.id == id).values(parent_id=above))
 
 
 def record_event(
@@ -302,7 +342,7 @@ def _refusal(
 
 
 # Built once: constructing a statement costs more than executing it.
-_PROTECTED = select(protected_branches.c.name)
+_PROTECTED = select(protected_branches.c.name, protected_branches.c.datasets)
 _SET_HEAD = (
     update(branches)
     .where(branches.c.id == bindparam("the_branch"))
@@ -396,13 +436,24 @@ def _ready(
     return branch
 
 
-def check_protected(connection: Connection, caller: changes.Caller, names: Collection[str]) -> None:
-    """Raise if one of these branch names is protected and the caller may not write it."""
-    if caller.may_write_protected:
-        return
-    for name in connection.execute(_PROTECTED).scalars():
-        if name in names:
-            raise errors.BranchProtected(branch=name)
+def find_protections(connection: Connection) -> Protections:
+    """Return the protected branch names, each with the patterns of its protected datasets."""
+    return Protections(
+        {name: tuple(records.load(text)) for name, text in connection.execute(_PROTECTED)}
+    )
+
+
+def check_protected(
+    connection: Connection,
+    caller: changes.Caller,
+    written: Collection[tuple[str, DatasetName]],
+) -> None:
+    """Raise if one of these branches, each of a dataset, is protected against the caller."""
+    if written and not caller.may_write_protected:
+        protections = find_protections(connection)
+        for branch, dataset in written:
+            if branch in protections:
+                protections.check(branch, [dataset])
 
 
 def check_may_write(
@@ -412,7 +463,7 @@ def check_may_write(
     if caller.check_write is not None:
         for branch, dataset in written:
             caller.check_write(branch, dataset)
-    check_protected(connection, caller, {branch for branch, _ in written})
+    check_protected(connection, caller, written)
 
 
 def check_owner(connection: Connection, caller: changes.Caller, transaction: Transaction) -> None:
@@ -560,6 +611,7 @@ def add_on_branch(
     version: Version | None,
     objects: frozenset[str] = frozenset(),
     provenance: changes.Provenance | None = None,
+    renamed_from: TransactionId | None = None,
 ) -> list[changes.Change]:
     """Return the changes that add a transaction to a branch, created from `source` if missing."""
     steps: list[changes.Change] = []
@@ -582,6 +634,7 @@ def add_on_branch(
             version=version,
             objects=objects,
             provenance=provenance or changes.Provenance(),
+            renamed_from=renamed_from,
         )
     )
     return steps

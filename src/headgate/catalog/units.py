@@ -12,6 +12,7 @@ from headgate.catalog import records
 from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.publish import publish_in
+from headgate.catalog.resolve import check_exists
 from headgate.catalog.schema import branches, transactions, units
 from headgate.catalog.transactions import Opener, Opening, abort_in, check_owner, open_in
 from headgate.errors import TransactionNotOpen
@@ -28,9 +29,17 @@ from headgate.model.ids import (
 from headgate.model.names import check_branch_name
 
 
-def open_unit(database: Database, branch: str, *, actor: str, lease_seconds: int) -> records.Unit:
-    """Open a unit on a branch name; each dataset's transaction opens at its first write."""
+def open_unit(
+    database: Database, branch: str, *, actor: str, lease_seconds: int, create: bool = False
+) -> records.Unit:
+    """Open a unit on a branch name; each dataset's transaction opens at its first write.
+
+    The branch must exist on some dataset, unless the unit may `create` it.
+    """
     check_branch_name(branch)
+    if not create:
+        remedy = "Create it with --create (in Python, create=True)."
+        database.read(lambda connection: check_exists(connection, [branch], remedy=remedy))
     id = mint_unit()
 
     def work(connection: Connection) -> None:

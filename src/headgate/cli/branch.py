@@ -10,11 +10,14 @@ from headgate import connection
 from headgate.cli import output
 from headgate.cli.format import branch_trees, show_receipt
 from headgate.errors import Invalid
+from headgate.model.access import ALL
+from headgate.model.names import split_names
 from headgate.model.nouns import Branch, PublicationKind
 from headgate.store.documents import BRANCH, TAG
 
 branch_app = typer.Typer(
-    no_args_is_help=True, help="Create, list, delete, reset, reparent and protect branches."
+    no_args_is_help=True,
+    help="Create, list, delete, restore, reset, reparent and protect branches.",
 )
 
 DatasetFilter = Annotated[
@@ -32,7 +35,7 @@ def create(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TXN", help="Start at this transaction of the parent."),
+        typer.Option("--at", metavar="TXN", help="Start at this COMMITTED transaction."),
     ] = None,
     root: Annotated[
         bool, typer.Option("--root", help="Create an empty branch without a parent.")
@@ -42,6 +45,9 @@ def create(
     json: output.JsonOption = False,
 ) -> None:
     """Create a branch from another branch, or an empty root branch.
+
+    `--at` takes any COMMITTED transaction of the dataset that cleanup has kept, also one of a
+    deleted branch; `--from` names the parent all the same.
 
     Example: headgate branch create sales.orders feature --from master
     """
@@ -87,36 +93,85 @@ def delete(
             "--all-datasets", help="Delete the branch of every dataset, in one publication."
         ),
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete the primary branch too, or one still in use.")
+    ] = False,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
     json: output.JsonOption = False,
 ) -> None:
     """Delete a branch.
 
-    Only the pointer is deleted: transactions stay, and child branches move to its parent.
+    Only the pointer is deleted: transactions stay, and child branches move to its parent. The
+    primary branch, and one with child branches, OPEN transactions or running builds, is deleted
+    only with --force.
+    `headgate branch restore` undoes it while the history is retained.
 
     Example: headgate branch delete --all-datasets feature
     """
-    if len(names) != (1 if all_datasets else 2):
-        raise Invalid("wrong arguments: give DATASET and NAME, or --all-datasets and NAME.")
+    _names(names, 1 if all_datasets else 2)
     with connection.open(actor=actor) as hg:
         if all_datasets:
-            receipt = hg.delete_everywhere(names[0], idempotency_key=key)
+            receipt = hg.delete_everywhere(names[0], force=force, idempotency_key=key)
         else:
-            receipt = hg.dataset(names[0]).branch(names[1]).delete(idempotency_key=key)
+            branch = hg.dataset(names[0]).branch(names[1])
+            receipt = branch.delete(force=force, idempotency_key=key)
         show_receipt(hg, receipt, kind=PublicationKind.DELETE, json=json)
+
+
+@branch_app.command()
+def restore(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name."),
+    ],
+    all_datasets: Annotated[
+        bool,
+        typer.Option(
+            "--all-datasets", help="Restore the branch of every dataset, in one publication."
+        ),
+    ] = False,
+    actor: output.ActorOption = None,
+    key: output.KeyOption = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Restore a deleted branch: its view, its parent, and children that were not moved since.
+
+    Possible for the time to retain (`[store] retain`) after the deletion. Open transactions of the
+    branch were aborted by the deletion and stay aborted.
+
+    Example: headgate branch restore --all-datasets feature
+    """
+    with connection.open(actor=actor) as hg:
+        if all_datasets:
+            receipt = hg.restore_everywhere(*_names(names, 1), idempotency_key=key)
+        else:
+            dataset, name = _names(names, 2)
+            receipt = hg.dataset(dataset).branch(name).restore(idempotency_key=key)
+        show_receipt(hg, receipt, kind=PublicationKind.RESTORE, json=json)
+
+
+def _names(given: list[str], count: int) -> list[str]:
+    """Return the arguments of a verb on one dataset, or with `--all-datasets`."""
+    if len(given) != count:
+        raise Invalid("wrong arguments: give DATASET and NAME, or --all-datasets and NAME.")
+    return given
 
 
 @branch_app.command()
 def reset(
     dataset: output.DatasetArgument,
     name: NameArgument,
-    to: Annotated[str, typer.Option("--to", metavar="TXN", help="Transaction to move to.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="TXN|TAG", help="Transaction or tag to move to.")
+    ],
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Move a branch to a transaction of its history, or to one that a reset removed.
+    """Move a branch to a COMMITTED transaction of the dataset, of any branch, that is retained.
+
+    Builds on the branch hold the results that the reset removed: see `headgate plan --explain`.
 
     Example: headgate branch reset sales.orders master --to t-01m7f8gggmxzttp51zc67s
     """
@@ -146,17 +201,28 @@ def reparent(
 def protect(
     name: NameArgument,
     off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False,
+    datasets: Annotated[
+        list[str] | None,
+        typer.Option("--datasets", metavar="PATTERNS", help="Protect only these: gold.*,ref.*."),
+    ] = None,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Protect a branch name on all datasets: only builds of clean Git commits and admins change it.
+    """Protect a branch name: only builds of clean Git commits and admins change it.
 
-    Example: headgate branch protect master
+    With --datasets it is protected on the datasets that the patterns match, in place of all.
+
+    Example: headgate branch protect master --datasets 'gold.*'
     """
+    if off and datasets:
+        raise Invalid("--off removes the whole protection: leave out --datasets.")
+    patterns = () if off else split_names(",".join(datasets or ALL))
     with connection.open(actor=actor) as hg:
-        hg.protect(name, protected=not off)
-    text = f"branch {name} is {'no longer ' if off else ''}protected on every dataset."
-    output.show_result({"name": name, "protected": not off}, text, json=json)
+        hg.protect(name, protected=not off, datasets=patterns or ALL)
+    where = "every dataset" if patterns in ((), ALL) else ", ".join(patterns)
+    text = f"branch {name} is {'no longer ' if off else ''}protected on {where}."
+    document = {"name": name, "protected": not off, "datasets": [*patterns]}
+    output.show_result(document, text, json=json)
 
 
 def _show_branch(branch: Branch, *, json: bool) -> None:

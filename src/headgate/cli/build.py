@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, Unpack
 
 import typer
 from rich.console import Console, RenderableType
@@ -17,32 +17,58 @@ from rich.text import Text
 from rich.tree import Tree
 
 from headgate import connection
-from headgate.builds.project import find_repository
-from headgate.builds.report import BuildInterrupted, JobStatus, RemoteJob
+from headgate.builds.plan import PlanOptions
+from headgate.builds.project import find_repository, find_unpublished
+from headgate.builds.report import (
+    BuildInterrupted,
+    JobStatus,
+    RemoteJob,
+    explain_job,
+    hold_text,
+)
 from headgate.cli import output
-from headgate.cli.format import checks_text, extent_text
-from headgate.errors import GitUnusable, Invalid
+from headgate.cli.format import checks_text, extent_text, note_report, report_json
+from headgate.errors import BranchNowhere, GitUnusable, HeadgateError, Invalid
+from headgate.model.freshness import Reason
 from headgate.model.graph import Mark
 from headgate.model.graph_render import MARK_SIGNS, GraphFormat
 from headgate.model.names import split_names
 from headgate.model.nouns import BuildState, JobState
 from headgate.settings import Settings
-from headgate.store.documents import Json
+from headgate.store.documents import Json, logic_text
 from headgate.store.embedded import Store
 
 
 def choose_chain(
-    settings: Settings, branch: str | None, fallback: Sequence[str] | None, directory: Path
-) -> tuple[str, tuple[str, ...]]:
-    """Return the branch and fallback of the options, with defaults.
+    settings: Settings,
+    branch: str | None,
+    fallback: Sequence[str] | None,
+    directory: Path,
+    *,
+    create: bool,
+) -> tuple[str, tuple[str, ...], bool | None]:
+    """Return the branch and fallback of the options, with defaults, and the option `create`.
 
     The default branch is the one checked out in Git, else the primary branch. The default
-    fallback is the configured one, else the primary branch unless that is being built.
+    fallback is the configured one, else the primary branch unless that is being built. The branch
+    that is checked out in Git may be new.
     """
-    chosen = branch or _checked_out(directory) or settings.builds.branch
-    if fallback:
-        return chosen, split_names(",".join(fallback))
-    return chosen, settings.builds.fallback_of(chosen)
+    named, *rest = branch.split(">") if branch else (None,)
+    chosen = named or _checked_out(directory) or settings.builds.branch
+    written = split_names(",".join((*rest, *(fallback or ()))))
+    if written:
+        return chosen, written, create or None
+    may_be_new = create or named is None or named == _find_checked_out(directory)
+    return chosen, settings.builds.fallback_of(chosen), may_be_new
+
+
+def choose_targets(given: Sequence[str] | None, *, all: bool) -> list[str]:
+    """Return the targets of the arguments, or the pattern that matches every dataset."""
+    if all and given:
+        raise Invalid("--all builds every dataset: give it or targets, not both.")
+    if not all and not given:
+        raise Invalid("name the datasets to build, or give --all.")
+    return ["*"] if all else list(given or ())
 
 
 def choose_parameters(given: Sequence[str] | None) -> dict[str, str]:
@@ -70,6 +96,48 @@ def _checked_out(directory: Path) -> str | None:
     return repository.branch()
 
 
+def _note_unpublished(hg: Store, branch: str) -> Json:
+    """Warn on stderr of code in this directory that is not published; return it for --json."""
+    found = find_unpublished(Path.cwd(), branch, hg.jobspecs)
+    if found is None:
+        return {}
+    output.note(f"warning: {found.text}")
+    return {"unpublished": found.to_json()}
+
+
+def _check_branch(hg: Store, targets: Sequence[str], **asked: Unpack[PlanOptions]) -> None:
+    """Raise for a misspelled branch, before code is published under its name."""
+    try:
+        hg.plan(targets, **asked)
+    except BranchNowhere:
+        raise
+    except HeadgateError:
+        # The code that it needs may only be published now.
+        return
+
+
+def _publish(
+    hg: Store, branch: str, fallback: Sequence[str], *, publish: bool, allow_dirty: bool
+) -> Json:
+    """Publish the code of this directory before a build; else warn if it is not published."""
+    if publish:
+        done = hg.publish_jobspecs(
+            Path.cwd(), branch=branch, allow_dirty=allow_dirty, fallback=fallback
+        )
+        note_report(done)
+        return {"jobspecs": report_json(done)}
+    if allow_dirty:
+        raise Invalid("--allow-dirty is given without --publish: give both, or neither.")
+    return _note_unpublished(hg, branch)
+
+
+def _find_checked_out(directory: Path) -> str | None:
+    try:
+        return _checked_out(directory)
+    except HeadgateError:
+        return None
+
+
 # Lines of the terminal for the tree's title and summary, and the prompt.
 _RESERVED_LINES = 5
 _NOT_LOGGED = {JobState.WAITING, JobState.SKIPPED, JobState.ADOPTED}
@@ -85,7 +153,7 @@ class BuildProgress:
         self._chain = chain
         self._console = console or Console(stderr=True, highlight=False)
         self._jobs: Sequence[JobStatus] = ()
-        self._written: dict[int, tuple[JobState, int]] = {}
+        self._written: dict[int, tuple[JobState, int, str | None]] = {}
         # Each job reports from its own thread.
         self._lock = threading.Lock()
         self._live: Live | None = None
@@ -123,12 +191,15 @@ class BuildProgress:
     def _write_changes(self, jobs: Sequence[JobStatus]) -> None:
         if not self._written:
             counted = Counter(job.state for job in jobs)
-            adopted, fresh = counted[JobState.ADOPTED], counted[JobState.SKIPPED]
-            todo = len(jobs) - adopted - fresh
-            self._write(f"{output.count_text(todo, 'job')} to do, {adopted} adopted, {fresh} fresh")
+            adopted, skipped = counted[JobState.ADOPTED], counted[JobState.SKIPPED]
+            held = sum(job.reason is Reason.HELD for job in jobs)
+            todo = output.count_text(len(jobs) - adopted - skipped, "job")
+            kept = f"{skipped - held} fresh" + (f", {held} held" if held else "")
+            self._write(f"{todo} to do, {adopted} adopted, {kept}")
         for position, job in enumerate(jobs):
-            now = (job.state, job.attempts)
-            if self._written.get(position) != now and job.state not in _NOT_LOGGED:
+            now = (job.state, job.attempts, job.phase)
+            is_shown = job.state not in _NOT_LOGGED or job.phase is not None
+            if self._written.get(position) != now and is_shown:
                 self._write(job_line(job.to_live_json()).plain)
             self._written[position] = now
 
@@ -139,16 +210,14 @@ class BuildProgress:
 
 plan_app = typer.Typer()
 
-Targets = Annotated[list[str], typer.Argument(help="Datasets to build.")]
-Fallback = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fallback", metavar="A,B", help="Branches to read missing datasets from, in order."
-    ),
+Targets = Annotated[
+    list[str] | None, typer.Argument(help="Datasets to build, or patterns such as 'gold.*'.")
 ]
+All = Annotated[bool, typer.Option("--all", help="Build every dataset that has a JobSpec.")]
 Upstream = Annotated[bool, typer.Option("--upstream", help="Also build all upstream datasets.")]
 Force = Annotated[bool, typer.Option("--force", help="Run fresh jobs too.")]
 Full = Annotated[bool, typer.Option("--full", help="Rerun incremental jobs and read all input.")]
+Create = Annotated[bool, typer.Option("--create", help="Accept a branch that does not exist yet.")]
 Parameters = Annotated[
     list[str] | None,
     typer.Option("--param", metavar="NAME=VALUE", help="Set a parameter; repeatable."),
@@ -157,16 +226,21 @@ Parameters = Annotated[
 
 @plan_app.command()
 def plan(
-    targets: Targets,
+    targets: Targets = None,
+    all: All = False,
     branch: output.BranchOption = None,
-    fallback: Fallback = None,
+    fallback: output.FallbackOption = None,
     upstream: Upstream = False,
     force: Force = False,
     full: Full = False,
+    create: Create = False,
     param: Parameters = None,
     graph: Annotated[
         GraphFormat | None, typer.Option("--graph", help="Print the graph of datasets.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what differs from the last build.")
+    ] = False,
     json: output.JsonOption = False,
 ) -> None:
     """Show what a build would run, and why, without changing anything.
@@ -177,14 +251,20 @@ def plan(
 
     Example: headgate plan sales.daily -b feature --fallback master --upstream
 
+    Example: headgate plan 'sales.*' -b feature --explain
+
     Example: headgate plan sales.daily --upstream --graph svg > plan.svg
     """
     with connection.open() as hg:
-        chosen, names = choose_chain(hg.settings, branch, fallback, Path.cwd())
+        chosen, names, may_be_new = choose_chain(
+            hg.settings, branch, fallback, Path.cwd(), create=create
+        )
+        more = _note_unpublished(hg, chosen)
         made = hg.plan(
-            targets,
+            choose_targets(targets, all=all),
             branch=chosen,
             fallback=names,
+            create=may_be_new,
             upstream=upstream,
             force=force,
             full=full,
@@ -192,12 +272,12 @@ def plan(
             graph=graph,
         )
     if json:
-        output.show_json(made.to_json())
+        output.show_json(made.to_json() | more)
     elif graph and made.graph:
         _show_graph(graph, made.graph["text"].rstrip("\n"))
     else:
         jobs = [job.to_json() for job in made.jobs]
-        output.console().print(job_tree(" > ".join((chosen, *names)), jobs))
+        output.console().print(job_tree(" > ".join((chosen, *names)), jobs, explain=explain))
 
 
 def _show_graph(format: GraphFormat, drawn: str) -> None:
@@ -215,12 +295,14 @@ build_app = typer.Typer()
 
 @build_app.command()
 def build(
-    targets: Targets,
+    targets: Targets = None,
+    all: All = False,
     branch: output.BranchOption = None,
-    fallback: Fallback = None,
+    fallback: output.FallbackOption = None,
     upstream: Upstream = False,
     force: Force = False,
     full: Full = False,
+    create: Create = False,
     param: Parameters = None,
     atomic: Annotated[
         bool, typer.Option("--atomic", help="Publish all outputs together, after the last job.")
@@ -236,21 +318,36 @@ def build(
     ] = 0,
     task_key: Annotated[
         str | None,
-        typer.Option("--task-key", help="Scheduler key; a newer build supersedes an older one."),
+        typer.Option(
+            "--task-key",
+            help="Scheduler key; a newer build with the same key cancels the older one.",
+        ),
     ] = None,
     on_server: Annotated[
         bool, typer.Option("--on-server", help="Run the jobs on the workers of the server.")
     ] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Publish the checked-out commit's JobSpecs first.")
+    ] = False,
+    allow_dirty: output.AllowDirty = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
     """Build datasets on a branch; missing inputs are read through the fallback chain.
 
+    A build runs published JobSpecs, and warns if the code here is not published on the branch;
+    --publish publishes it first, as `jobspecs publish` does.
+
     With a server, the server plans and publishes. The jobs run on Spark on this machine, or with
     --on-server on the server's workers.
 
     Example: headgate build sales.daily -b feature --fallback master
+
+    Example: headgate build sales.daily --publish
+
+    Example: headgate build --all
     """
+    wanted = choose_targets(targets, all=all)
     options: dict[str, Any] = {
         "upstream": upstream,
         "force": force,
@@ -263,16 +360,21 @@ def build(
         "task_key": task_key,
     }
     with connection.open(actor=actor) as hg:
-        chosen, names = choose_chain(hg.settings, branch, fallback, Path.cwd())
+        chosen, names, options["create"] = choose_chain(
+            hg.settings, branch, fallback, Path.cwd(), create=create
+        )
         chain = " > ".join((chosen, *names))
         output.note(f"chain {chain}")
+        if publish and options["create"] is False:
+            _check_branch(hg, wanted, branch=chosen, fallback=names, create=False)
+        more = _publish(hg, chosen, names, publish=publish, allow_dirty=allow_dirty)
         if on_server:
-            _build_on_server(hg, targets, chosen, names, options, json=json)
+            _build_on_server(hg, wanted, chosen, names, options, more, json=json)
             return
         with BuildProgress(chain) as progress, _ending_on_terminate() as received:
             try:
                 outcome = hg.build(
-                    targets, branch=chosen, fallback=names, watch=progress.show, **options
+                    wanted, branch=chosen, fallback=names, watch=progress.show, **options
                 )
                 code = 0 if outcome.state is BuildState.SUCCEEDED else 1
             except BuildInterrupted as interrupted:
@@ -280,7 +382,7 @@ def build(
                 # The convention of shells: 128 plus the signal number.
                 code = 128 + (received[0] if received else signal.SIGINT)
     if json:
-        output.show_json(outcome.to_json())
+        output.show_json(outcome.to_json() | more)
     else:
         _show_build(chain, outcome.live_jobs(), id=outcome.id, state=outcome.state)
     if code:
@@ -293,6 +395,7 @@ def _build_on_server(
     branch: str,
     fallback: Sequence[str],
     options: Mapping[str, Any],
+    more: Json,
     *,
     json: bool,
 ) -> None:
@@ -318,7 +421,7 @@ def _build_on_server(
             raise
     if json:
         names = ("build", "branch", "fallback", "state", "jobs", "publications")
-        output.show_json({name: done[name] for name in names})
+        output.show_json({name: done[name] for name in names} | more)
     else:
         _show_build(chain, done["jobs"], id=done["build"], state=done["state"])
     if done["state"] != BuildState.SUCCEEDED:
@@ -346,7 +449,9 @@ def _ending_on_terminate() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-builds_app = typer.Typer(no_args_is_help=True, help="List, show and cancel builds.")
+builds_app = typer.Typer(
+    no_args_is_help=True, help="List, show and cancel builds, and print their logs."
+)
 
 
 @builds_app.command("list")
@@ -389,12 +494,15 @@ def show(build: str, json: output.JsonOption = False) -> None:
         output.show_json(found)
         return
     output.show_table(
-        ("OUTPUTS", "STATE", "REASON", "ATTEMPTS", "SPARK JOBS", "READ", "CHECKS"),
+        ("OUTPUTS", "STATE", "REASON", "LOGIC", "ATTEMPTS", "SPARK JOBS", "READ", "CHECKS"),
         (
             (
                 ", ".join(job["outputs"]),
                 job["state"],
-                job["reason"],
+                f"held (reset {held['publication']})"
+                if (held := job.get("held"))
+                else job["reason"],
+                logic_text(job),
                 job["attempts"],
                 job["spark_jobs"],
                 extent_text(job.get("incremental")),
@@ -404,6 +512,37 @@ def show(build: str, json: output.JsonOption = False) -> None:
         ),
         empty="no jobs.",
     )
+
+
+@builds_app.command()
+def logs(
+    build: str,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="An output of the job, or its number.")
+    ] = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Print the logs of a build's jobs: what their code printed, and its tracebacks.
+
+    Logs of the newest 200 builds are kept, also of those that succeeded, and older ones for a week.
+    Of a long log, the last megabyte is printed. JSON: {"build", "jobs": [{"job", "outputs",
+    "state", "log", "cut"}]}; log is null where the job did not run or its log is not kept.
+
+    Example: headgate builds logs build-01m7f8gggmxzttp51zc67s sales.daily
+    """
+    with connection.open() as hg:
+        found = hg.build_logs(build, job)
+    if json:
+        output.show_json(found)
+        return
+    for one in found["jobs"]:
+        output.note(f"job {one['job']}, {', '.join(one['outputs'])}: {one['state']}")
+        if one["cut"]:
+            output.note("(the beginning is cut off)")
+        if one["log"] is None:
+            output.note("(no log is kept here)")
+        elif one["log"]:
+            output.show_line(one["log"].rstrip("\n"))
 
 
 @builds_app.command()
@@ -434,16 +573,23 @@ _BAR_WIDTH = 10
 _SHOWN_FIRST = (JobState.RUNNING, JobState.FAILED, JobState.ABORTED)
 
 
-def job_tree(title: str, jobs: Sequence[Json]) -> Tree:
-    """Return a tree with the chain on top, a line per job, and its inputs below it."""
+def job_tree(title: str, jobs: Sequence[Json], *, explain: bool = False) -> Tree:
+    """Return a tree with the chain on top, a line per job, and its reasons and inputs below it."""
     tree = _chain(title)
     for job in jobs:
         node = tree.add(job_line(job))
+        node.add(Text(f"logic {logic_text(job)}", style="dim"))
+        for sentence in explain_job(job) if explain else ():
+            node.add(Text(sentence))
         for given in job["inputs"]:
             where = given["transaction"] or "(this build)"
             node.add(Text(f"reads {given['dataset']} @ {given['branch']}  {where}", style="dim"))
         if job.get("incremental") is not None:
             node.add(Text(extent_text(job["incremental"]), style="dim"))
+        for check in job.get("checks") or ():
+            if not check["passed"] and check["on_error"] == "WARN":
+                where = f"{check['dataset']}, check {check['name']!r}"
+                node.add(Text(f"WARN {where}: {check['reason']}", style="yellow"))
         if job.get("error") is not None:
             node.add(Text(_error(job), style="red"))
     if not jobs:
@@ -509,9 +655,11 @@ def job_line(job: Json) -> Text:
     state = JobState(job["state"])
     mark, style = _JOB_STYLES[state]
     line = Text.assemble((f"{mark} ", style), (", ".join(job["outputs"]), "bold"), "  ")
-    line.append(f"{state.value} ({job['reason']})", style=style)
+    line.append(f"{job.get('phase') or state.value} ({job['reason']})", style=style)
     if job.get("adopted_from") is not None:
         line.append(f", from {job['adopted_from']['branch']}", style=style)
+    if job.get("held") is not None:
+        line.append(f": {hold_text(job['held'])}", style=style)
     if job["attempts"] > 1:
         line.append(f", attempt {job['attempts']}")
     if state is JobState.RUNNING and job.get("rows"):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from rich.text import Text
 from rich.tree import Tree
 
 from headgate.cli.output import count_text, note, show_json, show_line, show_table
 from headgate.model import nouns
+from headgate.model.access import Protections
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
 from headgate.model.incrementality import REFUSED
-from headgate.store.documents import PUBLICATION, Json, unpublished_json
+from headgate.store.documents import PUBLICATION, Json, jobspec_json, unpublished_json
 from headgate.tables.schemas import type_text
 
 if TYPE_CHECKING:
+    from headgate.builds.project import PublishReport
     from headgate.store.embedded import Store
 
 _MOVES_SHOWN = 3
@@ -29,7 +32,12 @@ _STATE_STYLES = {
 }
 
 
-def branch_trees(branches: Iterable[nouns.Branch], protected: Collection[str] = ()) -> list[Tree]:
+_UNPROTECTED = Protections()
+
+
+def branch_trees(
+    branches: Iterable[nouns.Branch], protected: Protections = _UNPROTECTED
+) -> list[Tree]:
     """Return one tree of branches for each dataset, with heads and views."""
     by_dataset: dict[str, list[nouns.Branch]] = defaultdict(list)
     for branch in branches:
@@ -37,7 +45,7 @@ def branch_trees(branches: Iterable[nouns.Branch], protected: Collection[str] = 
     return [_dataset_tree(name, of, protected) for name, of in by_dataset.items()]
 
 
-def _dataset_tree(name: str, branches: Sequence[nouns.Branch], protected: Collection[str]) -> Tree:
+def _dataset_tree(name: str, branches: Sequence[nouns.Branch], protected: Protections) -> Tree:
     tree = Tree(Text(name, style="bold"))
     children: dict[str | None, list[nouns.Branch]] = defaultdict(list)
     for branch in branches:
@@ -45,7 +53,8 @@ def _dataset_tree(name: str, branches: Sequence[nouns.Branch], protected: Collec
 
     def grow(node: Tree, parent: str | None) -> None:
         for branch in children[parent]:
-            grow(node.add(branch_line(branch, is_protected=branch.name in protected)), branch.name)
+            is_protected = protected.covers(branch.name, name)
+            grow(node.add(branch_line(branch, is_protected=is_protected)), branch.name)
 
     grow(tree, None)
     return tree
@@ -61,7 +70,8 @@ def branch_line(branch: nouns.Branch, *, is_protected: bool = False) -> Text:
     return line
 
 
-def history_rows(transactions: Iterable[nouns.Transaction]) -> list[tuple[str, ...]]:
+def history_rows(transactions: Sequence[nouns.Transaction]) -> list[tuple[str, ...]]:
+    """Return rows of a history; those of an earlier name of the dataset name it."""
     return [
         (
             t.id,
@@ -69,7 +79,7 @@ def history_rows(transactions: Iterable[nouns.Transaction]) -> list[tuple[str, .
             t.state,
             t.actor,
             to_the_second(instant_text(t.closed_at or t.opened_at)),
-            t.branch,
+            t.branch if t.dataset == transactions[0].dataset else f"{t.branch}, as {t.dataset}",
         )
         for t in transactions
     ]
@@ -92,8 +102,9 @@ def log_rows(
 
 def moves_text(moves: Sequence[nouns.MoveRecord]) -> str:
     """Return the first few moves, each as `dataset@branch from → to`, and the number of others."""
-    shown = ", ".join(_move(move) for move in moves[:_MOVES_SHOWN])
-    more = len(moves) - _MOVES_SHOWN
+    net = nouns.net_moves(moves)
+    shown = ", ".join(_move(move) for move in net[:_MOVES_SHOWN])
+    more = len(net) - _MOVES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
 
 
@@ -207,6 +218,30 @@ def built_text(facts: Mapping[str, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def report_json(found: PublishReport) -> Json:
+    """Return the document of a publication of JobSpecs."""
+    return {
+        **found.source.to_json(),
+        "published": [jobspec_json(spec) for spec in found.published],
+        "removed": list(found.removed),
+        "warnings": [{"file": s.file, "line": s.line, "what": s.what} for s in found.suspicions],
+    }
+
+
+def note_report(found: PublishReport) -> None:
+    """Write what was published, and the warnings, to stderr."""
+    note(
+        f"published {count_text(len(found.published), 'JobSpec')} of {found.source.commit[:10]} on "
+        f"{found.source.branch}" + ("" if found.source.clean else " (not clean)")
+    )
+    for name in found.removed:
+        note(f"  {name} is marked as removed")
+    for s in found.suspicions:
+        note(f"  warning {s.file}:{s.line}: {s.what}")
+    for file in found.unreachable:
+        note(f"  warning {file}: skipped, because no import can reach it")
+
+
 def extent_text(incremental: Mapping[str, Any] | None) -> str:
     """Return the transactions that a job reads, or the reason for a full read."""
     if incremental is None:
@@ -274,12 +309,13 @@ _CHANGE_MARKS = {"added": "+", "removed": "-", "changed": "~"}
 
 def show_difference(found: Json) -> None:
     """Print schema changes, counts and samples; empty parts are left out."""
-    show_line(f"{found['dataset']}: {_id(found['from'])} → {_id(found['to'])}")
+    show_line(f"{_named(found)}: {_id(found['from'])} → {_id(found['to'])}")
     if _is_files(found):
         show_line(_files_text(found))
         for kind, changes in found["samples"].items():
             for change in changes:
                 show_line(f"{_CHANGE_MARKS[kind]} {change['path']}")
+        _show_conflicts(found)
         return
     for line in _schema_lines(found["schema"]):
         show_line(line)
@@ -287,6 +323,15 @@ def show_difference(found: Json) -> None:
     _show_rows("added", found["samples"]["added"])
     _show_rows("removed", found["samples"]["removed"])
     _show_changed(found)
+    _show_conflicts(found)
+
+
+def _show_conflicts(found: Json) -> None:
+    for conflict in found.get("conflicts") or ():
+        show_line(f"! {conflict['reason']}")
+        for side in ("base", "source", "target"):
+            if side in conflict:
+                show_line(f"    {side}: {orjson.dumps(conflict[side]).decode()}")
 
 
 def summary_row(found: Json) -> tuple[str, ...]:
@@ -295,7 +340,12 @@ def summary_row(found: Json) -> tuple[str, ...]:
         text = _files_text(found)
     else:
         text = "; ".join([*_schema_lines(found["schema"]), _rows_text(found)])
-    return found["dataset"], found["kind"], _id(found["from"]), _id(found["to"]), text
+    return _named(found), found["kind"], _id(found["from"]), _id(found["to"]), text
+
+
+def _named(found: Json) -> str:
+    was = found["renamed_from"]
+    return f"{found['dataset']} (was {was})" if was else str(found["dataset"])
 
 
 def _is_files(found: Json) -> bool:

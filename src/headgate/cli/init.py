@@ -16,7 +16,14 @@ from headgate.catalog import warehouse as owner
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.cli.output import JsonOption, note, show_json
-from headgate.errors import Exists, GitUnusable, Invalid, storage_error
+from headgate.errors import (
+    Exists,
+    GitUnusable,
+    Invalid,
+    StorageUnavailable,
+    Unavailable,
+    storage_error,
+)
 from headgate.model.names import check_branch_name
 from headgate.model.object_store import ObjectStore
 from headgate.settings import FILE_NAME, Settings, load_settings
@@ -133,16 +140,15 @@ def make_store(
     """Create the catalog or connect to it, then write headgate.toml, which makes it a store."""
     if file.exists():
         raise Exists(f"{file} already exists: this is a store; nothing changed.", file=str(file))
-    is_new = not file.parent.exists()
+    places = (file.parent / part for part in (f"{WAREHOUSE}/.incoming", WAREHOUSE, EMBEDDED, ""))
+    missing = [place for place in places if not place.exists()]
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{FILE_NAME}.{secrets.token_hex(8)}")
     draft.write_text(settings_text(catalog=catalog, warehouse=warehouse, branch=branch))
     try:
         settings = load_settings(draft)
         objects = open_store(settings.warehouse, settings.environ)
-        if objects.url.startswith("s3:"):
-            # A bucket that is missing or not writable fails here, not at the first write.
-            probe(objects)
+        _try_warehouse(objects)
         _make_catalog(Database(settings.catalog), objects, adopt=adopt)
         os.link(draft, file)
     except FileExistsError as error:
@@ -152,10 +158,23 @@ def make_store(
         ) from error
     finally:
         draft.unlink()
-        if is_new and not file.exists():
-            with suppress(OSError):  # not empty
-                file.parent.rmdir()
+        if not file.exists():
+            for place in missing:
+                with suppress(OSError):  # not empty
+                    place.rmdir()
     return settings
+
+
+def _try_warehouse(objects: ObjectStore) -> None:
+    """Raise for a warehouse that is missing or not writable, before the first write would."""
+    try:
+        probe(objects)
+    except StorageUnavailable as error:
+        raise Unavailable(
+            f"the warehouse {objects.url} cannot be used: {error.message} No store was created; "
+            "correct the warehouse, or choose another with --warehouse.",
+            warehouse=objects.url,
+        ) from error
 
 
 def _make_catalog(database: Database, objects: ObjectStore, *, adopt: bool) -> None:

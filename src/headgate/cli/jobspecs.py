@@ -2,61 +2,84 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headgate import connection
+from headgate.builds.project import find_project, install_hooks
 from headgate.cli import output
-from headgate.errors import JobSpecNotFound
-from headgate.store.documents import jobspec_json
+from headgate.cli.format import note_report, report_json
+from headgate.errors import Invalid, JobSpecNotFound
+from headgate.model.names import split_names
 
 app = typer.Typer(no_args_is_help=True, help="Publish transforms from Git; list and show JobSpecs.")
+
+Directory = Annotated[Path, typer.Option("--repo", help="Directory in the Git repository.")]
 
 
 @app.command()
 def publish(
-    repo: Annotated[Path, typer.Option("--repo", help="Directory in the Git repository.")] = Path(),
+    repo: Directory = Path(),
     branch: output.BranchOption = None,
-    allow_dirty: Annotated[
-        bool,
-        typer.Option("--allow-dirty", help="Publish uncommitted changes, marked as not clean."),
+    fallback: output.FallbackOption = None,
+    allow_dirty: output.AllowDirty = False,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="Ignore uncommitted changes.")
     ] = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
     """Publish the transforms of the checked-out commit, on the name of the Git branch.
 
+    A transform that the project declared where the branch left its fallback, and does not declare
+    any more, is marked as removed: builds of the branch refuse it.
+
     In a repository with several projects, the project is the nearest directory with a
     headgate.toml or a pyproject.toml.
 
     Example: headgate jobspecs publish
     """
+    if allow_dirty and committed:
+        raise Invalid("--allow-dirty and --committed are given: give one of them.")
     with connection.open(actor=actor) as hg:
-        found = hg.publish_jobspecs(repo, branch=branch, allow_dirty=allow_dirty)
-    if json:
-        output.show_json(
-            {
-                **found.source.to_json(),
-                "published": [jobspec_json(spec) for spec in found.published],
-                "removed": list(found.removed),
-                "warnings": [
-                    {"file": s.file, "line": s.line, "what": s.what} for s in found.suspicions
-                ],
-            }
+        found = hg.publish_jobspecs(
+            repo,
+            branch=branch,
+            allow_dirty=allow_dirty,
+            committed=committed,
+            fallback=split_names(",".join(fallback)) if fallback else None,
         )
-        return
-    output.note(
-        f"published {len(found.published)} JobSpecs of {found.source.commit[:10]} on "
-        f"{found.source.branch}" + ("" if found.source.clean else " (not clean)")
-    )
-    for name in found.removed:
-        output.note(f"  {name} is marked as removed")
-    for s in found.suspicions:
-        output.note(f"  warning {s.file}:{s.line}: {s.what}")
-    for file in found.unreachable:
-        output.note(f"  warning {file}: skipped, because no import can reach it")
+    if json:
+        output.show_json(report_json(found))
+    else:
+        note_report(found)
+
+
+@app.command("install-hook")
+def install_hook(
+    repo: Directory = Path(),
+    force: Annotated[
+        bool, typer.Option("--force", help="Add the line to hooks of others, too.")
+    ] = False,
+    uninstall: Annotated[bool, typer.Option("--uninstall", help="Remove the line again.")] = False,
+    json: output.JsonOption = False,
+) -> None:
+    """Install Git hooks that publish the project after each commit, merge and rebase.
+
+    The hooks publish the commit without uncommitted changes, and never fail a Git command. In a
+    repository with several projects, run the command in each of them.
+
+    Example: headgate jobspecs install-hook
+    """
+    project = find_project(repo)
+    program = Path(sys.executable).parent
+    found = install_hooks(project, program=program, force=force, remove=uninstall)
+    hooks = [str(file) for file in found]
+    done = f"{'removed from' if uninstall else 'installed in'} {', '.join(hooks)}"
+    output.show_result({"hooks": hooks, "installed": not uninstall}, done, json=json)
 
 
 @app.command("list")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,7 +30,8 @@ def history(
 ) -> None:
     """List the transactions of a branch (default: the primary branch), newest first.
 
-    For a transaction of a build, the list shows the inputs that it read and its checks.
+    For a transaction of a build, the list shows the inputs that it read and its checks. After a
+    rename, the list continues with the transactions of the earlier name.
 
     Example: headgate history sales.orders --branch feature
     """
@@ -77,7 +78,7 @@ def log(
 
     --actor headgate:recovery also lists what recovery settled without a publication. --recoveries
     lists what recovery settled, the original actor and the outcome, filtered by --actor and --kind.
-    --events lists denied requests, one line an hour for each actor and rule with their number,
+    --events lists denied requests, one line an hour for each token and rule with their number,
     and other events, filtered by all options; the kind of a denial is `refused`.
 
     Example: headgate log --dataset sales.orders --branch master --limit 10
@@ -169,12 +170,23 @@ diff_app = typer.Typer()
 
 @diff_app.command()
 def diff(
-    before: Annotated[str, typer.Option("--from", help="Branch, transaction, chain or moment.")],
-    after: Annotated[str, typer.Option("--to", help="Like --from.")],
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="BRANCH|DATASET", help="Branch to merge; with --from and --to, a dataset."
+        ),
+    ] = None,
     dataset: Annotated[
         str | None,
-        typer.Argument(metavar="DATASET", help="Dataset name (default: all that differ)."),
+        typer.Argument(metavar="DATASET", help="Dataset of BRANCH (default: all that differ)."),
     ] = None,
+    into: Annotated[
+        str | None, typer.Option("--into", help="Target of the merge (default: BRANCH's parent).")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--from", help="Branch, transaction, chain or moment.")
+    ] = None,
+    after: Annotated[str | None, typer.Option("--to", help="Like --from.")] = None,
     rows: Annotated[
         int,
         typer.Option("--rows", min=0, max=output.MAX_COUNT, help="Number of samples of each kind."),
@@ -184,22 +196,45 @@ def diff(
     ] = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Compare schema, row counts and rows (added, removed and changed by key) of two versions.
+    """Show what a merge of BRANCH would change, or compare two versions.
 
-    Rows of a table without a key are added or removed, never changed. Columns that only one side
-    has are not compared. Without DATASET a branch includes its fallbacks.
+    With BRANCH: its changes since the merge base, and all conflicts, from the dry run of
+    `headgate merge`. With --from and --to: schema, row counts and rows (added, removed and changed
+    by key) of the two versions as they are. Rows of a table without a key are added or removed,
+    never changed. Columns that only one side has are not compared. Without DATASET a branch in
+    --from or --to includes its fallbacks. A dataset that was renamed between the two versions is
+    compared under both names.
 
-    JSON: {"dataset", "kind", "from", "to", "identical", "schema": {"added", "removed", "renamed",
-    "retyped", "required"}, "counts": {"from", "to", "added", "removed", "changed"}, "samples":
-    {"added", "removed", "changed"}, "key", "basis"}; "from" and "to" are transactions or null, a
-    count is null if only metadata was compared. Without DATASET: an array of these.
+    JSON: {"dataset", "renamed_from", "kind", "from", "to", "identical", "schema": {"added",
+    "removed", "renamed", "retyped", "required"}, "counts": {"from", "to", "added", "removed",
+    "changed"}, "samples": {"added", "removed", "changed"}, "key", "basis"}; "from" and "to" are
+    transactions or null, a count is null if only metadata was compared. Without DATASET, or with
+    BRANCH: an array of these. With BRANCH, "from" is the merge base, "to" the branch and "into" the
+    target; "counts" are those of the target before and after the merge, and "conflicts" is as in
+    `headgate merge`.
 
+    Example: headgate diff feature
     Example: headgate diff sales.orders --from master --to feature --key id --rows 3
     """
     columns = tuple(name.strip() for name in (key or "").split(",") if name.strip())
+    if before is None and after is None and what is not None:
+        if columns:
+            raise typer.BadParameter("a merge uses the table's own key.", param_hint="--key")
+        with connection.open() as hg:
+            found: Any = hg.review(what, into=into, dataset=dataset, rows=rows)
+        if json:
+            output.show_json(found)
+            return
+        if not found:
+            output.note(f"a merge of {what} would change nothing.")
+        for one in found:
+            format.show_difference(one)
+        return
+    if before is None or after is None or dataset is not None or into is not None:
+        raise typer.BadParameter("give a branch, or two versions with --from and --to.")
     with connection.open() as hg:
         found = hg.differences(
-            before, after, dataset=dataset, rows=rows, key=columns, on_large=_note_large
+            before, after, dataset=what, rows=rows, key=columns, on_large=_note_large
         )
     if json:
         output.show_json(found)

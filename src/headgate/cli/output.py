@@ -43,8 +43,17 @@ LimitOption = Annotated[
     int, typer.Option("--limit", min=1, max=MAX_COUNT, help="Maximum number of rows.")
 ]
 BranchOption = Annotated[str | None, typer.Option("--branch", "-b", help="Branch name.")]
+FallbackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fallback", metavar="A,B", help="Branches to read missing datasets from, in order."
+    ),
+]
 ActorOption = Annotated[
     str | None, typer.Option("--actor", callback=_check_label, help="Record this actor.")
+]
+AllowDirty = Annotated[
+    bool, typer.Option("--allow-dirty", help="Publish uncommitted changes, marked as not clean.")
 ]
 KeyOption = Annotated[
     str | None,

@@ -155,7 +155,9 @@ merge_app = typer.Typer()
 
 @merge_app.command()
 def merge(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Branch to merge from.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Branch or COMMITTED transaction to merge from.")
+    ],
     into: Annotated[str, typer.Option("--into", help="Branch to merge into.")],
     datasets: Annotated[
         list[str] | None, typer.Option("--datasets", help="Only these datasets: a,b; repeatable.")
@@ -174,7 +176,8 @@ def merge(
     merged row by row against the merge base. Rows that both sides changed differently, and rows
     that together violate a constraint, are conflicts: all of them are listed (exit code 4) and the
     target does not change. A table without a key is merged only if one side did not change, or
-    both only appended rows. Trees of files are merged path by path.
+    both only appended rows. Trees of files are merged path by path. A dataset that one branch
+    renamed is merged under the new name.
 
     JSON: {"publication", "counts"}, or {"error", "code", "conflicts": [{"dataset", "kind", "key",
     "base", "source", "target", "reason"}]}.

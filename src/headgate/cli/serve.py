@@ -6,6 +6,7 @@ import enum
 import os
 import re
 import sys
+from functools import partial
 from importlib.util import find_spec
 from io import FileIO
 from pathlib import Path
@@ -77,18 +78,7 @@ def serve(
     # The embedded store, even if HEADGATE_URL names a server.
     with Store(load_settings()) as hg:
         root = f"http://{host}:{port}"
-        file = _first_token(hg)
-        if json:
-            written = str(file) if file is not None else None
-            show_json({"url": f"{root}/iceberg", "api": f"{root}/api/v1", "token_file": written})
-            # The parent process reads the document while the server runs.
-            sys.stdout.flush()
-        else:
-            note(f"web pages: {root}/")
-            note(f"HTTP API: {root}/api/v1 (OpenAPI: {root}/api/openapi.json)")
-            note(f"Iceberg REST: {root}/iceberg (warehouse: a context, such as `feature>master`)")
-            if file is not None:
-                note(f"admin token: in {file}, which only this user can read")
+        announce = partial(_announce, hg, root, json=json)
         serve_store(
             hg,
             host=host,
@@ -96,7 +86,24 @@ def serve(
             code_from=Role(code_from),
             runs_builds=not no_builds,
             public_url=public_url,
+            announce=announce,
         )
+
+
+def _announce(hg: Store, root: str, *, json: bool) -> None:
+    """Print the addresses of a server that listens, and create its first token."""
+    file = _first_token(hg)
+    if json:
+        written = str(file) if file is not None else None
+        show_json({"url": f"{root}/iceberg", "api": f"{root}/api/v1", "token_file": written})
+        # The parent process reads the document while the server runs.
+        sys.stdout.flush()
+        return
+    note(f"web pages: {root}/")
+    note(f"HTTP API: {root}/api/v1 (OpenAPI: {root}/api/openapi.json)")
+    note(f"Iceberg REST: {root}/iceberg (warehouse: a context, such as `feature>master`)")
+    if file is not None:
+        note(f"admin token: in {file}, which only this user can read")
 
 
 def _first_token(hg: Store) -> Path | None:

@@ -160,6 +160,14 @@ def run(
             "--retries", min=0, max=output.MAX_COUNT, help="Retries (default: as declared)."
         ),
     ] = None,
+    replaces: Annotated[
+        str | None,
+        typer.Option(
+            "--replace",
+            metavar="TXN",
+            help="Replace this publication of another task on top of the input.",
+        ),
+    ] = None,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
@@ -177,6 +185,7 @@ def run(
         data=_read_input(input),
         key=task_key,
         retries=retries,
+        replaces=replaces,
     )
     with connection.open(actor=actor) as hg, _TaskProgress(quiet=json) as progress:
         result = run_locally(hg.task_host, request, progress.control)

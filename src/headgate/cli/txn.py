@@ -42,6 +42,9 @@ def open_(
             "--lease", min=1, max=LONGEST_LEASE_SECONDS, help="Seconds until the lease expires."
         ),
     ] = 900,
+    create: Annotated[
+        bool, typer.Option("--create", help="Accept a new branch name (for a unit).")
+    ] = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
@@ -57,7 +60,7 @@ def open_(
     with connection.open(actor=actor) as hg:
         opened: TransactionHandle | UnitHandle
         if dataset is None:
-            opened = hg.transaction(branch=branch, lease_seconds=lease)
+            opened = hg.transaction(branch=branch, lease_seconds=lease, create=create)
         else:
             opened = (
                 hg.dataset(dataset)

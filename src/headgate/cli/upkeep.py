@@ -94,10 +94,10 @@ def _show_cleaned(cleaned: Json) -> None:
             empty="",
         )
     for kept in cleaned["kept"]:
-        size = f" ({size_text(kept['bytes'])})" if kept["bytes"] else ""
+        size = f", {size_text(kept['bytes'])}" if kept["bytes"] else ""
         named = f" [{', '.join(kept['examples'])}]" if kept["examples"] else ""
         output.note(
-            f"kept: {output.count_text(kept['count'], kept['what'])}{size}: {kept['why']}{named}"
+            f"kept: {output.count_text(kept['count'], kept['what'])}{size} ({kept['why']}){named}"
         )
     would = "would be " if cleaned["dry_run"] else ""
     output.note(

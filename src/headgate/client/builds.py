@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.attempts import LEASE_SECONDS
-from headgate.builds.attempt import JobOrder, JobResult, job_position, log_in
+from headgate.builds.attempt import JobOrder, JobResult, failed, job_position, log_in, read_log
 from headgate.builds.plan import BuildOptions, PlanOptions, check_limits
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import BuildInterrupted, BuildOutcome, RemoteJob, Watch
@@ -93,7 +93,12 @@ def send_discovery(http: HttpClient, found: Discovery) -> PublishReport:
         for spec in found.jobspecs
     ]
     done = http.post(
-        "/jobspecs", source=found.source.to_json(), bundle=found.bundle.digest, jobspecs=specs
+        "/jobspecs",
+        source=found.source.to_json(),
+        bundle=found.bundle.digest,
+        jobspecs=specs,
+        declared_before=None if found.declared_before is None else list(found.declared_before),
+        former=list(found.former),
     )
     sent = {tuple(_outputs(spec)): spec for spec in found.jobspecs}
     return PublishReport(
@@ -431,9 +436,10 @@ class ClientBuild:
             result = doing.run(order, lambda event: self._sender.send(order.id, event))
             files = {name: self._tree(put) for name, put in result.files.items()}
         except HeadgateError as error:
-            result, files = _failed(error.message, error.code), {}
+            result, files = failed(error), {}
         except Exception as error:
-            result, files = _failed(f"the job could not be done here: {error!r}"), {}
+            message = f"the job could not be done here: {error!r}"
+            result, files = JobResult(succeeded=False, error={"message": message}), {}
         self._doing.pop(order.id, None)
         self._sender.end(order.id, result, files, log=_tail(log_in(directory)))
 
@@ -459,15 +465,7 @@ class ClientBuild:
         thread.start()
 
 
-def _failed(message: str, code: str | None = None) -> JobResult:
-    error = {"message": message} | ({"code": code} if code is not None else {})
-    return JobResult(succeeded=False, error=error)
-
-
 def _tail(log: Path) -> str | None:
     """Return the end of a job's log, which the server shows."""
-    if not log.is_file():
-        return None
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-        return file.read().decode(errors="replace") or None
+    text, is_cut = read_log(log.parent, str(log), most_bytes=_LOG_TAIL_BYTES) or ("", False)
+    return f"(the beginning is cut off)\n{text}" if is_cut else text or None

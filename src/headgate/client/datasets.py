@@ -16,6 +16,7 @@ from headgate.files.edits import FileEdit
 from headgate.files.tree import Entry
 from headgate.model import nouns
 from headgate.model.changes import Receipt
+from headgate.model.contexts import is_plain
 from headgate.model.ids import OperationId
 from headgate.model.names import parse_member
 from headgate.store import documents
@@ -177,8 +178,12 @@ class RemoteDatasetHandle(DatasetHandle):
     ) -> ShownFiles:
         transaction = None
         if txn is None:
-            chosen = self.branch(branch or self.store.settings.builds.branch)
-            transaction = chosen.view(at=at)
+            name = branch or self.store.settings.builds.branch
+            chosen = self.branch(name)
+            if is_plain(name):
+                transaction = chosen.view(at=at)
+            elif (id := self.show(name)["transaction"]) is not None:
+                transaction = chosen._load_transaction(id)
         elif branch is not None or at is not None:
             raise Invalid("a transaction excludes a branch and a moment: leave these out.")
         return RemoteShownFiles(
@@ -220,8 +225,13 @@ class RemoteBranchHandle(BranchHandle):
         self.http.publish("POST", "/branches", idempotency_key, body=body)
         return self
 
-    def delete(self, *, idempotency_key: str | None = None) -> Receipt:
-        return self.http.publish("DELETE", self._path, idempotency_key).receipt
+    def delete(self, *, force: bool = False, idempotency_key: str | None = None) -> Receipt:
+        params = {"force": True} if force else None
+        return self.http.publish("DELETE", self._path, idempotency_key, params=params).receipt
+
+    def restore(self, *, idempotency_key: str | None = None) -> Receipt:
+        body = {"dataset": self._dataset, "branch": self.name}
+        return self.http.publish("POST", "/branches/restore", idempotency_key, body=body).receipt
 
     def reset(self, to: str, *, idempotency_key: str | None = None) -> Receipt:
         body = {"dataset": self._dataset, "branch": self.name, "to": to}

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, connection_from_url
 from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError
-from urllib3.util import Retry, parse_url
+from urllib3.util import Retry, Timeout, parse_url
 
 from headgate import errors
 from headgate.errors.families import kinds_by_code, rebuild
@@ -29,6 +29,8 @@ from headgate.store.documents import Json, to_receipt
 _PREFIX = "/api/v1"
 _CHUNK_BYTES = 1024 * 1024
 _TIMEOUT_SECONDS = 330
+# A server that is down must not delay a Git hook or a command for minutes.
+_CONNECT_SECONDS = 10
 # Idle connections that are kept; more may be in use at once.
 _KEPT_CONNECTIONS = 32
 _PAGE = 1000
@@ -140,6 +142,11 @@ class HttpClient:
             following = _NEXT_PAGE.search(response.headers.get("link", ""))
             target = following[1] if following else None
 
+    def check_context(self, context: str) -> None:
+        """Raise where the server's Iceberg endpoint rejects a context."""
+        query = urlencode({"warehouse": context})
+        self._send("GET", f"{self._root}/iceberg/v1/config?{query}", repeatable=True)
+
     # --- bytes ------------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
@@ -220,7 +227,9 @@ class HttpClient:
                     sent,
                     retries=_ONE_RETRY if repeatable else False,
                     redirect=False,
-                    timeout=timeout_seconds,
+                    timeout=Timeout(
+                        connect=min(timeout_seconds, _CONNECT_SECONDS), read=timeout_seconds
+                    ),
                     preload_content=not streamed,
                 )
             if response.status >= _REJECTED:
@@ -323,4 +332,7 @@ def _rejection(response: BaseHTTPResponse) -> errors.HeadgateError:
         sent = response.json()
     except ValueError:
         sent = None
+    if isinstance(sent, dict) and isinstance(sent.get("error"), dict):
+        # The Iceberg endpoint's own form.
+        sent = sent["error"].get("headgate")
     return failure(response.status, sent if isinstance(sent, dict) and "code" in sent else {})

@@ -78,6 +78,13 @@ class RemoteRows(Rows):
         body = {"source": source, "into": into, "datasets": list(datasets), "dry_run": dry_run}
         return self._send("/merge", how, **body)
 
+    def review(
+        self, branch: str, *, into: str | None = None, dataset: str | None = None, rows: int = 5
+    ) -> list[Any]:
+        asked = {"branch": branch, "into": into, "dataset": dataset, "rows": rows}
+        found: list[Any] = self._http.request("GET", "/diff", params=asked).document
+        return found
+
     def advise(self, sources: Mapping[str, list[str]]) -> str | None:
         """Return None: the client cannot judge the server's machine."""
         return None

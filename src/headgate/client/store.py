@@ -19,7 +19,7 @@ from headgate.client.http import HttpClient, events, path_of, segment
 from headgate.client.rows import RemoteRows
 from headgate.errors import Invalid
 from headgate.files.objects import Objects
-from headgate.model.access import ALL, Grant, Role, authorize, make_grant
+from headgate.model.access import ALL, Grant, Protections, Role, authorize, make_grant
 from headgate.model.changes import Receipt
 from headgate.model.graph import Graph
 from headgate.model.ids import BuildId, UnitId
@@ -137,8 +137,9 @@ class RemoteStore(RemoteTaskVerbs, Store):
     def branches(self, dataset: str | None = None) -> list[Branch]:
         return [BRANCH.parse(sent) for sent in self.http.pages("/branches", dataset=dataset)]
 
-    def protected(self) -> list[str]:
-        return list(self.http.pages("/protected"))
+    def protected(self) -> Protections:
+        found = self.http.pages("/protected")
+        return Protections({sent["name"]: tuple(sent["datasets"]) for sent in found})
 
     def tags(self, dataset: str | None = None) -> list[Tag]:
         return [TAG.parse(sent) for sent in self.http.pages("/tags", dataset=dataset)]
@@ -212,14 +213,27 @@ class RemoteStore(RemoteTaskVerbs, Store):
             return RemoteUnitHandle(self, UnitId(sent["unit"]), sent["branch"], actor, self.http)
         return RemoteTransactionHandle(self, TRANSACTION.parse(sent), self.http)
 
-    def jobspecs(self, *, branch: str | None = None, dataset: str | None = None) -> list[Json]:
-        return list(self.http.pages("/jobspecs", branch=branch, dataset=dataset))
+    def jobspecs(
+        self,
+        *,
+        branch: str | None = None,
+        dataset: str | None = None,
+        repository: str | None = None,
+        commit: str | None = None,
+    ) -> list[Json]:
+        found = self.http.pages(
+            "/jobspecs", branch=branch, dataset=dataset, repository=repository, commit=commit
+        )
+        return list(found)
 
     def builds(self, *, limit: int = 50, after: str | None = None) -> list[Json]:
         return list(self.http.pages("/builds", limit=limit, cursor=after))
 
     def build_record(self, id: str) -> Json:
         return self.http.get(f"/builds/{segment(id)}")
+
+    def build_logs(self, id: str, job: str | None = None) -> Json:
+        return self.http.get(f"/builds/{segment(id)}/logs", job=job)
 
     def differences(
         self,
@@ -241,18 +255,32 @@ class RemoteStore(RemoteTaskVerbs, Store):
     # --- changes ----------------------------------------------------------------------------
 
     def transaction(
-        self, branch: str, *, lease_seconds: int = 900, actor: str | None = None
+        self,
+        branch: str,
+        *,
+        lease_seconds: int = 900,
+        actor: str | None = None,
+        create: bool = False,
     ) -> UnitHandle:
-        sent = self.http.post("/units", branch=branch, lease_seconds=lease_seconds)
+        sent = self.http.post("/units", branch=branch, lease_seconds=lease_seconds, create=create)
         return RemoteUnitHandle(self, UnitId(sent["unit"]), branch, sent["actor"], self.http)
 
-    def protect(self, branch: str, *, protected: bool = True) -> None:
-        method = "PUT" if protected else "DELETE"
-        self.http.request(method, f"/protected/{path_of(check_branch_name(branch))}")
+    def protect(
+        self, branch: str, *, protected: bool = True, datasets: Sequence[str] = ALL
+    ) -> None:
+        method, params = ("PUT", {"datasets": [*datasets]}) if protected else ("DELETE", None)
+        path = f"/protected/{path_of(check_branch_name(branch))}"
+        self.http.request(method, path, params=params)
 
-    def delete_everywhere(self, branch: str, *, idempotency_key: str | None = None) -> Receipt:
-        params = {"name": check_branch_name(branch)}
+    def delete_everywhere(
+        self, branch: str, *, force: bool = False, idempotency_key: str | None = None
+    ) -> Receipt:
+        params = {"name": check_branch_name(branch), "force": force or None}
         return self.http.publish("DELETE", "/branches", idempotency_key, params=params).receipt
+
+    def restore_everywhere(self, branch: str, *, idempotency_key: str | None = None) -> Receipt:
+        body = {"dataset": None, "branch": check_branch_name(branch)}
+        return self.http.publish("POST", "/branches/restore", idempotency_key, body=body).receipt
 
     def cancel_build(self, id: str) -> Json:
         record: Json = self.http.request("POST", f"/builds/{segment(id)}/cancel").document
@@ -378,6 +406,8 @@ class RemoteStore(RemoteTaskVerbs, Store):
 
     def spark(self, context: str) -> SparkSession:
         """Return a SparkSession whose catalog `headgate` is a context of the server's endpoint."""
+        # Before Spark starts, which takes seconds.
+        self.http.check_context(context)
         return self.client_spark.session(context)
 
     def task_tables(

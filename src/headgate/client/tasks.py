@@ -21,6 +21,7 @@ from headgate.tasks.declare import TableSpec
 from headgate.tasks.files_store import WorkspaceBytes
 from headgate.tasks.ports import (
     AttemptHandle,
+    Head,
     Identity,
     Staged,
     TableChanges,
@@ -71,10 +72,21 @@ class RemoteWorkspaces:
         # By staged root: the function that sends it again.
         self._staging: dict[str, Callable[[], Staged]] = {}
 
+    def find_head(self, workspace: WorkspaceRef) -> Head | None:
+        head = self._load(workspace)["head"]
+        return None if head is None else Head(**head)
+
     def download(
-        self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
+        self,
+        workspace: WorkspaceRef,
+        prefix: str,
+        target: Path,
+        progress: Progress | None,
+        *,
+        read_only: bool = False,
     ) -> PrivateCopy:
-        return self._bytes.download(workspace, self._root(workspace), prefix, target, progress)
+        root = self._root(workspace, read_only=read_only)
+        return self._bytes.download(workspace, root, prefix, target, progress)
 
     def stage(
         self,
@@ -125,9 +137,13 @@ class RemoteWorkspaces:
         """Forget a staged root; the server's cleanup sweeps contents that nothing references."""
         self._staging.pop(staged.ref, None)
 
-    def _root(self, workspace: WorkspaceRef) -> Digest:
-        where = _where(workspace)
-        return Digest(self._http.get(where, branch=workspace.branch, ref=workspace.ref)["root"])
+    def _root(self, workspace: WorkspaceRef, *, read_only: bool = False) -> Digest:
+        return Digest(self._load(workspace, read_only=read_only)["root"])
+
+    def _load(self, workspace: WorkspaceRef, *, read_only: bool = False) -> Json:
+        asked = {"branch": workspace.branch, "ref": workspace.ref}
+        found: Json = self._http.get(_where(workspace), **asked, read_only=read_only or None)
+        return found
 
 
 class RemoteTables:
@@ -149,6 +165,7 @@ class RemoteTables:
             "ref": workspace.ref,
             "inputs": list(spec.inputs),
             "outputs": list(spec.outputs),
+            "replaces": identity.replaces,
         }
         # Repeatable: the server opens no transaction twice.
         http.request("POST", f"{_ATTEMPTS}/tables", body=body, repeatable=True)
@@ -190,6 +207,7 @@ def publish_at_server(
         "task": identity.task,
         "execution": identity.execution,
         "labels": dict(identity.labels),
+        "replaces": identity.replaces,
     }
     return str(http.request("POST", _where(workspace), body=body, repeatable=True).document["ref"])
 

@@ -44,16 +44,40 @@ class ViewConflict(Conflict):
         self.mismatches = tuple(mismatches)
 
 
+class BranchInUse(Conflict, code="branch_in_use"):
+    template = (
+        "branch {branch!r} is not deleted: it {uses: and }. To delete it all the same, add --force "
+        "(in Python, force=True; over HTTP, ?force=true)."
+    )
+    branch: str
+    uses: Sequence[str]
+
+
 class OpenTransactionAlreadyExists(Conflict, code="open_transaction_exists"):
     template = (
         "branch {branch!r} of {dataset!r} already has the OPEN transaction {transaction}, "
-        "held by {holder}; {lease}. Commit or abort it, or wait until its lease expires."
+        "held by {by}; {lease}. {remedy}"
     )
     dataset: str
     branch: str
     transaction: str
     holder: str
     lease_left_seconds: int
+    # The running build whose transaction it is.
+    build: str | None = None
+
+    @property
+    def by(self) -> str:
+        return f"build {self.build} of {self.holder}" if self.build else self.holder
+
+    @property
+    def remedy(self) -> str:
+        if self.build is None:
+            return "Commit or abort it, or wait until its lease expires."
+        return (
+            "Wait for that build (`headgate build … --wait SECONDS`), or end it with "
+            f"`headgate builds cancel {self.build}`."
+        )
 
     @property
     def lease(self) -> str:
@@ -107,7 +131,7 @@ class AttemptSuperseded(Conflict, code="attempt_superseded"):
 
 class BuildNotRunning(Conflict, code="build_not_running"):
     template = (
-        "build {build} has already ended ({state}): there is nothing to cancel. "
+        "build {build} has already ended ({state}) and cannot be canceled. "
         "`headgate builds list` shows the builds that are running."
     )
     build: str
@@ -264,6 +288,16 @@ class PublishFenceRefused(Conflict, code="publish_fence"):
     why: InitVar[str]
 
 
+class LakeFSConflict(Conflict, code="lakefs_conflict"):
+    template = (
+        "lakeFS rejected the request because of a conflict or a precondition: {doing} ({reason}). "
+        "Nothing was published; resolve it in lakeFS, or start again from the current state of the "
+        "branch."
+    )
+    doing: str
+    reason: str
+
+
 class DatasetExists(Exists, code="dataset_exists"):
     template = "dataset {dataset!r} already exists. Choose another name."
     dataset: str
@@ -273,6 +307,16 @@ class BranchExists(Exists, code="branch_exists"):
     template = "dataset {dataset!r} already has a branch {branch!r}. Choose another name."
     dataset: str
     branch: str
+
+
+class RestoreRefused(Exists, code="restore_refused"):
+    template = (
+        "branch {branch!r} cannot be restored: a branch of this name exists on {datasets:, }. "
+        "Delete it first, restore dataset by dataset, or start another branch at the old view: "
+        "`headgate branch create DATASET NAME --at TXN`; `headgate log --branch {branch}` shows it."
+    )
+    branch: str
+    datasets: Sequence[str]
 
 
 class NamespaceExists(Exists, code="namespace_exists"):

@@ -10,11 +10,17 @@ from headgate.errors.families import Denied
 
 class BranchProtected(Denied, code="branch_protected"):
     template = (
-        "branch {branch!r} is protected: it accepts only builds of clean commits and admins. "
-        "Build it from a clean commit (on the server, if the store is served), use an admin's "
-        "token, or remove the protection with `headgate branch protect {branch} --off`."
+        "branch {branch!r} is protected{extent}: it accepts only builds of clean commits and "
+        "admins. Build it from a clean commit (on the server, if the store is served), use an "
+        "admin's token, or remove the protection with `headgate branch protect {branch} --off`."
     )
     branch: str
+    # Set where the protection is limited to some datasets.
+    dataset: str | None = None
+
+    @property
+    def extent(self) -> str:
+        return f" on {self.dataset}" if self.dataset else ""
 
 
 class TokenRefused(Denied, code="token_refused"):
@@ -111,9 +117,10 @@ class ClientCleanupRefused(Denied, code="client_cleanup_refused"):
 
 class LakeFSDenied(Denied, code="lakefs_denied"):
     template = (
-        "lakeFS denied the request: {doing} ({reason}). A protected branch accepts merges but no "
-        "hard reset, so an unreported publication cannot be replaced there. Leave the target of "
-        "tasks unprotected, or start again from its current state."
+        "lakeFS denied the request: {doing} ({reason}). Check the policies of the access key. A "
+        "protected branch accepts merges but no hard reset, so an unreported publication cannot "
+        "be replaced there: leave the target of tasks unprotected, or start again from its current "
+        "state."
     )
     doing: str
     reason: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import InitVar
 
 from headgate.errors.families import WorkFailed
 
@@ -34,10 +35,11 @@ class StatementFailed(WorkFailed, code="statement_failed"):
 
 class NothingWritten(WorkFailed, code="nothing_written"):
     template = (
-        "{transform} ended without writing {outputs:, }; nothing is published. Write every output, "
+        "{transform} ended without writing {outputs:, }; nothing is published. {remedy}, "
         "call ctx.abort_job() to publish nothing on purpose, or declare "
         "@configure(allow_empty=True)."
     )
+    remedy: InitVar[str] = "Write every output"
     transform: str
     outputs: Sequence[str]
     file: str

@@ -204,6 +204,15 @@ class InvalidTaskInput(Invalid, code="invalid_task_input"):
     reason: str
 
 
+class LakeFSRejected(Invalid, code="lakefs_rejected"):
+    template = (
+        "lakeFS rejected the request: {doing} ({reason}). Nothing was published; a retry of the "
+        "same request fails too."
+    )
+    doing: str
+    reason: str
+
+
 class InvalidStatement(Invalid, code="invalid_statement"):
     template = "Spark cannot run this statement: {reason}"
     reason: str

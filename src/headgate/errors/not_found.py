@@ -8,24 +8,76 @@ from dataclasses import InitVar
 from headgate.errors.families import NotFound
 
 
+def _guess(near: Sequence[str]) -> str:
+    return f"; did you mean {near[0]!r}?" if near else "."
+
+
 class DatasetNotFound(NotFound, code="dataset_not_found"):
-    template = "dataset {dataset!r} does not exist. `headgate dataset list` shows all datasets."
+    template = (
+        "dataset {dataset!r} does not exist{guess} `headgate dataset list` shows all datasets."
+    )
     dataset: str
+    near: Sequence[str] = ()
+
+    @property
+    def guess(self) -> str:
+        return _guess(self.near)
 
 
 class BranchNotFound(NotFound, code="branch_not_found"):
     template = (
-        "dataset {dataset!r} has no branch {branch!r}. "
+        "dataset {dataset!r} has no branch {branch!r}{guess} "
         "`headgate branch list {dataset}` shows its branches."
     )
     dataset: str
     branch: str
+    near: Sequence[str] = ()
+
+    @property
+    def guess(self) -> str:
+        return _guess(self.near)
 
 
 class BranchNowhere(NotFound, code="no_such_branch"):
-    template = "no dataset has a branch {branch!r}. `headgate branch list` shows them all. {remedy}"
+    template = "branch {branch!r} does not exist{guess} {remedy}"
     branch: str
     remedy: InitVar[str]
+    near: Sequence[str] = ()
+
+    @property
+    def guess(self) -> str:
+        return _guess(self.near)
+
+
+class TagNotFound(NotFound, code="tag_not_found"):
+    template = (
+        "{owner} a tag {tag!r}{guess} A context of a tag shows only the datasets that have it. "
+        "`headgate tag list` shows all tags."
+    )
+    tag: str
+    dataset: str | None = None
+    near: Sequence[str] = ()
+
+    @property
+    def owner(self) -> str:
+        return f"dataset {self.dataset!r} does not have" if self.dataset else "no dataset has"
+
+    @property
+    def guess(self) -> str:
+        return _guess(self.near)
+
+
+class DeletedBranchNotFound(NotFound, code="deleted_branch_not_found"):
+    template = (
+        "there is no record of a deleted branch {branch!r}{of}. `headgate log --kind delete` lists "
+        "deletions; those of releases before this one left no record."
+    )
+    branch: str
+    dataset: str | None = None
+
+    @property
+    def of(self) -> str:
+        return f" of {self.dataset}" if self.dataset else ""
 
 
 class TransactionNotFound(NotFound, code="transaction_not_found"):
@@ -72,8 +124,8 @@ class NamespaceNotFound(NotFound, code="namespace_not_found"):
 
 class TableNotFound(NotFound, code="table_not_found"):
     template = (
-        "Table does not exist: {table} in {context!r}. None of its branches has a committed "
-        "version of that name.{hint}"
+        "Table does not exist: {table} on {context}.{hint} Create it with CREATE TABLE, "
+        "`headgate schema apply` or a build."
     )
     table: str
     context: str
@@ -86,8 +138,8 @@ class TableNotFound(NotFound, code="table_not_found"):
 
 class JobSpecNotFound(NotFound, code="jobspec_not_found"):
     template = (
-        "no JobSpec makes {dataset!r} on the chain {chain: > }: {why}. Run `headgate jobspecs "
-        "publish` in the repository that makes it, or remove it from the targets."
+        "no JobSpec makes {dataset!r} on the chain {chain: > }: {why}, or remove it from the "
+        "targets."
     )
     dataset: str
     chain: Sequence[str]
@@ -95,7 +147,13 @@ class JobSpecNotFound(NotFound, code="jobspec_not_found"):
 
     @property
     def why(self) -> str:
-        return f"it was removed on {self.removed_on!r}" if self.removed_on else "none is published"
+        if "*" in self.dataset or "?" in self.dataset:
+            return "no published JobSpec matches the pattern. Correct the pattern"
+        if self.removed_on:
+            restore = "Restore the transform there and publish it"
+            return f"its transform was removed on {self.removed_on!r}. {restore}"
+        publish = "Run `headgate jobspecs publish` in the repository that makes it"
+        return f"none is published. {publish}"
 
 
 class InputNotFound(NotFound, code="input_not_found"):

@@ -45,11 +45,11 @@ class CatalogReadOnly(CatalogBroken, code="catalog_read_only"):
 class CommitInterrupted(Unavailable, code="commit_interrupted", retryable=False):
     template = (
         "the connection to the catalog {where} broke at COMMIT ({reason}): the change may or may "
-        "not have happened. Look before you repeat it."
+        "not have happened. Check `headgate log` before you repeat it."
     )
     public = (
         "the connection to the catalog broke at COMMIT: the change may or may not have happened. "
-        "Look before you repeat it."
+        "Check `headgate log` before you repeat it."
     )
     where: str
     reason: str
@@ -89,7 +89,7 @@ class StorageReadOnly(StorageUnavailable, code="storage_read_only", retryable=Fa
 
 class StorageForbidden(StorageUnavailable, code="storage_forbidden", retryable=False):
     template = (
-        "storage {where} does not admit this user: {reason:.} Nothing was published. Change its "
+        "storage {where} denies access to this user: {reason:.} Nothing was published. Change its "
         "owner or mode, or run Headgate as its owner."
     )
 
@@ -156,6 +156,15 @@ class SparkUnavailable(Unavailable, code="spark_unavailable", retryable=False):
     remedy: InitVar[str]
 
 
+class SparkStopped(Unavailable, code="spark_stopped"):
+    """A JVM that ended or a Connect server that is gone; `reason` names it and its exit code."""
+
+    template = "{reason:.} {remedy}"
+    public = "Spark stopped. Try again later."
+    reason: str
+    remedy: InitVar[str]
+
+
 class NeedsSpark(Unavailable, code="needs_spark", retryable=False):
     template = (
         "the table version at {where} cannot be read without Spark: {reason:.} "
@@ -187,8 +196,8 @@ class NeedsSparkToWrite(Unavailable, code="needs_spark_to_write", retryable=Fals
 
 class OrchestratorUnavailable(Unavailable, code="orchestrator_unavailable"):
     template = (
-        "the orchestrator at {url} does not respond as expected: {reason:.} Nothing was decided on "
-        "its behalf; check the server, then try again."
+        "the orchestrator at {url} does not respond as expected: {reason:.} Check the server, "
+        "then try again."
     )
     public = f"the orchestrator does not respond as expected. {_SEE_LOG}"
     url: str

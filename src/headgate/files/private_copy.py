@@ -28,7 +28,7 @@ from headgate.errors import (
 )
 from headgate.files.objects import BATCHES_AHEAD, Digest, Objects, batched, in_parallel
 from headgate.files.transfer import Progress, file_mode, hash_file, walk_directory
-from headgate.files.tree import Entry, empty_directory
+from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.names import check_file_path
 from headgate.storage.local import make_private_directory, storage_errors
 
@@ -182,6 +182,8 @@ class PrivateCopy:
     signatures: dict[str, Signature]
     # Of the directory itself: another directory in its place is not this copy.
     inode: int
+    # False: the origin keeps files only, neither their modes nor empty directories (lakeFS).
+    keeps_modes: bool = True
 
     @property
     def total_bytes(self) -> int:
@@ -370,7 +372,8 @@ def changes_of(copy: PrivateCopy) -> Changes:
     """Return the difference between a copy and its origin; raise if it cannot be published.
 
     A file with unchanged inode, size and times is not read; a file that was rewritten with the
-    same bytes is not a change. A large file of another size is a change whatever its bytes are,
+    same bytes is not a change. Nor is a mode or an empty directory that the origin cannot keep. A
+    large file of another size is a change whatever its bytes are,
     and is not read either: it is hashed when it is stored.
     """
     _check_same_directory(copy)
@@ -378,6 +381,8 @@ def changes_of(copy: PrivateCopy) -> Changes:
     touched: list[LocalChange] = []
     try:
         for path, status in walk_directory(copy.directory):
+            if status is None and not copy.keeps_modes:
+                continue
             seen.add(path)
             if status is not None:
                 if copy.signatures.get(path) != _signature(status):
@@ -412,7 +417,8 @@ def _check_same_directory(copy: PrivateCopy) -> None:
 
 
 def _touched_file(copy: PrivateCopy, path: str, status: os.stat_result) -> LocalChange:
-    entry = replace(empty_directory(path), mode=file_mode(status), size=status.st_size)
+    mode = file_mode(status) if copy.keeps_modes else Mode.FILE
+    entry = replace(empty_directory(path), mode=mode, size=status.st_size)
     before = copy.entries.get(path)
     may_be_equal = before is not None and not before.is_directory and before.size == entry.size
     return LocalChange(

@@ -178,6 +178,31 @@ def compare(before: Iterable[Entry], after: Iterable[Entry]) -> Iterator[Change]
             yield Change(path=path, before=old, after=new)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FilesDifference:
+    """Numbers of added, removed and changed paths, and the first few of each."""
+
+    before_count: int
+    after_count: int
+    counts: dict[ChangeKind, int]
+    samples: dict[ChangeKind, list[Change]]
+
+
+def summarize_changes(
+    changes: Iterable[Change], *, before_count: int, after_count: int, samples: int
+) -> FilesDifference:
+    """Count the changes by kind, and keep the first few of each."""
+    counts = dict.fromkeys(ChangeKind, 0)
+    shown: dict[ChangeKind, list[Change]] = {kind: [] for kind in ChangeKind}
+    for change in changes:
+        counts[change.kind] += 1
+        if len(shown[change.kind]) < samples:
+            shown[change.kind].append(change)
+    return FilesDifference(
+        before_count=before_count, after_count=after_count, counts=counts, samples=shown
+    )
+
+
 # --- transaction types ----------------------------------------------------------------------
 
 _FORBIDDEN = {

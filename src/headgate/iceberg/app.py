@@ -9,8 +9,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import uvicorn
@@ -32,7 +33,14 @@ from headgate.iceberg.service import (
     problem,
 )
 from headgate.iceberg.table_catalog import Idempotency, ServedTable
-from headgate.model.contexts import decode_prefix, encode_prefix, is_writable, parse_context
+from headgate.model.changes import Caller
+from headgate.model.contexts import (
+    Context,
+    decode_prefix,
+    encode_prefix,
+    is_writable,
+    parse_context,
+)
 
 # Routes, by the raw path
 
@@ -124,14 +132,17 @@ def find_route(method: str, segments: tuple[str, ...]) -> tuple[Route, Mapping[s
 IDEMPOTENCY_KEY_LIFETIME = "PT24H"
 
 
-def get_config(service: Service, token: str | None, warehouse: str | None) -> Reply:
+def get_config(
+    service: Service, authorize: Callable[[Context, Action], Caller], warehouse: str | None
+) -> Reply:
     """Return the configuration of a client of a context; each client gets its own prefix."""
     if not warehouse:
         raise errors.InvalidContext(
             context="", reason="the catalog property 'warehouse' is not set"
         )
     context = parse_context(warehouse)
-    service.authorize(token, context, Action.READ)
+    caller = authorize(context, Action.READ)
+    service.limited_to(caller.policy).catalog.check_context(context)
     overrides = {
         "prefix": encode_prefix(context, client=secrets.token_hex(8)),
         # Statements then load with the parameter `snapshots`, a refresh inside a commit without.
@@ -183,6 +194,35 @@ class RecordedRefusals:
 _log = logging.getLogger("headgate.endpoint")
 _BODY_LIMIT_BYTES = 64 * 1024 * 1024
 
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Head:
+    """A request without its body."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+
+    @property
+    def token(self) -> str | None:
+        return _bearer(self.headers)
+
+    @property
+    def announces_body(self) -> bool:
+        length = self.headers.get("content-length", "0")
+        return length != "0" or "transfer-encoding" in self.headers
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Admitted:
+    """A request whose token allows its operation."""
+
+    route: Route
+    request: Request
+
 
 class IcebergApp:
     """The endpoint, to be served by itself or mounted below another ASGI application.
@@ -196,69 +236,89 @@ class IcebergApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
+        head = _Head(
+            method=http.method,
+            path=_raw_path(scope),
+            query=http.url.query,
+            headers={key.lower(): value for key, value in http.headers.items()},
+        )
         try:
-            body = await _read_body(http)
+            reply = await self._exchange(http, head)
         except ClientDisconnect:
             return
-        if body is None:
-            reply = problem(400, "BadRequestException", "the request body is over 64 MiB.")
-        else:
-            headers = {key.lower(): value for key, value in http.headers.items()}
-            reply = await run_in_threadpool(
-                self.answer, http.method, _raw_path(scope), http.url.query, headers, body
-            )
         response = Response(reply.body, status_code=reply.status, headers=dict(reply.headers))
         await response(scope, receive, send)
 
-    def answer(
-        self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
-    ) -> Reply:
-        """Return the reply to one request; never raises."""
-        token = _bearer(headers)
+    async def _exchange(self, http: HttpRequest, head: _Head) -> Reply:
+        if not head.announces_body:
+            return await self._on_thread(head, lambda: self._finish(self._admit(http, head), b""))
+        # First the token: the body of a client without a valid one is not read.
+        admitted = await self._on_thread(head, lambda: self._admit(http, head))
+        if isinstance(admitted, Reply):
+            return admitted
+        body = await _read_body(http)
+        if body is None:
+            return problem(400, "BadRequestException", "the request body is over 64 MiB.")
+        return await self._on_thread(head, lambda: self._finish(admitted, body))
+
+    async def _on_thread(self, head: _Head, work: Callable[[], _Result]) -> _Result | Reply:
+        return await run_in_threadpool(self._guard, head, work)
+
+    def _guard(self, head: _Head, work: Callable[[], _Result]) -> _Result | Reply:
+        """Run a part of a request; return the reply for an error that it raises."""
         try:
-            return self._route(method, path, query, headers, body, token)
+            return work()
         except errors.HeadgateError as error:
-            return self._reply(error, authenticated=_is_authenticated(error, token))
+            return self._reply(error, authenticated=_is_authenticated(error, head.token))
         except Exception as error:
             if (failure := errors.find_known_error(error)) is not None:
                 return self._reply(failure)
-            _log.exception("%s %s failed", method, path)
-            kind = "CommitStateUnknownException" if method == "POST" else "InternalServerError"
+            _log.exception("%s %s failed", head.method, head.path)
+            is_commit = head.method == "POST"
+            kind = "CommitStateUnknownException" if is_commit else "InternalServerError"
             return problem(500, kind, "the server failed; its log has the cause. [internal]")
 
-    def _route(
-        self,
-        method: str,
-        path: str,
-        query_text: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        token: str | None,
-    ) -> Reply:
-        query = dict(parse_qsl(query_text, keep_blank_values=True))
-        segments = tuple(path.strip("/").split("/"))
-        if segments == ("v1", "config") and method == "GET":
-            return get_config(self._service, token, query.get("warehouse"))
-        found = find_route(method, segments[2:]) if segments[0] == "v1" else None
+    def _admit(self, http: HttpRequest, head: _Head) -> _Admitted | Reply:
+        """Find the operation of a request, and check that its token allows the operation."""
+
+        def authorize(context: Context, action: Action) -> Caller:
+            caller = self._service.authorize(head.token, context, action)
+            # For the access log.
+            http.state.actor = caller.actor
+            return caller
+
+        query = dict(parse_qsl(head.query, keep_blank_values=True))
+        segments = tuple(head.path.strip("/").split("/"))
+        if segments == ("v1", "config") and head.method == "GET":
+            return get_config(self._service, authorize, query.get("warehouse"))
+        found = find_route(head.method, segments[2:]) if segments[0] == "v1" else None
         if found is None:
-            return problem(404, "NotFoundException", f"there is no operation {method} {path}.")
+            told = f"there is no operation {head.method} {head.path}."
+            return problem(404, "NotFoundException", told)
         route, arguments = found
         context, _ = decode_prefix(segments[1])
-        caller = self._service.authorize(token, context, route.action)
+        caller = authorize(context, route.action)
         if route.action is Action.WRITE and not is_writable(context):
             raise errors.ContextReadOnly(context=str(context))
         request = Request(
-            method=method,
-            path=path,
+            method=head.method,
+            path=head.path,
             prefix=segments[1],
             context=context,
             caller=caller,
             arguments=arguments,
             query=query,
-            headers=headers,
-            body=body,
+            headers=head.headers,
+            body=b"",
         )
-        return self._perform(route, request, self._service.limited_to(caller.policy))
+        return _Admitted(route=route, request=request)
+
+    def _finish(self, admitted: _Admitted | Reply, body: bytes) -> Reply:
+        if isinstance(admitted, Reply):
+            return admitted
+        request = replace(admitted.request, body=body)
+        service = self._service.limited_to(request.caller.policy)
+        return self._perform(admitted.route, request, service)
 
     def _perform(self, route: Route, request: Request, service: Service) -> Reply:
         """Run a handler once for each idempotency key."""

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from headgate import errors
 from headgate.catalog import datasets as catalog
-from headgate.catalog import records
+from headgate.catalog import records, resolve
 from headgate.catalog.attempts import find_scope
-from headgate.catalog.branches import list_protected
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.operations import claim_operation, do_once, find_by_key, record_outcome
 from headgate.catalog.publish import publish_prepared
@@ -24,7 +23,12 @@ from headgate.catalog.resolve import (
     find_shown,
     load_opened,
 )
-from headgate.catalog.transactions import add_on_branch, renew_transactions, stage_in
+from headgate.catalog.transactions import (
+    add_on_branch,
+    find_protections,
+    renew_transactions,
+    stage_in,
+)
 from headgate.catalog.units import open_in_unit, renew_unit, renew_unit_in
 from headgate.model import nouns
 from headgate.model.changes import (
@@ -114,6 +118,10 @@ class TableCatalog:
             _renew_if_due(self._database, context)
         return found
 
+    def check_context(self, context: Context) -> None:
+        """Raise `BranchNowhere` if a context names a branch that does not exist."""
+        self._database.read(lambda c: resolve.check_context(c, context))
+
     def find_dataset_id(self, name: DatasetName) -> DatasetId | None:
         """Return the table dataset of that name on any branch, or None if there never was one."""
         dataset = self._database.read(lambda c: _find_table_dataset(c, name))
@@ -172,7 +180,10 @@ class TableCatalog:
         to: DatasetName,
         idempotency: Idempotency | None,
     ) -> None:
-        """Publish a tombstone and a new dataset with the same version, together."""
+        """Publish a tombstone and a new dataset with the same version, together.
+
+        The new dataset continues the history of the old one.
+        """
         branch = _branch_only(context, "RENAME TABLE")
 
         def steps(connection: Connection) -> list[Change]:
@@ -184,6 +195,7 @@ class TableCatalog:
                 type=nouns.TransactionType.SNAPSHOT,
                 version=_version(table),
                 base=None,
+                renamed_from=table.transaction,
             )
 
         key = operation_key(caller, context, idempotency)
@@ -279,7 +291,7 @@ def _check_shared(connection: Connection, caller: Caller, namespace: Namespace) 
     if caller.check_write is not None:
         # Only the pattern of all branches matches a star.
         caller.check_write("*", f"{name}.*")
-    if not caller.may_write_protected and list_protected(connection):
+    if not caller.may_write_protected and find_protections(connection).touches(name):
         raise errors.Denied(
             f"namespace {name} is shared by all branches, and some are protected: only an admin "
             "may change its properties or drop it.",
@@ -498,10 +510,13 @@ def _add(
     type: nouns.TransactionType,
     version: nouns.Version | None,
     base: ServedTable | None,
+    renamed_from: TransactionId | None = None,
 ) -> list[Change]:
     """Return a transaction on the context's branch, which is created off the first with a view."""
     # One read: the door must expect the same state that is compared with the base.
     on = find_on_chain(connection, context.chain, dataset.id)
+    if on.own is None and on.source is None:
+        resolve.check_context(connection, context)
     _check_base(connection, context, dataset, on.source, base)
     return add_on_branch(
         context.branch,
@@ -510,6 +525,7 @@ def _add(
         source=on.source,
         type=type,
         version=version,
+        renamed_from=renamed_from,
     )
 
 

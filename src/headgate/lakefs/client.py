@@ -8,19 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import urllib3
 from lakefs.client import Client
 from lakefs_sdk import BranchCreation, CommitCreation, Merge, PathList, RepositoryCreation
 from lakefs_sdk.exceptions import ApiException
 
-from headgate.errors import Exists, LakeFSDenied, LakeFSUnavailable, NotFound
+from headgate.errors import (
+    Exists,
+    LakeFSConflict,
+    LakeFSDenied,
+    LakeFSRejected,
+    LakeFSUnavailable,
+    NotFound,
+)
 from headgate.model.recovery import WorkspaceHead
 
 # Key in the metadata of a commit: the execution that made it. Recovery reads it.
 _EXECUTION = "headgate_execution"
 _PAGE = 1000
 _CHUNK_BYTES = 1024 * 1024
-_DENIED, _NOT_FOUND, _CONFLICT = 403, 404, 409
+_DENIED = (401, 403)
+_NOT_FOUND, _CONFLICT, _PRECONDITION, _TOO_MANY = 404, 409, 412, 429
+_CLIENT_ERRORS = range(400, 500)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +63,7 @@ class Commit:
 
 
 class LakeFS:
-    """Client of a lakeFS server. Raises `LakeFSUnavailable`, `LakeFSDenied` or `NotFound`."""
+    """Client of a lakeFS server. Raises `NotFound`, `Exists` and the `LakeFS…` errors."""
 
     def __init__(self, endpoint: str, *, access_key_id: str, secret_access_key: str) -> None:
         client = Client(host=endpoint, username=access_key_id, password=secret_access_key)
@@ -96,14 +106,14 @@ class LakeFS:
             response = self._api.objects_api.get_object_with_http_info(
                 repository, ref, path, _preload_content=False
             )
-        raw = getattr(response, "raw_data", None) or response
-        if isinstance(raw, bytes | bytearray):
-            yield bytes(raw)
-            return
-        try:
-            yield from raw.stream(_CHUNK_BYTES)
-        finally:
-            raw.release_conn()
+            raw = getattr(response, "raw_data", None) or response
+            if isinstance(raw, bytes | bytearray):
+                yield bytes(raw)
+                return
+            try:
+                yield from raw.stream(_CHUNK_BYTES)
+            finally:
+                raw.release_conn()
 
     def create_branch(self, repository: str, name: str, source: str) -> None:
         """Create a branch at a ref; raise `Exists` if the name is taken."""
@@ -126,7 +136,8 @@ class LakeFS:
                 )
             if answer.errors:
                 first = answer.errors[0]
-                raise LakeFSUnavailable(doing=f"delete {first.path!r}", reason=first.message)
+                reason = f"{first.status_code} {first.message}"
+                raise LakeFSRejected(doing=f"delete {first.path!r}", reason=reason)
 
     def commit(self, repository: str, branch: str, message: str, execution: str) -> str:
         """Commit the staged changes of a branch, and return the id of the commit."""
@@ -172,9 +183,17 @@ class LakeFS:
             self._api.branches_api.delete_branch(repository, name)
 
     def list_branches(self, repository: str, prefix: str) -> list[str]:
-        with _errors(f"list branches of {repository!r}"):
-            found = self._api.branches_api.list_branches(repository, prefix=prefix, amount=_PAGE)
-        return [branch.id for branch in found.results]
+        names: list[str] = []
+        after = ""
+        while True:
+            with _errors(f"list branches of {repository!r}"):
+                page = self._api.branches_api.list_branches(
+                    repository, prefix=prefix, after=after, amount=_PAGE
+                )
+            names += [branch.id for branch in page.results]
+            if not page.pagination.has_more:
+                return names
+            after = page.pagination.next_offset
 
     def create_repository(self, name: str, storage: str, branch: str) -> None:
         """Create an empty repository whose objects are below an address of the storage."""
@@ -193,16 +212,28 @@ def _errors(doing: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        reason = f"{error.status} {error.reason}"
+        reason = f"{error.status} {_message(error)}"
         if error.status == _NOT_FOUND:
-            raise NotFound(f"lakeFS cannot {doing}: it does not exist.") from error
-        if error.status == _DENIED:
+            raise NotFound(f"lakeFS cannot {doing}: {_message(error)}.") from error
+        if error.status in _DENIED:
             raise LakeFSDenied(doing=doing, reason=reason) from error
         if error.status == _CONFLICT and doing.startswith("create"):
-            raise Exists(f"lakeFS cannot {doing}: it already exists.") from error
+            raise Exists(f"lakeFS cannot {doing}: {_message(error)}.") from error
+        if error.status in (_CONFLICT, _PRECONDITION):
+            raise LakeFSConflict(doing=doing, reason=reason) from error
+        if error.status in _CLIENT_ERRORS and error.status != _TOO_MANY:
+            raise LakeFSRejected(doing=doing, reason=reason) from error
         raise LakeFSUnavailable(doing=doing, reason=reason) from error
     except urllib3.exceptions.HTTPError as error:
         raise LakeFSUnavailable(doing=doing, reason=type(error).__name__) from error
+
+
+def _message(error: ApiException) -> str:
+    """Return the server's own message, or the name of the status."""
+    try:
+        return str(orjson.loads(error.body)["message"]).rstrip(".")
+    except (TypeError, KeyError, orjson.JSONDecodeError):
+        return str(error.reason)
 
 
 def _within(seconds: float | None) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from headgate.errors import AttemptOfAnother, Invalid, RoleDenied
+from headgate.errors import AttemptOfAnother, BranchProtected, Invalid, RoleDenied
 from headgate.model.names import check_label, parse_member, split_names
 
 
@@ -62,7 +62,7 @@ class Right(enum.StrEnum):
     READ = "read"
     WRITE = "write"
     # Code runs in the server's own processes, which needs more trust than data does.
-    DELIVER_CODE = "publish code on"
+    DELIVER_CODE = "publish code"
     ADMINISTER = "administer"
 
 
@@ -108,6 +108,10 @@ class ReadPolicy:
     def shows_dataset(self, name: object) -> bool:
         return _matches(str(name), self.datasets)
 
+    def shows_pattern(self, pattern: str) -> bool:
+        """Return whether all datasets that a pattern matches are shown."""
+        return any(_lies_within(pattern, one) for one in self.datasets)
+
     def shown_part(self, document: Any) -> Any:
         """Return a JSON document without the datasets and branches that the policy hides.
 
@@ -152,6 +156,8 @@ class Grant:
     datasets: tuple[str, ...] = ALL
     # The operator lets writers publish code, too.
     delivers_code: bool = False
+    # Id of the token, for the record of denials; None before it is issued.
+    token: str | None = field(default=None, compare=False)
 
     @property
     def may_write_protected(self) -> bool:
@@ -213,6 +219,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "show_branch": _READ,
         "delete_branch": _WRITE_BRANCH,
         "delete_branch_everywhere": _WRITE_BRANCH,
+        "restore_branch": _WRITE_BRANCH,
         "reset_branch": _WRITE_BRANCH,
         "reparent_branch": _WRITE_BRANCH,
         "list_protected": _READ,
@@ -251,6 +258,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "list_builds": _READ,
         "start_build": _WRITE_BRANCH,
         "show_build": _READ,
+        "build_logs": _READ,
         "watch_build": _READ,
         "cancel_build": _WRITE_BRANCH,
         # Of the actor's own builds only: see the route.
@@ -313,7 +321,8 @@ def require(grant: Grant, right: Right, *, written: Iterable[str] = ()) -> None:
         raise _denied(grant, right)
     for branch in written:
         if not _matches(branch, grant.branches):
-            raise _denied(grant, f"{right} branch {branch!r} (only {', '.join(grant.branches)})")
+            what = f"{right} on" if right is Right.DELIVER_CODE else right
+            raise _denied(grant, f"{what} branch {branch!r} (only {', '.join(grant.branches)})")
 
 
 def write_check(grant: Grant) -> Callable[[str, object], None] | None:
@@ -330,6 +339,37 @@ def write_check(grant: Grant) -> Callable[[str, object], None] | None:
             raise _denied(grant, f"write dataset {dataset} (only {', '.join(grant.datasets)})")
 
     return check
+
+
+class Protections(dict[str, tuple[str, ...]]):
+    """Protected branch names, each with the patterns of the datasets on which it is protected."""
+
+    def covers(self, branch: str, dataset: object) -> bool:
+        return _matches(str(dataset), self.get(branch, ()))
+
+    def check(self, branch: str, datasets: Iterable[object]) -> None:
+        """Raise if the branch is protected on all datasets, or on one of these."""
+        if "*" in self.get(branch, ()):
+            raise BranchProtected(branch=branch)
+        for dataset in datasets:
+            if self.covers(branch, dataset):
+                raise BranchProtected(branch=branch, dataset=str(dataset))
+
+    def touches(self, namespace: str) -> bool:
+        """Return whether a protected dataset may be in this namespace or below it."""
+        starts = (re.split(r"[*?\[]", p)[0] for patterns in self.values() for p in patterns)
+        inside = f"{namespace}."
+        return any(one.startswith(inside) or inside.startswith(one) for one in starts)
+
+    def shown_to(self, policy: ReadPolicy | None) -> Protections:
+        """Return the part that a limited reader may know: a pattern names datasets."""
+        if policy is None:
+            return self
+        kept = {
+            name: tuple(p for p in patterns if p == "*" or policy.shows_pattern(p))
+            for name, patterns in self.items()
+        }
+        return Protections({name: patterns for name, patterns in kept.items() if patterns})
 
 
 def require_within(grant: Grant, other: Grant) -> None:

@@ -27,6 +27,8 @@ class Caller:
     check_write: Callable[[str, object], None] | None = field(default=None, compare=False)
     # What the actor may read. None: everything.
     policy: ReadPolicy | None = None
+    # Id of the token of a request to a server.
+    token: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,8 @@ class AddTransaction:
     # Existing objects that the version uses and its parent does not.
     objects: frozenset[str] = frozenset()
     provenance: Provenance = field(default_factory=Provenance)
+    # After a rename: the transaction of the earlier name that the new dataset continues.
+    renamed_from: ids.TransactionId | None = None
     # Set if another part of the same publication refers to it; else minted by `publish`.
     id: ids.TransactionId | None = None
 
@@ -81,7 +85,7 @@ class MoveBranch:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateBranch:
-    """Create a branch at its parent's view, or at a transaction of the parent's history."""
+    """Create a branch at its parent's view, or at a COMMITTED transaction of the dataset."""
 
     id: ids.BranchId
     dataset: ids.DatasetId
@@ -95,6 +99,9 @@ class CreateBranch:
     remembered_chain: tuple[str, ...] = ()
     # The build or unit that needs it: the branch is deleted if nothing is committed on it.
     made_for: str | None = None
+    # The publication that deleted the branch, which is then restored: with its id, parent and view,
+    # and with the children that no user has moved since.
+    deleted_in: ids.PublicationNumber | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +111,8 @@ class DeleteBranch:
     branch: ids.BranchId
     expected_head: ids.TransactionId | None
     expected_view: ids.TransactionId | None
+    # False for a branch that no user made: no record of it is kept.
+    restorable: bool = True
 
 
 Change = CommitTransaction | AddTransaction | MoveBranch | CreateBranch | DeleteBranch

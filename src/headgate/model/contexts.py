@@ -40,15 +40,16 @@ class BranchContext:
 
 @dataclass(frozen=True, kw_only=True)
 class MomentContext:
-    """Branches as they were at one publication or time; read-only."""
+    """Branches as they were at one publication or time, or the datasets of a tag; read-only."""
 
     chain: tuple[str, ...]
     at: PublicationNumber | None = None
     at_time: Instant | None = None
+    tag: str | None = None
 
     def __str__(self) -> str:
-        if self.at is not None:
-            return f"{'>'.join(self.chain)}@{self.at}"
+        if self.at is not None or self.tag is not None:
+            return f"{'>'.join(self.chain)}@{self.tag or self.at}"
         return f"{'>'.join(self.chain)}@{to_datetime(self.at_time or Instant(0)).isoformat()}"
 
 
@@ -76,7 +77,10 @@ Context: TypeAlias = BranchContext | MomentContext | UnitContext | JobContext
 
 
 def parse_context(text: str) -> Context:
-    """Return a branch, chain, moment (a publication or ISO time after `@`), `txn:…` or `job:…`."""
+    """Return a branch, chain, moment (a publication, ISO time or tag after `@`), `txn:…`, `job:…`.
+
+    A tag never has the name of a publication or time: see `is_moment`.
+    """
     if text.startswith("txn:"):
         return UnitContext(id=_parse_id(text, text.removeprefix("txn:")))
     if text.startswith("job:"):
@@ -87,7 +91,26 @@ def parse_context(text: str) -> Context:
         return BranchContext(chain=chain)
     if _NUMBER.match(moment):
         return MomentContext(chain=chain, at=PublicationNumber(int(moment)))
-    return MomentContext(chain=chain, at_time=_parse_time(text, moment))
+    if is_moment(moment):
+        return MomentContext(chain=chain, at_time=_parse_time(text, moment))
+    try:
+        return MomentContext(chain=chain, tag=check_branch_name(moment, what="tag"))
+    except InvalidName as error:
+        reason = f"{moment!r} is neither a publication number nor an ISO time, and not a tag's name"
+        raise InvalidContext(context=text, reason=reason) from error
+
+
+def is_plain(text: str) -> bool:
+    """Return whether the text of a context can only be the name of a branch."""
+    return not any(sign in text for sign in ">@")
+
+
+def is_moment(text: str) -> bool:
+    """Return whether the text after `@` is a publication number or an ISO time."""
+    try:
+        return bool(_NUMBER.match(text) or datetime.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def is_writable(context: Context) -> bool:
@@ -138,12 +161,7 @@ def _parse_id(text: str, id_: str) -> str:
 
 def _parse_time(text: str, moment: str) -> Instant:
     """Return an ISO 8601 time; one without a zone is in UTC, as Headgate prints times."""
-    try:
-        when = datetime.fromisoformat(moment)
-    except ValueError as error:
-        raise InvalidContext(
-            context=text, reason=f"{moment!r} is neither a publication number nor an ISO time"
-        ) from error
+    when = datetime.fromisoformat(moment)
     try:
         aware = (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
     except OverflowError as error:

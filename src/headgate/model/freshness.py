@@ -1,7 +1,7 @@
-"""The decision whether a job is fresh, adopted or stale, with its reason; pure.
+"""The decision whether a job is fresh, held, adopted or stale, with its reason; pure.
 
-A job's fingerprint is everything that determines the content of its outputs: logic, parameters,
-environment and inputs. Freshness compares the fingerprints' inputs keys, adoption their build keys.
+A job's fingerprint is everything that determines the content of its outputs: logic, parameters and
+inputs. Freshness and holds compare the fingerprints' inputs keys, adoption their build keys.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import enum
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.errors import InputNotFound, InvalidParameter
+from headgate.model import ids
 from headgate.model.ids import ContentId, Instant, TransactionId, digest
 from headgate.model.incrementality import (
     Answer,
@@ -76,8 +77,9 @@ def parameter_value(parameter: ParameterSpec, given: Any) -> Value:
         "boolean": isinstance(value, bool),
     }
     if not fits[parameter.kind]:
+        article = "an" if parameter.kind == "integer" else "a"
         raise InvalidParameter(
-            name=parameter.name, reason=f"{given!r} is not of its type, {parameter.kind}"
+            name=parameter.name, reason=f"it must be {article} {parameter.kind}, got {given!r}"
         )
     return float(value) if parameter.kind == "float" else value
 
@@ -109,9 +111,10 @@ class Fingerprint:
 
     logic: str
     parameters: str
-    environment: str
     # (input name, content id), by name.
     inputs: tuple[tuple[str, str], ...]
+    # Always empty: see `Reason.STALE_ENVIRONMENT`. Part of the keys that catalogs have stored.
+    environment: str = ""
     # Of an incremental job: the content of each output before it, by dataset; else None.
     base: tuple[tuple[str, str | None], ...] | None = None
 
@@ -148,14 +151,12 @@ def fingerprint(
     spec: JobSpec,
     *,
     parameters: Mapping[str, Any],
-    environment: str,
     inputs: Mapping[str, ContentId],
 ) -> Fingerprint:
     """Return the fingerprint of a job that reads all of its inputs."""
     return Fingerprint(
         logic=spec.logic_hash,
         parameters=digest(effective_parameters(spec, parameters)),
-        environment=environment,
         inputs=tuple(sorted(inputs.items())),
     )
 
@@ -177,16 +178,21 @@ class Reason(enum.StrEnum):
     NEVER_FRESH = "never-fresh"
     STALE_LOGIC = "stale-logic"
     STALE_PARAMETERS = "stale-parameters"
+    # Reserved; never the reason of a job. Locked dependencies are part of the logic hash. The
+    # versions of Python and Spark are in no key: they differ between the machines that build one
+    # branch, so each of them would recompute the results of the others.
     STALE_ENVIRONMENT = "stale-environment"
     STALE_INPUT = "stale-input"
     STALE_OUTPUT = "stale-output"
     FRESH = "fresh"
+    HELD = "held"
     ADOPTED = "adopted"
 
 
 class Decided(enum.StrEnum):
     STALE = "stale"
     FRESH = "fresh"
+    HELD = "held"
     ADOPTED = "adopted"
 
 
@@ -202,6 +208,26 @@ class View:
     committed_at: Instant
     # The fingerprint of the transaction; None if no build made it.
     made_from: Fingerprint | None = None
+    # The transactions that this build read, by dataset.
+    read: Mapping[DatasetName, TransactionId] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """The reset that removed a result from the branch that shows an output."""
+
+    dataset: DatasetName
+    branch: str
+    publication: ids.PublicationNumber
+    actor: str
+    at: Instant
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "dataset": str(self.dataset), "at": ids.instant_text(self.at)}
+
+
+# Returns the hold on an output for an inputs key.
+FindHold = Callable[[DatasetName, str], Hold | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,11 +284,11 @@ class Facts:
     views: Mapping[DatasetName, View]
     pinned: Mapping[Pin, View] = field(default_factory=dict)
     candidates: Candidates = field(default_factory=dict[str, Candidate])
+    find_hold: FindHold = field(default=lambda _output, _key: None)
     past: Past = field(default_factory=NoPast)
     # Results of the comparisons of content so far.
     answers: Answers = field(default_factory=dict[Question, Answer])
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    environment: str = ""
     now: Instant
     force: bool = False
     # Incremental jobs run and read all of their inputs.
@@ -286,6 +312,22 @@ class PlannedInput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A part of the key of a job that differs from that of the output's view."""
+
+    # logic, parameters, input; output (not made by a build) or age (older than allowed).
+    part: str
+    dataset: DatasetName | None = None
+    # Logic hashes, or transactions; None for one that does not exist or is not known yet.
+    before: str | None = None
+    after: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        named = str(self.dataset) if self.dataset is not None else None
+        return {"part": self.part, "dataset": named, "from": self.before, "to": self.after}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Decision:
     """The decision on one job. A stale job that waits for others has no fingerprint yet."""
 
@@ -297,10 +339,14 @@ class Decision:
     candidate: Candidate | None = None
     # Set if the job is declared incremental and is not fresh.
     incremental: Incrementality | None = None
+    held: Hold | None = None
+    # Empty if the outputs are fresh or do not exist.
+    differences: tuple[Difference, ...] = ()
 
     @property
-    def is_fresh(self) -> bool:
-        return self.state is Decided.FRESH
+    def is_skipped(self) -> bool:
+        """Return whether the build writes nothing for the job; its dependants read the views."""
+        return self.state in {Decided.FRESH, Decided.HELD}
 
 
 def decide(jobs: Sequence[Job], facts: Facts) -> tuple[Decision, ...]:
@@ -317,7 +363,7 @@ def _planned(
 ) -> PlannedInput:
     position = job.made_by.get(given.name)
     above = None if position is None else decisions[position]
-    if above is None or above.is_fresh:
+    if above is None or above.is_skipped:
         view = _view(given, job, facts)
         return PlannedInput(
             name=given.name,
@@ -362,12 +408,35 @@ def _decided(
     )
     if decision.reason is Reason.FRESH:
         return replace(decision, state=Decided.FRESH)
+    decision = replace(decision, differences=_differences(job.spec, inputs, views, facts))
+    held = find_hold(decision, facts.find_hold, facts.now)
+    if held is not None:
+        return hold(decision, held)
     if job.spec.declaration.incremental is not None:
         decision = _with_extent(decision, above, facts)
     candidate = _adoptable(decision, facts)
     if candidate is None:
         return decision
     return replace(decision, state=Decided.ADOPTED, reason=Reason.ADOPTED, candidate=candidate)
+
+
+def find_hold(decision: Decision, find: FindHold, now: Instant) -> Hold | None:
+    """Return the newest reset that removed the result of these inputs from an output, if any.
+
+    The inputs key decides, without the base of an incremental job: a reset over several increments
+    changes the base, but the next one would still bring back what it removed. A job that is fresh
+    only for a time is held for that time.
+    """
+    made_from, spec = decision.made_from, decision.job.spec
+    if made_from is None or decision.reason in {Reason.FORCED, Reason.NEVER_FRESH}:
+        return None
+    found = [find(name, made_from.inputs_key) for name in decision.job.outputs]
+    held = [one for one in found if one is not None and _is_recent(one.at, spec, now)]
+    return max(held, key=lambda one: one.publication, default=None)
+
+
+def hold(decision: Decision, held: Hold) -> Decision:
+    return replace(decision, state=Decided.HELD, reason=Reason.HELD, held=held)
 
 
 def _with_extent(decision: Decision, above: Sequence[Decision], facts: Facts) -> Decision:
@@ -402,9 +471,7 @@ def _fingerprint(job: Job, inputs: tuple[PlannedInput, ...], facts: Facts) -> Fi
     contents = {given.name: given.content for given in inputs if given.content is not None}
     if len(contents) < len(inputs):
         return None
-    return fingerprint(
-        job.spec, parameters=facts.parameters, environment=facts.environment, inputs=contents
-    )
+    return fingerprint(job.spec, parameters=facts.parameters, inputs=contents)
 
 
 def _reason(
@@ -425,10 +492,10 @@ def _reason(
         return Reason.STALE_INPUT
     if any(found is None for found in carried):
         return Reason.STALE_OUTPUT
-    # Logic, parameters and environment are equal here: only the inputs can differ.
+    # Logic and parameters are equal here: only the inputs can differ.
     if any(found.inputs != made_from.inputs for found in carried if found):
         return Reason.STALE_INPUT
-    too_old = any(not _is_recent(view.committed_at, spec, facts) for view in views if view)
+    too_old = any(not _is_recent(view.committed_at, spec, facts.now) for view in views if view)
     return Reason.STALE_OUTPUT if too_old else Reason.FRESH
 
 
@@ -437,9 +504,38 @@ def _changed_logic(spec: JobSpec, carried: Fingerprint, facts: Facts) -> Reason 
         return Reason.STALE_LOGIC
     if carried.parameters != digest(effective_parameters(spec, facts.parameters)):
         return Reason.STALE_PARAMETERS
-    if carried.environment != facts.environment:
-        return Reason.STALE_ENVIRONMENT
     return None
+
+
+def _differences(
+    spec: JobSpec, inputs: Sequence[PlannedInput], views: Sequence[View | None], facts: Facts
+) -> tuple[Difference, ...]:
+    """Return each part of the key that differs from that of a view, once."""
+    found: list[Difference] = []
+    parameters = digest(effective_parameters(spec, facts.parameters))
+    for view in filter(None, views):
+        carried, shown = view.made_from, view.transaction
+        if carried is None:
+            found.append(Difference(part="output", dataset=view.dataset, before=shown))
+            continue
+        if carried.logic != spec.logic_hash:
+            found.append(Difference(part="logic", before=carried.logic, after=spec.logic_hash))
+        if carried.parameters != parameters:
+            found.append(Difference(part="parameters", before=carried.parameters, after=parameters))
+        contents = dict(carried.inputs)
+        found += [
+            Difference(
+                part="input",
+                dataset=given.dataset,
+                before=view.read.get(given.dataset),
+                after=given.transaction,
+            )
+            for given in inputs
+            if given.content is None or contents.get(given.name) != given.content
+        ]
+        if not _is_recent(view.committed_at, spec, facts.now):
+            found.append(Difference(part="age", dataset=view.dataset, before=shown))
+    return tuple(dict.fromkeys(found))
 
 
 def _adoptable(decision: Decision, facts: Facts) -> Candidate | None:
@@ -450,13 +546,13 @@ def _adoptable(decision: Decision, facts: Facts) -> Candidate | None:
     if extent is not None and (extent.refused or extent.extent is Extent.UNDECIDED):
         return None
     found = facts.candidates.get(made_from.build_key)
-    if found is None or not _is_recent(found.committed_at, decision.job.spec, facts):
+    if found is None or not _is_recent(found.committed_at, decision.job.spec, facts.now):
         return None
     return found if set(found.transactions) == set(decision.job.outputs) else None
 
 
-def _is_recent(committed_at: Instant, spec: JobSpec, facts: Facts) -> bool:
+def _is_recent(committed_at: Instant, spec: JobSpec, now: Instant) -> bool:
     fresh = spec.declaration.fresh
     if isinstance(fresh, str):
         return True
-    return facts.now - committed_at <= fresh * _MICROSECONDS
+    return now - committed_at <= fresh * _MICROSECONDS

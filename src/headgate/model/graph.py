@@ -165,7 +165,7 @@ def _made(name: DatasetName, decision: Decision, state: JobState, facts: GraphFa
     kinds = {output.dataset: output.kind for output in decision.job.spec.outputs}
     return Node(
         dataset=name,
-        branch=facts.shown_on.get(name, build_branch) if decision.is_fresh else build_branch,
+        branch=facts.shown_on.get(name, build_branch) if decision.is_skipped else build_branch,
         kind=kinds[name],
         mark=_mark(name, facts),
         job=decision.job.spec.title,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from headgate.errors import CyclicJobs, JobSpecNotFound, OutputContested
 from headgate.model.ids import Instant, JobSpecId, TransactionId
-from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.model.names import DatasetName, is_pattern, parse_dataset_name
 from headgate.model.nouns import DatasetKind
 
 FRESH_INPUTS = "inputs"
@@ -291,6 +292,28 @@ def resolve_jobspec(
         if found is not None:
             return found if isinstance(found, Removed) else Resolved(branch=branch, spec=found)
     return None
+
+
+def match_targets(
+    targets: Iterable[str],
+    chain: Sequence[str],
+    published: Published,
+    *,
+    may_build: Callable[[JobSpec], bool],
+) -> list[DatasetName]:
+    """Return the named datasets, and of each pattern those that the caller may build."""
+    found: list[DatasetName] = []
+    for target in targets:
+        if not is_pattern(target):
+            found.append(parse_dataset_name(target))
+            continue
+        matching = sorted(name for name in published if fnmatchcase(str(name), target))
+        specs = ((name, resolve_jobspec(name, chain, published)) for name in matching)
+        matched = [n for n, one in specs if isinstance(one, Resolved) and may_build(one.spec)]
+        if not matched:
+            raise JobSpecNotFound(dataset=target, chain=chain, removed_on=None)
+        found += matched
+    return found
 
 
 def compile_graph(

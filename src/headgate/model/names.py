@@ -9,7 +9,7 @@ import difflib
 import enum
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -56,6 +56,11 @@ def split_names(names: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(names, str):
         return tuple(names)
     return tuple(name.strip() for name in _LISTED.findall(names) if name.strip())
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a text is a pattern of names, as `fnmatch` reads it, and not a name."""
+    return any(sign in text for sign in "*?[")
 
 
 def check_name_part(part: str, *, what: str, whole: str) -> None:
@@ -183,12 +188,18 @@ def check_label(value: str, *, what: str = "an actor or a key") -> str:
 
 
 # Keys of builds, of their jobs and of tasks never meet: a task cannot supersede a build.
-_BUILD_KEYS = re.compile(r"build:.*|build-[0-9a-z]{22}(/[0-9]+)?", re.DOTALL)
+_BUILD_KEYS = re.compile(r"build:.*|(build-[0-9a-z]{22})(/[0-9]+)?", re.DOTALL)
 
 
 def build_task_key(key: str) -> str:
     """Return the key of the attempts of builds that a scheduler starts with this key."""
     return f"build:{key}"
+
+
+def find_build_of(key: str) -> str | None:
+    """Return the build that a task key belongs to; None for a task, or for a scheduler's key."""
+    found = _BUILD_KEYS.fullmatch(key)
+    return found[1] if found else None
 
 
 def check_task_key(key: str) -> str:
@@ -206,6 +217,12 @@ def invalid_text(given: str) -> Invalid:
         f"{given[:LABEL_LIMIT]!a} is not valid text: it has a lone surrogate, as from a name that "
         "is not UTF-8, or a zero byte. Encode it as UTF-8 without zero bytes."
     )
+
+
+def nearest(name: str, known: Iterable[str], *, n: int = 1) -> list[str]:
+    """Return the names that are similar to a misspelled one, the most similar first."""
+    lowered = {one.lower(): one for one in known}
+    return [lowered[one] for one in difflib.get_close_matches(name.lower(), lowered, n=n)]
 
 
 def check_options(given: Mapping[str, Any], known: type, *, needed: tuple[str, ...] = ()) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,7 @@ class PublicationKind(enum.StrEnum):
     REPLACE = "replace"
     CREATE = "create"
     DELETE = "delete"
+    RESTORE = "restore"
 
 
 class AttemptState(enum.StrEnum):
@@ -178,6 +179,8 @@ class Transaction:
     # Cleanup has condemned its content: it can no longer be read or reset to.
     condemned: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    # Of the first transaction after a rename: the one of the earlier name that it continues.
+    renamed_from: ids.TransactionId | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +192,15 @@ class MoveRecord:
     branch: str
     from_transaction: ids.TransactionId | None
     to_transaction: ids.TransactionId | None
+
+
+def net_moves(moves: Iterable[MoveRecord]) -> list[MoveRecord]:
+    """Return one move for each branch: a publication can create a branch and then write to it."""
+    net: dict[ids.BranchId, MoveRecord] = {}
+    for move in moves:
+        first = net.get(move.branch_id, move)
+        net[move.branch_id] = replace(move, from_transaction=first.from_transaction)
+    return list(net.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +261,8 @@ class BranchNameLine:
     behind: int
     open: int
     last: LastMove | None
-    protected: bool
+    # Patterns of the datasets on which the name is protected.
+    protected: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from headgate import errors
-from headgate.catalog.branches import list_protected
 from headgate.catalog.database import Connection, Database
-from headgate.catalog.records import branches_named, find_datasets, list_datasets, load_transactions
-from headgate.catalog.resolve import check_kept, find_all_on_chain
+from headgate.catalog.records import find_datasets, list_datasets, load_transactions
+from headgate.catalog.resolve import check_exists, check_kept, find_all_on_chain
+from headgate.catalog.transactions import find_protections
 from headgate.model.changes import ReadView
 from headgate.model.contexts import BranchContext, parse_context
-from headgate.model.ids import BranchId, DatasetId
-from headgate.model.names import DatasetName
+from headgate.model.ids import BranchId, TransactionId
+from headgate.model.names import DatasetName, nearest
 from headgate.model.nouns import Branch, Dataset, DatasetKind, Transaction, Version
 
 
@@ -25,13 +24,21 @@ class BranchTable:
     dataset: Dataset
     # The branch of the context's own name.
     branch: Branch | None
-    # The first branch of the chain with a view, and that view.
+    # The first branch of the chain with a view, and that view; for a table that is being renamed,
+    # the view under its earlier name.
     source: Branch | None
     shown: Transaction | None
 
     @property
     def version(self) -> Version | None:
         return self.shown.version if self.shown else None
+
+    @property
+    def renamed_from(self) -> TransactionId | None:
+        """Return the transaction of the earlier name, if the table is being renamed."""
+        if self.shown is None or self.shown.dataset_id == self.dataset.id:
+            return None
+        return self.shown.id
 
     @property
     def read(self) -> ReadView | None:
@@ -48,10 +55,12 @@ def reads_of(
     return tuple(view for branch, view in views.items() if branch not in moved)
 
 
-def check_unprotected(database: Database, branch: str, *, may_write_protected: bool) -> None:
-    """Raise early for a protected branch; the publication checks again."""
-    if not may_write_protected and branch in database.read(list_protected):
-        raise errors.BranchProtected(branch=branch)
+def check_unprotected(
+    database: Database, branch: str, targets: Iterable[DatasetName], *, may_write_protected: bool
+) -> None:
+    """Raise early for a branch that is protected on these datasets; the door checks again."""
+    if not may_write_protected:
+        database.read(find_protections).check(branch, targets)
 
 
 def branch_context(text: str) -> BranchContext:
@@ -86,6 +95,12 @@ class BranchTables:
         self.prefetch([name])
         return self._tables[name]
 
+    def rename(self, old: BranchTable, new: BranchTable) -> BranchTable:
+        """Show the content of a table under a new name; a write there continues its history."""
+        renamed = replace(new, shown=old.shown)
+        self._tables[new.dataset.name] = renamed
+        return renamed
+
     def load(self, name: DatasetName, *, line: int = 0, column: int = 0) -> BranchTable:
         """Return the table, or raise an error with similar names."""
         found = self.find(name)
@@ -101,25 +116,15 @@ class BranchTables:
 
     def _unknown(self, name: DatasetName, line: int, column: int) -> errors.HeadgateError:
         datasets = self.database.read(list_datasets)
-        if datasets and not self._has_branch([dataset.id for dataset in datasets]):
-            return errors.BranchNowhere(
-                branch=self.context.branch,
-                remedy=f"To create it off another, write it as '{self.context.branch}>FALLBACK'.",
-            )
         names = [str(dataset.name) for dataset in datasets]
         # A name that exists on other branches is not a misspelling.
-        known = {} if str(name) in names else {one.lower(): one for one in names}
-        near = [known[one] for one in difflib.get_close_matches(str(name).lower(), known, n=3)]
+        near = [] if str(name) in names else nearest(str(name), names, n=3)
         context = str(self.context)
         if not line:
             return errors.TableNotFound(table=str(name), context=context, near=near)
         return errors.UnknownTable(
             table=str(name), context=context, near=near, line=line, column=column
         )
-
-    def _has_branch(self, datasets: Sequence[DatasetId]) -> bool:
-        chain = self.context.chain
-        return bool(self.database.read(lambda c: branches_named(c, chain, datasets)))
 
 
 def _find_all(
@@ -128,6 +133,8 @@ def _find_all(
     """Return what the context shows of these datasets; those that do not exist are left out."""
     datasets = find_datasets(connection, names)
     found = find_all_on_chain(connection, context.chain, [d.id for d in datasets.values()])
+    if all(on.own is None and on.source is None for on in found.values()):
+        check_exists(connection, context.chain)
     sources = [on.source for on in found.values() if on.source is not None]
     views = load_transactions(connection, [b.view for b in sources if b.view is not None])
     tables: dict[DatasetName, BranchTable] = {}

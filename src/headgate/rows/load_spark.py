@@ -38,7 +38,7 @@ from headgate.spark import load_violations
 from headgate.spark.load import SparkLoad
 from headgate.spark.load_violations import FoundViolation, LoadCheck, LoadedTable
 from headgate.spark.session import table_identifier
-from headgate.spark.sql import without_error_log
+from headgate.spark.sql import reporting_end, without_error_log
 from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.inspect import columns_of, recorded_size_bytes
 from headgate.tables.metadata import Metadata
@@ -96,6 +96,7 @@ def load_by_spark(
 
     def act() -> tuple[Receipt, Outcome]:
         with (
+            reporting_end(),
             as_files(sources) as files,
             _opened(parts, request, files, mode, session, contents) as loading,
         ):
@@ -188,8 +189,10 @@ def _bad_row_errors(
 ) -> Iterator[None]:
     """Raise Spark's failure as errors of all bad rows: Spark fails at the first one."""
     try:
-        with without_error_log():
+        with reporting_end(), without_error_log():
             yield
+    except errors.SparkStopped:
+        raise
     except errors.HeadgateError:
         # A missing key column matters only in a file that can be read.
         _check_files(tables)

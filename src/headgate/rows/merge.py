@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from headgate.catalog.database import Connection
-from headgate.catalog.merge_base import MERGED, find_merge_base
-from headgate.catalog.records import branches_named, list_datasets, load_transactions
-from headgate.errors import BranchNowhere, Invalid, MergeConflict, NotFound, VersionExpired
+from headgate.catalog.merge_base import MERGED, find_earlier, find_later, find_merge_base
+from headgate.catalog.records import (
+    branches_named,
+    find_transaction,
+    list_datasets,
+    load_transaction,
+    load_transactions,
+)
+from headgate.catalog.resolve import check_exists, check_kept
+from headgate.errors import (
+    Invalid,
+    MergeConflict,
+    NotFound,
+    TransactionNotCommitted,
+)
 from headgate.files.edits import root_of
+from headgate.files.tree import FilesDifference
+from headgate.model.ids import DatasetId, mint_version
 from headgate.model.names import DatasetName
-from headgate.model.nouns import DatasetKind, PublicationKind, Transaction, TransactionType
+from headgate.model.nouns import (
+    DatasetKind,
+    PublicationKind,
+    Transaction,
+    TransactionState,
+    TransactionType,
+    Version,
+)
+from headgate.rows import engine as sql
 from headgate.rows import merge_content, working_set
-from headgate.rows.branch_tables import BranchTable, branch_context
+from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.engine import Engine, columns_sql, conditions_of, equal_sql, quote, same_sql
 from headgate.rows.merge_content import MergedSchemas, SchemaConflict
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import violations_of
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, WorkingTable
-from headgate.rows.write import TableWrite, check_may_write, write_tables
+from headgate.rows.write import TableWrite, check_may_write, prepare, write_tables
+from headgate.tables import diff
 from headgate.tables.constraints import constraints_of, referring_datasets
-from headgate.tables.diff import DiffOptions, compare_tables
+from headgate.tables.inspect import recorded_row_count
+from headgate.tables.metadata import Row
 from headgate.tables.scan import DataFile, TableScan, json_rows
 from headgate.tables.snapshots import effect_between
 from headgate.tables.versions import StoredVersion
@@ -42,24 +66,43 @@ _SENTENCES = {
 class MergeRequest:
     """The source of a merge, and the datasets; all datasets if there are none."""
 
+    # A branch, or a COMMITTED transaction, whose own branch may be gone.
     source: str
     datasets: tuple[DatasetName, ...] = ()
     dry_run: bool = False
-    # The one branch that a merge may create: a store's first datasets may exist on another only.
-    primary: str = "master"
+    # Fallbacks of the target: a dataset that it does not have is merged with theirs.
+    fallbacks: tuple[str, ...] = ()
+    # Rows or paths of each kind of change that a preview shows.
+    samples: int = 0
+    # A preview compares only the metadata of larger tables.
+    most_rows: int | None = None
 
 
 @dataclass(kw_only=True)
-class _Side:
-    """One dataset: the source's transaction, the target's and the merge base."""
+class Side:
+    """One dataset: the source's transaction, the target's and the merge base, and the effect."""
 
     on_branch: BranchTable
     source: Transaction
     base: Transaction | None
+    # None: the merge does not change the dataset, or a conflict prevents the comparison.
+    difference: diff.TableDifference | FilesDifference | None = None
+    conflicts: list[dict[str, Any]] = field(default_factory=list)
+    # The table under the earlier name, if the source renamed it and the target did not.
+    renamed: BranchTable | None = None
+    # The name that the target gave it, if both renamed it.
+    rival: DatasetName | None = None
 
     @property
     def target(self) -> Transaction | None:
-        return self.on_branch.shown if self.on_branch.branch is not None else None
+        return self.on_branch.shown
+
+    @property
+    def taken(self) -> Version | None:
+        """Return the source's version, as one of the dataset that gets it."""
+        version = self.source.version
+        same = self.source.dataset_id == self.on_branch.dataset.id
+        return version if same else _minted(version)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -76,97 +119,209 @@ class _Side:
 
 def merge(parts: Parts, request: Request, merging: MergeRequest) -> Outcome:
     """Merge the source's changes into the target; any conflict leaves the target unchanged."""
-    if merging.source == request.branch:
-        raise Invalid(f"{merging.source!r} cannot be merged into itself.", branch=request.branch)
     check_may_write(parts, request)
-    names = parts.database.read(lambda c: _find_datasets(c, merging, into=request.branch))
-    conflicts: list[dict[str, Any]] = []
+    names = parts.database.read(lambda c: find_datasets(c, merging, into=request.branch))
 
-    def change(working: WorkingSet) -> None:
-        conflicts.clear()
-        working.branch_tables.prefetch(names)
-        for side in parts.database.read(lambda c: _sides(c, working, merging, names)):
-            conflicts.extend(_merge(parts, working, side))
-
-    def check(working: WorkingSet, effects: Sequence[TableEffect]) -> None:
-        for effect in effects:
-            for violation in violations_of(working, effect):
-                conflicts.append({**violation.to_json(), "reason": violation.text})
-        if conflicts:
-            distinct = {conflict["reason"]: conflict for conflict in conflicts}
+    def check(sides: Sequence[Side]) -> None:
+        found = [conflict for side in sides for conflict in side.conflicts]
+        if found:
+            distinct = {conflict["reason"]: conflict for conflict in found}
             raise MergeConflict(
                 source=merging.source, target=request.branch, conflicts=list(distinct.values())
             )
 
-    return write_tables(
-        parts,
-        request,
-        TableWrite(
-            verb="merge",
-            targets=names,
-            change=change,
-            check=check,
-            kind=PublicationKind.MERGE,
-            dry_run=merging.dry_run,
-        ),
+    write = _write(parts, merging, names, check)
+    return write_tables(parts, replace(request, branch=_chain(request.branch, merging)), write)
+
+
+def preview(
+    parts: Parts, into: str, merging: MergeRequest, names: Sequence[DatasetName]
+) -> list[Side]:
+    """Return the datasets that a merge would change, or that have conflicts; change nothing.
+
+    This is the dry run of `merge` for callers that need not have the right to merge.
+    """
+    found: list[Side] = []
+    tables = BranchTables(parts.database, branch_context(_chain(into, merging)))
+    with WorkingSet(tables, parts.versions, parts.options) as working:
+        prepare(_write(parts, merging, names, found.extend), working, None)
+    return [side for side in found if side.difference is not None or side.conflicts]
+
+
+def _chain(into: str, merging: MergeRequest) -> str:
+    return into if ">" in into else ">".join((into, *merging.fallbacks))
+
+
+def _write(
+    parts: Parts,
+    merging: MergeRequest,
+    names: Sequence[DatasetName],
+    check: Callable[[Sequence[Side]], None],
+) -> TableWrite:
+    sides: dict[DatasetName, Side] = {}
+
+    def change(working: WorkingSet) -> None:
+        sides.clear()
+        working.branch_tables.prefetch(names)
+        for side in parts.database.read(lambda c: _sides(c, working, merging, names)):
+            sides[side.on_branch.dataset.name] = side
+            if merging.most_rows is None or not _is_larger(parts, side, merging.most_rows):
+                side.conflicts += _merge(parts, working, side, merging.samples)
+
+    def check_all(working: WorkingSet, effects: Sequence[TableEffect]) -> None:
+        for effect in effects:
+            side = sides[effect.table.name]
+            if merging.dry_run:
+                side.difference = _effect_difference(parts, side, effect, merging.samples)
+            for violation in violations_of(working, effect):
+                side.conflicts.append({**violation.to_json(), "reason": violation.text})
+        check(list(sides.values()))
+
+    return TableWrite(
+        verb="merge",
+        targets=names,
+        change=change,
+        check=check_all,
+        kind=PublicationKind.MERGE,
+        dry_run=merging.dry_run,
     )
 
 
-def _find_datasets(
-    connection: Connection, merging: MergeRequest, *, into: str
-) -> list[DatasetName]:
+def find_datasets(connection: Connection, merging: MergeRequest, *, into: str) -> list[DatasetName]:
+    """Return the datasets to merge, in order of name: those that have a branch of the source."""
+    if merging.source == into:
+        raise Invalid(f"{merging.source!r} cannot be merged into itself.", branch=into)
     known = {dataset.name: dataset for dataset in list_datasets(connection)}
     missing = [name for name in merging.datasets if name not in known]
     if missing:
         raise NotFound(f"there is no dataset {missing[0]}.", dataset=str(missing[0]))
     wanted = [known[n] for n in merging.datasets] or list(known.values())
     on = branches_named(connection, [merging.source], [dataset.id for dataset in wanted])
-    if not on:
+    found = [branch.dataset for branch in on]
+    if not on and (named := find_transaction(connection, merging.source)) is not None:
+        found = [dataset.name for dataset in wanted if dataset.id == named.dataset_id]
+    if not found:
+        check_exists(connection, [merging.source])
         raise NotFound(
             f"none of the datasets has a branch {merging.source!r}. `headgate branch list` shows "
             "all branches.",
             branch=merging.source,
         )
-    ids = [dataset.id for dataset in known.values()]
-    if into != merging.primary and not branches_named(connection, branch_context(into).chain, ids):
-        # A misspelled name would create a branch of everything.
-        raise BranchNowhere(
-            branch=into,
-            remedy="To merge into a new branch, create it first with `headgate branch create`.",
-        )
-    return sorted(branch.dataset for branch in on)
+    # A misspelled name would create a branch of everything.
+    check_exists(connection, branch_context(into).chain)
+    return sorted(found)
 
 
 def _sides(
     connection: Connection, working: WorkingSet, merging: MergeRequest, names: Sequence[DatasetName]
-) -> list[_Side]:
+) -> list[Side]:
     found = [one for name in names if (one := working.branch_tables.find(name)) is not None]
     ids = [on_branch.dataset.id for on_branch in found]
-    on = {b.dataset: b for b in branches_named(connection, [merging.source], ids)}
-    views = load_transactions(connection, [b.view for b in on.values() if b.view])
+    sources = _sources(connection, merging, ids)
     sides = []
     for on_branch in found:
-        branch = on.get(on_branch.dataset.name)
-        if branch is None or branch.view is None:
+        source = sources.get(on_branch.dataset.id)
+        if source is None:
             continue
-        source = views[branch.view]
-        target = on_branch.shown if on_branch.branch is not None else None
+        target = on_branch.shown
         base = find_merge_base(connection, source, target) if target else None
-        sides.append(_Side(on_branch=on_branch, source=source, base=base))
-    return sides
+        sides.append(Side(on_branch=on_branch, source=source, base=base))
+    return _follow_renames(connection, working.branch_tables, sides)
 
 
-def _merge(parts: Parts, working: WorkingSet, side: _Side) -> list[dict[str, Any]]:
+def _follow_renames(
+    connection: Connection, tables: BranchTables, sides: Sequence[Side]
+) -> list[Side]:
+    """Return the sides with a table that one branch renamed as one side, under the new name.
+
+    The other branch still has it under the earlier name, perhaps with other rows.
+    """
+    found = {side.on_branch.dataset.id: side for side in sides}
+    for side in sides:
+        source, target = side.source, side.target
+        if source.version is None or (target is not None and target.version is not None):
+            continue
+        name, id = side.on_branch.dataset.name, side.on_branch.dataset.id
+        for last in find_earlier(connection, source):
+            # The source renamed it: the target gets the new name, with its own rows.
+            old, left = tables.find(last.dataset), found.get(last.dataset_id)
+            if old is None or (left and left.source.version is not None):
+                continue
+            if old.shown is not None and old.version is not None:
+                base = find_merge_base(connection, source, old.shown)
+                on_branch = tables.rename(old, side.on_branch)
+                found[id] = Side(on_branch=on_branch, source=source, base=base, renamed=old)
+                found.pop(last.dataset_id, None)
+                break
+            side.rival = next(
+                (
+                    other
+                    for other in find_later(connection, last.dataset_id)
+                    if other != name and _continues(connection, tables, other, last.dataset_id)
+                ),
+                None,
+            )
+        for later in find_later(connection, id) if target is not None else ():
+            # The target renamed it: the changes go to the new name.
+            if _continues(connection, tables, later, id):
+                new = tables.load(later)
+                assert new.shown is not None
+                base = find_merge_base(connection, source, new.shown)
+                found[id] = Side(on_branch=new, source=source, base=base)
+    return list(found.values())
+
+
+def _continues(
+    connection: Connection, tables: BranchTables, name: DatasetName, earlier: DatasetId
+) -> bool:
+    """Return whether the target has a table of this name that continues another dataset."""
+    found = tables.find(name)
+    if found is None or found.shown is None or found.version is None:
+        return False
+    return any(last.dataset_id == earlier for last in find_earlier(connection, found.shown))
+
+
+def _sources(
+    connection: Connection, merging: MergeRequest, ids: Sequence[DatasetId]
+) -> dict[DatasetId, Transaction]:
+    """Return what the source shows of these datasets: the views of a branch, or a transaction."""
+    on = branches_named(connection, [merging.source], ids)
+    if on:
+        views = load_transactions(connection, [b.view for b in on if b.view])
+        return {b.dataset_id: views[b.view] for b in on if b.view}
+    named = load_transaction(connection, merging.source)
+    if named.state is not TransactionState.COMMITTED:
+        raise TransactionNotCommitted(transaction=named.id, state=named.state)
+    check_kept(named)
+    return {named.dataset_id: named}
+
+
+def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[dict[str, Any]]:
     """Merge one dataset into the working set; return the conflicts."""
     source, target, base = side.source, side.target, side.base
+    if side.rival is not None:
+        return [side.conflict("renamed", f"the other side renamed the same table to {side.rival}")]
+    if side.renamed is not None:
+        dropped = VersionMove(
+            on_branch=side.renamed,
+            version=None,
+            type=TransactionType.DELETE,
+            facts={},
+            counts=Counts(),
+        )
+        working.moves.append(dropped)
+        if target is not None and _is_unchanged(side):
+            kept = _minted(target.version)
+            _show(working, side, version=kept, type=TransactionType.SNAPSHOT, counts=Counts())
+            return []
     if target is None:
         if source.version is not None:
-            _take(parts, working, side)
+            _take(parts, working, side, samples)
         return []
-    if _same_version(source, target) or (base is not None and _same_version(source, base)):
+    if _is_unchanged(side):
         return []
     if base is not None and _same_version(target, base):
-        _fast_forward(parts, working, side)
+        _fast_forward(parts, working, side, samples)
         return []
     if base is None or base.version is None:
         return [side.conflict("unrelated", "the branches have no transaction in common")]
@@ -174,7 +329,29 @@ def _merge(parts: Parts, working: WorkingSet, side: _Side) -> list[dict[str, Any
         return [side.conflict("dropped", "one side dropped it, the other changed it")]
     if side.is_table:
         return _three_way(parts, working, side)
-    return _three_way_by_path(parts, working, side)
+    return _three_way_by_path(parts, working, side, samples)
+
+
+def _is_larger(parts: Parts, side: Side, most_rows: int) -> bool:
+    """Return whether a table is too large; if so, set the difference that its metadata gives."""
+    source, target = _stored(parts, side.source), _stored(parts, side.target)
+    if _is_unchanged(side) or source is None:
+        return False
+    known = [recorded_row_count(v.metadata) for v in (source, target) if v is not None]
+    if all(count is not None and count <= most_rows for count in known):
+        return False
+    how = diff.DiffOptions(options=parts.options, samples=0, reads_files=False)
+    side.difference = diff.compare_tables(target, source, how)
+    if side.base is not None and side.target and not _same_version(side.target, side.base):
+        # Both sides changed it, so that the source's metadata is not that of the merged table.
+        side.difference = replace(side.difference, rows=None, after_count=None)
+    return True
+
+
+def _is_unchanged(side: Side) -> bool:
+    """Return whether the source has what the target has, or has not changed since the base."""
+    others = [other for other in (side.target, side.base) if other is not None]
+    return any(_same_version(side.source, other) for other in others)
 
 
 def _same_version(one: Transaction, other: Transaction) -> bool:
@@ -184,19 +361,29 @@ def _same_version(one: Transaction, other: Transaction) -> bool:
     return one.version.content_id == other.version.content_id
 
 
-def _take(parts: Parts, working: WorkingSet, side: _Side) -> None:
+def _minted(version: Version | None) -> Version | None:
+    return replace(version, id=mint_version()) if version is not None else None
+
+
+def _take(parts: Parts, working: WorkingSet, side: Side, samples: int) -> None:
     """Show the source's version: the target has none, or is at the merge base."""
-    if side.source.version is not None and not side.is_table:
+    version = side.taken
+    if not side.is_table:
         target = side.target.version if side.target is not None else None
-        taken = merge_content.take_tree(parts, root_of(target), root_of(side.source.version))
-        _show(working, side, version=side.source.version, type=taken.type, counts=taken.counts)
+        merged = merge_content.take_tree(parts, root_of(target), root_of(version), samples)
+        type = merged.type if version is not None else TransactionType.DELETE
+        side.difference = merged.difference
+        _show(working, side, version=version, type=type, counts=merged.counts)
         return
     old, new = _stored(parts, side.target), _stored(parts, side.source)
-    type, counts = TransactionType.DELETE, Counts()
+    type = TransactionType.DELETE
     if new is not None:
         type = effect_between(old.metadata if old else None, new.metadata).inferred_type
-        counts = _counts(parts, old, new)
-    _show(working, side, version=side.source.version, type=type, counts=counts)
+    # From metadata where that is enough, else from the differing files.
+    found = diff.compare_tables(old, new, diff.DiffOptions(options=parts.options, samples=samples))
+    side.difference, rows = found, found.rows or diff.RowChanges()
+    counts = Counts(inserted=rows.added, updated=rows.changed, deleted=rows.removed)
+    _show(working, side, version=version, type=type, counts=counts)
 
 
 def _stored(parts: Parts, transaction: Transaction | None) -> StoredVersion | None:
@@ -204,43 +391,28 @@ def _stored(parts: Parts, transaction: Transaction | None) -> StoredVersion | No
         return None
     if not transaction.version.location.endswith(".json"):
         return None
-    _check_kept(transaction)
+    check_kept(transaction)
     return parts.versions.read(transaction.version.location)
 
 
-def _check_kept(transaction: Transaction) -> None:
-    """Raise where cleanup removed a version, such as the merge base of old branches."""
-    if transaction.condemned:
-        raise VersionExpired(what=f"transaction {transaction.id} of {transaction.dataset}")
-
-
-def _counts(parts: Parts, old: StoredVersion | None, new: StoredVersion) -> Counts:
-    """Return the counts from metadata where that is enough, else from the differing files."""
-    found = compare_tables(old, new, DiffOptions(options=parts.options, samples=0))
-    rows = found.rows
-    if rows is None:
-        return Counts()
-    return Counts(inserted=rows.added, updated=rows.changed, deleted=rows.removed)
-
-
-def _fast_forward(parts: Parts, working: WorkingSet, side: _Side) -> None:
+def _fast_forward(parts: Parts, working: WorkingSet, side: Side, samples: int) -> None:
     """Show the source's version; its rows are read only where other tables depend on it."""
     new, old = _stored(parts, side.source), _stored(parts, side.target)
     if new is None or old is None or not side.is_table:
-        _take(parts, working, side)
+        _take(parts, working, side, samples)
         return
     constraints = constraints_of(new.metadata)
     alone = not constraints.references and not referring_datasets(new.metadata)
     if alone or not constraints.key or constraints.key != constraints_of(old.metadata).key:
-        _take(parts, working, side)
+        _take(parts, working, side, samples)
         return
     schemas = merge_content.merge_schemas(old, new, old, now_ms=working_set.now_ms())
     table, difference = _open(parts, working, side, (old, new, old), schemas)
     _KeyedMerge(table, difference).run()
-    table.pointer = side.source.version
+    table.pointer = side.taken
 
 
-def _three_way(parts: Parts, working: WorkingSet, side: _Side) -> list[dict[str, Any]]:
+def _three_way(parts: Parts, working: WorkingSet, side: Side) -> list[dict[str, Any]]:
     old, new, held = (_stored(parts, t) for t in (side.base, side.source, side.target))
     assert old is not None and new is not None and held is not None
     try:
@@ -263,12 +435,14 @@ def _three_way(parts: Parts, working: WorkingSet, side: _Side) -> list[dict[str,
     return conflicts
 
 
-def _three_way_by_path(parts: Parts, working: WorkingSet, side: _Side) -> list[dict[str, Any]]:
+def _three_way_by_path(
+    parts: Parts, working: WorkingSet, side: Side, samples: int
+) -> list[dict[str, Any]]:
     assert side.base is not None and side.target is not None
-    _check_kept(side.base)
-    merged = merge_content.merge_trees(
-        parts, *(root_of(t.version) for t in (side.base, side.source, side.target))
-    )
+    check_kept(side.base)
+    base, source, target = (root_of(t.version) for t in (side.base, side.source, side.target))
+    merged = merge_content.merge_trees(parts, base, source, target, samples)
+    side.difference = merged.difference
     if merged.version is not None:
         _show(
             working,
@@ -284,8 +458,52 @@ def _three_way_by_path(parts: Parts, working: WorkingSet, side: _Side) -> list[d
     ]
 
 
-def _show(working: WorkingSet, side: _Side, **content: Any) -> None:
+def _show(working: WorkingSet, side: Side, **content: Any) -> None:
     working.moves.append(VersionMove(on_branch=side.on_branch, facts=side.facts, **content))
+
+
+def _effect_difference(
+    parts: Parts, side: Side, effect: TableEffect, samples: int
+) -> diff.TableDifference:
+    """Return the change of a working table, with samples of its rows."""
+    table, counts = effect.table, effect.counts
+    old, new = _stored(parts, side.target), table.final
+    if table.pointer is not None and (source := _stored(parts, side.source)) is not None:
+        new = source.metadata
+    was = old.metadata if old is not None else None
+    before = recorded_row_count(was) if was is not None else 0
+    return diff.TableDifference(
+        basis=diff.Basis.ROWS,
+        schema=diff.schema_changes(was, new) if new is not None else diff.SchemaChanges(),
+        key=tuple(table.constraints.key),
+        before_count=before,
+        after_count=None if before is None else before + counts.inserted - counts.deleted,
+        rows=_row_changes(effect, samples),
+    )
+
+
+def _row_changes(effect: TableEffect, samples: int) -> diff.RowChanges:
+    table, key = effect.table, list(effect.table.constraints.key)
+    matches = equal_sql(key, "here", "there") if key else "false"
+    order = columns_sql(key or table.columns[:1], "here")
+
+    def read(here: str, join: str, there: str) -> list[Row]:
+        found = table.engine.arrow(
+            f"SELECT {columns_sql(table.columns, 'here')} FROM {here} AS here {join} JOIN {there} "
+            f"AS there ON {matches} ORDER BY {order} LIMIT {samples}"
+        )
+        return json_rows(sql.from_engine(found, table.scan.schema))
+
+    olds = read(effect.removed, "SEMI", effect.added)
+    news = read(effect.added, "SEMI", effect.removed)
+    return diff.RowChanges(
+        added=effect.counts.inserted,
+        removed=effect.counts.deleted,
+        changed=effect.counts.updated,
+        added_rows=read(effect.added, "ANTI", effect.removed),
+        removed_rows=read(effect.removed, "ANTI", effect.added),
+        changed_rows=[diff.changed_row(key, old, new) for old, new in zip(olds, news, strict=True)],
+    )
 
 
 def _only_added(base: StoredVersion, version: StoredVersion) -> bool:
@@ -296,7 +514,7 @@ def _only_added(base: StoredVersion, version: StoredVersion) -> bool:
 def _open(
     parts: Parts,
     working: WorkingSet,
-    side: _Side,
+    side: Side,
     versions: tuple[StoredVersion, StoredVersion, StoredVersion],
     schemas: MergedSchemas,
 ) -> tuple[WorkingTable, Difference]:
@@ -304,7 +522,8 @@ def _open(
     base, source, target = versions
     scan = partial(working_set.scan_with, options=parts.options)
     table = WorkingTable(working.engine, side.on_branch, scan(target, schemas.target))
-    if schemas.target is not target.metadata:
+    if schemas.target is not target.metadata or side.renamed is not None:
+        # A table that is renamed is written even if no row changes.
         table.final = schemas.target
     table.facts = side.facts
     working.tables[table.name] = table

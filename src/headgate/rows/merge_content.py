@@ -11,7 +11,14 @@ from headgate.catalog.garbage_collection import find_condemned
 from headgate.errors import UnsafePath
 from headgate.files.edits import FileEdit, spare_condemned, tree_version
 from headgate.files.objects import Digest
-from headgate.files.tree import Change, ChangeKind, Entry, infer_type
+from headgate.files.tree import (
+    Change,
+    ChangeKind,
+    Entry,
+    FilesDifference,
+    infer_type,
+    summarize_changes,
+)
 from headgate.files.tree_store import Edited
 from headgate.model.nouns import TransactionType, Version
 from headgate.rows.outcome import Counts, Parts
@@ -153,20 +160,20 @@ class MergedTree:
     version: Version | None = None
     type: TransactionType = TransactionType.UPDATE
     counts: Counts = field(default_factory=Counts)
+    difference: FilesDifference | None = None
     # Objects of the tree that the target's does not hold.
     objects: frozenset[str] = frozenset()
     conflicts: list[dict[str, Any]] = field(default_factory=list)
 
 
-def take_tree(parts: Parts, target: Digest, source: Digest) -> MergedTree:
+def take_tree(parts: Parts, target: Digest, source: Digest, samples: int) -> MergedTree:
     """Return the source's tree as it is."""
-    changes = list(parts.trees.difference(target, source))
-    return MergedTree(
-        version=tree_version(source), type=infer_type(changes), counts=_counts(changes)
-    )
+    return _merged(parts, target, source, samples)
 
 
-def merge_trees(parts: Parts, base: Digest, source: Digest, target: Digest) -> MergedTree:
+def merge_trees(
+    parts: Parts, base: Digest, source: Digest, target: Digest, samples: int
+) -> MergedTree:
     """Apply the source's changes since the base to the target; the cost follows the changes."""
     here = {change.path: change for change in parts.trees.difference(base, target)}
     wanted: list[Change] = []
@@ -186,12 +193,33 @@ def merge_trees(parts: Parts, base: Digest, source: Digest, target: Digest) -> M
         return MergedTree(conflicts=[{"kind": "path", **error.facts, "reason": error.message}])
     if edited.root == target:
         return MergedTree()
-    changes = list(parts.trees.difference(target, edited.root))
+    return _merged(parts, target, edited.root, samples, objects=edited.locations)
+
+
+def _merged(
+    parts: Parts,
+    target: Digest,
+    root: Digest,
+    samples: int,
+    objects: frozenset[str] = frozenset(),
+) -> MergedTree:
+    changes = list(parts.trees.difference(target, root))
+    found = summarize_changes(
+        changes,
+        before_count=parts.trees.measure(target).entries,
+        after_count=parts.trees.measure(root).entries,
+        samples=samples,
+    )
     return MergedTree(
-        version=tree_version(edited.root),
+        version=tree_version(root),
         type=infer_type(changes),
-        counts=_counts(changes),
-        objects=edited.locations,
+        counts=Counts(
+            inserted=found.counts[ChangeKind.ADDED],
+            updated=found.counts[ChangeKind.CHANGED],
+            deleted=found.counts[ChangeKind.REMOVED],
+        ),
+        objects=objects,
+        difference=found,
     )
 
 
@@ -228,16 +256,3 @@ def _shown(entry: Entry | None) -> Mapping[str, Any] | None:
     if entry is None:
         return None
     return {"size": entry.size, "digest": None if entry.is_directory else entry.digest}
-
-
-def _counts(changes: Iterable[Change]) -> Counts:
-    kinds = [change.kind for change in changes if not _is_directory(change)]
-    return Counts(
-        inserted=kinds.count(ChangeKind.ADDED),
-        updated=kinds.count(ChangeKind.CHANGED),
-        deleted=kinds.count(ChangeKind.REMOVED),
-    )
-
-
-def _is_directory(change: Change) -> bool:
-    return all(e is None or e.is_directory for e in (change.before, change.after))

@@ -347,7 +347,9 @@ def _private_unit(
     finally:
         abort_unit_if_open(parts.database, unit.id, caller=request.caller)
         branch_aside = parts.database.read(lambda c: load_branch(c, on_branch.dataset, name))
-        delete_branches(parts.database, [branch_aside], caller=request.caller)
+        delete_branches(
+            parts.database, [branch_aside], caller=request.caller, force=True, restorable=False
+        )
 
 
 def _stage(parts: Parts, plan: RewritePlan, transaction: Transaction) -> None:

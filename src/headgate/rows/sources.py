@@ -162,7 +162,7 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
     try:
         match format:
             case "parquet":
-                with opened(where) as raw, parquet.ParquetFile(raw) as parts:
+                with open_for_arrow(where) as raw, parquet.ParquetFile(raw) as parts:
                     rows = parts.read()
                 rows.validate(full=True)
             case "arrow":
@@ -227,7 +227,7 @@ def read_arrow_batches(where: Path | bytes) -> Iterator[tuple[pa.Schema, Iterato
     Arrow's reader takes offsets and lengths as they are sent, so a forged one would read memory of
     this process beyond the batch, or crash it. Each batch is validated before any of it is used.
     """
-    with opened(where) as raw:
+    with open_for_arrow(where) as raw:
         is_file = raw.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
         raw.seek(0)
         if is_file:
@@ -282,6 +282,16 @@ def opened(where: Path | bytes) -> BinaryIO:
     return io.BytesIO(where) if isinstance(where, bytes) else where.open("rb")
 
 
+def open_for_arrow(where: Path | bytes) -> pa.NativeFile:
+    """Open the bytes of a source for Arrow's readers, as a file that is not a Python object.
+
+    Arrow reads ahead in threads of its own, which may still run when the process exits because the
+    source is rejected. A thread that then needs Python's lock, to read from a Python object, aborts
+    the process.
+    """
+    return pa.BufferReader(where) if isinstance(where, bytes) else pa.OSFile(str(where))
+
+
 # CSV.
 
 
@@ -302,7 +312,7 @@ def read_csv(file: str, where: Path | bytes) -> Source:
     check_quotes_closed(file, where)
     lines = CsvLines(where)
     with _csv_options(file, where) as options:
-        rows = csv.read_csv(io.BytesIO(where) if isinstance(where, bytes) else where, **options)
+        rows = csv.read_csv(open_for_arrow(where), **options)
     return Source(file=file, rows=rows, line_of=lines.of)
 
 
@@ -387,7 +397,7 @@ def _header(file: str, where: Path | bytes, delimiter: str) -> list[str]:
         raise InvalidSource(file=f"{file}:1", reason="it has no header line")
     try:
         names = csv.read_csv(
-            io.BytesIO(first if first.endswith(b"\n") else first + b"\n"),
+            open_for_arrow(first if first.endswith(b"\n") else first + b"\n"),
             parse_options=csv.ParseOptions(delimiter=delimiter),
         ).column_names
     except UnicodeDecodeError as error:

@@ -9,7 +9,7 @@ server calls it in another process, see `evaluator_pool`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -176,18 +176,19 @@ def _prepared(working: WorkingSet, effect: TableEffect, *, dry_run: bool) -> Pre
 
 def write_tables(parts: Parts, request: Request, write: Write) -> Outcome:
     """Write once for each operation key: one publication, or none if nothing changes."""
-    check_may_write(parts, request)
+    check_may_write(parts, request, write.targets)
     if write.dry_run:
         return _Writer(parts, request, write, _progress(parts, request)).preview()
     with kept_in_place(lambda: _progress(parts, request)) as progress:
         return run_once(parts, request, _Writer(parts, request, write, progress).run)
 
 
-def check_may_write(parts: Parts, request: Request) -> None:
+def check_may_write(parts: Parts, request: Request, targets: Iterable[DatasetName] = ()) -> None:
     """Raise for a protected branch before any work is done for it."""
     check_unprotected(
         parts.database,
         branch_context(request.branch).branch,
+        targets,
         may_write_protected=request.caller.may_write_protected,
     )
 
@@ -472,8 +473,9 @@ def add_version(
         on_branch.dataset.id,
         branch=on_branch.branch,
         source=on_branch.source,
-        type=type,
+        type=TransactionType.SNAPSHOT if on_branch.renamed_from else type,
         version=version,
         objects=objects,
         provenance=Provenance(facts=facts),
+        renamed_from=on_branch.renamed_from,
     )

@@ -7,13 +7,14 @@ access log and metrics.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPMethod
@@ -226,14 +227,21 @@ def serve(
     code_from: Role = Role.ADMIN,
     runs_builds: bool = True,
     public_url: str | None = None,
+    announce: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress."""
+    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress.
+
+    :param announce: called when the port is bound: clients that connect from then on are served.
+    """
     log_to_stderr()
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
+        is_used = error.errno == errno.EADDRINUSE
+        what = f"port {port} is already in use" if is_used else f"cannot listen on {host}:{port}"
+        reason = "" if is_used else f" ({error.strerror})"
         raise Unavailable(
-            f"{host}:{port} cannot be listened on: {error.strerror}. Choose another --port.",
+            f"{what}{reason}. Choose another --port, or end the process that uses this one.",
             host=host,
             port=port,
         ) from error
@@ -261,6 +269,7 @@ def serve(
             timeout_graceful_shutdown=_REQUEST_SECONDS,
         )
         ending = _Ending(builds, evaluators)
+        announce()
         _Server(config, connections, app.state.threads, ending).run(sockets=[listening])
         app.state.authority.flush()
 

@@ -27,7 +27,7 @@ from headgate.model.ids import Instant, mint
 _log = logging.getLogger("headgate.server")
 
 _OPERATIONS = {Action.READ: "iceberg_read", Action.WRITE: "iceberg_write"}
-# The denials of an actor by one rule are one event in this time: they must not fill the catalog.
+# The denials of a token by one rule are one event in this time: they must not fill the catalog.
 _WINDOW_SECONDS = 3600.0
 # The event has their number at most this much later.
 _FLUSH_SECONDS = 60.0
@@ -85,7 +85,7 @@ class Authority:
         try:
             grant = check_good(record, moment)
         except TokenRefused as refusal:
-            self.note(record.grant.actor, operation, refusal)
+            self.note(record.grant, operation, refusal)
             raise
         return replace(grant, delivers_code=self._writers_deliver_code)
 
@@ -105,13 +105,13 @@ class Authority:
             return None
 
     def note(
-        self, actor: str, operation: str, refusal: Denied, *, branch: str | None = None
+        self, by: Grant | Caller, operation: str, refusal: Denied, *, branch: str | None = None
     ) -> None:
         """Record a denial as an event of kind `refused`, or count it in the event of this hour.
 
         The branch is that of the first denial: names that a client makes up add no events.
         """
-        rule = (actor, operation, refusal.code)
+        rule = (by.actor, by.token or "", operation, refusal.code)
         counted = self._count(rule)
         if counted is None:
             return
@@ -121,9 +121,10 @@ class Authority:
                     c,
                     id=counted.event,
                     at=now(c),
-                    actor=actor,
+                    actor=by.actor,
                     kind="refused",
                     branch=branch or refusal.facts.get("branch"),
+                    token=by.token,
                     wanted=operation,
                     code=refusal.code,
                     count=1,
@@ -134,7 +135,7 @@ class Authority:
             # tried again.
             with self._lock:
                 self._noted.pop(rule, None)
-            _log.warning("a denial of %s to %s is not recorded: %s", operation, actor, error)
+            _log.warning("a denial of %s to %s is not recorded: %s", operation, by.actor, error)
 
     def _count(self, rule: tuple[str, ...]) -> _Counted | None:
         """Count a denial; return its counter if it is the first of an hour."""
@@ -205,19 +206,21 @@ class ServedTokens:
                 grant.policy.require_branches(context.chain)
             authorize(grant, operation, written=written)
         except Denied as refusal:
-            self._authority.note(grant.actor, operation, refusal, branch=next(iter(written), None))
+            branch = next(iter(written), None)
+            self._authority.note(grant, operation, refusal, branch=branch)
             raise
         return Caller(
             actor=grant.actor,
             may_write_protected=grant.may_write_protected,
             check_write=write_check(grant),
             policy=grant.policy,
+            token=grant.token,
         )
 
     def refused(self, caller: Caller, action: Action, refusal: Denied) -> None:
         """Record a denial by branch protection; the rejection of a superseded job is not one."""
         if caller.attempt is None:
-            self._authority.note(caller.actor, _OPERATIONS[action], refusal)
+            self._authority.note(caller, _OPERATIONS[action], refusal)
 
     def _written(self, context: Context) -> tuple[str, ...]:
         """Return the branch that a write in this context changes."""

@@ -86,7 +86,7 @@ class Connections:
     """All connections of one process.
 
     At the limit, a new connection replaces the oldest one of a stranger, first of the same
-    address: whoever holds connections without a token cannot keep out a client that has one.
+    address: a client that holds connections without a token cannot keep out one that has a token.
     """
 
     def __init__(self, limits: ServerSettings) -> None:

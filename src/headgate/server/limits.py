@@ -65,7 +65,7 @@ class Visitors:
         self._limiter: CapacityLimiter | None = None
 
     async def knows(self, token: str) -> bool:
-        """Return whether the token is valid, or was a few seconds ago; raise if nobody can tell."""
+        """Return whether the token is valid, or was a few seconds ago."""
         digest = sha256(token.encode(errors="replace")).digest()
         if self._until.get(digest, 0.0) > time.monotonic():
             return True

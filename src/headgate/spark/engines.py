@@ -10,13 +10,14 @@ import contextlib
 import heapq
 import importlib.util
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
 
-from headgate.errors import SparkUnavailable
+from headgate.errors import SparkStopped, SparkUnavailable
 from headgate.spark import jvm
 from headgate.spark.java import ICEBERG
 from headgate.spark.jvm import GatewayAddress, JvmProcess, Launch
@@ -47,6 +48,21 @@ def read_address(line: str) -> Address:
     return ConnectAddress(**data) if "url" in data else GatewayAddress(**data)
 
 
+# Exceptions of a Python process whose connection to an engine is broken.
+LOST_CONNECTIONS = frozenset(
+    {
+        "Py4JError",
+        "Py4JNetworkError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "BrokenPipeError",
+        "RetriesExceeded",
+        "SparkConnectGrpcException",
+    }
+)
+_END_SECONDS = 3.0
+
+
 class Engine(Protocol):
     """Computes for many job processes at once."""
 
@@ -55,6 +71,9 @@ class Engine(Protocol):
 
     @property
     def alive(self) -> bool: ...
+
+    def find_end(self, lost_by: str | None) -> SparkStopped | None:
+        """Return its end as an error; `lost_by` is the class of a job's exception, None if none."""
 
     def cancel(self, tags: Iterable[str]) -> None:
         """End everything that runs under these tags, for good: a tag is never used again."""
@@ -95,19 +114,24 @@ class SharedJvm:
             self._cancel(tag)
         self._late.watch(ended)
 
+    def find_end(self, lost_by: str | None) -> SparkStopped | None:
+        # A killed process closes its connections before it can be waited for.
+        return self._process.find_end(_END_SECONDS if lost_by in LOST_CONNECTIONS else 0)
+
     def _cancel(self, tag: str) -> None:
         try:
             self._context.cancelJobGroupAndFutureJobs(tag)
             self._context.cancelJobsWithTag(tag)
         except Exception:
             # If the JVM has ended, its jobs have too.
-            if self.alive:
+            if self._process.find_end(_END_SECONDS) is None:
                 raise
 
     def stop(self) -> None:
         """End the JVM and everything that runs in it."""
         self._late.close()
-        self._gateway.shutdown()
+        if self.alive:
+            self._gateway.shutdown()
         self._process.end()
 
     def __enter__(self) -> Self:
@@ -179,6 +203,9 @@ class _LateJobs:
 # --- a Spark Connect server -----------------------------------------------------------------
 
 _SESSION_TAG = "headgate-session-"
+_CONNECT_PORT = 15002
+# Pauses of 50 ms to 13 s: the client's default is to try for ten minutes.
+_CONNECT_RETRIES = 5
 
 
 class ConnectServer:
@@ -188,6 +215,22 @@ class ConnectServer:
         _check_client(url)
         self.address = ConnectAddress(url=url)
         self.alive = True
+
+    def find_end(self, lost_by: str | None) -> SparkStopped | None:
+        if lost_by not in LOST_CONNECTIONS or (lost_by != "RetriesExceeded" and self._answers()):
+            return None
+        return SparkStopped(
+            reason=f"the Spark Connect server at {_place(self.address.url)} stopped answering",
+            remedy="Restart it, or look for the cause in its log; `--retries` repeats a job.",
+        )
+
+    def _answers(self) -> bool:
+        host, _, port = _place(self.address.url).rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_END_SECONDS):
+                return True
+        except OSError:
+            return False
 
     def cancel(self, tags: Iterable[str]) -> None:
         """End the sessions behind these tags; further requests in them fail."""
@@ -213,6 +256,12 @@ class ConnectServer:
         client.close()
 
 
+def _place(url: str) -> str:
+    """Return host and port of a Connect URL; its parameters may have a token."""
+    place = url.removeprefix("sc://").partition("/")[0]
+    return place if ":" in place.rpartition("]")[2] else f"{place}:{_CONNECT_PORT}"
+
+
 def session_tag(session: Any) -> str:
     """Return the tag by which `ConnectServer.cancel` ends a session of the server."""
     return f"{_SESSION_TAG}{session.session_id}"
@@ -221,9 +270,11 @@ def session_tag(session: Any) -> str:
 def open_connect_session(url: str) -> SparkSession:
     """Open a new session of a Connect server, without a catalog."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  (optional, and slow)
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415  (optional)
 
-    session: SparkSession = SparkSession.builder.remote(url).create()
-    return session
+    session: Any = SparkSession.builder.remote(url).create()
+    session.client.set_retry_policies([DefaultPolicy(max_retries=_CONNECT_RETRIES)])
+    return cast("SparkSession", session)
 
 
 def connect_remote(url: str, conf: Mapping[str, str]) -> SparkSession:

@@ -253,9 +253,10 @@ def failure_facts(error: BaseException, bundle: Path) -> dict[str, Any]:
     file, line = _place_of(shown, text, bundle)
     if file is None and shown is not error:
         file, line = _place_of(error, text, bundle)
+    kind, message = _kind_and_message(shown)
     return {
-        "error": type(shown).__name__,
-        "message": _short(str(shown)) or type(shown).__name__,
+        "error": kind,
+        "message": message,
         "file": file,
         "line": line,
         "traceback": text,
@@ -299,16 +300,32 @@ def _inside(filename: str, bundle: Path) -> str | None:
     return str(path.relative_to(bundle)) if path.is_relative_to(bundle) else None
 
 
-def _short(text: str) -> str:
-    """Return the message without Java's stack: a Python worker's error, if there is one."""
+def _kind_and_message(error: BaseException) -> tuple[str, str]:
+    """Return the class of an exception and its message, `KeyError: 'amount'`, without Java's stack.
+
+    The exception of a Python worker is the user's; the one that reports it here is Spark's.
+    """
+    kind, text = type(error).__name__, str(error)
     if traces := _WORKER_TRACE.findall(text):
-        last: str = traces[-1]
-        return last.strip()
+        module_and_kind, _, rest = traces[-1].strip().partition(":")
+        kind = module_and_kind.rpartition(".")[2]
+        return kind, f"{kind}:{rest}" if rest else kind
+    if isinstance(error, HeadgateError):
+        return kind, error.message
+    if found := _find_explanation(text):
+        return kind, found
+    message = _ICEBERG_PREFIX.sub("", _PY4J_PREFIX.sub("", text))
+    is_javas = message != text
+    message = message.partition("\n\tat ")[0].partition("\n\nJVM stacktrace:")[0].strip()
+    return kind, message if is_javas else f"{kind}: {message}".removesuffix(": ")
+
+
+def _find_explanation(text: str) -> str | None:
+    """Return what Java's message means for the user, where it does not say so itself."""
     if found := next((ours for theirs, ours in _S3_MESSAGES.items() if theirs in text), None):
         return found
     if denied := _S3_DENIED.search(text):
         return f"S3 denies the credentials that Spark has where the job runs: {denied[1]}"
     if failure := find_quoted_failure(text, SPARK_DISKS):
         return failure.message
-    text = _ICEBERG_PREFIX.sub("", _PY4J_PREFIX.sub("", text))
-    return text.partition("\n\tat ")[0].partition("\n\nJVM stacktrace:")[0].strip()
+    return None

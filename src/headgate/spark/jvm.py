@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headgate.errors import MissingExtra, SparkUnavailable
+from headgate.errors import MissingExtra, SparkStopped, SparkUnavailable
 
 _START_SECONDS = 90
 _STOP_SECONDS = 20
 _SHOWN_LOG_LINES = 30
+# The kernel's SIGKILL, Spark's own code, and Java's with `-XX:+ExitOnOutOfMemoryError`.
+_EXITS = {137: ", out of memory?", 52: ", out of memory", 3: ", out of memory?"}
 
 # The imports that PySpark expects in the gateway's view of the JVM.
 _JVM_IMPORTS = (
@@ -63,13 +65,30 @@ class Launch:
 class JvmProcess:
     """A running JVM; it exits at the end of its stdin, so it cannot outlive this process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], address: GatewayAddress) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], address: GatewayAddress, log_path: Path
+    ) -> None:
         self._process = process
         self.address = address
+        self._log_path = log_path
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    def find_end(self, patience_seconds: float = 0) -> SparkStopped | None:
+        """Return the end of the JVM as an error; None if it runs on for this long."""
+        try:
+            code = self._process.wait(patience_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        # As a shell reports it: 128 plus the signal.
+        exit = 128 - code if code < 0 else code
+        return SparkStopped(
+            reason=f"Spark stopped (exit {exit}{_EXITS.get(exit, '')})",
+            remedy=f"Its log is {self._log_path}. Raise spark.driver.memory in [spark] conf if it "
+            "ran out of memory; `--retries` repeats the jobs of a build in a new Spark.",
+        )
 
     def end(self) -> None:
         """Let the JVM shut down; kill it if it does not."""
@@ -103,7 +122,7 @@ def _launch(request: Launch) -> JvmProcess:
     ) as scratch:
         process = spawn(request, Path(scratch), stdin=subprocess.PIPE)
         address = _await_address(process, Path(scratch, "gateway"), request.log_path)
-    return JvmProcess(process, address)
+    return JvmProcess(process, address, request.log_path)
 
 
 def spawn(request: Launch, scratch: Path, *, stdin: int) -> subprocess.Popen[bytes]:
@@ -154,8 +173,11 @@ def _await_address(
     return GatewayAddress(port=port, secret=data[8 : 8 + length].decode())
 
 
-def open_gateway(address: GatewayAddress) -> Any:
-    """Connect as PySpark does: each Python thread has a Java thread of its own."""
+def open_gateway(address: GatewayAddress, process: JvmProcess | None = None) -> Any:
+    """Connect as PySpark does: each Python thread has a Java thread of its own.
+
+    The gateway keeps the process of a JVM that this one started, to report its end.
+    """
     from py4j import clientserver  # noqa: PLC0415  (optional: comes with pyspark)
     from py4j.java_gateway import java_import  # noqa: PLC0415  (optional: comes with pyspark)
 
@@ -167,6 +189,7 @@ def open_gateway(address: GatewayAddress) -> Any:
     )
     # PySpark reads this attribute: the process that it would have started.
     gateway.proc = None
+    gateway.jvm_process = process
     for name in _JVM_IMPORTS:
         java_import(gateway.jvm, name)
     return gateway

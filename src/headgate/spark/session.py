@@ -126,11 +126,16 @@ class LocalSpark:
     def stop(self) -> None:
         """End the session and its JVM; PySpark may then start another in this process."""
         from pyspark import SparkContext  # noqa: PLC0415  (optional, and slow)
+        from pyspark.sql import SparkSession  # noqa: PLC0415  (optional, and slow)
 
-        self.session.stop()
         gateway = SparkContext._gateway
-        if gateway is not None:
-            gateway.shutdown()
+        # A JVM that was killed has nothing to stop, and PySpark would wait for its answer.
+        if self._jvm.alive:
+            self.session.stop()
+            if gateway is not None:
+                gateway.shutdown()
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
         SparkContext._gateway = None
         SparkContext._jvm = None
         self._jvm.end()
@@ -145,7 +150,7 @@ def start(request: Launch) -> LocalSpark:
     with starting_jvm(request) as jvm:
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(request.conf.items()))
-        context = SparkContext(conf=conf, gateway=open_gateway(jvm.address))
+        context = SparkContext(conf=conf, gateway=open_gateway(jvm.address, jvm))
         context.pythonExec = request.conf.get(WORKER_PYTHON, sys.executable)
         return LocalSpark(jvm, SparkSession(context))
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# A killed process closes its connections before it can be waited for.
+_END_SECONDS = 3.0
+
+
 def quote(name: str) -> str:
     """Quote an identifier."""
     return "`" + name.replace("`", "``") + "`"
@@ -46,7 +50,7 @@ def run_sql(session: SparkSession, text: str) -> SqlResult:
     from pyspark import errors as pyspark  # noqa: PLC0415  (optional, and slow)
 
     try:
-        with without_error_log():
+        with reporting_end(), without_error_log():
             frame = session.sql(text)
             columns = _distinct(frame.columns)
             types = [field.dataType for field in frame.schema.fields]
@@ -75,6 +79,23 @@ def without_error_log() -> Iterator[None]:
     finally:
         for logger, disabled in zip(loggers, before, strict=True):
             logger.disabled = disabled
+
+
+@contextmanager
+def reporting_end() -> Iterator[None]:
+    """Raise `SparkStopped` for an exception whose cause is that this process's JVM has ended."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415  (optional: PySpark brings it)
+    from pyspark import SparkContext  # noqa: PLC0415  (optional, and slow)
+
+    try:
+        yield
+    except (Py4JError, ConnectionError) as error:
+        jvm = getattr(SparkContext._gateway, "jvm_process", None)
+        if isinstance(error, Py4JJavaError) or jvm is None:
+            raise
+        if (stopped := jvm.find_end(_END_SECONDS)) is None:
+            raise
+        raise stopped from error
 
 
 # --- failures -------------------------------------------------------------------------------

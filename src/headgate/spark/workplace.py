@@ -177,10 +177,13 @@ def launch_request(settings: Settings, log_path: Path) -> Launch:
         environ=settings.environ,
         coordinates=coordinates_for(settings.warehouse),
     )
+    # Spark creates this directory for its own catalog, by default in the working directory.
+    own_catalog = {"spark.sql.warehouse.dir": (log_path.parent / "spark-warehouse").as_uri()}
     return Launch(
         java_home=java_home,
         conf={
             **executor_credentials(settings),
+            **own_catalog,
             **jvm_conf(jars=jars, master=settings.spark.master, extra=settings.spark.conf),
         },
         environ=settings.environ,
@@ -300,6 +303,8 @@ class Workplace:
         """Return the engine of all jobs; start another one if it has died."""
         with self._lock:
             if self._engine is None or not self._engine.alive:
+                if self._engine is not None and self._owned:
+                    self._engine.stop()
                 self._engine = self._start()
                 self._owned = True
             return self._engine
@@ -310,9 +315,10 @@ class Workplace:
         address = engine.address if engine is not None and engine.alive else None
         self._pool().keep_ready(min(count, _WAITING_PROCESSES), address)
 
-    def process(self) -> JobProcess:
-        """Return a process for one job, which has joined the engine or is about to."""
-        return self._pool().take(self.engine().address)
+    def process(self) -> tuple[JobProcess, Engine]:
+        """Return a process for one job, and the engine that it has joined or is about to join."""
+        engine = self.engine()
+        return self._pool().take(engine.address), engine
 
     def cancel(self, tags: Iterable[str]) -> None:
         """End everything that runs under these tags."""

@@ -29,7 +29,7 @@ from headgate.iceberg.table_catalog import (
     register,
 )
 from headgate.model.changes import OperationKey, Receipt, request_hash
-from headgate.model.contexts import BranchContext, UnitContext, parse_context
+from headgate.model.contexts import BranchContext, UnitContext, is_plain, parse_context
 from headgate.model.ids import mint_content, mint_version
 from headgate.model.names import (
     DatasetName,
@@ -296,7 +296,7 @@ class DatasetHandle:
     ) -> ShownFiles:
         """Return the files of this dataset on a branch, at a transaction or inside a transaction.
 
-        :param branch: branch to read; the primary branch by default.
+        :param branch: branch, chain or moment to read; the primary branch by default.
         :param txn: id of an OPEN transaction or unit whose working version is read. It excludes the
             other parameters, and the read renews its lease.
         :param at: id of a COMMITTED transaction to read in place of the view of the branch.
@@ -304,14 +304,21 @@ class DatasetHandle:
         found = self.load()
         edits.check_is_files(found)
         if txn is None:
-            chosen = self.branch(branch or self.store.settings.builds.branch)
-            return ShownFiles(store=self.store, dataset=self.name, transaction=chosen.view(at=at))
+            chosen = branch or self.store.settings.builds.branch
+            shown = self.branch(chosen).view(at=at) if is_plain(chosen) else self._shown_in(chosen)
+            return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
         if branch is not None or at is not None:
             raise errors.Invalid("a transaction excludes a branch and a moment: leave these out.")
         # A read opens no transaction, but every use renews the lease.
         self.store.opened(txn).renew()
         shown = self.store.database.read(lambda c: find_shown(c, UnitContext(id=txn), found))
         return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
+
+    def _shown_in(self, context: str) -> Transaction | None:
+        where = parse_context(context)
+        return self.store.database.read(
+            lambda c: load_shown(c, where, records.load_dataset(c, self.name))
+        )
 
     def writing(
         self, *, branch: str | None = None, txn: str | None = None
@@ -373,7 +380,8 @@ class BranchHandle:
         """Create the branch, and return this handle.
 
         :param parent: branch to fork from. None creates an empty root branch.
-        :param at: id of a transaction of the parent to fork at; its view by default.
+        :param at: id of a COMMITTED transaction to start at, of any branch, also of a deleted one;
+            the view of the parent by default.
         :param idempotency_key: a repeated call with the same key changes nothing.
         """
         self._once(
@@ -392,25 +400,53 @@ class BranchHandle:
         )
         return self
 
-    def delete(self, *, idempotency_key: str | None = None) -> Receipt:
+    def delete(self, *, force: bool = False, idempotency_key: str | None = None) -> Receipt:
         """Delete the branch, and return the receipt of the publication.
 
         Only the pointer is deleted. Child branches get the parent of the deleted branch.
+
+        :param force: delete the primary branch too, and one with child branches, OPEN transactions
+            or running builds, which raises `BranchInUse` otherwise.
         """
         return self._once(
             idempotency_key,
             "branch-delete",
             {},
             lambda operation: branch_verbs.delete_branches(
-                self.store.database, [self.load()], caller=self.store.caller, operation=operation
+                self.store.database,
+                [self.load()],
+                caller=self.store.caller,
+                force=force,
+                operation=operation,
+            ),
+        )
+
+    def restore(self, *, idempotency_key: str | None = None) -> Receipt:
+        """Restore the branch after it was deleted, and return the receipt of the publication.
+
+        It has its id, view and parent again, and the children that no user has moved since. This
+        is possible while its history is retained and no other branch has its name.
+
+        :param idempotency_key: a repeated call with the same key returns the first receipt.
+        """
+        return self._once(
+            idempotency_key,
+            "branch-restore",
+            {},
+            lambda operation: branch_verbs.restore_branches(
+                self.store.database,
+                self.name,
+                dataset=self.dataset.load(),
+                caller=self.store.caller,
+                operation=operation,
             ),
         )
 
     def reset(self, to: str, *, idempotency_key: str | None = None) -> Receipt:
         """Move the branch to another transaction, and return the receipt of the publication.
 
-        :param to: id of a COMMITTED transaction in the history of the branch, or of one that an
-            earlier reset removed from it.
+        :param to: tag of the dataset, or id of a COMMITTED transaction of the dataset that cleanup
+            has kept, on any branch.
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
         return self._once(

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.catalog import records
 from headgate.catalog.database import Connection
-from headgate.catalog.resolve import check_kept, find_all_shown, load_shown
-from headgate.errors import NotFound, NotInHistory, TransactionNotCommitted
+from headgate.catalog.log import earlier_datasets
+from headgate.catalog.merge_base import find_earlier
+from headgate.catalog.resolve import (
+    check_kept,
+    find_all_shown,
+    find_shown,
+    find_tagged,
+    load_shown,
+    read_context,
+)
+from headgate.errors import NotInHistory, TransactionNotCommitted
 from headgate.files.edits import root_of
-from headgate.files.tree import Change, ChangeKind
+from headgate.files.tree import Change, FilesDifference, summarize_changes
 from headgate.model.contexts import BranchContext, Context, parse_context
 from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName, parse_dataset_name
@@ -21,6 +29,7 @@ from headgate.store.documents import Json, file_json
 from headgate.tables.diff import DiffOptions, Field, SchemaChanges, TableDifference, compare_tables
 
 if TYPE_CHECKING:
+    from headgate.rows.merge import Side
     from headgate.store.transactions import StoreBase
 
 # --- resolution of branches, contexts and transactions ---
@@ -40,6 +49,12 @@ class Sides:
         return before.version if before else None, after.version if after else None
 
     @property
+    def renamed_from(self) -> str | None:
+        """Return the name on the first side, if it is another one."""
+        before = self.before.dataset if self.before else self.dataset.name
+        return None if before == self.dataset.name else str(before)
+
+    @property
     def same_content(self) -> bool:
         one, other = self.versions
         return (one and one.content_id) == (other and other.content_id)
@@ -52,8 +67,8 @@ def load_sides(store: StoreBase, dataset: DatasetName, before: str, after: str) 
         found = records.load_dataset(connection, dataset)
         return Sides(
             dataset=found,
-            before=_load_side(connection, found, before),
-            after=_load_side(connection, found, after),
+            before=_load_side(connection, found, before, other=after),
+            after=_load_side(connection, found, after, other=before),
         )
 
     return store.database.read(read)
@@ -75,26 +90,50 @@ def list_differing(store: StoreBase, before: str, after: str) -> list[Sides]:
     A branch alone means the branch and its fallbacks, as in a build: a dataset without that branch
     has no changes on it.
     """
-    chains = [_with_fallback(store, parse_context(text)) for text in (before, after)]
 
     def read(connection: Connection) -> list[Sides]:
         found = records.list_datasets(connection)
-        ids = [dataset.id for dataset in found]
-        for context in chains:
-            _check_known(connection, context, ids)
+        named = [read_context(connection, text) for text in (before, after)]
+        chains = [_with_fallback(store, context) for context in named]
         olds, news = (find_all_shown(connection, context, found) for context in chains)
         for shown in (*olds.values(), *news.values()):
             check_kept(shown)
-        return [Sides(dataset=d, before=olds.get(d.id), after=news.get(d.id)) for d in found]
+        sides = [Sides(dataset=d, before=olds.get(d.id), after=news.get(d.id)) for d in found]
+        return _join_renamed(connection, [one for one in sides if not one.same_content])
 
-    return [sides for sides in store.database.read(read) if not sides.same_content]
+    return store.database.read(read)
 
 
-def _load_side(connection: Connection, dataset: Dataset, text: str) -> Transaction | None:
+def _join_renamed(connection: Connection, differing: Sequence[Sides]) -> list[Sides]:
+    """Return the sides with those of an old and a new name as one, under the name after."""
+    only = {one.dataset.id: one for one in differing if None in one.versions}
+    joined = dict.fromkeys(only, False)
+    pairs: dict[DatasetId, Sides] = {}
+    for one in only.values():
+        shown = one.after if one.versions[1] is not None else one.before
+        for last in find_earlier(connection, shown) if shown is not None else ():
+            other = only.get(last.dataset_id)
+            if other is None or (one.versions[0] is None) == (other.versions[0] is None):
+                continue
+            old, new = (other, one) if one.versions[0] is None else (one, other)
+            pairs[new.dataset.id] = Sides(dataset=new.dataset, before=old.before, after=new.after)
+            joined[old.dataset.id] = True
+            break
+    left = (one for one in differing if not joined.get(one.dataset.id))
+    return [pairs.get(one.dataset.id, one) for one in left]
+
+
+def _load_side(
+    connection: Connection, dataset: Dataset, text: str, *, other: str
+) -> Transaction | None:
     transaction = records.find_transaction(connection, text)
     if transaction is None:
-        return load_shown(connection, parse_context(text), dataset)
-    if transaction.dataset_id != dataset.id:
+        context = parse_context(text)
+        if isinstance(context, BranchContext) and find_tagged(connection, text, [dataset.id]):
+            context = read_context(connection, text)
+        earlier = _find_earlier_side(connection, context, dataset, other)
+        return earlier or load_shown(connection, context, dataset)
+    if transaction.dataset_id not in (dataset.id, *earlier_datasets(connection, dataset.id)):
         raise NotInHistory(
             dataset=str(dataset.name), branch=transaction.branch, transaction=transaction.id
         )
@@ -104,6 +143,22 @@ def _load_side(connection: Connection, dataset: Dataset, text: str) -> Transacti
     return transaction
 
 
+def _find_earlier_side(
+    connection: Connection, context: Context, dataset: Dataset, other: str
+) -> Transaction | None:
+    """Return what a context shows under an earlier name of what the other side shows."""
+    if find_shown(connection, context, dataset) is not None:
+        return None
+    shown = records.find_transaction(connection, other) or find_shown(
+        connection, parse_context(other), dataset
+    )
+    for last in find_earlier(connection, shown) if shown is not None else ():
+        found = find_shown(connection, context, records.load_dataset(connection, last.dataset))
+        if found is not None and found.version is not None:
+            return found
+    return None
+
+
 def _with_fallback(store: StoreBase, context: Context) -> Context:
     if not isinstance(context, BranchContext) or context.fallbacks:
         return context
@@ -111,28 +166,7 @@ def _with_fallback(store: StoreBase, context: Context) -> Context:
     return BranchContext(chain=(context.branch, *others))
 
 
-def _check_known(connection: Connection, context: Context, datasets: Sequence[DatasetId]) -> None:
-    if not isinstance(context, BranchContext):
-        return
-    name = context.branch
-    if not records.branches_named(connection, [name], datasets):
-        raise NotFound(
-            f"no dataset has a branch {name!r}. `headgate branch list` shows all branches.",
-            branch=name,
-        )
-
-
 # --- comparison ---
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilesDifference:
-    """Numbers of added, removed and changed paths, and the first few of each."""
-
-    before_count: int
-    after_count: int
-    counts: dict[ChangeKind, int]
-    samples: dict[ChangeKind, list[Change]]
 
 
 def compare_sides(
@@ -148,17 +182,11 @@ def compare_sides(
 
 def _compare_files(store: StoreBase, sides: Sides, samples: int) -> FilesDifference:
     before, after = (root_of(version) for version in sides.versions)
-    counts: Counter[ChangeKind] = Counter()
-    shown: dict[ChangeKind, list[Change]] = {kind: [] for kind in ChangeKind}
-    for change in store.trees.difference(before, after):
-        counts[change.kind] += 1
-        if len(shown[change.kind]) < samples:
-            shown[change.kind].append(change)
-    return FilesDifference(
+    return summarize_changes(
+        store.trees.difference(before, after),
         before_count=store.trees.measure(before).entries,
         after_count=store.trees.measure(after).entries,
-        counts={kind: counts[kind] for kind in ChangeKind},
-        samples=shown,
+        samples=samples,
     )
 
 
@@ -196,12 +224,29 @@ def difference_json(sides: Sides, found: Difference) -> Json:
     """Return the document that `headgate diff --help` describes."""
     head: Json = {
         "dataset": str(sides.dataset.name),
+        "renamed_from": sides.renamed_from,
         "kind": sides.dataset.kind.value,
         "from": sides.before.id if sides.before else None,
         "to": sides.after.id if sides.after else None,
     }
     body = _table_json(found) if isinstance(found, TableDifference) else _files_json(found)
     return head | body
+
+
+def review_json(side: Side) -> Json:
+    """Return the document of one dataset of a merge that `headgate diff BRANCH` describes."""
+    dataset = side.on_branch.dataset
+    found = side.difference
+    if found is None and dataset.kind is DatasetKind.FILES:
+        found = summarize_changes((), before_count=0, after_count=0, samples=0)
+    elif found is None:
+        found = compare_tables(None, None, DiffOptions(options={}))
+    sides = Sides(dataset=dataset, before=side.base, after=side.source)
+    return difference_json(sides, found) | {
+        "into": side.target.id if side.target else None,
+        "identical": False,
+        "conflicts": side.conflicts,
+    }
 
 
 def _table_json(found: TableDifference) -> Json:

@@ -363,6 +363,12 @@ def jobspec_json(spec: PublishedJobSpec) -> Json:
     return data
 
 
+def logic_text(job: Json) -> str:
+    """Return the branch name and the commit of a job's logic; old builds recorded no commit."""
+    marked = "" if job.get("jobspec_clean", True) else " +changes"
+    return f"{job['jobspec_branch']} {job.get('jobspec_commit', '')[:10]}{marked}".rstrip()
+
+
 def build_json(build: BuildRecord) -> Json:
     """Return a build without its jobs."""
     return {

@@ -7,6 +7,7 @@ Its verbs are grouped in the classes `StoreQueries` (reads), `TaskVerbs` (tasks)
 from __future__ import annotations
 
 import copy
+import difflib
 import os
 import threading
 from abc import abstractmethod
@@ -18,11 +19,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headgate.attempts import Contents
-from headgate.builds.attempt import Parts
+from headgate.builds.attempt import Parts, read_log
 from headgate.builds.plan import (
     BuildOptions,
     Plan,
     PlanOptions,
+    PlanRequest,
     check_limits,
     plan_build,
     plan_request,
@@ -30,6 +32,7 @@ from headgate.builds.plan import (
 from headgate.builds.project import (
     Discovery,
     PublishReport,
+    compare_with_fallback,
     discover,
     find_project,
     publish_discovery,
@@ -37,11 +40,12 @@ from headgate.builds.project import (
 from headgate.builds.report import PlannedBuild, graph_of, planned_reports
 from headgate.catalog import warehouse
 from headgate.catalog.attempts import CheckHolder
-from headgate.catalog.branches import delete_branches, protect_branch
+from headgate.catalog.branches import delete_branches, protect_branch, restore_branches
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.catalog.records import list_branches
 from headgate.catalog.recovery import Recovered, cancel_build, recover
+from headgate.catalog.resolve import check_context, check_exists
 from headgate.catalog.retention import remembered_since
 from headgate.catalog.tokens import create_token, revoke_token
 from headgate.errors import CatalogReadOnly, HeadgateError, Invalid, NotFound
@@ -51,6 +55,7 @@ from headgate.lineage.events import Lineage
 from headgate.model import names
 from headgate.model.access import ALL, Grant, ReadPolicy, Role, make_grant, write_check
 from headgate.model.changes import OperationKey, Receipt
+from headgate.model.contexts import parse_context
 from headgate.model.graph import Graph
 from headgate.model.graph_render import GraphFormat, render_json
 from headgate.model.ids import BuildId
@@ -164,20 +169,33 @@ class TaskVerbs(StoreBase):
 class AdminVerbs(TaskVerbs):
     """Verbs that change the store as a whole."""
 
-    def protect(self, branch: str, *, protected: bool = True) -> None:
-        """Protect a branch name on every dataset.
+    def protect(
+        self, branch: str, *, protected: bool = True, datasets: Sequence[str] = ALL
+    ) -> None:
+        """Protect a branch name, in place of an earlier protection of it.
 
         A protected branch accepts only admins and builds of clean commits.
 
         :param protected: False removes the protection.
+        :param datasets: patterns of the datasets to protect; all datasets by default.
         """
-        protect_branch(self.database, branch, actor=self.settings.actor, protected=protected)
+        protect_branch(
+            self.database,
+            branch,
+            actor=self.settings.actor,
+            protected=protected,
+            datasets=datasets,
+        )
 
-    def delete_everywhere(self, branch: str, *, idempotency_key: str | None = None) -> Receipt:
+    def delete_everywhere(
+        self, branch: str, *, force: bool = False, idempotency_key: str | None = None
+    ) -> Receipt:
         """Delete the branch of this name on every dataset that has it, in one publication.
 
         Raises `NotFound` if no dataset has the branch.
 
+        :param force: delete the primary branch too, and one with child branches, OPEN transactions
+            or running builds, which raises `BranchInUse` otherwise.
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
         names.check_branch_name(branch)
@@ -185,10 +203,30 @@ class AdminVerbs(TaskVerbs):
         def act(operation: OperationKey | None) -> Receipt:
             found = [b for b in self.database.read(list_branches) if b.name == branch]
             if not found:
+                self.database.read(lambda c: check_exists(c, [branch]))
                 raise NotFound(f"no dataset has a branch {branch!r}.", branch=branch)
-            return delete_branches(self.database, found, caller=self.caller, operation=operation)
+            return delete_branches(
+                self.database, found, caller=self.caller, force=force, operation=operation
+            )
 
         return self.once(idempotency_key, "branch-delete", branch, {"dataset": None}, act)
+
+    def restore_everywhere(self, branch: str, *, idempotency_key: str | None = None) -> Receipt:
+        """Restore the branch of this name on every dataset that lost it, in one publication.
+
+        Datasets whose old branch has expired are left out, unless all have.
+
+        :param idempotency_key: a repeated call with the same key returns the first receipt.
+        """
+        return self.once(
+            idempotency_key,
+            "branch-restore",
+            branch,
+            {"dataset": None},
+            lambda operation: restore_branches(
+                self.database, branch, dataset=None, caller=self.caller, operation=operation
+            ),
+        )
 
     def cancel_build(self, id: str) -> documents.Json:
         """Cancel a running build, and return its document.
@@ -305,6 +343,10 @@ class _SharedSpark:
             return made
 
 
+# As much of a log as a person reads.
+_LOG_BYTES = 1024 * 1024
+
+
 class Store(StoreQueries, AdminVerbs):
     """An embedded store: a catalog, a warehouse of content, and the verbs on them.
 
@@ -338,7 +380,9 @@ class Store(StoreQueries, AdminVerbs):
         # False in a process that another process of the same store has started.
         self._is_first = recover_first
         # `database` may be limited to what the actor may read; a plan checks this by itself.
-        self.database = self.full_database = Database(settings.catalog)
+        self.database = self.full_database = Database(
+            settings.catalog, primary=settings.builds.branch
+        )
         ensure_schema(self.database)
         if recover_first:
             self._recover_if_writable()
@@ -476,7 +520,12 @@ class Store(StoreQueries, AdminVerbs):
         return DatasetHandle(self, names.parse_dataset_name(name))
 
     def transaction(
-        self, branch: str, *, lease_seconds: int = 900, actor: str | None = None
+        self,
+        branch: str,
+        *,
+        lease_seconds: int = 900,
+        actor: str | None = None,
+        create: bool = False,
     ) -> UnitHandle:
         """Open a unit: transactions of several datasets that commit in one publication.
 
@@ -486,9 +535,14 @@ class Store(StoreQueries, AdminVerbs):
         :param branch: name of the branch that the unit writes, on every dataset.
         :param lease_seconds: time without use after which another writer may take over.
         :param actor: actor of the unit; that of the store by default.
+        :param create: accept a branch that does not exist yet.
         """
         return UnitHandle.open(
-            self, branch, lease_seconds=lease_seconds, actor=actor or self.settings.actor
+            self,
+            branch,
+            lease_seconds=lease_seconds,
+            actor=actor or self.settings.actor,
+            create=create,
         )
 
     def spark(self, context: str) -> SparkSession:
@@ -496,6 +550,8 @@ class Store(StoreQueries, AdminVerbs):
 
         :param context: a branch, a chain such as `feature>master`, or a unit as `txn:<id>`.
         """
+        # Before Spark starts, which takes seconds.
+        self.database.read(lambda c: check_context(c, parse_context(context)))
         return self.spark_runtime.session(context, actor=self.settings.actor)
 
     def task_tables(
@@ -510,15 +566,28 @@ class Store(StoreQueries, AdminVerbs):
         return SparkTables(self.database, self.contents, session, spec, workspace, identity)
 
     def publish_jobspecs(
-        self, directory: Path, *, branch: str | None = None, allow_dirty: bool = False
+        self,
+        directory: Path,
+        *,
+        branch: str | None = None,
+        allow_dirty: bool = False,
+        committed: bool = False,
+        fallback: Sequence[str] | None = None,
     ) -> PublishReport:
         """Publish a JobSpec for every transform of the project in a directory.
 
         :param branch: branch name to publish under; the Git branch by default.
-        :param allow_dirty: accept uncommitted changes in the working tree.
+        :param allow_dirty: publish uncommitted changes of the working tree, too.
+        :param committed: publish the commit without them. Without both options they are rejected.
+        :param fallback: branches that the branch falls back to, by default those of the settings.
+            Transforms that the project removed since it left them are marked as removed.
         """
-        found = discover(find_project(directory), branch=branch, allow_dirty=allow_dirty)
-        return self.publish_discovery(found)
+        project = find_project(directory)
+        found = discover(project, branch=branch, allow_dirty=allow_dirty, committed=committed)
+        if fallback is None:
+            fallback = self.settings.builds.fallback_of(found.source.branch)
+        compared = compare_with_fallback(project, found, fallback, self.jobspecs)
+        return self.publish_discovery(compared)
 
     def publish_discovery(self, found: Discovery) -> PublishReport:
         """Publish the transforms that this process or a client discovered in a project."""
@@ -526,8 +595,17 @@ class Store(StoreQueries, AdminVerbs):
 
     def decide(self, targets: Sequence[str], **asked: Unpack[PlanOptions]) -> Plan:
         """Return the plan of a build with the reasons of its decisions. Takes options of `plan`."""
+        return plan_build(self.full_database, self.contents, self._plan_request(targets, asked))
+
+    def _plan_request(self, targets: Sequence[str], asked: PlanOptions) -> PlanRequest:
         request = plan_request(targets, asked, builds=self.settings.builds, policy=self.policy)
-        return plan_build(self.full_database, self.contents, request)
+        create = asked.get("create")
+        if not create:
+            is_written = create is None and asked.get("fallback")
+            chain = request.chain if is_written else [request.branch]
+            remedy = "Create it with --create (in Python, create=True), or name its fallbacks."
+            self.database.read(lambda c: check_exists(c, chain, remedy=remedy))
+        return request
 
     def graph(self, plan: Plan) -> Graph:
         """Return the datasets of a plan and their dependencies as a graph."""
@@ -543,10 +621,10 @@ class Store(StoreQueries, AdminVerbs):
     ) -> PlannedBuild:
         """Return the jobs that a build would execute, with reasons. Changes nothing.
 
-        :param targets: names of the datasets to build.
+        :param targets: names of the datasets to build, or patterns (`gold.*`; `*` is all).
         :param graph: format of a drawing of the plan; none by default.
         :param asked: options of :class:`PlanOptions`: `branch` (required), `fallback`, `upstream`,
-            `force`, `full` and `parameters`.
+            `force`, `full`, `parameters` and `create`.
         """
         made, drawn = self.decide(targets, **asked), None
         if graph:
@@ -572,7 +650,7 @@ class Store(StoreQueries, AdminVerbs):
 
         A failed job is reported in the outcome and does not raise.
 
-        :param targets: names of the datasets to build.
+        :param targets: names of the datasets to build, or patterns (`gold.*`; `*` is all).
         :param watch: called with the jobs whenever one changes.
         :param id: id of the build; minted by default.
         :param client_jobs: jobs of a client-run build. By default this store's Spark executes them.
@@ -583,7 +661,7 @@ class Store(StoreQueries, AdminVerbs):
 
         check_limits(asked)
         request = run.BuildRequest(
-            plan=plan_request(targets, asked, builds=self.settings.builds, policy=self.policy),
+            plan=self._plan_request(targets, asked),
             actor=self.settings.actor,
             atomic=asked.get("atomic", False),
             retries=asked.get("retries", 0),
@@ -596,6 +674,28 @@ class Store(StoreQueries, AdminVerbs):
         )
         directory = self.scratch / "builds"
         return run.run_build(self.build_parts, request, directory, watch=watch, jobs=client_jobs)
+
+    def build_logs(self, id: str, job: str | None = None) -> documents.Json:
+        """Return the logs of a build's jobs, each with at most its last megabyte.
+
+        :param job: an output of the job, or its number; all jobs by default.
+        """
+        jobs = list(enumerate(self.build_record(id)["jobs"]))
+        if job is not None:
+            known = {name: at for at, one in jobs for name in one["outputs"]}
+            chosen = known.get(job, int(job) if job.isdecimal() else -1)
+            if not 0 <= chosen < len(jobs):
+                near = difflib.get_close_matches(job, known, n=1)
+                hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known)}."
+                raise NotFound(f"build {id} has no job {job!r}. {hint}", build=id, job=job)
+            jobs = [jobs[chosen]]
+        home = self.scratch / "builds" / id
+        found = []
+        for at, one in jobs:
+            text, cut = read_log(home, one.get("log"), most_bytes=_LOG_BYTES) or (None, False)
+            shown = {"job": at, "outputs": one["outputs"], "state": one["state"]}
+            found.append({**shown, "log": text, "cut": cut})
+        return {"build": id, "jobs": found}
 
     def build_on_server(
         self,
@@ -610,7 +710,7 @@ class Store(StoreQueries, AdminVerbs):
 
         :param watch: called with the document as the build progresses.
         """
-        raise Invalid("there is no server here to build on: set HEADGATE_URL, or build here.")
+        raise Invalid("this store has no server to build on: set HEADGATE_URL, or build here.")
 
     @property
     def overview(self) -> Overview:
@@ -651,6 +751,12 @@ class Store(StoreQueries, AdminVerbs):
     ) -> Outcome:
         """Merge the changes of a branch into another, in one publication. See `Rows.merge`."""
         return self.rows.merge(source, into=into, datasets=datasets, dry_run=dry_run, **how)
+
+    def review(
+        self, branch: str, *, into: str | None = None, dataset: str | None = None, rows: int = 5
+    ) -> list[dict[str, Any]]:
+        """Return what a merge of a branch would change. See `Rows.review`."""
+        return self.rows.review(branch, into=into, dataset=dataset, rows=rows)
 
     def recover(self, *, dry_run: bool = False) -> Recovered:
         """Settle the unfinished work of dead processes, and return what was settled.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ from headgate.catalog import overview, records
 from headgate.catalog.attempts import list_attempts
 from headgate.catalog.builds import load_build
 from headgate.catalog.database import Connection
-from headgate.catalog.jobspecs import datasets_with_jobspec, load_jobspecs
-from headgate.catalog.log import list_history
-from headgate.catalog.resolve import find_shown
+from headgate.catalog.jobspecs import load_jobspecs
+from headgate.catalog.log import earlier_datasets, list_history
+from headgate.catalog.resolve import check_exists, find_shown
 from headgate.errors import NotFound
 from headgate.model import nouns
 from headgate.model.contexts import BranchContext, parse_context
@@ -82,8 +82,16 @@ class Overview:
         )
 
     def find_branch(self, name: str) -> nouns.BranchNameLine | None:
-        """Return the summary of a branch name over all datasets; None if no dataset has it."""
-        return self.store.database.read(lambda c: overview.load_branch_name(c, name))
+        """Return the summary of a branch name over all datasets; None if no dataset has it.
+
+        Raises `BranchNowhere` if it has no JobSpecs either.
+        """
+
+        def read(connection: Connection) -> nouns.BranchNameLine | None:
+            check_exists(connection, [name])
+            return overview.load_branch_name(connection, name)
+
+        return self.store.database.read(read)
 
     def branch(
         self, name: str, *, after: str = "", limit: int
@@ -95,12 +103,17 @@ class Overview:
         :param after: name of the last dataset of one page, to read the next.
         """
         last = parse_dataset_name(after) if after else None
-        line, found = self.store.database.read(
-            lambda c: (
-                overview.load_branch_name(c, name),
-                overview.list_differing_datasets(c, name, after=last, limit=limit),
+
+        def read(
+            connection: Connection,
+        ) -> tuple[nouns.BranchNameLine | None, list[nouns.DifferingDataset]]:
+            check_exists(connection, [name])
+            return (
+                overview.load_branch_name(connection, name),
+                overview.list_differing_datasets(connection, name, after=last, limit=limit),
             )
-        )
+
+        line, found = self.store.database.read(read)
         if line is None:
             raise NotFound(f"no dataset has a branch {name!r}.", branch=name)
         return line, found
@@ -137,6 +150,25 @@ class Overview:
 
         return self.store.database.read(read)
 
+    def places(self, names: Iterable[str]) -> dict[str, set[str] | None]:
+        """Return the branches of those of the datasets that have a page.
+
+        None: the dataset is only declared by a JobSpec, and its page needs no branch.
+        """
+        wanted = {parse_dataset_name(name) for name in names}
+
+        def read(connection: Connection) -> dict[str, set[str] | None]:
+            found: dict[str, set[str] | None] = {}
+            for name in sorted(wanted):
+                if any(not spec.removed for spec in load_jobspecs(connection, dataset=str(name))):
+                    found[str(name)] = None
+            for name, dataset in records.find_datasets(connection, wanted).items():
+                branches = records.list_branches(connection, dataset.id)
+                found[str(name)] = {branch.name for branch in branches}
+            return found
+
+        return self.store.database.read(read)
+
     def history(
         self, branch: nouns.Branch, *, before: str = "", aborted: bool = False, limit: int
     ) -> list[nouns.Transaction]:
@@ -150,7 +182,8 @@ class Overview:
             start = branch
             if before:
                 first = records.load_transaction(connection, before)
-                is_here = first.dataset_id == branch.dataset_id
+                names = [branch.dataset_id, *earlier_datasets(connection, branch.dataset_id)]
+                is_here = first.dataset_id in names
                 start = replace(branch, head=first.id if is_here else None)
             return list_history(connection, start, aborted=aborted and not before, limit=limit)
 
@@ -165,27 +198,6 @@ class Overview:
         found = self.store.database.read(lambda c: [load_jobspecs(c, branch=b) for b in branches])
         return [[jobspec_json(spec) for spec in specs] for specs in found]
 
-    def targets(self, chain: Sequence[str]) -> list[str]:
-        """Return the datasets that JobSpecs on the branch names of a chain produce.
-
-        A dataset whose JobSpec reads what the visitor may not read is left out.
-        """
-        policy, database = self.store.policy, self.store.full_database
-        if policy is None:
-            found = database.read(lambda c: [datasets_with_jobspec(c, b) for b in chain])
-            return sorted(set().union(*found))
-        shown = [branch for branch in chain if policy.shows_branch(branch)]
-        specs = database.read(lambda c: [s for b in shown for s in load_jobspecs(c, branch=b)])
-        first: dict[str, PublishedJobSpec] = {}
-        for spec in specs:
-            for name in spec.body["outputs"]:
-                first.setdefault(name, spec)
-        return sorted(
-            name
-            for name, spec in first.items()
-            if not spec.removed and policy.shown_part(spec.body) == spec.body
-        )
-
     def attempts(self, build: str, position: int) -> list[nouns.Attempt]:
         """Return the attempts of one job of a build, newest first."""
         key = job_key(BuildId(build), position)
@@ -197,6 +209,7 @@ class Overview:
         options: BuildOptions = {
             "branch": found.branch,
             "fallback": found.body["fallback"],
+            "create": True,
             "upstream": found.body.get("upstream", False),
             "atomic": found.body.get("atomic", False),
             "parameters": found.body.get("parameters", {}),

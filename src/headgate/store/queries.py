@@ -14,6 +14,7 @@ from headgate.catalog.operations import find_operations
 from headgate.catalog.records import find_unit, list_branches, list_datasets, load_dataset
 from headgate.catalog.tokens import list_tokens
 from headgate.errors import Invalid, NotFound
+from headgate.model.access import Protections
 from headgate.model.ids import DatasetId
 from headgate.model.names import check_limit, parse_dataset_name, parse_member
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
@@ -60,8 +61,8 @@ class StoreQueries(StoreBase):
         """Return the branches of one dataset, or of all datasets."""
         return self.database.read(lambda c: list_branches(c, _id(c, dataset)))
 
-    def protected(self) -> list[str]:
-        """Return the protected branch names.
+    def protected(self) -> Protections:
+        """Return the protected branch names, each with the patterns of its protected datasets.
 
         A protected branch accepts only admins and builds of clean commits.
         """
@@ -107,10 +108,7 @@ class StoreQueries(StoreBase):
 
     def publication(self, number: int) -> Publication:
         """Return a publication by its number, or raise `NotFound`."""
-        found = self.database.read(lambda c: load_publication(c, number))
-        if found is None:
-            raise NotFound(f"there is no publication {number}.", publication=number)
-        return found
+        return self.database.read(lambda c: load_publication(c, number))
 
     def events(
         self,
@@ -183,10 +181,26 @@ class StoreQueries(StoreBase):
         return TransactionHandle.load(self, id)
 
     def jobspecs(
-        self, *, branch: str | None = None, dataset: str | None = None
+        self,
+        *,
+        branch: str | None = None,
+        dataset: str | None = None,
+        repository: str | None = None,
+        commit: str | None = None,
     ) -> list[documents.Json]:
-        """Return the published JobSpecs, of one branch or dataset if given."""
-        found = self.database.read(lambda c: load_jobspecs(c, branch=branch, dataset=dataset))
+        """Return the published JobSpecs, and the marks of removed ones.
+
+        :param branch: only those published on this branch name.
+        :param dataset: only those that make this dataset.
+        :param repository: only those of this repository or project.
+        :param commit: only those of this Git commit. Without a branch and a dataset, the list has
+            JobSpecs that were replaced since, too.
+        """
+        found = self.database.read(
+            lambda c: load_jobspecs(
+                c, branch=branch, dataset=dataset, repository=repository, commit=commit
+            )
+        )
         return [documents.jobspec_json(spec) for spec in found]
 
     def builds(self, *, limit: int = 50, after: str | None = None) -> list[documents.Json]:

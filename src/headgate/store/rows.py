@@ -9,22 +9,27 @@ import datetime
 import decimal
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 import orjson
 
+from headgate.catalog.overview import load_branch_name
 from headgate.errors import Invalid, InvalidSchemaFile, MissingExtra
 from headgate.files.objects import StoredContent
+from headgate.model.access import ReadPolicy
 from headgate.model.changes import Caller, operation_key
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
 from headgate.model.names import check_label, check_options, parse_dataset_name
+from headgate.store.diff import review_json
+from headgate.store.documents import Json
 from headgate.store.transactions import StoreBase
 
 if TYPE_CHECKING:
+    from headgate.rows.merge import MergeRequest, Side
     from headgate.rows.outcome import (
         AppliedSchema,
         Optimized,
@@ -205,24 +210,55 @@ class Rows:
 
         Conflicts raise one `MergeConflict` that lists them, and nothing changes.
 
-        :param source: branch whose changes are merged.
+        :param source: branch whose changes are merged, or id of a COMMITTED transaction.
         :param into: branch that receives them.
         :param datasets: datasets to merge; every dataset of the source by default.
         :param dry_run: return the outcome without a publication.
         :param how: options of :class:`RowOptions`.
         """
         with _needing_extra():
-            from headgate.rows.merge import MergeRequest, merge  # noqa: PLC0415  (an optional extra)
-        names = tuple(parse_dataset_name(name) for name in datasets)
-        body = {"source": source, "datasets": [str(name) for name in names]}
-        return merge(
-            self._parts(),
-            self._request("merge", into, body, how),
-            MergeRequest(
-                source=source,
-                datasets=names,
-                dry_run=dry_run,
-                primary=self.store.settings.builds.branch,
+            from headgate.rows.merge import merge  # noqa: PLC0415  (an optional extra)
+        body = {"source": source, "datasets": [str(parse_dataset_name(n)) for n in datasets]}
+        request = self._request("merge", into, body, how)
+        merging = self._merging(source, into, datasets, dry_run=dry_run)
+        return merge(self._parts(), request, merging)
+
+    def review(
+        self, branch: str, *, into: str | None = None, dataset: str | None = None, rows: int = 5
+    ) -> list[Json]:
+        """Return what a merge of a branch would change: one document for each dataset.
+
+        The changes and conflicts are those of the merge's dry run. Datasets that the merge does not
+        change are left out. Only the right to read is needed.
+
+        :param into: branch that would receive the changes; the parent of the branch by default.
+        :param dataset: the only dataset to merge; every dataset of the branch by default.
+        :param rows: maximum number of sample rows or paths of each kind of change.
+        """
+        target = into or merge_target(self.store, branch)
+        only = [dataset] if dataset else []
+        found = preview_merge(self, branch, target, datasets=only, samples=rows)
+        return [review_json(side) for side in found]
+
+    def _merging(
+        self,
+        source: str,
+        into: str,
+        datasets: Sequence[str],
+        *,
+        dry_run: bool,
+    ) -> MergeRequest:
+        from headgate.rows.merge import MergeRequest  # noqa: PLC0415  (an optional extra)
+
+        builds, policy = self.store.settings.builds, self.store.policy
+        return MergeRequest(
+            source=source,
+            datasets=tuple(parse_dataset_name(name) for name in datasets),
+            dry_run=dry_run,
+            fallbacks=tuple(
+                name
+                for name in builds.fallback_of(into)
+                if policy is None or policy.shows_branch(name)
             ),
         )
 
@@ -349,6 +385,49 @@ class Rows:
             },
             interrupt=self.store.interrupt or Interrupt(),
         )
+
+
+def merge_target(store: StoreBase, branch: str) -> str:
+    """Return the branch that a merge of this branch is for: its parent, else the primary."""
+    line = store.database.read(lambda c: load_branch_name(c, branch))
+    return (line and line.parent) or store.settings.builds.branch
+
+
+def preview_merge(
+    rows: Rows,
+    source: str,
+    into: str,
+    *,
+    datasets: Sequence[str] = (),
+    samples: int,
+    most_rows: int | None = None,
+) -> list[Side]:
+    """Return the sides of a merge that it would change, and of conflicts, by its dry run.
+
+    :param most_rows: compare only the metadata of larger tables.
+    """
+    with _needing_extra():
+        from headgate.rows.merge import find_datasets, preview  # noqa: PLC0415  (an optional extra)
+    store = rows.store
+    merging = rows._merging(source, into, datasets, dry_run=True)
+    merging = replace(merging, samples=samples, most_rows=most_rows)
+    names = store.database.read(lambda c: find_datasets(c, merging, into=into))
+    # All constraints count, also those with datasets that the actor may not read.
+    parts = replace(rows._parts(), database=store.full_database)
+    found = preview(parts, into, merging, names)
+    if (policy := store.policy) is not None:
+        for side in found:
+            side.conflicts = [_shown_conflict(one, side, policy) for one in side.conflicts]
+    return found
+
+
+def _shown_conflict(conflict: Json, side: Side, policy: ReadPolicy) -> Json:
+    """Return a conflict, without the names and rows of a dataset that the policy hides."""
+    named = (conflict["dataset"], conflict.get("refers_to") or conflict["dataset"])
+    if all(map(policy.shows_dataset, named)):
+        return conflict
+    reason = "it breaks a constraint with a dataset that this token may not read"
+    return side.conflict("hidden", reason)
 
 
 def _check_engine(engine: str) -> None:

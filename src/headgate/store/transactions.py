@@ -361,10 +361,14 @@ class UnitHandle(CommitsAtExit):
     actor: str
 
     @classmethod
-    def open(cls, store: StoreBase, branch: str, *, lease_seconds: int, actor: str) -> Self:
+    def open(
+        cls, store: StoreBase, branch: str, *, lease_seconds: int, actor: str, create: bool = False
+    ) -> Self:
         """Open a unit on a branch name. Each dataset joins at its first use."""
         names.check_lease_seconds(lease_seconds)
-        unit = open_unit(store.database, branch, actor=actor, lease_seconds=lease_seconds)
+        unit = open_unit(
+            store.database, branch, actor=actor, lease_seconds=lease_seconds, create=create
+        )
         return cls(store, unit.id, unit.branch, actor)
 
     @classmethod

@@ -95,6 +95,16 @@ class ChangedRow:
     after: Row
 
 
+def changed_row(key: Sequence[str], old: Row, new: Row) -> ChangedRow:
+    """Return the difference of two rows that have the same columns."""
+    names = [name for name in new if old[name] != new[name]]
+    return ChangedRow(
+        key={name: new[name] for name in key},
+        before={name: old[name] for name in names},
+        after={name: new[name] for name in names},
+    )
+
+
 @dataclass(kw_only=True)
 class RowChanges:
     """The number of rows that differ, and the first few of each kind."""

@@ -93,7 +93,7 @@ def _publish(
 ) -> str:
     workspace, identity, root = publication.workspace, publication.identity, publication.root
     # Raises for a superseded attempt before its upload is read.
-    before = workspaces.find_root(workspace, identity.attempt)
+    before = workspaces.find_root(workspace, identity.attempt, read_only=publication.read_only)
     table_changes = tables.finish()
     if publication.read_only:
         tables.publish(table_changes, operation=operation)

@@ -18,7 +18,13 @@ from headgate.attempts import LEASE_SECONDS
 from headgate.catalog.attempts import dispatch_attempt, end_attempt, heartbeat
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
-from headgate.catalog.records import check_newest, load_branch, load_dataset, load_transaction
+from headgate.catalog.records import (
+    check_newest,
+    load_branch,
+    load_dataset,
+    load_transaction,
+    transactions_published_with,
+)
 from headgate.files import edits, private_copy
 from headgate.files.edits import FileEdit
 from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
@@ -39,6 +45,9 @@ from headgate.model.changes import (
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import check_task_key, parse_dataset_name
 from headgate.tasks import ports
+
+# Provenance of a publication by a task.
+_TASK_KEY = "task_key"
 
 
 class WorkspaceBytes:
@@ -138,15 +147,37 @@ class FilesWorkspaces:
         self._bytes = WorkspaceBytes(trees, cache)
 
     def find_root(
-        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None = None
+        self,
+        workspace: ports.WorkspaceRef,
+        attempt: nouns.AttemptRef | None = None,
+        *,
+        read_only: bool = False,
     ) -> Digest:
-        """Return the tree of the input ref; raise if it is gone or the attempt is superseded."""
-        return edits.root_of(self._load_target(workspace, attempt).given.version)
+        """Return the tree of the input ref; raise if it is gone or the attempt is superseded.
+
+        Raise also if the target branch is missing, unless the workspace is read-only.
+        """
+        if not read_only:
+            return edits.root_of(self._load_target(workspace, attempt).given.version)
+        load = partial(_load_given_in, workspace=workspace, attempt=attempt)
+        return edits.root_of(self._database.read(load)[1].version)
+
+    def find_head(self, workspace: ports.WorkspaceRef) -> ports.Head | None:
+        head = self._load_target(workspace).head
+        if head is None:
+            return None
+        return ports.Head(ref=head.id, parent=head.parent, key=head.provenance.get(_TASK_KEY))
 
     def download(
-        self, workspace: ports.WorkspaceRef, prefix: str, target: Path, progress: Progress | None
+        self,
+        workspace: ports.WorkspaceRef,
+        prefix: str,
+        target: Path,
+        progress: Progress | None,
+        *,
+        read_only: bool = False,
     ) -> private_copy.PrivateCopy:
-        root = self.find_root(workspace)
+        root = self.find_root(workspace, read_only=read_only)
         return self._bytes.download(workspace, root, prefix, target, progress)
 
     def stage(
@@ -170,7 +201,7 @@ class FilesWorkspaces:
         table_changes: ports.TableChanges | None = None,
         operation: OperationKey | None = None,
     ) -> str:
-        target, replaced = self._may_move(workspace, identity.attempt)
+        target, replaced = self._may_move(workspace, identity)
         before, after = edits.root_of(target.given.version), Digest(staged.ref)
         change = AddTransaction(
             branch=target.branch.id,
@@ -182,7 +213,7 @@ class FilesWorkspaces:
             objects=staged.objects,
             provenance=_provenance(identity, replaced),
         )
-        changes = (change, *_changes(table_changes))
+        changes = (change, *self._undo_tables(workspace, identity), *_changes(table_changes))
         request = self._request(identity, changes, operation, replaced)
         receipt = self._publish(workspace, target, request, after)
         return str(receipt.transactions[target.branch.id])
@@ -196,7 +227,7 @@ class FilesWorkspaces:
         table_changes: ports.TableChanges | None = None,
         operation: OperationKey | None = None,
     ) -> str:
-        target, replaced = self._may_move(workspace, identity.attempt)
+        target, replaced = self._may_move(workspace, identity)
         if replaced is None:
             if _changes(table_changes) or operation is not None:
                 request = self._request(identity, _changes(table_changes), operation)
@@ -210,7 +241,7 @@ class FilesWorkspaces:
             expected_view=target.branch.view,
             to=target.given.id,
         )
-        changes = (change, *_changes(table_changes))
+        changes = (change, *self._undo_tables(workspace, identity), *_changes(table_changes))
         request = self._request(identity, changes, operation, replaced)
         self._publish(workspace, target, request)
         return target.given.id
@@ -224,15 +255,22 @@ class FilesWorkspaces:
         return self._database.read(partial(_load_target_in, workspace=workspace, attempt=attempt))
 
     def _may_move(
-        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef
+        self, workspace: ports.WorkspaceRef, identity: ports.Identity
     ) -> tuple[_Target, nouns.Transaction | None]:
         """Return the target, and the abandoned publication to replace unless it is at the input."""
-        target = self._load_target(workspace, attempt)
+        target = self._load_target(workspace, identity.attempt)
         is_moved = target.head is None or target.head.id != target.given.id
-        if is_moved and (why := _why_not_replaceable(target.head, target.given, attempt)):
+        if is_moved and (why := _why_not_replaceable(target.head, target.given, identity)):
             raise _fence_refused(workspace, target, why)
         reach(Failpoint.TASK_HEAD_READ)
         return target, target.head if is_moved else None
+
+    def _undo_tables(
+        self, workspace: ports.WorkspaceRef, identity: ports.Identity
+    ) -> list[MoveBranch]:
+        """Return the moves of the tables that were published together with the replaced head."""
+        undo = self._database.read(partial(undo_replaced, workspace=workspace, identity=identity))
+        return undo[1:]
 
     def _request(
         self,
@@ -282,15 +320,37 @@ class FilesWorkspaces:
         )
 
 
-def _load_target_in(
+def undo_replaced(
+    connection: Connection, workspace: ports.WorkspaceRef, identity: ports.Identity
+) -> list[MoveBranch]:
+    """Return the moves that undo the publication of another task that the attempt may replace.
+
+    The first is of the workspace; the others are of tables that were published with it. None are
+    returned if the branch does not show that publication.
+    """
+    if identity.replaces is None:
+        return []
+    target = _load_target_in(connection, workspace, identity.attempt)
+    head = target.head
+    if head is None or head.id != identity.replaces or head.id == target.given.id:
+        return []
+    if why := _why_not_replaceable(head, target.given, identity):
+        raise _fence_refused(workspace, target, why)
+    made = transactions_published_with(connection, head)
+    return [
+        MoveBranch(branch=one.branch_id, expected_head=one.id, expected_view=one.id, to=one.parent)
+        for one in (head, *made)
+    ]
+
+
+def _load_given_in(
     connection: Connection, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None
-) -> _Target:
+) -> tuple[nouns.Dataset, nouns.Transaction]:
     if attempt is not None:
         # Checked first: a superseded attempt explains any state of the branch.
         check_newest(connection, attempt)
     dataset = load_dataset(connection, parse_dataset_name(workspace.repository))
     edits.check_is_files(dataset)
-    branch = load_branch(connection, dataset, workspace.branch)
     given = load_transaction(connection, workspace.ref)
     if given.dataset_id != dataset.id:
         raise errors.TransactionNotFound(transaction=workspace.ref)
@@ -298,19 +358,32 @@ def _load_target_in(
         raise errors.TransactionNotCommitted(transaction=given.id, state=given.state)
     if given.condemned:
         raise errors.VersionExpired(what=f"transaction {given.id}")
+    return dataset, given
+
+
+def _load_target_in(
+    connection: Connection, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None
+) -> _Target:
+    dataset, given = _load_given_in(connection, workspace, attempt)
+    branch = load_branch(connection, dataset, workspace.branch)
     head = load_transaction(connection, branch.view) if branch.view else None
     return _Target(dataset=dataset, branch=branch, head=head, given=given)
 
 
 def _why_not_replaceable(
-    head: nouns.Transaction | None, given: nouns.Transaction, attempt: nouns.AttemptRef
+    head: nouns.Transaction | None, given: nouns.Transaction, identity: ports.Identity
 ) -> str | None:
-    """Return why the head is not an abandoned publication of this task; None if it is one."""
+    """Return why the head may not be replaced: it is not an abandoned publication. Else None."""
+    attempt = identity.attempt
     if head is None or head.parent != given.id:
         return "that is not a publication on top of the input"
+    if head.id == identity.replaces and _TASK_KEY in head.provenance:
+        return None
     if head.attempt is None or head.attempt.key != attempt.key:
         maker = f"by {head.attempt.key!r}" if head.attempt else f"by {head.actor}"
-        return f"that was published {maker}, not by an earlier attempt of this task"
+        why = f"that was published {maker}, not by an earlier attempt of this task"
+        is_task = _TASK_KEY in head.provenance
+        return f"{why} (`task run --replace {head.id}` replaces it)" if is_task else why
     if head.attempt.epoch >= attempt.epoch:
         return f"that was published by attempt {head.attempt.epoch}, not by an earlier one"
     return None
@@ -331,7 +404,7 @@ def _fence_refused(
 def _provenance(identity: ports.Identity, replaced: nouns.Transaction | None) -> Provenance:
     facts = {
         "task": identity.task,
-        "task_key": identity.attempt.key,
+        _TASK_KEY: identity.attempt.key,
         "epoch": identity.attempt.epoch,
         "execution": identity.execution,
         "orchestrator": dict(identity.labels),

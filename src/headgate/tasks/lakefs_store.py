@@ -31,7 +31,7 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import check_file_path
 from headgate.model.nouns import AttemptRef
 from headgate.model.recovery import Landing
-from headgate.tasks.ports import Identity, Staged, TableChanges, WorkspaceRef
+from headgate.tasks.ports import Head, Identity, Staged, TableChanges, WorkspaceRef
 
 STAGING = "headgate-staging-"
 _INTENT_SECONDS = 60
@@ -46,8 +46,19 @@ class LakeFSWorkspaces:
         self._lakefs = lakefs
         self._cache = cache
 
+    def find_head(self, workspace: WorkspaceRef) -> Head:
+        head = self._lakefs.load_head(workspace.repository, workspace.branch)
+        maker = self._find_maker(workspace, head)
+        return Head(ref=head.id, parent=head.parent, key=maker.key if maker is not None else None)
+
     def download(
-        self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
+        self,
+        workspace: WorkspaceRef,
+        prefix: str,
+        target: Path,
+        progress: Progress | None,
+        *,
+        read_only: bool = False,
     ) -> PrivateCopy:
         below = _below(prefix)
         listed = list(self._lakefs.list_objects(workspace.repository, workspace.ref, below))
@@ -55,7 +66,8 @@ class LakeFSWorkspaces:
         for one in found:
             check_file_path(one.path)
         contents = LakeFSContents(self._lakefs, workspace, below, self._cache)
-        return private_copy.copy_privately(contents, contents.entries(found), target, progress)
+        copy = private_copy.copy_privately(contents, contents.entries(found), target, progress)
+        return replace(copy, keeps_modes=False)
 
     def stage(
         self,
@@ -71,17 +83,18 @@ class LakeFSWorkspaces:
             if changes.remove:
                 removed = [f"{below}{path}" for path in changes.remove]
                 self._lakefs.delete(repository, branch, removed)
-            files = [change for change in changes.put if not change.entry.is_directory]
 
             def send(change: LocalChange) -> Entry:
                 path = f"{below}{change.entry.path}"
                 self._lakefs.upload(repository, branch, path, change.source)
                 return change.entry
 
-            counted(in_parallel(send, files), progress)
+            counted(in_parallel(send, changes.put), progress)
             made = self._lakefs.commit(repository, branch, _message(identity), identity.execution)
         except BaseException:
-            self._lakefs.delete_branch(repository, branch)
+            # The first error is the reason; cleanup deletes a branch that stays here.
+            with suppress(errors.HeadgateError):
+                self._lakefs.delete_branch(repository, branch)
             raise
         return Staged(repository=repository, branch=branch, ref=made)
 
@@ -94,7 +107,7 @@ class LakeFSWorkspaces:
         timeout_seconds: float | None = None,
         table_changes: TableChanges | None = None,
     ) -> str:
-        head, replaces = self._may_move(workspace, identity.attempt, table_changes)
+        head, replaces = self._may_move(workspace, identity, table_changes)
         if replaces:
             move = _planned(workspace, head, identity, Action.RESET, staged.ref)
             return self._reset(move, staged.ref, identity, timeout_seconds)
@@ -120,7 +133,7 @@ class LakeFSWorkspaces:
         timeout_seconds: float | None = None,
         table_changes: TableChanges | None = None,
     ) -> str:
-        head, replaces = self._may_move(workspace, identity.attempt, table_changes)
+        head, replaces = self._may_move(workspace, identity, table_changes)
         if replaces:
             move = _planned(workspace, head, identity, Action.RESET_TO_INPUT, workspace.ref)
             return self._reset(move, workspace.ref, identity, timeout_seconds)
@@ -131,16 +144,16 @@ class LakeFSWorkspaces:
             self._lakefs.delete_branch(staged.repository, staged.branch)
 
     def _may_move(
-        self, workspace: WorkspaceRef, attempt: AttemptRef, table_changes: TableChanges | None
+        self, workspace: WorkspaceRef, identity: Identity, table_changes: TableChanges | None
     ) -> tuple[Commit, bool]:
         """Return the head, and whether it is an abandoned publication that may be replaced."""
         if table_changes is not None and table_changes.changes:
             reason = "they cannot be published in one step with a lakeFS workspace"
             raise errors.UnsafePath(path="tables", reason=reason)
-        self._database.read(partial(check_newest, ref=attempt))
+        self._database.read(partial(check_newest, ref=identity.attempt))
         head = self._lakefs.load_head(workspace.repository, workspace.branch)
         replaces = head.id != workspace.ref
-        if replaces and (why := self._why_not(workspace, head, attempt)) is not None:
+        if replaces and (why := self._why_not(workspace, head, identity)) is not None:
             raise errors.PublishFenceRefused(
                 repository=workspace.repository,
                 branch=workspace.branch,
@@ -151,16 +164,25 @@ class LakeFSWorkspaces:
         reach(Failpoint.TASK_HEAD_READ)
         return head, replaces
 
-    def _why_not(self, workspace: WorkspaceRef, head: Commit, attempt: AttemptRef) -> str | None:
-        """Return the reason why the head may not be replaced; None if it may."""
-        if head.parent != workspace.ref:
-            return "that is not a publication on top of the input either"
-        maker = self._database.read(
+    def _find_maker(self, workspace: WorkspaceRef, head: Commit) -> AttemptRef | None:
+        return self._database.read(
             lambda c: workspaces.find_maker(c, workspace.repository, head.id)
         )
+
+    def _why_not(self, workspace: WorkspaceRef, head: Commit, identity: Identity) -> str | None:
+        """Return the reason why the head may not be replaced; None if it may."""
+        attempt = identity.attempt
+        if head.parent != workspace.ref:
+            return "that is not a publication on top of the input either"
+        maker = self._find_maker(workspace, head)
+        if head.id == identity.replaces:
+            return None
         # The protocol treats a commit without a recorded maker as an abandoned publication.
         if maker is not None and maker.key != attempt.key:
-            return f"that was published by {maker.key!r}, not by an earlier attempt of this task"
+            return (
+                f"that was published by {maker.key!r}, not by an earlier attempt of this task "
+                f"(`task run --replace {head.id}` replaces it)"
+            )
         if maker is not None and maker.epoch >= attempt.epoch:
             return f"that was published by attempt {maker.epoch}, not by an earlier one"
         return None

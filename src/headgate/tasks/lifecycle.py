@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -20,6 +20,8 @@ from headgate.tasks.attempt_directory import AttemptLog, attempt_directory, remo
 from headgate.tasks.declare import MetricRecorder, Phase, TaskDefinition, WorkspaceSpec
 from headgate.tasks.messages import Outcome, Status, failed
 
+OpenTables = Callable[[TaskDefinition, ports.TaskInput, ports.Identity], ports.TableWork]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnvironment:
@@ -30,7 +32,9 @@ class AttemptEnvironment:
     log: AttemptLog
     fence: ports.Fence
     store_for: Callable[[ports.WorkspaceRef], ports.WorkspaceStore]
-    open_tables: Callable[[TaskDefinition, ports.TaskInput], ports.TableWork] | None = None
+    open_tables: OpenTables | None = None
+    # True if the orchestrator confirms that the workflow of a task key has ended without success.
+    has_ended: Callable[[str], bool] | None = None
     marker: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -72,12 +76,15 @@ class _Attempt:
 
     def run(self) -> dict[str, Any]:
         given = self._read_input()
+        self._find_abandoned(given)
         if self._definition.tables is None:
             return self._work(given)
         if self._environment.open_tables is None:
             raise Invalid("the task declares tables, but this attempt has no Spark session.")
         with self._log.step("open tables"):
-            self._tables = self._environment.open_tables(self._definition, given)
+            self._tables = self._environment.open_tables(
+                self._definition, given, self._environment.identity
+            )
         try:
             return self._work(given)
         finally:
@@ -89,6 +96,20 @@ class _Attempt:
         if given.ignored:
             self._log.write("input has unknown keys", level="warning", keys=list(given.ignored))
         return given
+
+    def _find_abandoned(self, given: ports.TaskInput) -> None:
+        """Allow the attempt to replace the head that a workflow left, if the workflow has ended."""
+        spec, workspace = self._definition.workspace, given.workspace
+        identity, has_ended = self._environment.identity, self._environment.has_ended
+        if has_ended is None or spec is None or spec.read_only or workspace is None:
+            return
+        head = self._environment.store_for(workspace).find_head(workspace)
+        if head is None or head.parent != workspace.ref or head.key is None:
+            return
+        if head.key != identity.attempt.key and has_ended(head.key):
+            self._log.write("replaces the head of an ended workflow", head=head.ref, by=head.key)
+            identity = replace(identity, replaces=head.ref)
+            self._environment = replace(self._environment, identity=identity)
 
     def _work(self, given: ports.TaskInput) -> dict[str, Any]:
         spec = self._definition.workspace
@@ -121,7 +142,9 @@ class _Attempt:
         reach(Failpoint.TASK_DOWNLOADING)
         with self._log.step("download") as facts:
             report = self._log.progress("download")
-            copy = store.download(workspace, spec.directory, files, report)
+            copy = store.download(
+                workspace, spec.directory, files, report, read_only=spec.read_only
+            )
             copied.append(copy)
             facts |= {"files": len(copy.entries), "bytes": copy.total_bytes}
         reach(Failpoint.TASK_DOWNLOADED)

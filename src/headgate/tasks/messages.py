@@ -79,8 +79,10 @@ def _reason(error: BaseException) -> str:
 
 # Messages of the process: a log line, the number of a fence request, or the outcome.
 LOG_LINE, FENCE_REQUEST, OUTCOME = "log", "fence", "outcome"
-# Reply of the supervisor: the number of the request, and the error or None.
-FENCE_REPLY, FENCE_ERROR = "reply", "error"
+# A fence request with a task key: whether the workflow of that key has ended.
+ENDED_KEY = "ended_key"
+# Reply of the supervisor: the number of the request, the error or None, and the answer.
+FENCE_REPLY, FENCE_ERROR, HAS_ENDED = "reply", "error", "has_ended"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,8 @@ class Order:
     secret: str | None = field(default=None, repr=False)
     # Check the fence at the supervisor as well as at the catalog.
     supervised_fence: bool = False
+    # Publication of another task that the attempt may replace.
+    replaces: str | None = None
     parent: int = 0
 
     @property
@@ -117,6 +121,7 @@ class Order:
             task=self.task,
             labels=self.labels,
             secret=self.secret,
+            replaces=self.replaces,
         )
 
     def to_line(self) -> bytes:

@@ -212,6 +212,8 @@ class Identity:
     # Names at the orchestrator: workflow, reference task, iteration, retry.
     labels: Mapping[str, str] = field(default_factory=dict)
     secret: str | None = field(default=None, repr=False)
+    # Publication of another task on top of the input, which this attempt may replace.
+    replaces: str | None = None
     may_write_protected: bool = False
     check_write: Callable[[str, object], None] | None = field(default=None, compare=False)
 
@@ -227,6 +229,16 @@ class Identity:
     @property
     def handle(self) -> AttemptHandle:
         return AttemptHandle(ref=self.attempt, secret=self.secret)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Ref that the target branch shows."""
+
+    ref: str
+    parent: str | None
+    # Task key of the attempt that published it; None for other writers.
+    key: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,10 +268,22 @@ class TableChanges:
 class WorkspaceStore(Protocol):
     """Downloads workspaces and publishes their changes."""
 
+    def find_head(self, workspace: WorkspaceRef) -> Head | None:
+        """Return the head of the target branch; None if the branch is empty."""
+
     def download(
-        self, workspace: WorkspaceRef, prefix: str, target: Path, progress: Progress | None
+        self,
+        workspace: WorkspaceRef,
+        prefix: str,
+        target: Path,
+        progress: Progress | None,
+        *,
+        read_only: bool = False,
     ) -> PrivateCopy:
-        """Copy the files below the prefix at the input ref to an empty directory."""
+        """Copy the files below the prefix at the input ref to an empty directory.
+
+        :param read_only: nothing will be published, so the target branch may be missing.
+        """
 
     def stage(
         self,
@@ -285,8 +309,9 @@ class WorkspaceStore(Protocol):
     ) -> str:
         """Move the target branch to the staged tree and return the published ref.
 
-        The branch must be at the input ref, or at an abandoned publication on top of it; otherwise
-        `PublishFenceRefused` is raised.
+        The branch must be at the input ref, or at an abandoned publication on top of it: one of an
+        earlier attempt, or the one that the identity may replace. Otherwise `PublishFenceRefused`
+        is raised.
         """
 
     def keep(

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,17 @@ class AttemptProcess:
         return self._process.pid
 
     def run(
-        self, *, fence: Fence, deadline_seconds: float | None = None, watch: Watch = _ignore
+        self,
+        *,
+        fence: Fence,
+        has_ended: Callable[[str], bool] = lambda key: False,
+        deadline_seconds: float | None = None,
+        watch: Watch = _ignore,
     ) -> Outcome:
         """Wait for the process and return its outcome, also if it died or was stopped.
 
         :param fence: checked when the process requests it.
+        :param has_ended: True if the workflow of a task key has ended without success.
         :param deadline_seconds: stop the process after this time; None is no deadline.
         :param watch: called with each log line.
         """
@@ -88,7 +95,7 @@ class AttemptProcess:
         try:
             for line in self._lines():
                 if line is not None:
-                    outcome = self._receive(line, fence, watch) or outcome
+                    outcome = self._receive(line, fence, has_ended, watch) or outcome
                 passed = time.monotonic() - began
                 if deadline_seconds is not None and passed > deadline_seconds:
                     self.stop(
@@ -127,25 +134,27 @@ class AttemptProcess:
                 *lines, pending = (pending + data).split(b"\n")
                 yield from lines
 
-    def _receive(self, line: bytes, fence: Fence, watch: Watch) -> Outcome | None:
+    def _receive(
+        self, line: bytes, fence: Fence, has_ended: Callable[[str], bool], watch: Watch
+    ) -> Outcome | None:
         message = orjson.loads(line)
         if messages.OUTCOME in message:
             return messages.outcome_from_json(message[messages.OUTCOME])
         if messages.FENCE_REQUEST in message:
-            self._reply(message[messages.FENCE_REQUEST], fence)
+            key = message.get(messages.ENDED_KEY)
+            check = fence if key is None else partial(has_ended, key)
+            self._reply(message[messages.FENCE_REQUEST], check)
         elif messages.LOG_LINE in message:
             watch(message[messages.LOG_LINE])
         return None
 
-    def _reply(self, number: int, fence: Fence) -> None:
+    def _reply(self, number: int, check: Callable[[], object]) -> None:
+        reply: dict[str, Any] = {messages.FENCE_REPLY: number, messages.FENCE_ERROR: None}
         try:
-            fence()
-            failure = None
+            reply[messages.HAS_ENDED] = check()
         except errors.HeadgateError as error:
-            failure = {"code": error.code, "message": error.message}
-        self._send(
-            orjson.dumps({messages.FENCE_REPLY: number, messages.FENCE_ERROR: failure}) + b"\n"
-        )
+            reply[messages.FENCE_ERROR] = {"code": error.code, "message": error.message}
+        self._send(orjson.dumps(reply) + b"\n")
 
     def _send(self, line: bytes) -> None:
         # A process that has died is reported by its exit code.
@@ -214,6 +223,8 @@ class Request:
     # Identity of the work across its attempts; None for a new one.
     key: str | None = None
     retries: int | None = None
+    # Publication of another task that may be replaced.
+    replaces: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,6 +337,7 @@ def make_order(
         token=server.token if server is not None else None,
         secret=handle.secret,
         supervised_fence=supervised_fence,
+        replaces=request.replaces,
         parent=os.getpid(),
     )
 

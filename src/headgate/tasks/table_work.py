@@ -24,6 +24,7 @@ from headgate.model.changes import Change, MoveBranch, OperationKey, PublishRequ
 from headgate.model.ids import TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.tasks.declare import TableSpec
+from headgate.tasks.files_store import undo_replaced
 from headgate.tasks.ports import Identity, TableChanges, WorkspaceRef
 
 
@@ -104,13 +105,14 @@ class AttemptTables:
         return open_transactions(self._database, openings, opener)
 
     def _undo_abandoned(self, written: Sequence[DatasetName], workspace: WorkspaceRef) -> None:
-        """Revert the publication of an earlier attempt, files and tables together.
+        """Revert the publication that this attempt replaces, files and tables together.
 
         Otherwise the attempt would write its rows on top of the abandoned ones.
         """
         names = (parse_dataset_name(workspace.repository), *written)
         attempt = self._identity.attempt
-        changes = self._database.read(
+        undo = partial(undo_replaced, workspace=workspace, identity=self._identity)
+        changes = self._database.read(undo) or self._database.read(
             partial(_reverting_moves, names=names, branch=workspace.branch, attempt=attempt)
         )
         if changes:

@@ -237,7 +237,7 @@ class FilesHarness:
 
     def remove(self, workspace: WorkspaceRef) -> None:
         """Delete the branch; the dataset keeps its history."""
-        self._store.dataset(workspace.repository).branch(workspace.branch).delete()
+        self._store.dataset(workspace.repository).branch(workspace.branch).delete(force=True)
 
     def _branch(self, workspace: WorkspaceRef) -> BranchHandle:
         return self._store.dataset(workspace.repository).branch(workspace.branch)

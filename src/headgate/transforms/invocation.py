@@ -53,6 +53,9 @@ def run_transform(
         raise NothingWritten(
             transform=f"{transform.module}.{transform.name}",
             outputs=unwritten,
+            remedy="It returned None: end it with `return` and the rows of its output"
+            if transform.style.returns
+            else "Write every output",
             file=transform.location.file,
             line=transform.location.line,
         )

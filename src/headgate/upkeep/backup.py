@@ -45,7 +45,7 @@ _RENEW_SECONDS = 60.0
 _NOT_OF_A_COPY = ("leases", "intents", "clock")
 _AGAIN = "Run `headgate backup` again."
 _COPY_AGAIN = "Delete the file there and run `headgate backup` again, or use an older backup."
-_SOURCE = "Run `headgate doctor --deep` on the store, which says what to do."
+_SOURCE = "Run `headgate doctor --deep` on the store; it names the remedy."
 
 # Called with the number of files and bytes to copy; yields a callback for what is done.
 Watch = Callable[[int, int], AbstractContextManager[Progress | None]]

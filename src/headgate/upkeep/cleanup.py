@@ -36,7 +36,7 @@ _SWEEP_LOCK_SECONDS = 5.0
 # Upper bound of a catalog transaction, from reading the clock to its commit.
 _LONGEST_UNIT_SECONDS = 600
 _EXAMPLES = 20
-_BACKUP_RUNS = "a backup is running; the next cleanup deletes it"
+_BACKUP_RUNS = "a backup is running; deleted by the next cleanup"
 
 # --- policy and clocks ----------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ def _check_clock(database: Database, clocks: Clocks, policy: RetentionPolicy) ->
         if newest > moment + SKEW_US:
             reason = (
                 f"the newest publication is from {instant_text(newest)}, and it is "
-                f"{instant_text(moment)}. `headgate doctor` says what to do"
+                f"{instant_text(moment)}. `headgate doctor` names the remedy"
             )
     if reason is None:
         horizon = Instant(max(0, moment - policy.retain_seconds * 1_000_000))
@@ -358,7 +358,7 @@ class _Cleanup:
                 spared[kind].add(root)
                 self.report.add(Step.SPARE, "version", id, Disposition.SPARE)
             else:
-                why = "it is needed again, but parts of it were swept"
+                why = "needed again, but partly deleted"
                 self.report.keep("condemned version", why, example=id)
         return spared
 

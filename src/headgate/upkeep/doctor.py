@@ -578,7 +578,9 @@ class _TableWalk:
     def _verify(self, location: str, content: bytes) -> None:
         """Raise `FileDamaged` if the bytes contradict the name or the checksums of the file."""
         if contradicts_name(location, content):
-            raise FileDamaged(where=location, reason="its bytes have not the digest in its name")
+            raise FileDamaged(
+                where=location, reason="its bytes do not match the digest in its name"
+            )
         key = key_below(self._store.url, location)
         checksums = self._checksums(key) if key is not None else None
         if checksums is not None and checksums != _compute_checksums([content], checksums):
@@ -618,7 +620,7 @@ class _TableWalk:
 # Hadoop's local file system, by which Spark writes to a directory, keeps checksums beside a file:
 # this sign, the number of bytes for each checksum, and the checksums, all in big-endian order.
 _CHECKSUMS = b"crc\0"
-_NOT_ITS_CHECKSUM = "its bytes have not the checksum that its writer stored beside it"
+_NOT_ITS_CHECKSUM = "its bytes do not match the checksum that its writer stored with it"
 
 
 def _compute_checksums(chunks: Iterable[bytes], like: bytes) -> bytes:

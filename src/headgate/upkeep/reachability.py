@@ -76,14 +76,14 @@ class Kind(enum.StrEnum):
 class Disposition(enum.StrEnum):
     """Decision of cleanup about an object; the value is the reason in its report."""
 
-    NEEDED = "a version that is not condemned needs it"
-    YOUNG = "it is younger than the grace period"
-    WAITING = "it is condemned, and its sweep is not due yet"
-    UNSURE = "a table version is outside this warehouse, so the needed files are not known"
-    FOREIGN = "Headgate did not write it"
-    SPARE = "it was condemned and is needed again"
-    CONDEMN = "nothing needs it"
-    SWEEP = "it was condemned, and still nothing needs it"
+    NEEDED = "needed by a version that is kept"
+    YOUNG = "younger than the grace period"
+    WAITING = "condemned; not due for deletion yet"
+    UNSURE = "not checked, because the metadata of a table is outside the warehouse"
+    FOREIGN = "not written by Headgate"
+    SPARE = "condemned, and needed again"
+    CONDEMN = "not needed by any version"
+    SWEEP = "condemned, and still not needed"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from headgate.tasks.declare import TaskDefinition
 from headgate.tasks.definitions import load_task, parse_target
 from headgate.tasks.lifecycle import AttemptEnvironment, run_attempt
 from headgate.tasks.messages import Order, Outcome
-from headgate.tasks.ports import TableWork, TaskInput
+from headgate.tasks.ports import Identity, TableWork, TaskInput
 
 _PR_SET_PDEATHSIG = 1
 _ORPHANED_EXIT_CODE = 70
@@ -67,8 +67,15 @@ class Supervisor:
 
     def check_fence(self) -> None:
         """Check the orchestrator's fence; raise if it rejects or does not reply."""
+        self._request({})
+
+    def has_ended(self, key: str) -> bool:
+        """Return True if the orchestrator confirms that the workflow of a task key has ended."""
+        return bool(self._request({messages.ENDED_KEY: key})[messages.HAS_ENDED])
+
+    def _request(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         number = next(self._numbers)
-        self._send({messages.FENCE_REQUEST: number})
+        self._send({messages.FENCE_REQUEST: number, **question})
         while True:
             try:
                 reply = self._replies.get(timeout=_REPLY_SECONDS)
@@ -82,6 +89,7 @@ class Supervisor:
                 break
         if reply[messages.FENCE_ERROR] is not None:
             raise _FenceRefused(reply[messages.FENCE_ERROR])
+        return reply
 
     def _read(self) -> None:
         for line in self._pipe:
@@ -148,7 +156,8 @@ def _run(order: Order, supervisor: Supervisor) -> Outcome:
             log=log,
             fence=fence,
             store_for=store.workspaces,
-            open_tables=partial(_open_tables, store, order),
+            open_tables=partial(_open_tables, store),
+            has_ended=supervisor.has_ended if order.supervised_fence else None,
             marker={"pid": os.getpid(), "parent": order.parent, "execution": order.execution},
         )
         return run_attempt(definition, order.data, environment)
@@ -164,10 +173,10 @@ def _open_store(order: Order) -> Store:
 
 
 def _open_tables(
-    store: Store, order: Order, definition: TaskDefinition, given: TaskInput
+    store: Store, definition: TaskDefinition, given: TaskInput, identity: Identity
 ) -> TableWork:
     assert definition.tables is not None and given.workspace is not None
-    return store.task_tables(definition.tables, given.workspace, order.identity)
+    return store.task_tables(definition.tables, given.workspace, identity)
 
 
 if __name__ == "__main__":

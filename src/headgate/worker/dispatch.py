@@ -123,6 +123,7 @@ class DispatchRun:
             process.stop(self._stop)
         return process.run(
             fence=lambda: self._context.client.check_current(self.dispatch),
+            has_ended=self._context.client.has_ended,
             deadline_seconds=supervisor.deadline_seconds(self._definition),
             watch=self._watch,
         )

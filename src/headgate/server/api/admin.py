@@ -150,7 +150,7 @@ def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Revoke a token, with effect at once; to revoke it twice is not an error."""
     with caller.writing() as store:
         if caller.grant.is_limited and all(token["id"] != id for token in _tokens(caller)):
-            raise NotFound(f"there is no token {id!r} that you may revoke.", token=id)
+            raise NotFound(f"token {id!r} does not exist, or you may not revoke it.", token=id)
         return api.JsonReply(store.revoke_token(id))
 
 

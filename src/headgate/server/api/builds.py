@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
@@ -19,7 +19,8 @@ from headgate.builds.bundle import Bundle, check_bundle
 from headgate.builds.client_jobs import ClientJobs, JobMessage
 from headgate.builds.project import Discovery, bundle_key, require_unique_outputs
 from headgate.builds.report import BuildOutcome, Watch
-from headgate.errors import BranchProtected, BuildOfAnother, ContentSwept, Invalid, Unavailable
+from headgate.catalog.transactions import find_protections
+from headgate.errors import BuildOfAnother, ContentSwept, Invalid, Unavailable
 from headgate.files.objects import Digest
 from headgate.model.checks import CheckStage
 from headgate.model.ids import BuildId
@@ -305,12 +306,27 @@ def show_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     return api.JsonReply(caller.reading().build_record(build))
 
 
+@build_routes.get("/builds/{build}/logs", **api.documented("build_logs", models.BuildLogsModel))
+def build_logs(
+    caller: api.CallerDependency,
+    build: str,
+    job: Annotated[
+        str | None, Query(description="Output of a job, or its number.", examples=["sales.daily"])
+    ] = None,
+) -> api.JsonReply:
+    """Return the logs of a build's jobs; `job` is an output of a job, or its number."""
+    return api.JsonReply(caller.reading().build_logs(build, job))
+
+
 @build_routes.post("/builds/{build}/cancel", **api.documented("cancel_build", models.BuildModel))
 def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Cancel a running build, wherever it runs, and abort what it has not committed."""
     found = caller.reading().build_record(build)
     with caller.writing(str(found["branch"])) as store:
-        _check_unprotected(store, found["branch"], unless=found["actor"] == caller.grant.actor)
+        if found["actor"] != caller.grant.actor:
+            _check_unprotected(
+                store, found["branch"], [name for job in found["jobs"] for name in job["outputs"]]
+            )
         return api.JsonReply(store.cancel_build(build))
 
 
@@ -421,7 +437,7 @@ def get_bundle(caller: api.CallerDependency, digest: Sha256Path) -> Response:
 async def put_bundle(
     caller: api.CallerDependency, request: Request, digest: Sha256Path
 ) -> api.JsonReply:
-    """Store the code of JobSpecs that are published next; nobody reads it as a content."""
+    """Store the code of JobSpecs before they are published; contents do not include it."""
     with caller.writing() as store:
         async with api.received(request, store.scratch / "uploads", digest=digest) as body:
             await run_in_threadpool(_keep_bundle, store, body)
@@ -592,6 +608,17 @@ class JobSpecsToPublish(BaseModel):
         description="The code: a zip, sent to `/contents/{digest}` before."
     )
     jobspecs: list[SentJobSpec] = Field(max_length=_MANY)
+    declared_before: list[models.Name] | None = Field(
+        default=None,
+        max_length=_MANY,
+        description="Outputs at the merge base with the fallback: those that are missing now are "
+        "marked as removed. Without it, those that the branch name had before.",
+    )
+    former: list[Line] = Field(
+        default_factory=list,
+        max_length=_MANY,
+        description="Projects of the repository that were moved to this one, or deleted.",
+    )
 
 
 class PublishedJobSpecsModel(BaseModel):
@@ -616,9 +643,21 @@ def list_jobspecs(
     pages: api.Pages,
     branch: str | None = None,
     dataset: str | None = None,
+    repository: Annotated[
+        str | None,
+        Query(description="Repository of the code.", examples=["github.com/acme/shop"]),
+    ] = None,
+    commit: Annotated[
+        str | None, Query(description="Commit of the code.", examples=["3f2c9ab1"])
+    ] = None,
 ) -> api.JsonReply:
-    """List the JobSpecs that are published on each branch name, in the order of publication."""
-    found = caller.reading().jobspecs(branch=branch, dataset=dataset)
+    """List the JobSpecs that are published on each branch name, in the order of publication.
+
+    With a commit, and without a branch and a dataset: also those that were replaced since.
+    """
+    found = caller.reading().jobspecs(
+        branch=branch, dataset=dataset, repository=repository, commit=commit
+    )
     return pages.page_by_key(found, key=lambda spec: str(spec["jobspec"]))
 
 
@@ -628,7 +667,8 @@ def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> a
     branch = check_branch_name(body.source.branch)
     with caller.writing(branch) as store:
         # A clean commit is only the client's claim, which is not enough for a protected branch.
-        _check_unprotected(store, branch)
+        made = [o.dataset for spec in body.jobspecs for o in spec.declaration.outputs]
+        _check_unprotected(store, branch, made)
         done = store.publish_discovery(_discovery(store, body))
         published = [jobspec_json(spec) for spec in done.published]
         return api.JsonReply({"published": published, "removed": list(done.removed)})
@@ -640,9 +680,9 @@ def plan(caller: api.CallerDependency, body: models.PlanToShow) -> api.JsonReply
     return api.JsonReply(caller.reading().plan(body.targets, **body.options()).to_json())
 
 
-def _check_unprotected(store: Store, branch: str, *, unless: bool = False) -> None:
-    if not unless and not store.may_write_protected and branch in store.protected():
-        raise BranchProtected(branch=branch)
+def _check_unprotected(store: Store, branch: str, datasets: Sequence[str]) -> None:
+    if not store.may_write_protected:
+        store.full_database.read(find_protections).check(branch, datasets)
 
 
 def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
@@ -660,6 +700,8 @@ def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
         bundle=_bundle(store, body.bundle),
         suspicions=(),
         unreachable=(),
+        declared_before=None if body.declared_before is None else tuple(body.declared_before),
+        former=tuple(body.former),
     )
 
 

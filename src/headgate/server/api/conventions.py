@@ -202,7 +202,7 @@ CLIENT_GONE = 499
 
 MEANINGS: Mapping[int, str] = {
     400: "The request is invalid for every caller: change it.",
-    401: "There is no bearer token, or it is unknown, expired or revoked.",
+    401: "The bearer token is missing, unknown, expired or revoked.",
     403: "The token's role or branch patterns do not allow this, or the branch is protected.",
     404: "An object that the request names does not exist.",
     TIMED_OUT: "The body did not arrive in time.",
@@ -241,7 +241,7 @@ def refusal(status: int, code: str, message: str, **facts: Any) -> JsonReply:
 def _unrouted(error: HTTPException, request: Request) -> JsonReply:
     path = request.url.path
     if error.status_code == 404:
-        message = f"there is no route {path}: /api/openapi.json describes all routes."
+        message = f"route {path} does not exist: /api/openapi.json describes all routes."
         return refusal(404, "no_such_route", message)
     if error.status_code == 405:
         message = f"{path} does not accept {request.method}: see /api/openapi.json."
@@ -452,7 +452,7 @@ class Caller:
             yield store
         except errors.Denied as refused:
             branch = next(iter(written), None)
-            self.authority.note(self.grant.actor, self.operation, refused, branch=branch)
+            self.authority.note(self.grant, self.operation, refused, branch=branch)
             raise
 
 
@@ -481,7 +481,7 @@ def _identify(
     try:
         check_rule(grant, rule)
     except errors.Denied as refused:
-        authority.note(grant.actor, operation, refused)
+        authority.note(grant, operation, refused)
         raise
     return Caller(
         grant=grant,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Query
 
-from headgate.errors import NotFound
+from headgate.errors import Invalid, TagNotFound
+from headgate.model.access import ALL
 from headgate.model.ids import instant_text
 from headgate.model.names import check_branch_name
 from headgate.model.nouns import PublicationKind
@@ -95,6 +97,11 @@ def show_content(
 
 branch_routes = api.router("branches")
 
+ForceQuery = Annotated[
+    bool,
+    Query(description="Also the primary branch, and one that others still use.", examples=[True]),
+]
+
 
 @branch_routes.get(
     "/branches", **api.documented("list_branches", list[models.BranchModel], paged=True)
@@ -114,7 +121,7 @@ def list_branches(
 def create_branch(
     caller: api.CallerDependency, body: models.NewBranch, key: api.IdempotencyKey
 ) -> api.JsonReply:
-    """Create a child at its parent's view or at a transaction of its history, or an empty root."""
+    """Create a child at its parent's view or at a COMMITTED transaction, or an empty root."""
     with caller.writing(body.name) as store:
         branch = store.dataset(body.dataset).branch(body.name)
         branch.create(parent=body.parent, at=body.at, idempotency_key=key)
@@ -128,18 +135,35 @@ def delete_branch_everywhere(
     caller: api.CallerDependency,
     name: Annotated[str, Query(max_length=200)],
     key: api.IdempotencyKey,
+    force: ForceQuery = False,
 ) -> api.JsonReply:
     """Delete a branch of every dataset that has it, in one publication."""
     with caller.writing(name) as store:
-        receipt = store.delete_everywhere(name, idempotency_key=key)
+        receipt = store.delete_everywhere(name, force=force, idempotency_key=key)
         return api.published(store, receipt, kind=PublicationKind.DELETE)
+
+
+@branch_routes.post(
+    "/branches/restore", **api.documented("restore_branch", models.PublicationModel)
+)
+def restore_branch(
+    caller: api.CallerDependency, body: models.Restore, key: api.IdempotencyKey
+) -> api.JsonReply:
+    """Restore a deleted branch of one dataset, or of all: id, view, parent and children."""
+    with caller.writing(body.branch) as store:
+        receipt = (
+            store.restore_everywhere(body.branch, idempotency_key=key)
+            if body.dataset is None
+            else store.dataset(body.dataset).branch(body.branch).restore(idempotency_key=key)
+        )
+        return api.published(store, receipt, kind=PublicationKind.RESTORE)
 
 
 @branch_routes.post("/branches/reset", **api.documented("reset_branch", models.PublicationModel))
 def reset_branch(
     caller: api.CallerDependency, body: models.Reset, key: api.IdempotencyKey
 ) -> api.JsonReply:
-    """Move a branch to a transaction of its history, or back to one removed by a reset."""
+    """Move a branch to a COMMITTED transaction of its dataset, of any branch, that is retained."""
     with caller.writing(body.branch) as store:
         branch = store.dataset(body.dataset).branch(body.branch)
         receipt = branch.reset(to=body.to, idempotency_key=key)
@@ -167,29 +191,43 @@ def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.Js
     **api.documented("delete_branch", models.PublicationModel),
 )
 def delete_branch(
-    caller: api.CallerDependency, dataset: str, name: str, key: api.IdempotencyKey
+    caller: api.CallerDependency,
+    dataset: str,
+    name: str,
+    key: api.IdempotencyKey,
+    force: ForceQuery = False,
 ) -> api.JsonReply:
     """Delete only the pointer of a branch; its children go to its parent, transactions stay."""
     with caller.writing(name) as store:
-        branch = store.dataset(dataset).branch(name)
-        return api.published(store, branch.delete(idempotency_key=key), kind=PublicationKind.DELETE)
+        receipt = store.dataset(dataset).branch(name).delete(force=force, idempotency_key=key)
+        return api.published(store, receipt, kind=PublicationKind.DELETE)
 
 
-@branch_routes.get("/protected", **api.documented("list_protected", list[str], paged=True))
+@branch_routes.get(
+    "/protected", **api.documented("list_protected", list[models.ProtectionModel], paged=True)
+)
 def list_protected(
     caller: api.CallerDependency,
     pages: api.Pages,
 ) -> api.JsonReply:
     """List the branch names that accept only builds of clean commits and admins."""
-    return pages.page_by_key(caller.reading().protected(), key=str)
+    found = [_protection(name, patterns) for name, patterns in caller.reading().protected().items()]
+    return pages.page_by_key(found, key=lambda one: str(one["name"]))
 
 
 @branch_routes.put(
     "/protected/{name:path}", **api.documented("protect_branch", models.ProtectionModel)
 )
-def protect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
-    """Protect a branch name on every dataset."""
-    return _protect(caller, name, protected=True)
+def protect_branch(
+    caller: api.CallerDependency,
+    name: str,
+    datasets: Annotated[
+        list[str] | None,
+        Query(description="Patterns of the datasets; left out: all.", examples=[["gold.*"]]),
+    ] = None,
+) -> api.JsonReply:
+    """Protect a branch name on the datasets that patterns match; replaces its protection."""
+    return _protect(caller, name, datasets or ALL)
 
 
 @branch_routes.delete(
@@ -197,13 +235,17 @@ def protect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
 )
 def unprotect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
     """Remove the protection of a branch name."""
-    return _protect(caller, name, protected=False)
+    return _protect(caller, name, ())
 
 
-def _protect(caller: api.Caller, name: str, *, protected: bool) -> api.JsonReply:
+def _protect(caller: api.Caller, name: str, datasets: Sequence[str]) -> api.JsonReply:
     with caller.writing(check_branch_name(name)) as store:
-        store.protect(name, protected=protected)
-    return api.JsonReply({"name": name, "protected": protected})
+        store.protect(name, protected=bool(datasets), datasets=datasets or ALL)
+    return api.JsonReply(_protection(name, datasets))
+
+
+def _protection(name: str, datasets: Sequence[str]) -> Json:
+    return {"name": name, "protected": bool(datasets), "datasets": [*datasets]}
 
 
 # Tags
@@ -244,7 +286,7 @@ def _branch_of(caller: api.Caller, dataset: str, name: str) -> str:
     store = caller.reading()
     pinned = next((tag for tag in store.tags(dataset) if tag.name == name), None)
     if pinned is None:
-        raise NotFound(f"dataset {dataset} has no tag {name!r}.", tag=name)
+        raise TagNotFound(tag=name, dataset=dataset)
     return store.opened(pinned.transaction).branch
 
 
@@ -269,7 +311,9 @@ def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) 
 def open_unit(caller: api.CallerDependency, body: models.NewUnit) -> api.JsonReply:
     """Open a unit: transactions of several datasets that commit or abort together."""
     with caller.writing(body.branch) as store:
-        unit = store.transaction(branch=body.branch, lease_seconds=body.lease_seconds)
+        unit = store.transaction(
+            branch=body.branch, lease_seconds=body.lease_seconds, create=body.create
+        )
         return api.JsonReply(unit.noun(), status_code=201)
 
 
@@ -354,13 +398,34 @@ difference_routes = api.router("differences")
 )
 def diff(
     caller: api.CallerDependency,
-    before: Annotated[str, Query(alias="from", max_length=7000, examples=["master"])],
-    after: Annotated[str, Query(alias="to", max_length=7000, examples=["feature"])],
+    before: Annotated[str | None, Query(alias="from", max_length=7000, examples=["master"])] = None,
+    after: Annotated[str | None, Query(alias="to", max_length=7000, examples=["feature"])] = None,
+    branch: Annotated[
+        str | None,
+        Query(
+            max_length=7000,
+            description="Branch to merge, in place of from and to.",
+            examples=["feature"],
+        ),
+    ] = None,
+    into: Annotated[
+        str | None,
+        Query(
+            max_length=7000,
+            description="Target of the merge: the branch's parent.",
+            examples=["master"],
+        ),
+    ] = None,
     dataset: str | None = None,
     rows: Annotated[int, Query(ge=0, le=1000, description="Number of samples of each kind.")] = 5,
     key: Annotated[list[str] | None, Query(description="Columns that identify a row.")] = None,
 ) -> api.JsonReply:
-    """Compare schema, counts and samples of a dataset; without one, list all that differ."""
+    """Compare a dataset, or list all that differ; with `branch`, return what a merge changes."""
+    store = caller.reading()
+    if branch is not None:
+        return api.JsonReply(store.review(branch, into=into, dataset=dataset, rows=rows))
+    if before is None or after is None:
+        raise Invalid("name two versions with `from` and `to`, or a branch to merge.")
     return api.JsonReply(
-        caller.reading().differences(before, after, dataset=dataset, rows=rows, key=key or ())
+        store.differences(before, after, dataset=dataset, rows=rows, key=key or ())
     )

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from headgate.model.access import Role
+from headgate.model.freshness import Reason
 from headgate.model.graph_render import GraphFormat
 from headgate.model.names import LONGEST_LEASE_SECONDS, LONGEST_SECONDS
-from headgate.model.nouns import DatasetKind, TransactionState, TransactionType
+from headgate.model.nouns import DatasetKind, JobState, TransactionState, TransactionType
 from headgate.store import documents
 from headgate.store.documents import Document
 from headgate.upkeep.reachability import Marking
@@ -221,8 +222,8 @@ class JobSpecModel(BaseModel):
 class JobModel(BaseModel):
     model_config = ConfigDict(extra="allow")
     outputs: list[str]
-    state: str
-    reason: str
+    state: JobState
+    reason: Reason
 
 
 class PlanModel(BaseModel):
@@ -237,6 +238,8 @@ class PlanModel(BaseModel):
                 "state": "waiting",
                 "reason": "never-built",
                 "jobspec_branch": "feature",
+                "jobspec_commit": "5d3f0c2a",
+                "jobspec_clean": True,
                 "inputs": [{"dataset": "sales.orders", "branch": "master", "transaction": _T}],
                 "attempts": 0,
                 "spark_jobs": 0,
@@ -281,9 +284,27 @@ class BuildWithJobsModel(BuildModel):
     jobs: list[JobModel]
 
 
+class JobLogModel(BaseModel):
+    model_config = shown(
+        job=0, outputs=["sales.daily"], state="succeeded", log="1200 rows\n", cut=False
+    )
+    job: int
+    outputs: list[str]
+    state: JobState
+    log: str | None = Field(description="None if the job did not run, or its log is not kept.")
+    cut: bool = Field(description="Whether only the end of the log is returned.")
+
+
+class BuildLogsModel(BaseModel):
+    model_config = shown(build="build-01m7f8gggmxzttp51zc67s", jobs=[])
+    build: str
+    jobs: list[JobLogModel]
+
+
 class DifferenceModel(BaseModel):
     model_config = shown(
         dataset="sales.orders",
+        renamed_from=None,
         kind="table",
         to=_T,
         identical=False,
@@ -294,6 +315,7 @@ class DifferenceModel(BaseModel):
         **{"from": None},
     )
     dataset: str
+    renamed_from: str | None
     kind: DatasetKind
     from_: str | None = Field(alias="from")
     to: str | None
@@ -302,6 +324,9 @@ class DifferenceModel(BaseModel):
     samples: dict[str, list[dict[str, Any]]]
     key: list[str]
     basis: str
+    # Of a merge: the target's transaction, and the conflicts.
+    into: str | None = None
+    conflicts: list[dict[str, Any]] | None = None
 
 
 class RecoveryModel(BaseModel):
@@ -335,9 +360,10 @@ class NewTokenModel(TokenModel):  # type: ignore[valid-type,misc]
 
 
 class ProtectionModel(BaseModel):
-    model_config = shown(name="master", protected=True)
+    model_config = shown(name="master", protected=True, datasets=["gold.*"])
     name: str
     protected: bool
+    datasets: list[str] = Field(description="Patterns of the protected datasets.")
 
 
 # Bodies of requests; fields that are not described are rejected
@@ -387,6 +413,13 @@ class Reset(BaseModel):
     to: Name
 
 
+class Restore(BaseModel):
+    model_config = asked(dataset="raw.scans", branch="feature")
+    # Every dataset that lost the branch, if there is none.
+    dataset: Name | None = None
+    branch: Branch
+
+
 class Reparent(BaseModel):
     model_config = asked(dataset="raw.scans", branch="feature", under="master")
     dataset: Name
@@ -413,6 +446,7 @@ class NewUnit(BaseModel):
     model_config = asked(branch="master", lease_seconds=900)
     branch: Branch
     lease_seconds: LeaseSeconds = 900
+    create: bool = Field(False, description="Accept a branch that does not exist yet.")
 
 
 class InUnit(BaseModel):
@@ -438,7 +472,9 @@ class Edit(BaseModel):
 
 class Planning(BaseModel):
     model_config = asked(targets=["sales.daily"], branch="feature", fallback=["master"])
-    targets: list[Name] = Field(min_length=1, max_length=10_000)
+    targets: list[Name] = Field(
+        min_length=1, max_length=10_000, description="Names of datasets, or patterns: `gold.*`."
+    )
     branch: Branch
     fallback: list[Branch] | None = Field(
         None, max_length=31, description="Left out: as configured, else the primary branch."
@@ -447,6 +483,9 @@ class Planning(BaseModel):
     force: bool = False
     full: bool = False
     parameters: dict[str, Any] = Field(default_factory=dict)
+    create: bool | None = Field(
+        None, description="Accept a branch that does not exist yet; left out: with a fallback."
+    )
 
     def options(self) -> Any:
         """Return the options of `Store.plan` or `Store.build`, which have the same names."""

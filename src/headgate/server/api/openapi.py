@@ -63,7 +63,7 @@ _OF_OPERATIONS: Mapping[tuple[str, str], tuple[str, Any]] = {
 }
 # Examples of responses without a model.
 _ANSWERS: Mapping[str, Any] = {
-    "list_protected": ["master"],
+    "list_protected": [{"name": "master", "protected": True, "datasets": ["*"]}],
     "put_content": {"digest": _DIGEST, "size": 5},
     "put_bundle": {"digest": _DIGEST, "size": 5},
 }

@@ -179,7 +179,7 @@ def load(
 def merge(
     caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey, interrupt: api.Interruption
 ) -> api.JsonReply:
-    """Merge the changes of a branch since the merge base into another; list all conflicts."""
+    """Merge the changes of a branch or transaction since the merge base; list all conflicts."""
     with caller.writing(body.into, interrupt=interrupt) as store:
         outcome = store.merge(
             body.source,

@@ -6,7 +6,7 @@ The client runs the attempts; the catalog is on this server.
 from __future__ import annotations
 
 import enum
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 from fastapi import Query
@@ -55,6 +55,10 @@ Key = Annotated[
     str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")
 ]
 Word = Annotated[str, StringConstraints(max_length=500)]
+Replaces = Annotated[
+    Name | None,
+    Field(description="Publication of another task, on top of the input, that may be replaced."),
+]
 
 
 class Ending(enum.StrEnum):
@@ -97,6 +101,7 @@ class TablesToOpen(BaseModel):
     ref: Name
     inputs: list[Name] = Field(default_factory=list, max_length=_MOST_TABLES)
     outputs: list[Name] = Field(default_factory=list, max_length=_MOST_TABLES)
+    replaces: Replaces = None
 
 
 class WorkspaceToPublish(BaseModel):
@@ -119,6 +124,7 @@ class WorkspaceToPublish(BaseModel):
     task: Word = ""
     execution: Word = ""
     labels: dict[Word, Word] = Field(default_factory=dict, max_length=_MOST_LABELS)
+    replaces: Replaces = None
 
 
 class AttemptModel(BaseModel):
@@ -130,12 +136,20 @@ class AttemptModel(BaseModel):
     lease_seconds: int
 
 
+class HeadModel(BaseModel):
+    model_config = shown(ref=_T, parent=_T, key=_KEY)
+    ref: str
+    parent: str | None
+    key: str | None = Field(description="Task key of its attempt; null for other writers.")
+
+
 class WorkspaceModel(BaseModel):
-    model_config = shown(repository="work.songs", branch="master", ref=_T, root=_SHA)
+    model_config = shown(repository="work.songs", branch="master", ref=_T, root=_SHA, head=None)
     repository: str
     branch: str
     ref: str
     root: str
+    head: HeadModel | None = Field(description="The view of the branch; null if read-only.")
 
 
 class PublishedWorkspaceModel(BaseModel):
@@ -206,18 +220,31 @@ def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api
             [parse_dataset_name(name) for name in names] for names in (body.inputs, body.outputs)
         )
         store.database.read(lambda c: check_newest(c, attempt.ref))
-        _tables(store, _identity(store, attempt)).open(read, written, workspace, body.secret)
+        identity = replace(_identity(store, attempt), replaces=body.replaces)
+        _tables(store, identity).open(read, written, workspace, body.secret)
         return _attempt_reply(store, attempt)
 
 
 @task_routes.get("/tasks/workspaces/{dataset}", **api.documented("show_workspace", WorkspaceModel))
 def show_workspace(
-    caller: api.CallerDependency, dataset: str, branch: NameQuery, ref: NameQuery
+    caller: api.CallerDependency,
+    dataset: str,
+    branch: NameQuery,
+    ref: NameQuery,
+    read_only: Annotated[
+        bool, Query(description="Do not look up the target branch.", examples=[True])
+    ] = False,
 ) -> api.JsonReply:
-    """Return the input of an attempt, and the root of its tree as the digest of a content."""
+    """Return the input of an attempt, the root of its tree as a digest, and the head of its target.
+
+    With read_only, the target is not looked up and may be missing.
+    """
     workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref)
-    root = _workspaces(caller.reading()).find_root(workspace)
-    reply = api.JsonReply(_workspace_wire(workspace) | {"root": root})
+    workspaces = _workspaces(caller.reading())
+    root = workspaces.find_root(workspace, read_only=read_only)
+    head = None if read_only else workspaces.find_head(workspace)
+    found = {"root": root, "head": None if head is None else asdict(head)}
+    reply = api.JsonReply(_workspace_wire(workspace) | found)
     reply.headers[TREE_HEADER] = root
     return reply
 
@@ -237,7 +264,11 @@ def publish_workspace(
     with caller.writing(body.branch) as store:
         attempt = _own(caller, store, body.secret, moving=body.branch)
         identity = replace(
-            _identity(store, attempt), execution=body.execution, task=body.task, labels=body.labels
+            _identity(store, attempt),
+            execution=body.execution,
+            task=body.task,
+            labels=body.labels,
+            replaces=body.replaces,
         )
         if body.root is not None:
             caller.contents.check_tree(store, caller.grant, Digest(body.root), caller.trees)

@@ -115,7 +115,10 @@ def _name(here: Placed) -> Markup:
 
 
 def _protected(line: BranchNameLine) -> Markup | None:
-    return markup.badge("protected", "taken") if line.protected else None
+    if not line.protected:
+        return None
+    extent = "" if "*" in line.protected else f": {', '.join(line.protected)}"
+    return markup.badge(f"protected{extent}", "taken")
 
 
 def _standing(line: BranchNameLine) -> markup.Child:

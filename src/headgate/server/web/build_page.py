@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from headgate.builds.attempt import read_log
 from headgate.builds.plan import BuildOptions
+from headgate.builds.report import explain_job, hold_text
 from headgate.errors import Invalid
 from headgate.model.access import Right, require
 from headgate.model.ids import BuildId
 from headgate.model.nouns import Attempt
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import check_table
-from headgate.server.web.page import Act, Page, Visit, split_page
-from headgate.store.documents import Json, to_instant
+from headgate.server.web.page import Act, DatasetLinks, Page, Visit, split_page
+from headgate.store.documents import Json, logic_text, to_instant
 
 if TYPE_CHECKING:
     from headgate.builds.report import BuildOutcome, Watch
@@ -33,20 +35,9 @@ _TAIL_BYTES = 16_384
 
 def read_log_tail(root: Path, build: str, log: str | None) -> str | None:
     """Return the last lines of a job's log; None if it is on another machine or deleted."""
-    if log is None:
-        return None
-    home = (root / ".headgate" / "work" / "builds" / build).resolve()
-    path = Path(log).resolve()
-    # The build recorded this path: reject any that is outside the build's own directory.
-    if not path.is_relative_to(home) or not path.is_file():
-        return None
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _TAIL_BYTES))
-        tail = file.read().decode(errors="replace")
-    if size > _TAIL_BYTES:
-        tail = "…\n" + tail.partition("\n")[2]
-    return tail.strip() or None
+    home = root / ".headgate" / "work" / "builds" / build
+    tail, is_cut = read_log(home, log, most_bytes=_TAIL_BYTES) or ("", False)
+    return ("…\n" if is_cut else "") + tail.strip() or None
 
 
 # --- all builds -----------------------------------------------------------------------------
@@ -82,11 +73,12 @@ def _running(found: Sequence[Json]) -> Markup | None:
 
 
 def _list(visit: Visit, found: Sequence[Json]) -> Markup:
+    links = DatasetLinks(visit, (name for build in found for name in build["targets"][:_TARGETS]))
     rows = [
         (
             markup.link(markup.short(id := build["build"]), markup.build_at(id), title=id),
             markup.badge(build["state"]),
-            targets(build),
+            targets(build, links),
             markup.chip(build["branch"]),
             markup.moment(to_instant(build["started_at"]), visit.now),
             _lasted(visit, build),
@@ -103,10 +95,10 @@ def _lasted(visit: Visit, build: Json) -> str:
     return markup.lasted(to_instant(build["started_at"]), ended)
 
 
-def targets(build: Json) -> markup.Child:
-    """Return links to the targets of a build; of many, only to the first few."""
+def targets(build: Json, links: DatasetLinks) -> markup.Child:
+    """Return links to the targets of a build, and patterns; of many, only the first few."""
     names, branch = build["targets"], build["branch"]
-    shown = [markup.link(name, markup.dataset_at(name, branch=branch)) for name in names[:_TARGETS]]
+    shown = [links(name, branch) for name in names[:_TARGETS]]
     rest = len(names) - _TARGETS
     return [markup.separated(shown), f" and {rest} more" if rest > 0 else None]
 
@@ -180,7 +172,7 @@ def _button(text: str, act: str, tone: str, ask: str | None = None) -> Markup:
 def _facts(visit: Visit, build: Json) -> list[tuple[str, markup.Child]]:
     started = markup.moment(to_instant(build["started_at"]), visit.now)
     return [
-        ("Targets", targets(build)),
+        ("Targets", targets(build, DatasetLinks(visit, build["targets"]))),
         ("Chain", markup.code(" > ".join([build["branch"], *build["fallback"]]))),
         ("Started", [started, f" by {build['actor']}"]),
         ("Took", _lasted(visit, build)),
@@ -195,7 +187,7 @@ def _jobs(build: Json) -> Markup:
         (
             markup.link(", ".join(job["outputs"]), markup.build_at(build["build"], job=position)),
             markup.badge(job["state"]),
-            job["reason"],
+            _why(job),
             progress(job),
             f"{job['attempts']}" if job["attempts"] else "",
             _took(job),
@@ -207,6 +199,12 @@ def _jobs(build: Json) -> Markup:
     last = "Error" if has_failed else ""
     headings = ("Outputs", "State", "Why", "Progress", "Attempts", "Took", last)
     return markup.card("Jobs", markup.table(headings, rows, label="Jobs", numbers=(4,)))
+
+
+def _why(job: Json) -> markup.Child:
+    held = job.get("held")
+    hint = markup.tag("div", hold_text(held), class_="hint") if held else None
+    return [job["reason"], hint]
 
 
 def progress(job: Json) -> markup.Child:
@@ -251,22 +249,28 @@ def _job(visit: Visit, build: Json, position: int) -> Markup | None:
             _error(job.get("error")),
             markup.card(
                 ", ".join(job["outputs"]),
-                _inputs(job),
+                markup.facts([("Logic", logic_text(job))]),
+                [markup.tag("p", one, class_="hint") for one in explain_job(job)],
+                _inputs(visit, job),
                 _attempts(visit, visit.store.overview.attempts(id, position)),
                 beside=markup.badge(job["state"]),
             ),
             markup.card("Checks", check_table(list(checks))) if checks else None,
-            markup.card("Log", markup.tag("pre", log, class_="log")) if log else None,
+            markup.card(
+                "Log",
+                markup.tag("pre", log, class_="log", tabindex="0", role="region", aria_label="Log"),
+            )
+            if log
+            else None,
         ]
     )
 
 
-def _inputs(job: Json) -> Markup:
+def _inputs(visit: Visit, job: Json) -> Markup:
+    links = DatasetLinks(visit, (given["dataset"] for given in job["inputs"]))
     rows = [
         (
-            markup.link(
-                given["dataset"], markup.dataset_at(given["dataset"], branch=given["branch"])
-            ),
+            links(given["dataset"], given["branch"]),
             given["branch"],
             markup.code(markup.short(given["transaction"]))
             if given["transaction"]

@@ -113,8 +113,8 @@ def _rows(visit: Visit, version: StoredVersion) -> Markup:
 def rows_table(columns: Iterable[Column], rows: Iterable[Row]) -> Markup:
     """Return a table of rows; columns of numbers are aligned right."""
     known = list(columns)
-    numeric = {"int", "long", "float", "double"}
-    at = [i for i, c in enumerate(known) if c.type in numeric or str(c.type).startswith("decimal")]
+    numeric = ("int", "long", "float", "double", "decimal")
+    at = [i for i, c in enumerate(known) if type_text(c.type).startswith(numeric)]
     drawn = ([markup.cell(row.get(column.name)) for column in known] for row in rows)
     return markup.table([column.name for column in known], drawn, label="Rows", numbers=at)
 

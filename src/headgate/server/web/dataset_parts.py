@@ -8,14 +8,14 @@ from typing import Any
 from markupsafe import Markup
 
 from headgate.errors import MissingExtra, NeedsSpark
-from headgate.files.tree import Change, ChangeKind
+from headgate.files.tree import Change, ChangeKind, FilesDifference
 from headgate.model.ids import TransactionId
 from headgate.model.jobspecs import JobSpec, PublishedJobSpec, jobspec_from_json
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Transaction
 from headgate.server.web import markup
 from headgate.server.web.page import Visit, publish_hint, split_page
-from headgate.store.diff import FilesDifference, Sides, compare_sides, load_sides
+from headgate.store.diff import Sides, compare_sides, load_sides
 from headgate.store.overview import ShownDataset
 from headgate.tables.diff import ChangedRow, DiffOptions, SchemaChanges, TableDifference
 from headgate.tables.metadata import Row
@@ -47,7 +47,10 @@ def history(visit: Visit, shown: ShownDataset) -> Markup:
     page, older = split_page(
         found,
         _PAGE_ROWS,
-        lambda last: last.parent and address_of(shown, tab="history", before=last.parent),
+        lambda last: (
+            (before := last.renamed_from or last.parent)
+            and address_of(shown, tab="history", before=before)
+        ),
     )
     rows = [_line(visit, shown, transaction) for transaction in page]
     headings = ("Transaction", "Type", "State", "When", "By", "Why", "Checks", "")
@@ -62,7 +65,9 @@ def history(visit: Visit, shown: ShownDataset) -> Markup:
 def _line(visit: Visit, shown: ShownDataset, t: Transaction) -> tuple[markup.Child, ...]:
     compare = None
     if t.parent is not None and t.version is not None and not t.condemned:
-        compare = markup.link("Compare", address_of(shown, tab="compare", from_=t.parent, to=t.id))
+        where = {"branch": shown.context, "from_": t.parent, "to": t.id}
+        at = markup.dataset_at(t.dataset, tab="compare", **where)
+        compare = markup.link("Compare", at)
     return (
         code_of(t.id),
         markup.badge(t.type.value, "kind"),
@@ -94,6 +99,8 @@ def why(t: Transaction) -> markup.Child:
         parts.append(["commit ", markup.code(str(facts["commit"])[:10]), clean])
     if t.unit is not None:
         parts.append("with others, in one unit")
+    if t.renamed_from is not None:
+        parts.append("renamed; earlier ones are under the earlier name")
     origin = "dropped here" if t.version is None else "a write of its own"
     return markup.separated(parts) or origin
 

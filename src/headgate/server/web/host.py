@@ -29,6 +29,7 @@ from headgate.errors import (
     Unavailable,
     find_known_error,
 )
+from headgate.model.access import Grant
 from headgate.server.authorization import Authority
 from headgate.server.threads import Threads
 from headgate.server.web import markup
@@ -61,8 +62,8 @@ class Host:
 
     store: Store
     sign_in: SignIn
-    # Records a rejection: actor, action, error.
-    note: Callable[[str, str, Denied], None]
+    # Records a denial: rights of the visitor, action, error.
+    note: Callable[[Grant, str, Denied], None]
     threads: Threads
 
     async def serve(
@@ -161,8 +162,7 @@ class _Shown:
         try:
             result = await self._host.threads.run_in_turn(partial(act, visit, action, given))
         except Denied as refused:
-            note, actor = self._host.note, visit.grant.actor
-            await run_in_threadpool(note, actor, f"page:{action}", refused)
+            await run_in_threadpool(self._host.note, visit.grant, f"page:{action}", refused)
             ui.notify(str(refused), type="negative", multi_line=True, timeout=10_000)
             return
         except HeadgateError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from markupsafe import Markup
 
+from headgate.model.freshness import Reason
 from headgate.model.graph import Edge, Graph, Mark, Node
 from headgate.model.graph_render import Layout, Sizes, lay_out
 from headgate.model.names import parse_dataset_name, split_names
@@ -37,8 +38,12 @@ _STATES = {
 
 
 def state_of(node: Node) -> str:
-    """Return `fresh`, `stale`, `adopted`, `source` (only read), or a state of a build's job."""
-    return _STATES[node.state][1]
+    """Return `fresh`, `held`, `stale`, `adopted`, `source` (only read), or a state of a job."""
+    return _state(node)[1]
+
+
+def _state(node: Node) -> tuple[str, str]:
+    return ("held", "held") if node.reason is Reason.HELD else _STATES[node.state]
 
 
 def description_of(node: Node) -> str:
@@ -95,7 +100,7 @@ def _link(graph: Graph, at: int, highlighted: str) -> dict[str, markup.Attribute
     chosen = " chosen" if str(node.dataset) == highlighted else ""
     return {
         "href": address_of(graph, node),
-        "class_": f"node {_STATES[node.state][0]}{chosen}",
+        "class_": f"node {_state(node)[0]}{chosen}",
         "data_node": at,
         "aria_label": description_of(node),
         # The whole graph is one tab stop; arrow keys move between its boxes.
@@ -162,6 +167,7 @@ def legend() -> Markup:
         "fresh": "fresh: as its inputs and logic make it",
         "stale": "stale: a build would compute it",
         "adopted": "adopted: it exists elsewhere, a build would take it over",
+        "held": "held: a reset removed it, a build leaves it so",
         "source": "source: only read",
     }
     return markup.join(

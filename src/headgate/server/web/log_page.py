@@ -7,19 +7,25 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from headgate.model.access import Role
-from headgate.model.names import parse_dataset_name
-from headgate.model.nouns import MoveRecord, Publication, PublicationKind
+from headgate.model.nouns import MoveRecord, Publication, PublicationKind, net_moves
 from headgate.model.recovery import RECOVERY_ACTOR
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import code_of
-from headgate.server.web.page import Page, Visit, split_page
+from headgate.server.web.page import DatasetLinks, Page, Visit, split_page
 from headgate.store.documents import Json, to_instant
 
 _PAGE_ROWS = 50
 _RECOVERIES = 50
 _DENIALS = 20
 _MOVES = 5
-_TONES = {"commit": "good", "adopt": "taken", "merge": "busy", "reset": "warn", "delete": "bad"}
+_TONES = {
+    "commit": "good",
+    "adopt": "taken",
+    "merge": "busy",
+    "reset": "warn",
+    "delete": "bad",
+    "restore": "good",
+}
 
 
 def log_page(visit: Visit) -> Page:
@@ -85,13 +91,14 @@ def _publications(visit: Visit, found: list[Publication]) -> Markup:
         _PAGE_ROWS,
         lambda last: markup.with_query(markup.LOG, **{**visit.query, "before": str(last.number)}),
     )
+    links = DatasetLinks(visit, (move.dataset for p in shown for move in p.moves))
     rows = [
         (
             markup.tag("b", f"{p.number}"),
             markup.moment(p.at, visit.now),
             markup.badge(p.kind.value, _TONES.get(p.kind.value, "quiet")),
             markup.link(p.actor, markup.with_query(markup.LOG, actor=p.actor)),
-            _moves(p.moves),
+            _moves(p.moves, links),
         )
         for p in shown
     ]
@@ -101,16 +108,16 @@ def _publications(visit: Visit, found: list[Publication]) -> Markup:
     return markup.join([drawn, markup.more(older)])
 
 
-def _moves(moves: tuple[MoveRecord, ...]) -> Markup:
-    lines = [markup.tag("li", _move(move)) for move in moves[:_MOVES]]
+def _moves(recorded: tuple[MoveRecord, ...], links: DatasetLinks) -> Markup:
+    moves = net_moves(recorded)
+    lines = [markup.tag("li", _move(move, links)) for move in moves[:_MOVES]]
     if len(moves) > _MOVES:
         lines.append(markup.tag("li", f"and {len(moves) - _MOVES} more", class_="faint"))
     return markup.tag("ul", lines, class_="moves")
 
 
-def _move(move: MoveRecord) -> markup.Child:
-    at = markup.dataset_at(move.dataset, branch=move.branch, tab="history")
-    where = [markup.link(str(move.dataset), at), " ", markup.chip(move.branch)]
+def _move(move: MoveRecord, links: DatasetLinks) -> markup.Child:
+    where = [links(move.dataset, move.branch, tab="history"), " ", markup.chip(move.branch)]
     before, after = move.from_transaction, move.to_transaction
     if before == after:
         return where
@@ -130,6 +137,8 @@ def _concerns(row: Json, dataset: str, branch: str) -> bool:
 def _recoveries(visit: Visit, audit: Sequence[Json]) -> Markup:
     if not audit:
         return markup.join(None)
+    targets = (outcome["target"].get("dataset") for row in audit for outcome in row["outcomes"])
+    links = DatasetLinks(visit, filter(None, targets))
     rows = [
         (
             markup.moment(to_instant(row["at"]), visit.now),
@@ -137,7 +146,9 @@ def _recoveries(visit: Visit, audit: Sequence[Json]) -> Markup:
             row["original_actor"],
             code_of(row["operation"]),
             markup.tag(
-                "ul", [markup.tag("li", _outcome(o)) for o in row["outcomes"]], class_="moves"
+                "ul",
+                [markup.tag("li", _outcome(o, links)) for o in row["outcomes"]],
+                class_="moves",
             ),
         )
         for row in audit
@@ -147,7 +158,7 @@ def _recoveries(visit: Visit, audit: Sequence[Json]) -> Markup:
 
 
 def _denials(visit: Visit, denied: Sequence[Json]) -> Markup:
-    """Return the newest denied requests: one row an hour for each actor and rule."""
+    """Return the newest denied requests: one row an hour for each token and rule."""
     if not denied:
         return markup.join(None)
     rows = [
@@ -166,7 +177,7 @@ def _denials(visit: Visit, denied: Sequence[Json]) -> Markup:
     )
 
 
-def _outcome(outcome: Json) -> markup.Child:
+def _outcome(outcome: Json, links: DatasetLinks) -> markup.Child:
     target = outcome["target"]
     name, branch = target.get("dataset"), target["branch"]
     if name is None:
@@ -174,8 +185,7 @@ def _outcome(outcome: Json) -> markup.Child:
         where: markup.Child = f"lakeFS {target['repository']}"
         shown = outcome["head"]
     else:
-        at = markup.dataset_at(parse_dataset_name(name), branch=branch, tab="history")
-        where, shown = markup.link(name, at), outcome["restored_to"]
+        where, shown = links(name, branch, tab="history"), outcome["restored_to"]
     return [
         where,
         " ",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,10 +16,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.builds.plan import Plan
-from headgate.errors import HeadgateError, Invalid, RoleDenied
+from headgate.errors import HeadgateError, Invalid, JobSpecNotFound, RoleDenied
 from headgate.model.access import Grant, Right, Role, require
 from headgate.model.freshness import Decided
 from headgate.model.ids import Instant
+from headgate.model.names import is_pattern
 from headgate.server.web import markup
 from headgate.server.web.markup import Child, badge, heading, link, prose, tag
 
@@ -101,6 +102,21 @@ def split_page(
 PageMaker = Callable[[Visit], Page]
 # Performs the action of a button; returns a message for the visitor, or a path to open.
 Act = Callable[[Visit, str, Mapping[str, str]], str]
+
+
+class DatasetLinks:
+    """Links to datasets on branches, drawn only where there is something to open."""
+
+    def __init__(self, visit: Visit, names: Iterable[object]) -> None:
+        texts = {str(name) for name in names}
+        # The targets of a build may be patterns.
+        self._places = visit.store.overview.places(t for t in texts if not is_pattern(t))
+
+    def __call__(self, name: object, branch: str | None, **query: str | None) -> Markup:
+        known = self._places.get(str(name), set())
+        if known is not None and branch not in known:
+            return tag("span", str(name))
+        return link(str(name), markup.dataset_at(str(name), branch=branch, **query))
 
 
 # --- frame: head of the document, navigation, search, actor ---------------------------------
@@ -272,8 +288,10 @@ def plan_everything(visit: Visit, branch: str, fallback: Sequence[str]) -> Plan 
     """Plan a build of all transforms on the chain; return None if there are none."""
     policy = visit.store.policy
     fallback = [name for name in fallback if policy is None or policy.shows_branch(name)]
-    targets = visit.store.overview.targets((branch, *fallback))
-    return visit.store.decide(targets, branch=branch, fallback=fallback) if targets else None
+    try:
+        return visit.store.decide(["*"], branch=branch, fallback=fallback, create=False)
+    except JobSpecNotFound:
+        return None
 
 
 def publish_hint() -> Markup:
@@ -283,7 +301,7 @@ def publish_hint() -> Markup:
 
 
 def freshness_counts(visit: Visit, branch: str) -> Child:
-    """Return the numbers of fresh, adopted and stale transforms on a branch, or why it has none."""
+    """Return the numbers of transforms by state on a branch, or why it has none."""
     try:
         plan = plan_everything(visit, branch, visit.store.settings.builds.fallback_of(branch))
     except HeadgateError as error:
@@ -295,4 +313,9 @@ def freshness_counts(visit: Visit, branch: str) -> Child:
     return markup.chips(shown)
 
 
-_TONES = {Decided.FRESH: "good", Decided.ADOPTED: "taken", Decided.STALE: "warn"}
+_TONES = {
+    Decided.FRESH: "good",
+    Decided.HELD: "quiet",
+    Decided.ADOPTED: "taken",
+    Decided.STALE: "warn",
+}

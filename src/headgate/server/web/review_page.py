@@ -1,30 +1,28 @@
-"""The review page: logic, data, checks and freshness of a branch against its base.
+"""The review page: logic, data, checks and freshness of a branch, before it is merged.
 
-The page is for the time before a merge; it only reads.
+The data is what the merge would change: the page shows the dry run of the merge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from headgate.errors import NotFound
-from headgate.model.nouns import DatasetKind
+from headgate.files.tree import FilesDifference
+from headgate.model.nouns import BranchNameLine
 from headgate.server.web import dataset_parts, markup
-from headgate.server.web.page import Page, Visit, freshness_counts
-from headgate.store.diff import FilesDifference, Sides, compare_sides, list_differing
+from headgate.server.web.page import Page, Visit, freshness_counts, split_page
 from headgate.store.documents import Json
-from headgate.tables.diff import DiffOptions, TableDifference
-from headgate.tables.inspect import recorded_row_count
+from headgate.store.rows import merge_target, preview_merge
 
-# --- differences of a branch from its base --------------------------------------------------
+if TYPE_CHECKING:
+    from headgate.rows.merge import Side
 
-# Rows of larger tables are compared only on that dataset's own page.
-_ROWS_AT_MOST = 200_000
-_SAMPLES = 3
+# --- logic ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +40,6 @@ class LogicLine:
         if self.before is None:
             return "+"
         return "-" if self.after is None else "~"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reviewed:
-    """One dataset that differs; its rows are None if only metadata was compared."""
-
-    sides: Sides
-    found: TableDifference | FilesDifference
 
 
 def compare_logic(base: Iterable[Json], branch: Iterable[Json]) -> list[LogicLine]:
@@ -71,50 +61,43 @@ def compare_logic(base: Iterable[Json], branch: Iterable[Json]) -> list[LogicLin
     return lines
 
 
-def review(visit: Visit, sides: Sides) -> Reviewed:
-    """Compare a dataset; rows only of a table small enough to read while the visitor waits."""
-    small = _is_small(visit, sides)
-    how = DiffOptions(
-        options=visit.store.settings.environ, samples=_SAMPLES if small else 0, reads_files=small
-    )
-    return Reviewed(sides=sides, found=compare_sides(visit.store, sides, how))
-
-
-def _is_small(visit: Visit, sides: Sides) -> bool:
-    if sides.dataset.kind is DatasetKind.FILES:
-        return True
-    tables = visit.store.tables
-    counts = [recorded_row_count(tables.read(v.location).metadata) for v in sides.versions if v]
-    return all(rows is not None and rows <= _ROWS_AT_MOST for rows in counts)
-
-
 # --- page -----------------------------------------------------------------------------------
 
+# Rows of larger tables are compared only by the command line.
+_ROWS_AT_MOST = 200_000
+_SAMPLES = 3
 _PAGE_DATASETS = 5
-_BRANCHES = 50
+_BRANCHES = 100
+_CONFLICTS = 20
 
 
 def review_page(visit: Visit) -> Page:
-    """Return the review of a branch: logic, schemas, samples of rows, checks."""
+    """Return the review of a branch: logic, and what a merge of it would change."""
     branch = visit.param("branch")
     if not branch:
         return _choose(visit)
     line = visit.store.overview.find_branch(branch)
-    base = visit.param("base") or (line and line.parent) or visit.primary
+    base = visit.param("base") or merge_target(visit.store, branch)
     olds, news = visit.store.overview.jobspecs_on((base, branch))
     if line is None and not news and not visit.param("base"):
         message = f"no dataset has a branch {branch!r}, and no JobSpec is on it."
         raise NotFound(message, branch=branch)
     logic = compare_logic(olds, news)
     first = visit.int_param("from") or 0
-    # The branch falls back to its base.
-    changed = list_differing(visit.store, base, f"{branch}>{base}") if line else []
-    shown = [review(visit, sides) for sides in changed[first : first + _PAGE_DATASETS]]
-    following = None
-    if first + _PAGE_DATASETS < len(changed):
-        following = markup.with_query(
-            markup.REVIEW, branch=branch, base=base, from_=first + _PAGE_DATASETS
+    changed: list[Side] = []
+    if line is not None and branch != base:
+        changed = preview_merge(
+            visit.store.rows, branch, base, samples=_SAMPLES, most_rows=_ROWS_AT_MOST
         )
+    pages = [
+        (f"{'Previous' if at < first else 'More'} datasets", at)
+        for at in (first - _PAGE_DATASETS, first + _PAGE_DATASETS)
+        if 0 <= at < len(changed)
+    ]
+    links = [
+        markup.more(markup.with_query(markup.REVIEW, branch=branch, base=base, from_=at), text)
+        for text, at in pages
+    ]
     title: list[markup.Child] = [
         "Review ",
         markup.tag("span", branch),
@@ -128,37 +111,49 @@ def review_page(visit: Visit) -> Page:
             "head": markup.heading(title, _chooser(branch, base)),
             "summary": _summary(visit, branch, changed, logic),
             "logic": _logic(logic, branch),
-            "data": _data(shown, branch, base),
-            "more": markup.join(markup.more(following, "More datasets")),
+            "data": _data(changed[first : first + _PAGE_DATASETS], branch, base),
+            "more": markup.join(links),
             "merge": _merge(branch, base),
         },
     )
 
 
 def _choose(visit: Visit) -> Page:
-    _, lines = visit.store.overview.branches(limit=_BRANCHES)
+    _, found = visit.store.overview.branches(after=visit.param("after"), limit=_BRANCHES + 1)
+    lines, following = split_page(
+        found, _BRANCHES, lambda last: markup.with_query(markup.REVIEW, after=last.name)
+    )
     rows = [
         (
             markup.link(line.name, markup.with_query(markup.REVIEW, branch=line.name)),
-            line.parent,
-            markup.badge(f"{line.ahead} differ", "warn")
-            if line.ahead
-            else markup.badge("same content", "quiet"),
+            line.parent or visit.primary,
+            _standing(line),
         )
         for line in lines
-        if line.parent is not None
+        if line.name != visit.primary
     ]
     hint = "Make a branch of a dataset, or build on one, and it can be reviewed here."
     body = (
         markup.table(("Branch", "Against", "Data"), rows, label="Branches to review")
         if rows
-        else markup.empty("No branch was made off another yet.", hint)
+        else markup.empty("There is no branch beside the primary one yet.", hint)
     )
     return Page(
         title="Review",
         place=markup.REVIEW,
-        sections={"head": markup.heading("Review", _chooser("", "")), "list": body},
+        sections={
+            "head": markup.heading("Review", _chooser("", "")),
+            "list": markup.join([body, markup.more(following, "Next page")]),
+        },
     )
+
+
+def _standing(line: BranchNameLine) -> Markup:
+    if line.parent is None:
+        return markup.badge("a root", "quiet")
+    if not line.ahead:
+        return markup.badge("same content", "quiet")
+    return markup.badge(f"{line.ahead} differ", "warn")
 
 
 def _chooser(branch: str, base: str) -> Markup:
@@ -172,12 +167,16 @@ def _chooser(branch: str, base: str) -> Markup:
 
 
 def _summary(
-    visit: Visit, branch: str, changed: Sequence[Sides], logic: Sequence[LogicLine]
+    visit: Visit, branch: str, changed: Sequence[Side], logic: Sequence[LogicLine]
 ) -> Markup:
-    results = [result for sides in changed for result in _checks(sides)]
+    results = [result for side in changed for result in _checks(side)]
+    conflicts = sum(len(side.conflicts) for side in changed)
+    data: list[markup.Child] = [_differ(len(changed), "dataset"), " "]
+    if conflicts:
+        data.append(markup.badge(markup.count(conflicts, "conflict"), "bad"))
     return markup.facts(
         [
-            ("Data", _differ(len(changed), "dataset")),
+            ("Data", data),
             ("Logic", _differ(len(logic), "transform")),
             ("Checks", dataset_parts.checks_badge(results) or "none was made"),
             ("Freshness", freshness_counts(visit, branch)),
@@ -185,8 +184,8 @@ def _summary(
     )
 
 
-def _checks(sides: Sides) -> list[Mapping[str, Any]]:
-    return list(sides.after.provenance.get("checks") or ()) if sides.after else []
+def _checks(side: Side) -> list[Mapping[str, Any]]:
+    return list(side.source.provenance.get("checks") or ())
 
 
 def _differ(number: int, noun: str) -> str:
@@ -216,39 +215,65 @@ def _hashes(line: LogicLine) -> markup.Child:
     return [before, " → ", after]
 
 
-def _data(shown: Sequence[Reviewed], branch: str, base: str) -> Markup:
+def _data(shown: Sequence[Side], branch: str, base: str) -> Markup:
     if not shown:
-        return markup.card(
-            "Data", markup.empty(f"Both show the same: {branch} changes no content.")
-        )
-    return markup.join([_dataset(one, branch, base) for one in shown])
+        note = f"A merge changes no data: {base} has all that {branch} has."
+        return markup.card("Data", markup.empty(note))
+    return markup.join([_dataset(side, branch, base) for side in shown])
 
 
-def _dataset(one: Reviewed, branch: str, base: str) -> Markup:
-    sides, name = one.sides, one.sides.dataset.name
-    compare = markup.dataset_at(name, branch=branch, tab="compare", from_=base, to=branch)
-    made = (
-        markup.tag("p", dataset_parts.why(sides.after), f", by {sides.after.actor}")
-        if sides.after
-        else None
+def _dataset(side: Side, branch: str, base: str) -> Markup:
+    name, found = side.on_branch.dataset.name, side.difference
+    compare = markup.dataset_at(
+        name, branch=branch, tab="compare", from_=side.base.id if side.base else None, to=branch
     )
-    gone = markup.tag("p", "It is not shown on the branch.") if sides.after is None else None
-    failed = [result for result in _checks(sides) if not result["passed"]]
+    failed = [result for result in _checks(side) if not result["passed"]]
+    beside = [_schema_badge(side), dataset_parts.counts_line(found) if found else None]
+    if side.conflicts:
+        beside.insert(0, markup.badge(markup.count(len(side.conflicts), "conflict"), "bad"))
     return markup.card(
         markup.link(str(name), markup.dataset_at(name, branch=branch)),
-        made,
-        gone,
-        dataset_parts.difference_body(one.found),
+        markup.tag("p", dataset_parts.why(side.source), f", by {side.source.actor}"),
+        markup.tag("p", f"A merge drops it on {base}.") if side.source.version is None else None,
+        _conflicts(side.conflicts),
+        dataset_parts.difference_body(found) if found else None,
         markup.card("Checks that failed", dataset_parts.check_table(failed)) if failed else None,
-        markup.tag("p", markup.link("Compare in full", compare)),
-        beside=markup.chips(_schema_badge(one), dataset_parts.counts_line(one.found)),
+        markup.tag("p", markup.link("Compare with the merge base", compare)) if side.base else None,
+        beside=markup.chips(beside),
     )
 
 
-def _schema_badge(one: Reviewed) -> Markup | None:
-    if isinstance(one.found, FilesDifference):
+def _conflicts(conflicts: Sequence[Json]) -> Markup | None:
+    """Return the conflicts with the rows of both sides, and of the merge base."""
+    if not conflicts:
         return None
-    changes = len(dataset_parts.schema_lines(one.found.schema))
+    rows = [
+        (
+            conflict["reason"],
+            *(
+                markup.cell(conflict[side]) if side in conflict else ""
+                for side in ("base", "source", "target")
+            ),
+        )
+        for conflict in conflicts[:_CONFLICTS]
+    ]
+    left = len(conflicts) - len(rows)
+    return markup.join(
+        [
+            markup.tag("h3", "Conflicts"),
+            markup.tag("p", "They must be resolved on one of the branches before a merge."),
+            markup.table(
+                ("Conflict", "Merge base", "This branch", "Target"), rows, label="Conflicts"
+            ),
+            markup.tag("p", f"and {left} more", class_="hint") if left else None,
+        ]
+    )
+
+
+def _schema_badge(side: Side) -> Markup | None:
+    if side.difference is None or isinstance(side.difference, FilesDifference):
+        return None
+    changes = len(dataset_parts.schema_lines(side.difference.schema))
     return markup.badge(markup.count(changes, "schema change"), "warn") if changes else None
 
 
