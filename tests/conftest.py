@@ -43,7 +43,13 @@ hypothesis.settings.register_profile("make", **_PATIENT, print_blob=True)
 hypothesis.settings.register_profile("ci", **_PATIENT, print_blob=True, max_examples=150)
 
 
+_ENTRIES = pytest.StashKey[frozenset[str]]()
+# Made by pytest itself and by its plugins.
+_CACHES = {".pytest_cache", ".hypothesis", "__pycache__"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_ENTRIES] = frozenset(path.name for path in config.rootpath.iterdir())
     if "JDK_JAVA_OPTIONS" not in os.environ:
         # Every JVM started by this process reads them.
         os.environ["JDK_JAVA_OPTIONS"] = options_of_jvms()
@@ -60,6 +66,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         SHARED_SPARK.stop()
 
 
+def pytest_report_header() -> str:
+    return f"rounds of each race: {_rounds()}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Fail the test during which an entry appeared in the repository's directory.
+
+    Tests of other workers that ran at that moment fail too; repeated alone, they pass.
+    """
+    stash, root = item.config.stash, item.config.rootpath
+    found = frozenset(path.name for path in root.iterdir())
+    left = found - stash[_ENTRIES] - _CACHES
+    stash[_ENTRIES] = found.union(stash[_ENTRIES])
+    if left:
+        pytest.fail(f"the test left {', '.join(sorted(left))} in {root}", pytrace=False)
+
+
 def pytest_sessionfinish() -> None:
     SHARED_SPARK.stop()
 
@@ -73,6 +97,10 @@ def local_spark() -> LocalSpark:
 @pytest.fixture(scope="session")
 def rounds() -> int:
     """Number of tries of a race: 20 in `make test`, or HEADGATE_TEST_ROUNDS."""
+    return _rounds()
+
+
+def _rounds() -> int:
     return int(os.environ.get("HEADGATE_TEST_ROUNDS", "20"))
 
 

@@ -316,7 +316,7 @@ class Write:
 WRITES = {
     "files": Write(title="files put", goal=30, prepare=prepare_files, traced=put_file),
     "iceberg": Write(title="Iceberg commit", goal=25, prepare=prepare_table, traced=append_rows),
-    "build": Write(title="build of one job", goal=40, prepare=prepare_build, traced=build_totals),
+    "build": Write(title="build of one job", goal=43, prepare=prepare_build, traced=build_totals),
     "task": Write(
         title="local task attempt",
         goal=30,

@@ -109,7 +109,7 @@ def test_f05_abort_on_failure_ends_the_jobs_that_run(made_catalog_url: str, tmp_
 
         assert states(outcome)["s.w"] == "aborted"
         assert outcome.jobs[[j.title for j in outcome.jobs].index("s.w")].error == {
-            "message": "another job of this build failed"
+            "message": "aborted: s.y failed"
         }
         assert shown(store, *NAMES) == {"s.x": "s.x1()"}
         assert_store_sound(store)
@@ -200,7 +200,7 @@ def test_f05_on_spark_names_the_users_line_and_builds_the_rest_again(
         broken = failed.jobs[[job.title for job in failed.jobs].index("shop.y")]
         assert broken.attempts == 3 and broken.error is not None
         assert (broken.error["file"], broken.error["line"]) == ("pipeline.py", 11)
-        assert broken.error["message"] == "y is broken"
+        assert broken.error["message"] == "ValueError: y is broken"
         assert store.dataset("shop.y").branches() == []
 
         flag.touch()

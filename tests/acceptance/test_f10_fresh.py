@@ -149,7 +149,9 @@ def test_f10_transaction_that_a_reset_took_off_is_never_adopted_again(
         _build(store, ["s.x"])
         store.dataset("s.x").branch("master").reset(to=first)
 
-        assert states(build(store, "s.x")) == {"s.x": "succeeded"}
+        publish(store, "other", files_spec("s.x", logic="2"))
+        assert states(build(store, "s.x", branch="other")) == {"s.x": "succeeded"}
+        assert states(build(store, "s.x", force=True)) == {"s.x": "succeeded"}
         publish(store, "master", files_spec("s.x"))
         assert states(build(store, "s.x")) == {"s.x": "adopted"}
         assert_store_sound(store)

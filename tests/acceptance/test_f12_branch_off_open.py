@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headgate.builds.attempt import JobWork
 from headgate.catalog.branches import delete_branches
 from headgate.catalog.log import list_events, list_publications
 from headgate.errors import OpenTransactionAlreadyExists, TransactionNotOpen
@@ -15,7 +17,7 @@ from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
 from headgate.store.transactions import TransactionHandle
 from tests.support.oracle import assert_rows_sound, assert_store_sound
-from tests.support.pipelines import build, files_spec, publish, states
+from tests.support.pipelines import FileJobs, build, files_spec, publish, states
 from tests.support.stores import (
     branches_by_name,
     content,
@@ -94,10 +96,10 @@ def test_f12_deleting_the_last_sharing_branch_aborts_the_transaction(
         known = branches_by_name(store)
         last = next(name for name in known if name != first)
         opened_on = store.dataset("raw.scans")
-        opened_on.branch(first).delete()
+        opened_on.branch(first).delete(force=True)
         assert load(store, opened.id).state is TransactionState.OPEN
         assert opened_on.branch(last).load().head == opened.id
-        opened_on.branch(last).delete()
+        opened_on.branch(last).delete(force=True)
         assert load(store, opened.id).state is TransactionState.ABORTED
         with pytest.raises(TransactionNotOpen):
             opened.commit()
@@ -110,7 +112,10 @@ def test_f12_both_branches_deleted_in_one_publication_abort_it_once(
     with new_store(catalog_url, tmp_path) as store:
         _, _, opened, _ = _shared(store)
         delete_branches(
-            store.database, list(branches_by_name(store).values()), caller=Caller(actor="ana")
+            store.database,
+            list(branches_by_name(store).values()),
+            caller=Caller(actor="ana"),
+            force=True,
         )
         assert load(store, opened.id).state is TransactionState.ABORTED
         assert branches_by_name(store) == {}
@@ -122,7 +127,7 @@ def test_f12_transaction_is_committed_through_the_branch_that_is_left(
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         master, child, opened, _ = _shared(store)
-        master.delete()
+        master.delete(force=True)
         opened.write("c", b"3")
         opened.commit()
         assert (child.load().parent, content(child)) == (None, {"a": "1", "b": "2", "c": "3"})
@@ -153,6 +158,32 @@ def test_f12_child_at_an_earlier_transaction_does_not_share(
         assert_store_sound(store)
 
 
+def test_f12_branch_off_the_open_head_of_a_build_starts_at_the_view(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        master = files_branch(store, "s.b")
+        view = put(master, old="1")
+        publish(store, "master", files_spec("s.b"))
+        aside = master.dataset.branch("aside")
+
+        class Forking(FileJobs):
+            def start(self, work: JobWork) -> Any:
+                assert master.load().head != view
+                aside.create(parent="master")
+                put(aside, mine="2")
+                return super().start(work)
+
+        outcome = build(store, "s.b", jobs=Forking(store=store))
+
+        assert states(outcome) == {"s.b": "succeeded"}
+        assert master.load().view != view
+        assert (aside.load().parent, content(aside)) == ("master", {"old": "1", "mine": "2"})
+        [built] = store.database.read(lambda c: list_publications(c, limit=1))
+        assert [move.branch for move in built.moves] == ["master"]
+        assert_store_sound(store)
+
+
 def test_f12_intermediate_branch_deleted_moves_no_transaction(
     catalog_url: str, tmp_path: Path
 ) -> None:
@@ -161,7 +192,7 @@ def test_f12_intermediate_branch_deleted_moves_no_transaction(
         leaf = child.dataset.branch("leaf").create(parent="child")
         opened.commit()
         before = leaf.load()
-        child.delete()
+        child.delete(force=True)
         after = leaf.load()
         assert (after.parent, after.head, after.view) == ("master", before.head, before.view)
         again = child.create(parent="leaf").load()

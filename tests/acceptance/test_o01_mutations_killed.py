@@ -81,38 +81,60 @@ def test_o01_mutation_killed_leaves_old_or_new_and_its_retry_lands_once(
         assert {str(m.dataset) for m in mine[0].moves} == {PERSON, KNOWS, "shop.item"}
 
 
-def _work(settings: Settings, verb: str, point: Failpoint) -> None:
+# A new column writes no data.
+_PHASES_OF = {
+    "load": _PHASES,
+    "merge": _PHASES,
+    "schema": tuple(p for p in _PHASES if p is not Failpoint.MUTATION_DATA_WRITTEN),
+}
+
+
+def _work(settings: Settings, verb: str, point: Failpoint, round: int) -> None:
     with Store(settings, recover_first=False) as store:
         die_at(point)
-        _do(store, verb)
+        _do(store, verb, round)
 
 
-def _do(store: Store, verb: str) -> None:
-    path = store.settings.root / "people.csv"
-    path.write_text("id\nx\n")
+def _do(store: Store, verb: str, round: int) -> None:
+    key = f"{verb}-{round}"
     match verb:
         case "load":
-            store.load("master", {PERSON: path}, mode="overwrite")
+            path = store.settings.root / "people.csv"
+            path.write_text(f"id\nx{round}\n")
+            store.load("master", {PERSON: path}, mode="overwrite", idempotency_key=key)
         case "merge":
-            store.merge("feature", into="master")
+            store.merge("feature", into="master", idempotency_key=key)
         case "schema":
-            apply_text(store, GRAPH.replace('name = "string"', 'name = "string", mail = "string"'))
+            columns = f'name = "string", mail{round} = "string"'
+            file = store.settings.root / "graph.toml"
+            file.write_text(GRAPH.replace('name = "string"', columns))
+            store.rows.apply_schema(file, branch="master", idempotency_key=key)
 
 
-@pytest.mark.parametrize("verb", ["load", "schema", "merge"])
-@pytest.mark.parametrize("point", [Failpoint.MUTATION_STAGED, Failpoint.PUBLISH_APPLIED])
-def test_o01_other_work_on_rows_killed_leaves_the_old_state(
-    made_catalog_url: str, tmp_path: Path, verb: str, point: Failpoint
+@pytest.mark.parametrize("verb", _PHASES_OF)
+def test_o01_other_work_on_rows_killed_at_every_phase_leaves_old_or_new_and_lands_once(
+    made_catalog_url: str, tmp_path: Path, verb: str
 ) -> None:
     settings = _prepare(made_catalog_url, tmp_path)
-    with Store(settings) as store:
-        store.mutate("feature>master", "insert into graph.person (id) values ('f')")
-        store.mutate("master", "update graph.person set age = 1")
-        count = len(publications(store))
-    assert_killed(_work, settings, verb, point)
-    with Store(settings) as store:
-        assert len(publications(store)) == count
-        assert ids_of(store, PERSON) == ["a"]
-        assert_rows_sound(store)
-        _do(store, verb)
-        assert len(publications(store)) == count + 1
+    for round, point in enumerate(_PHASES_OF[verb]):
+        with Store(settings) as store:
+            store.mutate("feature>master", f"insert into graph.person (id) values ('f{round}')")
+            store.mutate("master", f"update graph.person set age = {round}")
+            count, before = len(publications(store)), ids_of(store, PERSON)
+        assert_killed(_work, settings, verb, point, round)
+        landed = point is Failpoint.PUBLISH_COMMITTED
+        with Store(settings) as store:
+            assert len(publications(store)) == count + landed, point
+            assert landed or ids_of(store, PERSON) == before, point
+            assert_rows_sound(store)
+            _do(store, verb, round)
+            assert len(publications(store)) == count + 1, point
+            match verb:
+                case "load":
+                    assert ids_of(store, PERSON) == [f"x{round}"]
+                case "merge":
+                    assert f"f{round}" in ids_of(store, PERSON)
+                case "schema":
+                    file = tmp_path / "graph.toml"
+                    left = store.rows.plan_schema(file, branch="master").steps
+                    assert not any(left.values()), left

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import Conflict, Invalid, MergeConflict, NotFound
+from headgate.errors import Conflict, Invalid, MergeConflict, NotFound, TransactionNotCommitted
 from headgate.model.nouns import PublicationKind
 from headgate.store.embedded import Store
 from tests.support.oracle import assert_rows_sound
@@ -248,7 +248,7 @@ def test_o08_schema_of_the_source_comes_along(made_catalog_url: str, tmp_path: P
 
 def test_o08_dataset_new_on_the_source_comes_whole(made_catalog_url: str, tmp_path: Path) -> None:
     with graph_store(made_catalog_url, tmp_path, "a") as store:
-        apply_text(store, _LOG, branch="feature")
+        apply_text(store, _LOG, branch="feature>master")
         store.mutate("feature", "insert into shop.log values (4)")
         outcome = store.merge("feature", into="master")
         assert outcome.counts["shop.log"].inserted == 1
@@ -266,3 +266,37 @@ def test_o08_merge_of_what_is_not_there_is_refused(made_sqlite_url: str, tmp_pat
         with pytest.raises(Invalid, match="itself"):
             store.merge("master", into="master")
         assert issubclass(MergeConflict, Conflict)
+
+
+def test_o08_merge_from_a_transaction_of_a_deleted_branch_finds_the_base_by_ancestry(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path, "a") as store:
+        _fork(store, PERSON)
+        store.mutate("feature", insert_people("b"))
+        first = store.dataset(PERSON).branch("feature").load().view
+        store.mutate("feature", insert_people("c"))
+        last = store.dataset(PERSON).branch("feature").load().view
+        store.mutate("master", insert_people("m"))
+        store.dataset(PERSON).branch("feature").delete()
+        assert first is not None and last is not None
+        outcome = store.merge(first, into="master")
+        assert outcome.counts[PERSON].inserted == 1
+        assert ids_of(store, PERSON) == ["a", "b", "m"]
+        store.mutate("master", "delete from graph.person where id = 'b'")
+        # The base is now what was merged: the row deleted since does not come back.
+        store.merge(last, into="master")
+        assert ids_of(store, PERSON) == ["a", "c", "m"]
+        with pytest.raises(NotFound):
+            store.merge(last, into="master", datasets=[KNOWS])
+        assert_rows_sound(store)
+
+
+def test_o08_merge_from_an_open_transaction_is_refused(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_sqlite_url, tmp_path, "a") as store:
+        _fork(store, PERSON)
+        opened = store.dataset(PERSON).branch("feature").transaction()
+        with pytest.raises(TransactionNotCommitted):
+            store.merge(opened.id, into="master")

@@ -198,6 +198,33 @@ def test_p10_body_past_its_deadline_is_stopped_while_the_other_slot_goes_on(
         assert shown(store) == {**_OLD, "new": "x"}
 
 
+def test_t09_head_of_a_terminated_workflow_is_replaced_by_the_next_and_not_before(
+    conductor_url: str, made_catalog_url: str, tmp_path: Path
+) -> None:
+    flow = new_flow(conductor_url, made_catalog_url, tmp_path, retries=0)
+    stage = flow.stage
+    first = flow.begin(stage.data({"lost": "x"}, {"early": "y"}, {"kept": "z"}))
+    with flow.worker(command=stage.armed("pause", Failpoint.TASK_PUBLISHED)) as worker:
+        wait_for(reached_file(stage.flags, Failpoint.TASK_PUBLISHED).exists)
+        worker.kill()
+    data = stage.data({"lost": "x"}, {"early": "y"}, {"kept": "z"})
+    with stage.workshop.open() as store, flow.worker():
+        head = view_of(store)
+        early = flow.wait(flow.begin(data))
+        assert early["status"] == "FAILED"
+        assert f"--replace {head}" in early["tasks"][0]["reasonForIncompletion"]
+        assert view_of(store) == head
+        flow.terminate(first)
+        ended = flow.wait(flow.begin(data))
+        assert ended["status"] == "COMPLETED", flow.log()
+        assert shown(store) == {**_OLD, "kept": "z"}
+        made = load(store, str(view_of(store)))
+        assert (made.parent, made.provenance["replaced"]) == (stage.given, head)
+        refused = flow.wait(flow.begin(data))
+        assert refused["status"] == "FAILED" and view_of(store) == made.id
+        assert_store_sound(store)
+
+
 @pytest.mark.parametrize("how", ["restart", "rerun"])
 def test_workflow_done_again_replaces_what_its_earlier_epoch_published(
     flow: Flow, how: str

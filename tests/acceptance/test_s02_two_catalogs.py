@@ -55,7 +55,8 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
 
 
 def _settings(url: str, root: Path) -> Settings:
-    return Settings(root=root, catalog=url, warehouse=str(root / "warehouse"), actor="ana")
+    warehouse = str(root / "warehouse")
+    return Settings(root=root, catalog=url, warehouse=warehouse, actor="ana", cache=root / "cache")
 
 
 def _filled(url: str, root: Path) -> None:

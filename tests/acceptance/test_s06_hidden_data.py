@@ -134,6 +134,7 @@ def reading(world: HiddenWorld, *, hidden: bool) -> dict[str, list[Request]]:
         ],
         "list_builds": [get("/builds")],
         "show_build": [get(f"/builds/{build}")],
+        "build_logs": [get(f"/builds/{build}/logs")],
         "watch_build": [get(f"/builds/{build}/progress")] if hidden else [get("/store")],
         "show_workspace": [
             get(f"/tasks/workspaces/{files}", branch="main", ref=transaction),
@@ -143,6 +144,8 @@ def reading(world: HiddenWorld, *, hidden: bool) -> dict[str, list[Request]]:
             get("/diff", **{"from": "main", "to": branch}),
             get("/diff", **{"from": "main", "to": "ana/x"}),
             get("/diff", **{"from": "main", "to": transaction}),
+            get("/diff", branch="ana/x", into=branch),
+            get("/diff", branch="ana/x", into="main"),
         ],
         "plan_schema": [
             (
@@ -407,8 +410,12 @@ def test_s06_limited_writer_works_within_its_patterns(api: Api) -> None:
         "gold.sales",
         "gold.new",
     }
-    planned = bo.post("/plan", targets=["gold.plain"], branch="ana/x", fallback=["main"])
-    assert planned["jobs"][0]["outputs"] == ["gold.plain"]
+    # A pattern matches only jobs of which the token may read all inputs and outputs.
+    for target in ("gold.plain", "*", "*.*"):
+        planned = bo.post("/plan", targets=[target], branch="ana/x", fallback=["main"])
+        assert [job["outputs"] for job in planned["jobs"]] == [["gold.plain"]]
+    unseen = {"targets": ["hush.*"], "branch": "ana/x", "fallback": ["main"]}
+    assert bo.error(404, "POST", "/plan", json=unseen) == "jobspec_not_found"
     body = {"targets": ["gold.report"], "branch": "ana/x", "fallback": ["main"]}
     for path in ("/plan", "/builds"):
         assert bo.error(403, "POST", path, json=body) == "build_input_denied"

@@ -93,7 +93,15 @@ class CatalogMachine(DoubledMachine):
     def delete(self, data: st.DataObject, name: str) -> None:
         dataset = self.dataset(data)
         self.both(
-            lambda: self.model.delete(dataset, name), lambda: self.handle(dataset, name).delete()
+            lambda: self.model.delete(dataset, name),
+            lambda: self.handle(dataset, name).delete(force=True),
+        )
+
+    @rule(data=st.data(), name=NAMES)
+    def restore(self, data: st.DataObject, name: str) -> None:
+        dataset = self.dataset(data)
+        self.both(
+            lambda: self.model.restore(dataset, name), lambda: self.handle(dataset, name).restore()
         )
 
     @precondition(_has_branches)
@@ -290,7 +298,7 @@ class CatalogMachine(DoubledMachine):
 
     @rule(name=NAMES)
     def open_unit(self, name: str) -> None:
-        self.model.open_unit(name).id = self.store.transaction(branch=name).id
+        self.model.open_unit(name).id = self.store.transaction(branch=name, create=True).id
 
     @precondition(lambda self: self.model.units)
     @rule(data=st.data())

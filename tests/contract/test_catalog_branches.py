@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import permutations, product
 from pathlib import Path
 
 import pytest
@@ -15,17 +17,21 @@ from headgate.errors import (
     BranchExists,
     BranchNotFound,
     BranchProtected,
+    DeletedBranchNotFound,
     Exists,
     Invalid,
     NotFound,
     NotInHistory,
     OpenTransactionAlreadyExists,
+    RestoreRefused,
     TransactionNotCommitted,
+    TransactionNotOpen,
     ViewConflict,
 )
 from headgate.model.changes import Caller
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
+from headgate.upkeep.doctor import check_rows
 from tests.support.oracle import assert_rows_sound, assert_store_sound
 from tests.support.stores import branches_by_name, content, files_branch, new_store, put
 
@@ -65,19 +71,31 @@ def test_child_at_an_earlier_transaction_shows_that_past(catalog_url: str, tmp_p
         assert_store_sound(store)
 
 
-def test_child_at_a_transaction_of_another_branch_is_refused(
+def test_child_at_a_transaction_of_another_branch_or_of_a_deleted_one_shows_it(
     catalog_url: str, tmp_path: Path
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         master, _ = _three(store)
         feature = master.dataset.branch("feature").create(parent="master")
         elsewhere = put(feature, d="d")
+        feature.delete(force=True)
+        child = master.dataset.branch("x").create(parent="master", at=elsewhere)
+        assert (child.load().parent, set(content(child))) == ("master", {"a", "b", "c", "d"})
+        put(child, e="e")
+        assert [t.id for t in child.history()][1] == elsewhere
+        assert_store_sound(store)
+
+
+def test_child_at_what_no_branch_may_show_is_refused(catalog_url: str, tmp_path: Path) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master, ids = _three(store)
+        elsewhere = put(files_branch(store, "raw.other"), a="a")
         with pytest.raises(NotInHistory):
             master.dataset.branch("x").create(parent="master", at=elsewhere)
         with master.transaction() as opened, pytest.raises(TransactionNotCommitted):
             master.dataset.branch("x").create(parent="master", at=opened.id)
         with pytest.raises(Invalid):
-            master.dataset.branch("x").create(at=elsewhere)
+            master.dataset.branch("x").create(at=ids[0])
 
 
 def test_branch_name_that_is_taken_is_refused(catalog_url: str, tmp_path: Path) -> None:
@@ -97,10 +115,10 @@ def test_deleted_branch_hands_its_children_to_the_grandparent(
         develop = master.dataset.branch("develop").create(parent="master")
         feature = master.dataset.branch("feature").create(parent="develop")
         before = feature.load()
-        develop.delete()
+        develop.delete(force=True)
         assert _parents(store) == {"master": None, "feature": "master"}
         assert (feature.load().id, feature.load().head) == (before.id, ids[-1])
-        master.delete()
+        master.delete(force=True)
         assert _parents(store) == {"feature": None}
         assert [t.id for t in feature.history()] == list(reversed(ids))
         assert_store_sound(store)
@@ -115,7 +133,9 @@ def test_related_branches_deleted_together_leave_no_parent_that_is_gone(
         for name, parent in (("a", "master"), ("b", "a"), ("c", "b")):
             master.dataset.branch(name).create(parent=parent)
         known = branches_by_name(store)
-        delete_branches(store.database, [known[name] for name in order], caller=Caller(actor="ana"))
+        delete_branches(
+            store.database, [known[name] for name in order], caller=Caller(actor="ana"), force=True
+        )
         assert _parents(store) == {"master": None, "c": "master"}
         assert_store_sound(store)
 
@@ -127,13 +147,144 @@ def test_branch_made_again_under_its_name_is_not_the_old_one(
         master, _ = _three(store)
         feature = master.dataset.branch("feature").create(parent="master")
         old = feature.load()
-        feature.delete()
+        feature.delete(force=True)
         new = feature.create(parent="master").load()
         assert (old.name, old.view) == (new.name, new.view)
         assert old.id != new.id
         with pytest.raises(ViewConflict):
-            delete_branches(store.database, [old], caller=Caller(actor="ana"))
+            delete_branches(store.database, [old], caller=Caller(actor="ana"), force=True)
         assert feature.load() == new
+
+
+def test_restored_branch_has_its_identity_view_and_children_again(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master, _ = _three(store)
+        develop = master.dataset.branch("develop").create(parent="master")
+        put(develop, d="d")
+        for name in ("kept", "moved"):
+            master.dataset.branch(name).create(parent="develop")
+        before = develop.load()
+        develop.delete(force=True)
+        master.dataset.branch("moved").reparent(under="kept")
+        master.dataset.branch("moved").reparent(under="master")
+        receipt = develop.restore()
+        assert develop.load() == before
+        expected = {"master": None, "develop": "master", "kept": "develop", "moved": "master"}
+        assert _parents(store) == expected
+        [restored] = store.database.read(lambda c: list_publications(c, limit=1))
+        assert (restored.number, restored.kind) == (receipt.publication, "restore")
+        assert [(m.branch, m.from_transaction, m.to_transaction) for m in restored.moves] == [
+            ("develop", None, before.view)
+        ]
+        checks = store.database.read(lambda connection: check_rows(connection, deep=True))
+        assert [check for check in checks if not check.ok] == []
+        assert_store_sound(store)
+
+
+def test_restored_branches_have_the_old_tree_in_whatever_order(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_sqlite_url, tmp_path) as store:
+        orders = list(permutations(["a", "b", "c"]))
+        for number, (deleted, restored) in enumerate(product(orders, orders[::2])):
+            dataset = files_branch(store, f"raw.d{number}").dataset
+            for name, parent in (("a", "master"), ("b", "a"), ("c", "b"), ("d", "c")):
+                dataset.branch(name).create(parent=parent)
+            before = dataset.branches()
+            for name in deleted:
+                dataset.branch(name).delete(force=True)
+            assert {b.name: b.parent for b in dataset.branches()} == {"master": None, "d": "master"}
+            for name in restored:
+                dataset.branch(name).restore()
+            assert dataset.branches() == before, (deleted, restored)
+        assert_rows_sound(store)
+
+
+def test_restored_branch_under_a_name_deleted_twice_is_the_newest(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master, _ = _three(store)
+        feature = master.dataset.branch("feature")
+        with pytest.raises(DeletedBranchNotFound):
+            feature.restore()
+        ids = []
+        for name in ("x", "y"):
+            put(feature.create(parent="master"), **{name: name})
+            ids.append(feature.load().id)
+            feature.delete(force=True)
+        feature.restore()
+        assert (feature.load().id, set(content(feature))) == (ids[1], {"a", "b", "c", "y"})
+        with pytest.raises(RestoreRefused, match="cannot be restored"):
+            feature.restore()
+        put(feature, z="z")
+        feature.delete(force=True)
+        feature.restore()
+        assert set(content(feature)) == {"a", "b", "c", "y", "z"}
+        assert_store_sound(store)
+
+
+def test_restored_branch_that_was_deleted_with_an_open_transaction_is_free(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master, ids = _three(store)
+        feature = master.dataset.branch("feature").create(parent="master")
+        opened = feature.transaction()
+        feature.delete(force=True)
+        feature.restore()
+        assert (feature.load().head, feature.load().view) == (ids[-1], ids[-1])
+        with pytest.raises(TransactionNotOpen):
+            opened.commit()
+        put(feature, d="d")
+        assert_store_sound(store)
+
+
+def test_restore_of_a_protected_name_is_refused(catalog_url: str, tmp_path: Path) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master, _ = _three(store)
+        feature = master.dataset.branch("feature").create(parent="master")
+        protect_branch(store.database, "feature", actor="admin")
+        admin = Caller(actor="admin", may_write_protected=True)
+        delete_branches(store.database, [feature.load()], caller=admin, force=True)
+        with pytest.raises(BranchProtected):
+            feature.restore()
+        assert set(branches_by_name(store)) == {"master"}
+
+
+def test_restore_by_many_at_once_happens_once(
+    catalog_url: str, tmp_path: Path, rounds: int
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master, _ = _three(store)
+        feature = master.dataset.branch("feature").create(parent="master")
+
+        def restore(_: int) -> bool:
+            try:
+                feature.restore()
+            except (RestoreRefused, BranchExists):
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(rounds // 4):
+                feature.delete(force=True)
+                assert sum(pool.map(restore, range(4))) == 1
+        assert_store_sound(store)
+
+
+def test_branch_that_a_unit_made_and_left_empty_is_not_restored(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master, _ = _three(store)
+        unit = store.transaction(branch="side", create=True)
+        unit.dataset("raw.scans")
+        unit.abort()
+        with pytest.raises(DeletedBranchNotFound):
+            master.dataset.branch("side").restore()
 
 
 def test_reset_goes_back_and_forth_along_what_it_took_off(catalog_url: str, tmp_path: Path) -> None:
@@ -160,12 +311,24 @@ def test_reset_returns_to_what_was_taken_off_before_it_was_ever_the_view(
         assert_store_sound(store)
 
 
-def test_reset_to_what_was_never_on_the_branch_is_refused(catalog_url: str, tmp_path: Path) -> None:
+def test_reset_to_what_another_branch_showed_goes_there(catalog_url: str, tmp_path: Path) -> None:
     with new_store(catalog_url, tmp_path) as store:
         master, ids = _three(store)
         feature = master.dataset.branch("feature").create(parent="master", at=ids[0])
-        with pytest.raises(NotInHistory):
-            feature.reset(to=ids[2])
+        feature.reset(to=ids[2])
+        assert content(feature) == content(master)
+        mine = put(feature, d="d")
+        feature.delete(force=True)
+        master.reset(to=mine)
+        assert set(content(master)) == {"a", "b", "c", "d"}
+        assert_store_sound(store)
+
+
+def test_reset_to_a_transaction_of_another_dataset_is_refused(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(catalog_url, tmp_path) as store:
+        master, _ = _three(store)
         elsewhere = put(files_branch(store, "raw.other"), a="a")
         with pytest.raises(NotInHistory):
             master.reset(to=elsewhere)
@@ -251,7 +414,8 @@ def test_protected_branch_refuses_every_way_of_moving_it(catalog_url: str, tmp_p
         master, ids = _three(store)
         opened = master.transaction()
         protect_branch(store.database, "master", actor="admin")
-        held: list[Callable[[], object]] = [opened.commit, master.delete]
+        delete = partial(master.delete, force=True)
+        held: list[Callable[[], object]] = [opened.commit, delete]
         for move in held:
             with pytest.raises(BranchProtected):
                 move()
@@ -259,7 +423,7 @@ def test_protected_branch_refuses_every_way_of_moving_it(catalog_url: str, tmp_p
         free: list[Callable[[], object]] = [
             lambda: put(master, d="d"),
             master.transaction,
-            master.delete,
+            delete,
             lambda: master.reset(to=ids[0]),
         ]
         for move in free:
@@ -274,7 +438,7 @@ def test_log_names_every_branch_that_a_publication_moved(catalog_url: str, tmp_p
     with new_store(catalog_url, tmp_path) as store:
         master, ids = _three(store)
         feature = master.dataset.branch("feature").create(parent="master")
-        feature.delete()
+        feature.delete(force=True)
         kinds = [
             (p.kind, [(m.branch, m.from_transaction, m.to_transaction) for m in p.moves])
             for p in store.database.read(lambda c: list_publications(c, limit=2))

@@ -76,7 +76,7 @@ def test_branch_that_is_gone_is_a_conflict(catalog_url: str, tmp_path: Path) -> 
         master = files_branch(store)
         change, read = addition(master, "x"), seen(master)
         other = files_branch(store, "raw.other")
-        master.delete()
+        master.delete(force=True)
         master.create()
         for request in ((change, ()), (addition(other, "x"), (read,))):
             with pytest.raises(ViewConflict) as conflict:

@@ -150,14 +150,18 @@ def test_related_branches_deleted_at_once_leave_a_sound_ancestry(
             outcomes = _at_once(
                 *[
                     partial(
-                        delete_branches, store.database, [known[name]], caller=Caller(actor="x")
+                        delete_branches,
+                        store.database,
+                        [known[name]],
+                        caller=Caller(actor="x"),
+                        force=True,
                     )
                     for name in ("a", "b", "c")
                 ]
             )
             assert _errors(outcomes) == []
             assert branches_by_name(store)["d"].parent == "master"
-            dataset.branch("d").delete()
+            dataset.branch("d").delete(force=True)
         assert_store_sound(store)
 
 
@@ -172,7 +176,9 @@ def test_publishers_and_a_deleter_at_once_leave_nothing_half_done(
             # Read before the race, as the publishers did: all four expect the same view.
             seen = feature.load()
             outcomes = _at_once(
-                partial(delete_branches, store.database, [seen], caller=Caller(actor="bo")),
+                partial(
+                    delete_branches, store.database, [seen], caller=Caller(actor="bo"), force=True
+                ),
                 *[partial(knock, store, change) for change in changes],
             )
             assert len(_errors(outcomes)) == 3

@@ -40,7 +40,7 @@ def test_unit_commits_all_its_datasets_in_one_publication(catalog_url: str, tmp_
 def test_unit_makes_a_missing_branch_at_its_first_write(catalog_url: str, tmp_path: Path) -> None:
     with new_store(catalog_url, tmp_path) as store:
         master = files_branch(store)
-        with store.transaction(branch="fresh") as unit:
+        with store.transaction(branch="fresh", create=True) as unit:
             unit.dataset("raw.scans").write("x", b"1")
         fresh = master.dataset.branch("fresh")
         assert (fresh.load().parent, content(fresh)) == (None, {"x": "1"})
@@ -52,7 +52,7 @@ def test_unit_that_is_aborted_takes_the_branches_along_that_it_made(
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         datasets = [files_branch(store, name).dataset for name in ("raw.a", "raw.b")]
-        unit = store.transaction(branch="fresh")
+        unit = store.transaction(branch="fresh", create=True)
         unit.dataset("raw.a").write("x", b"1")
         unit.dataset("raw.b")
         unit.abort()
@@ -65,7 +65,7 @@ def test_unit_that_is_aborted_leaves_a_branch_that_others_use(
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         dataset = files_branch(store).dataset
-        lost = store.transaction(branch="fresh")
+        lost = store.transaction(branch="fresh", create=True)
         expire_just_now(store, lost.dataset("raw.scans").id)
         held = dataset.branch("fresh").transaction()
         held.write("x", b"of another")
@@ -83,7 +83,7 @@ def test_unit_that_died_leaves_its_empty_branches_to_recovery(
 ) -> None:
     with new_store(catalog_url, tmp_path) as store:
         datasets = [files_branch(store, name).dataset for name in ("raw.a", "raw.b")]
-        dead = store.transaction(branch="fresh")
+        dead = store.transaction(branch="fresh", create=True)
         dead.dataset("raw.a")
         expire_just_now(store, dead.dataset("raw.b").id)
         put(datasets[1].branch("fresh"), y="of another")
@@ -160,7 +160,7 @@ def test_unit_whose_branch_was_deleted_cannot_commit_the_rest(
         unit = store.transaction(branch="master")
         unit.dataset("raw.a").write("x", b"1")
         unit.dataset("raw.b").write("y", b"1")
-        second.delete()
+        second.delete(force=True)
         with pytest.raises(TransactionNotOpen):
             unit.commit()
         assert content(first) == {}
@@ -206,6 +206,7 @@ def test_unit_meets_a_held_or_protected_branch_like_anybody(
             store.transaction(branch="master").dataset("raw.scans")
         held.abort()
         protect_branch(store.database, "master", actor="admin")
+        files_branch(store, "raw.other", branch="release")
         protect_branch(store.database, "release", actor="admin")
         for name in ("master", "release"):
             with pytest.raises(BranchProtected):

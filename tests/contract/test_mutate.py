@@ -194,7 +194,7 @@ def test_mutate_of_an_unknown_table_names_the_nearest(made_sqlite_url: str, tmp_
     with graph_store(made_sqlite_url, tmp_path) as store:
         with pytest.raises(UnknownTable, match=r"Did you mean 'graph\.person'"):
             store.mutate("master", "delete from graph.prson")
-        with pytest.raises(NotFound, match="no dataset has a branch 'nowhere'"):
+        with pytest.raises(NotFound, match="branch 'nowhere' does not exist"):
             store.mutate("nowhere", "delete from graph.person")
         with pytest.raises(NotFound, match=r"Did you mean 'graph\.person'"):
             store.load("master", {"graph.prson": pa.table({"id": ["a"]})}, mode="append")

@@ -20,6 +20,7 @@ from tests.support.rows import (
     graph_store,
     publications,
     rows_of,
+    table_store,
 )
 from tests.support.stores import load
 
@@ -103,6 +104,38 @@ def test_schema_apply_on_a_chain_forks_the_branch(made_catalog_url: str, tmp_pat
         assert store.dataset(PERSON).branch("feature").load().parent == "master"
 
 
+def test_schema_apply_on_a_branch_that_lacks_the_table_makes_no_twin(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path, "a") as store:
+        # The branch exists, on another dataset.
+        store.dataset("raw.scans").create(kind="files", branch="feature")
+        with pytest.raises(ImpossibleSchemaChange, match="feature>master"):
+            apply_text(store, GRAPH, branch="feature")
+        renamed = GRAPH.replace(
+            f'[dataset."{PERSON}"]', f'[dataset."{PERSON}s"]\nrenamed_from = "{PERSON}"'
+        )
+        with pytest.raises(ImpossibleSchemaChange, match=f"{PERSON} is not on 'feature'"):
+            apply_text(store, renamed, branch="feature")
+        assert {b.name for b in store.branches() if b.dataset.name != "scans"} == {"master"}
+        # Made by hand, a root stays possible.
+        store.dataset(PERSON).branch("feature").create()
+        store.dataset(KNOWS).branch("feature").create()
+        apply_text(store, GRAPH, branch="feature")
+        assert rows_of(store, PERSON, "feature") == []
+
+
+def test_schema_apply_of_a_table_that_every_branch_dropped_creates_it_again(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    with table_store(made_sqlite_url, tmp_path, "shop.item", {"x": "int"}) as store:
+        renamed = _one('id = "long", x = "int"', 'renamed_from = "shop.item"\nkey = ["id"]')
+        apply_text(store, renamed.replace('dataset."shop.item"', 'dataset."shop.thing"'))
+        store.dataset("raw.scans").create(kind="files", branch="other")
+        apply_text(store, _one('id = "long"'), branch="other")
+        assert [c.name for c in columns_of(_metadata(store, "shop.item", "other"))] == ["id"]
+
+
 @pytest.mark.parametrize(
     ("columns", "more", "words"),
     [
@@ -163,8 +196,9 @@ def test_schema_apply_renames_a_dataset_and_references_follow(
         assert [r["id"] for r in rows_of(store, "graph.human")] == ["a", "b"]
         store.mutate("master", "delete from graph.human where id = 'a'")
         assert rows_of(store, KNOWS) == []
-        [history] = store.dataset("graph.human").branch("master").history()[1:]
-        assert history.type is TransactionType.SNAPSHOT
+        _, renamed, *earlier = store.dataset("graph.human").branch("master").history()
+        assert renamed.type is TransactionType.SNAPSHOT
+        assert {str(one.dataset) for one in earlier} == {PERSON}
 
 
 def test_schema_apply_renames_tables_that_refer_to_each_other(

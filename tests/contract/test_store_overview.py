@@ -69,7 +69,6 @@ def _running_build(store: Store, **options: Any) -> BuildId:
         lambda o: o.dataset("s.a", "feature>master"),
         lambda o: o.jobspecs("s.b"),
         lambda o: o.jobspecs_on(("master", "feature")),
-        lambda o: o.targets(("feature", "master")),
     ],
 )
 def test_overview_reads_the_catalog_once(
@@ -92,7 +91,7 @@ def test_overview_of_a_branch_has_its_protection_and_its_differences(store: Stor
     total, lines = store.overview.branches(limit=9)
     assert (total, [(line.name, line.protected) for line in lines]) == (
         2,
-        [("feature", False), ("master", True)],
+        [("feature", ()), ("master", ("*",))],
     )
     line, differing = store.overview.branch("feature", limit=9)
     assert (line.ahead, [str(found.dataset) for found in differing]) == (1, ["s.a"])
@@ -114,11 +113,6 @@ def test_overview_history_starts_at_a_transaction_of_this_dataset_only(store: St
     other = put(files_branch(store, "s.other"), one="1")
     assert store.overview.history(branch, before=other, limit=9) == []
     assert store.overview.history(branch, limit=1) == [newest]
-
-
-def test_overview_targets_are_those_of_the_whole_chain(store: Store) -> None:
-    assert store.overview.targets(("master",)) == ["s.b"]
-    assert store.overview.targets(("feature", "master")) == ["s.b", "s.c"]
 
 
 def test_branches_page_of_one_branch_lists_what_differs(store: Store) -> None:
@@ -161,6 +155,7 @@ def test_build_page_retries_with_the_options_of_the_build(store: Store) -> None:
             {
                 "branch": "feature",
                 "fallback": ["master"],
+                "create": True,
                 "upstream": True,
                 "atomic": False,
                 "parameters": {"day": 3},

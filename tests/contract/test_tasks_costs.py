@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,17 +22,29 @@ from headgate.model.changes import Caller
 from headgate.model.names import parse_dataset_name
 from headgate.store.embedded import Store
 from headgate.tasks.messages import Status
+from tests.support.task_modules import STEPS, write_module
 from tests.support.tasks import (
     SONG,
     Workshop,
     attempt,
     defined,
     input_of,
+    new_workshop,
     ref_of,
     view_of,
 )
 
 _CHANGED = 10
+_MANY = 50_000
+# Of the memory of an attempt: a path, an entry and a signature, in several tables.
+_BYTES_PER_FILE = 1_000
+# In a small process: the peak of a child includes the memory of the process that started it.
+_MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+raise SystemExit(code)
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +116,34 @@ def test_p10_ten_files_changed_of_thousands_cost_what_they_cost_of_hundreds(
     # Each content once, the leaves that refer to them, and one index.
     assert few.objects <= _CHANGED + 3 and many.objects <= few.objects
     assert many.rows <= few.rows
+
+
+def test_p10_ten_files_changed_of_fifty_thousand_cost_as_much_and_memory_is_bounded(
+    made_sqlite_url: str, tmp_path: Path, hashed: list[Path]
+) -> None:
+    workshop = new_workshop(made_sqlite_url, tmp_path)
+    with workshop.open() as store:
+        small, large = _publish_tree(store, 400), _publish_tree(store, _MANY)
+        cost = _change_ten(workshop, store, large, hashed)
+        assert cost.hashes == _CHANGED and cost.objects <= _CHANGED + 3
+        store.dataset(SONG).branch("master").reset(to=large)
+    many = _peak_bytes(tmp_path, large)
+    with workshop.open() as store:
+        store.dataset(SONG).branch("master").reset(to=small)
+    few = _peak_bytes(tmp_path, small)
+    assert (many - few) / _MANY < _BYTES_PER_FILE
+
+
+def _peak_bytes(directory: Path, given: str) -> int:
+    """Return the memory of `headgate task run` or of its attempt, whichever is larger."""
+    steps = [{f"many/{number:05}": "changed" for number in range(_CHANGED)}]
+    params = {"counter": str(directory / "counter"), "steps": steps}
+    (directory / "input.json").write_text(json.dumps(input_of(given, params=params)))
+    module = write_module(directory, STEPS, seconds="0", response="600", retries="0", name="p10")
+    words = ["task", "run", module, "--input", "input.json", "--json"]
+    command = [sys.executable, "-S", "-c", _MEASURE, sys.executable, "-m", "headgate", *words]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
+    return int(done.stderr.splitlines()[-1]) * 1024
 
 
 def test_p10_large_file_that_grew_is_read_once_to_be_stored(

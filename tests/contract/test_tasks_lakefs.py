@@ -16,7 +16,6 @@ from headgate.errors import LakeFSUnavailable
 from headgate.lakefs.endpoint import connect
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import AttemptState
-from headgate.settings import Settings
 from headgate.store.embedded import Store
 from headgate.tasks import WorkspaceSpec
 from headgate.tasks.lakefs_store import staging_name
@@ -26,16 +25,12 @@ from headgate.testing.failpoints import reached_points
 from headgate.testing.lakefs_harness import LakeFSHarness, lakefs_harness
 from headgate.testing.publication_cases import CASES, FilesHarness, try_case
 from tests.support.lakefs_double import LakeFSDouble
+from tests.support.lakefs_tasks import REPOSITORY, double_store
 from tests.support.skips import NO_LAKEFS
 from tests.support.stores import new_settings
 from tests.support.tasks import Attempt, defined, writes
 
-_REPOSITORY = "songs"
 _FILES = {"a": "1", "dir/b": "2", "dirt": "3"}
-_KEYS = {
-    "HEADGATE_LAKEFS_ACCESS_KEY_ID": "key",
-    "HEADGATE_LAKEFS_SECRET_ACCESS_KEY": "s3cret",
-}
 
 
 @pytest.fixture
@@ -44,24 +39,13 @@ def double() -> LakeFSDouble:
 
 
 @pytest.fixture
-def settings(double: LakeFSDouble, catalog_url: str, tmp_path: Path) -> Iterator[Settings]:
-    with double.serving() as url:
-        yield replace(
-            new_settings(catalog_url, tmp_path),
-            lakefs_endpoint=url,
-            environ=_KEYS,
-            cache=tmp_path / "cache",
-        )
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with Store(settings) as opened:
+def store(double: LakeFSDouble, made_catalog_url: str, tmp_path: Path) -> Iterator[Store]:
+    with double_store(double, made_catalog_url, tmp_path) as opened:
         yield opened
 
 
 def _input(ref: str) -> dict[str, object]:
-    workspace = {"repository": _REPOSITORY, "branch": "main", "refType": "commit", "ref": ref}
+    workspace = {"repository": REPOSITORY, "branch": "main", "refType": "commit", "ref": ref}
     return {"workspace": workspace, "params": {}}
 
 
@@ -83,8 +67,8 @@ def test_protocol_case_holds_on_files(made_catalog_url: str, tmp_path: Path, nam
 
 @pytest.mark.parametrize("name", CASES)
 def test_protocol_case_holds_over_the_double(store: Store, double: LakeFSDouble, name: str) -> None:
-    double.make_repository(_REPOSITORY, {})
-    try_case(LakeFSHarness(store, connect(store.settings), _REPOSITORY), name)
+    double.make_repository(REPOSITORY, {})
+    try_case(LakeFSHarness(store, connect(store.settings), REPOSITORY), name)
 
 
 @pytest.mark.skipif("HEADGATE_LAKEFS_ENDPOINT" not in os.environ, reason=NO_LAKEFS)
@@ -105,16 +89,16 @@ def test_protocol_case_holds_on_a_lakefs_server(
 def test_attempt_touching_one_file_moves_one_and_leaves_the_others_identity(
     store: Store, double: LakeFSDouble, tmp_path: Path
 ) -> None:
-    given = double.make_repository(_REPOSITORY, _FILES)
-    before = double.addresses(_REPOSITORY, "main")
+    given = double.make_repository(REPOSITORY, _FILES)
+    before = double.addresses(REPOSITORY, "main")
     task = defined(writes(a="new"))
     done = _attempt(store, tmp_path).run(task, _input(given))
     assert done.status is Status.COMPLETED, done.traceback
-    assert double.show(_REPOSITORY, "main") == {**_FILES, "a": "new"}
-    after = double.addresses(_REPOSITORY, "main")
+    assert double.show(REPOSITORY, "main") == {**_FILES, "a": "new"}
+    after = double.addresses(REPOSITORY, "main")
     assert {path for path in after if after[path] != before[path]} == {"a"}
     assert double.calls.count("upload") == 1 and "delete_objects" not in double.calls
-    assert list(double.branches) == [(_REPOSITORY, "main")]
+    assert list(double.branches) == [(REPOSITORY, "main")]
     double.calls.clear()
     again = _attempt(store, tmp_path).run(defined(), _input(_ref(done)))
     assert _ref(again) == _ref(done)
@@ -124,7 +108,7 @@ def test_attempt_touching_one_file_moves_one_and_leaves_the_others_identity(
 def test_attempt_sees_only_its_prefix_and_not_a_sibling_that_begins_alike(
     store: Store, double: LakeFSDouble, tmp_path: Path
 ) -> None:
-    given = double.make_repository(_REPOSITORY, _FILES)
+    given = double.make_repository(REPOSITORY, _FILES)
 
     def work(workspace: Path) -> None:
         assert [path.name for path in workspace.iterdir()] == ["b"]
@@ -132,19 +116,19 @@ def test_attempt_sees_only_its_prefix_and_not_a_sibling_that_begins_alike(
 
     task = defined(work, workspace=WorkspaceSpec(prefix="dir"))
     assert _attempt(store, tmp_path).run(task, _input(given)).status is Status.COMPLETED
-    assert double.show(_REPOSITORY, "main") == {"a": "1", "dirt": "3"}
+    assert double.show(REPOSITORY, "main") == {"a": "1", "dirt": "3"}
 
 
 def test_protected_branch_that_needs_a_reset_is_explained(
     store: Store, double: LakeFSDouble, tmp_path: Path
 ) -> None:
-    given = double.make_repository(_REPOSITORY, _FILES)
+    given = double.make_repository(REPOSITORY, _FILES)
     _attempt(store, tmp_path).run(defined(writes(a="lost")), _input(given))
     double.protected.add("main")
     done = _attempt(store, tmp_path).run(defined(writes(a="kept")), _input(given))
     assert (done.status, done.code) == (Status.FAILED, "lakefs_denied")
     assert "protected branch" in str(done.reason)
-    assert double.show(_REPOSITORY, "main")["a"] == "lost"
+    assert double.show(REPOSITORY, "main")["a"] == "lost"
     assert store.database.read(list_intents) == []
 
 
@@ -152,63 +136,140 @@ def test_protected_branch_that_needs_a_reset_is_explained(
 def test_server_that_fails_leaves_no_staging_and_no_secret(
     store: Store, double: LakeFSDouble, tmp_path: Path, step: str
 ) -> None:
-    given = double.make_repository(_REPOSITORY, _FILES)
+    given = double.make_repository(REPOSITORY, _FILES)
     double.refuse.add(step)
     done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
     assert (done.status, done.code) == (Status.FAILED, LakeFSUnavailable.code)
     assert "s3cret" not in f"{done.reason}{done.traceback}"
-    assert list(double.branches) == [(_REPOSITORY, "main")]
-    assert double.branches[(_REPOSITORY, "main")].commit == given
+    assert list(double.branches) == [(REPOSITORY, "main")]
+    assert double.branches[(REPOSITORY, "main")].commit == given
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "code"),
+    [
+        ("upload", 400, "lakefs_rejected"),
+        ("make_commit", 400, "lakefs_rejected"),
+        ("make_commit", 412, "lakefs_conflict"),
+        ("merge", 409, "lakefs_conflict"),
+        ("merge", 429, "lakefs_unavailable"),
+        ("create_branch", 401, "lakefs_denied"),
+    ],
+)
+def test_client_error_is_typed_and_has_the_message_of_the_server(
+    store: Store, double: LakeFSDouble, tmp_path: Path, step: str, status: int, code: str
+) -> None:
+    given = double.make_repository(REPOSITORY, _FILES)
+    double.reject[step] = (status, "hook songs/check.yaml failed")
+    done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, code)
+    assert f"{status} hook songs/check.yaml failed" in str(done.reason)
+    assert list(double.branches) == [(REPOSITORY, "main")]
+    assert store.database.read(list_intents) == []
+
+
+def test_failed_upload_keeps_its_reason_where_the_staging_branch_stays(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(REPOSITORY, _FILES)
+    double.reject["upload"] = (400, "quota of songs exceeded")
+    double.refuse.add("delete_branch")
+    done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, "lakefs_rejected")
+    assert "quota of songs exceeded" in str(done.reason)
+    assert len(double.branches) == 2
+    double.reject.clear()
+    double.refuse.clear()
+    assert _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given)).output
+    assert len(store.sweep_staging()) == 1
+    assert list(double.branches) == [(REPOSITORY, "main")]
+
+
+def test_target_with_uncommitted_changes_is_left_as_it_is(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(REPOSITORY, _FILES)
+    source = tmp_path / "theirs"
+    source.write_text("not committed yet")
+    connect(store.settings).upload(REPOSITORY, "main", "theirs", source)
+    done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, "lakefs_rejected")
+    assert "uncommitted changes" in str(done.reason)
+    assert double.branches[(REPOSITORY, "main")].commit == given
+    assert list(double.branches[(REPOSITORY, "main")].staged) == ["theirs"]
+
+
+def test_server_that_cannot_be_reached_is_unavailable(made_sqlite_url: str, tmp_path: Path) -> None:
+    double = LakeFSDouble()
+    with double_store(double, made_sqlite_url, tmp_path) as store:
+        given = double.make_repository(REPOSITORY, _FILES)
+
+    with Store(store.settings) as alone:
+        done = _attempt(alone, tmp_path).run(defined(writes(a="new")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, LakeFSUnavailable.code)
+
+
+def test_staging_branches_are_listed_page_by_page(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(REPOSITORY, _FILES)
+    double.largest_page = 2
+    lakefs = connect(store.settings)
+    names = [f"one-{number}" for number in range(5)]
+    for name in names:
+        lakefs.create_branch(REPOSITORY, name, given)
+    assert lakefs.list_branches(REPOSITORY, "one-") == names
+    assert [one.path for one in lakefs.list_objects(REPOSITORY, given, "")] == sorted(_FILES)
 
 
 def test_bystander_that_the_ledger_knows_is_never_replaced(
     store: Store, double: LakeFSDouble, tmp_path: Path
 ) -> None:
-    given = double.make_repository(_REPOSITORY, _FILES)
+    given = double.make_repository(REPOSITORY, _FILES)
     theirs = _attempt(store, tmp_path, "another").run(defined(writes(x="t")), _input(given))
     done = _attempt(store, tmp_path).run(defined(writes(a="mine")), _input(given))
     assert (done.status, done.code) == (Status.FAILED, "publish_fence")
-    assert double.branches[(_REPOSITORY, "main")].commit == _ref(theirs)
+    assert double.branches[(REPOSITORY, "main")].commit == _ref(theirs)
 
 
 def test_staging_branch_of_that_name_makes_staging_fail_closed(
     store: Store, double: LakeFSDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = double.make_repository(_REPOSITORY, _FILES)
+    given = double.make_repository(REPOSITORY, _FILES)
     monkeypatch.setattr("headgate.tasks.lakefs_store.staging_name", lambda identity: "main")
     with reached_points() as reached:
         done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
     assert (done.status, done.code) == (Status.FAILED, "exists")
     assert Failpoint.TASK_STAGED not in reached
-    assert double.show(_REPOSITORY, "main") == _FILES
+    assert double.show(REPOSITORY, "main") == _FILES
 
 
 def test_cleanup_sweeps_staging_of_dead_attempts_and_leaves_the_living(
     store: Store, double: LakeFSDouble, tmp_path: Path
 ) -> None:
-    given = double.make_repository(_REPOSITORY, _FILES)
+    given = double.make_repository(REPOSITORY, _FILES)
     dead, living = _attempt(store, tmp_path, "dead"), _attempt(store, tmp_path, "living")
     done = _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
     lakefs = connect(store.settings)
     names = [staging_name(one.identity()) for one in (dead, living)]
     for name in names:
-        lakefs.create_branch(_REPOSITORY, name, _ref(done))
+        lakefs.create_branch(REPOSITORY, name, _ref(done))
     end_attempt(store.database, dead.ref, AttemptState.FAILED)
-    assert store.sweep_staging(dry_run=True) == [f"{_REPOSITORY}/{names[0]}"]
-    assert store.sweep_staging() == [f"{_REPOSITORY}/{names[0]}"]
+    assert store.sweep_staging(dry_run=True) == [f"{REPOSITORY}/{names[0]}"]
+    assert store.sweep_staging() == [f"{REPOSITORY}/{names[0]}"]
     assert {name for _, name in double.branches} == {"main", names[1]}
 
 
 def test_cleanup_keeps_the_staging_of_an_attempt_with_an_intent(
     store: Store, double: LakeFSDouble, tmp_path: Path
 ) -> None:
-    given = double.make_repository(_REPOSITORY, _FILES)
+    given = double.make_repository(REPOSITORY, _FILES)
     _attempt(store, tmp_path).run(defined(writes(a="new")), _input(given))
     paused = _attempt(store, tmp_path, "paused")
     name = staging_name(paused.identity())
-    connect(store.settings).create_branch(_REPOSITORY, name, given)
+    connect(store.settings).create_branch(REPOSITORY, name, given)
     move = PlannedMove(
-        repository=_REPOSITORY,
+        repository=REPOSITORY,
         branch="main",
         expected=given,
         action=Action.MERGE,
@@ -223,19 +284,19 @@ def test_cleanup_keeps_the_staging_of_an_attempt_with_an_intent(
     end_attempt(store.database, paused.ref, AttemptState.FAILED)
     assert store.sweep_staging() == []
     store.database.write(lambda c: clear_intent(c, announced))
-    assert store.sweep_staging() == [f"{_REPOSITORY}/{name}"]
+    assert store.sweep_staging() == [f"{REPOSITORY}/{name}"]
 
 
 def test_attempt_that_changes_nothing_does_not_become_the_maker_of_its_input(
     store: Store, double: LakeFSDouble, tmp_path: Path
 ) -> None:
-    first = double.make_repository(_REPOSITORY, _FILES)
+    first = double.make_repository(REPOSITORY, _FILES)
     maker = _attempt(store, tmp_path, "before")
     given = _ref(maker.run(defined(writes(a="given")), _input(first)))
     _attempt(store, tmp_path).run(defined(writes(a="lost")), _input(given))
     done = _attempt(store, tmp_path).run(defined(), _input(given))
-    assert (_ref(done), double.branches[(_REPOSITORY, "main")].commit) == (given, given)
-    assert store.database.read(lambda c: find_maker(c, _REPOSITORY, given)) == maker.ref
+    assert (_ref(done), double.branches[(REPOSITORY, "main")].commit) == (given, given)
+    assert store.database.read(lambda c: find_maker(c, REPOSITORY, given)) == maker.ref
 
 
 def test_repository_without_a_configured_server_is_explained(

@@ -197,6 +197,32 @@ def test_p11_read_only_attempt_asks_nobody_and_drops_what_it_wrote(
     assert reader.steps == _WHOLE[:-1]
 
 
+def test_t09_head_of_an_ended_workflow_is_replaced_by_the_next(
+    workshop: Workshop, store: Store
+) -> None:
+    given = put_files(store, a="1")
+    attempt(workshop, store, "ended").run(defined(writes(lost="x")), input_of(given))
+    head = view_of(store)
+    for ended in (False, True):
+        done = attempt(workshop, store, "next").run(
+            defined(writes(kept="y")), input_of(given), has_ended=lambda key, answer=ended: answer
+        )
+        assert done.code == (None if ended else "publish_fence"), done.traceback
+    assert shown(store) == {"a": "1", "kept": "y"}
+    assert load(store, str(view_of(store))).provenance["replaced"] == head
+
+
+def test_t09_read_only_attempt_needs_no_target_branch(workshop: Workshop, store: Store) -> None:
+    given = put_files(store, a="1")
+    store.dataset(SONG).branch("master").delete(force=True)
+    reader = attempt(workshop, store)
+    task = defined(workspace=WorkspaceSpec(read_only=True))
+    assert _ref(reader.run(task, input_of(given))) == given
+    writer = attempt(workshop, store)
+    assert writer.run(defined(), input_of(given)).code == "branch_not_found"
+    assert "body" not in writer.steps
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [

@@ -10,6 +10,7 @@ import pytest
 from headgate.catalog.attempts import dispatch_attempt, set_attempt_scope
 from headgate.catalog.datasets import create_tag
 from headgate.catalog.jobspecs import publish_jobspecs
+from headgate.errors import VersionExpired
 from headgate.model.changes import Caller
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
@@ -53,6 +54,43 @@ def test_history_within_the_time_to_retain_is_kept(store: Store, branch: BranchH
     assert content(branch, at=first) == {"a": "1"}
 
 
+def test_deleted_branch_is_kept_and_restored_within_the_time_to_retain(
+    store: Store, branch: BranchHandle
+) -> None:
+    put(branch, a="1")
+    feature = branch.dataset.branch("feature").create(parent="master")
+    first, last = put(feature, b="2"), put(feature, b="3")
+    feature.delete()
+    let_days_pass(store, 27)
+    assert_untouched(store)
+    feature.restore()
+    let_days_pass(store, 60)
+    tidy_twice(store)
+    assert content(feature) == {"a": "1", "b": "3"}
+    assert (feature.load().view, is_expired(feature, first)) == (last, True)
+
+
+def test_deleted_branch_expires_after_the_time_to_retain(
+    store: Store, branch: BranchHandle
+) -> None:
+    put(branch, a="1")
+    other = files_branch(store, "raw.other")
+    put(other, a="1")
+    feature = branch.dataset.branch("feature").create(parent="master")
+    put(feature, b="2")
+    feature.delete()
+    let_days_pass(store, 31)
+    later = other.dataset.branch("feature").create(parent="master")
+    put(later, b="3")
+    later.delete()
+    tidy_twice(store)
+    with pytest.raises(VersionExpired):
+        feature.restore()
+    # On all datasets: what is left of the branch.
+    store.restore_everywhere("feature")
+    assert [str(b.dataset) for b in store.branches() if b.name == "feature"] == ["raw.other"]
+
+
 def test_old_transaction_that_was_shown_until_lately_is_kept(
     store: Store, branch: BranchHandle
 ) -> None:
@@ -72,7 +110,7 @@ def test_history_of_a_child_whose_parent_is_deleted_is_kept(
     first = put(branch, a="1")
     put(branch, a="2")
     child = branch.dataset.branch("child").create(parent="master")
-    branch.delete()
+    branch.delete(force=True)
     let_days_pass(store, 20)
     assert_untouched(store)
     assert (content(child, at=first), content(child)) == ({"a": "1"}, {"a": "2"})
@@ -132,8 +170,8 @@ def test_what_is_younger_than_the_grace_is_kept(store: Store, branch: BranchHand
     store.trees.store(b"orphan")
     let_days_pass(store, 6.9)
     kept = why_kept(tidy(store))
-    assert kept["version", "it is younger than the grace period"] == 1
-    assert kept["object", "it is younger than the grace period"] == 1
+    assert kept["version", "younger than the grace period"] == 1
+    assert kept["object", "younger than the grace period"] == 1
     assert condemned_locations(store) == set()
 
 
@@ -145,7 +183,7 @@ def test_what_is_younger_than_the_oldest_live_attempt_is_kept(store: Store) -> N
     let_days_pass(store, 40)
     cleaned = tidy(store)
     assert (cleaned.condemned, len(condemned_locations(store))) == (1, 1)
-    assert why_kept(cleaned)["object", "it is younger than the grace period"] == 1
+    assert why_kept(cleaned)["object", "younger than the grace period"] == 1
 
 
 def test_object_that_a_kept_version_shares_stays(store: Store, branch: BranchHandle) -> None:

@@ -48,6 +48,8 @@ class World:
     parent: dict[str, str | None] = field(default_factory=dict)
     views: dict[str, str | None] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    # Name, last view and time of deletion of branches that are deleted now, oldest first.
+    deleted: list[tuple[str, str | None, float]] = field(default_factory=list)
 
     @property
     def dataset(self) -> DatasetHandle:
@@ -71,6 +73,7 @@ class World:
     def kept(self) -> set[str]:
         """Return the transactions to keep, by the rules of the design only."""
         live = {view for view in self.views.values() if view}
+        live |= {view for _, view, day in self.deleted if view and self.today - day < RETAIN_DAYS}
         past = {id for view in live for id in self.history(view)}
         young = {id for id in past if self.today - self.closed[id] < RETAIN_DAYS}
         return live | young | set(self.tags.values())
@@ -112,8 +115,22 @@ def _branch(world: World, which: int, what: int) -> None:
 def _delete(world: World, which: int, what: int) -> None:
     if len(world.views) > 1:
         gone = world.branch(which)
-        gone.delete()
-        del world.views[gone.name]
+        gone.delete(force=True)
+        world.deleted.append((gone.name, world.views.pop(gone.name), world.today))
+
+
+def _restore(world: World, which: int, what: int) -> None:
+    if world.deleted:
+        name = world.deleted[which % len(world.deleted)][0]
+        last = max(at for at, (other, _, _) in enumerate(world.deleted) if other == name)
+        view, kept = world.deleted[last][1], world.kept()
+        try:
+            world.dataset.branch(name).restore()
+        except VersionExpired:
+            assert view not in kept
+            return
+        del world.deleted[last]
+        world.views[name] = view
 
 
 def _reset(world: World, which: int, what: int) -> None:
@@ -160,7 +177,20 @@ def _tidy(world: World, which: int, what: int) -> None:
 
 _ACTS: dict[str, Callable[[World, int, int], None]] = {
     act.__name__: act
-    for act in (_put, _remove, _branch, _delete, _reset, _tag, _untag, _open, _close, _days, _tidy)
+    for act in (
+        _put,
+        _remove,
+        _branch,
+        _delete,
+        _restore,
+        _reset,
+        _tag,
+        _untag,
+        _open,
+        _close,
+        _days,
+        _tidy,
+    )
 }
 _OFTEN = ["_put", "_put", "_days", "_days", "_tidy"]
 Act = tuple[str, int, int]

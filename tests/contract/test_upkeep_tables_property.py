@@ -51,6 +51,8 @@ class World:
     parent: dict[str, str | None] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    # Last view and time of deletion of deleted branches.
+    deleted: list[tuple[str, float]] = field(default_factory=list)
     unit: UnitHandle | None = None
 
     def branch(self, choice: int) -> str:
@@ -62,13 +64,15 @@ class World:
     def kept(self) -> set[str]:
         """Return the transactions to keep, by the rules of the design only."""
         past: set[str] = set()
-        for view in self.views.values():
+        deleted = {view for view, day in self.deleted if self.today - day < RETAIN_DAYS}
+        live = {*self.views.values(), *deleted}
+        for view in live:
             here: str | None = view
             while here is not None:
                 past.add(here)
                 here = self.parent[here]
         young = {id for id in past if self.today - self.closed[id] < RETAIN_DAYS}
-        return set(self.views.values()) | young | set(self.tags.values())
+        return live | young | set(self.tags.values())
 
     def look(self) -> None:
         """Record the current views of the branches, and new transactions."""
@@ -123,7 +127,9 @@ def _branch(world: World, which: int, what: int) -> None:
 
 def _delete(world: World, which: int, what: int) -> None:
     if len(world.views) > 1:
-        world.store.dataset(TABLE).branch(world.branch(which)).delete()
+        name = world.branch(which)
+        world.store.dataset(TABLE).branch(name).delete(force=True)
+        world.deleted.append((world.views[name], world.today))
 
 
 def _reset(world: World, which: int, what: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import CatalogUnavailable, RoleDenied
+from headgate.model.access import Grant, Role
 from headgate.server import authorization
 from headgate.server.authorization import Authority
 from headgate.store.embedded import Store
@@ -39,10 +40,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def _deny(
-    authority: Authority, *, actor: str = "rea", operation: str = "put_file", branch: str = "b"
+    authority: Authority,
+    *,
+    actor: str = "rea",
+    token: str = "tok-1",
+    operation: str = "put_file",
+    branch: str = "b",
 ) -> None:
     denied = RoleDenied(actor=actor, role="reader", right="write")
-    authority.note(actor, operation, denied, branch=branch)
+    grant = Grant(actor=actor, role=Role.READER, token=token)
+    authority.note(grant, operation, denied, branch=branch)
 
 
 def _events(store: Store) -> list[tuple[str, str, int]]:
@@ -69,18 +76,24 @@ def test_denials_of_one_rule_are_one_event_an_hour_with_their_number(
     assert sorted(_events(store)) == [("rea", "put_file", 2), ("rea", "put_file", 501)]
 
 
-def test_other_actors_and_operations_have_events_of_their_own(store: Store, clock: Clock) -> None:
+def test_other_actors_tokens_and_operations_have_events_of_their_own(
+    store: Store, clock: Clock
+) -> None:
     authority = Authority(store.database)
     for _ in range(3):
         _deny(authority)
         _deny(authority, actor="walt")
+        _deny(authority, token="tok-2")
         _deny(authority, operation="create_branch")
     authority.flush()
     assert sorted(_events(store)) == [
         ("rea", "create_branch", 3),
         ("rea", "put_file", 3),
+        ("rea", "put_file", 3),
         ("walt", "put_file", 3),
     ]
+    events = store.events(kind="refused", limit=10)
+    assert {event["token"] for event in events} == {"tok-1", "tok-2"}
 
 
 def test_counters_are_bounded_and_a_dropped_one_is_written_first(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -133,6 +133,7 @@ def test_build_on_a_protected_branch_is_canceled_by_its_actor_or_an_admin(small_
             c, id=id, branch="walt/x", actor="ana", attempt=attempt, body=body, planned=[]
         )
     )
+    files_branch(store, branch="walt/x")
     store.protect("walt/x")
     assert api.writer.error(403, "POST", f"/builds/{id}/cancel") == "branch_protected"
     assert api.admin.post(f"/builds/{id}/cancel")["state"] == "canceled"
@@ -144,7 +145,7 @@ def test_namespace_shared_with_a_protected_branch_is_changed_by_admins_only(smal
 
     def send(client: object, method: str, path: str, body: object = None) -> int:
         http = client.http  # type: ignore[attr-defined]
-        found = http.get(f"{api.url}/iceberg/v1/config", params={"warehouse": "side"})
+        found = http.get(f"{api.url}/iceberg/v1/config", params={"warehouse": "side>master"})
         prefix = found.json()["overrides"]["prefix"]
         reply = http.request(method, f"{api.url}/iceberg/v1/{prefix}/{path}", json=body)
         return int(reply.status_code)
@@ -169,3 +170,56 @@ def test_client_chooses_no_dataset_id(made_sqlite_url: str, tmp_path: Path) -> N
         assert tables.find_dataset(place) == minted
         for chosen in ("mine", "..", "d-1", "d-" + "x" * 22 + "y", "D-" + minted[2:]):
             assert tables.find_dataset(place.replace(minted, chosen)) is None
+
+
+def test_protection_of_some_datasets_leaves_the_others_to_writers(store: Store) -> None:
+    gold = put(files_branch(store, "gold.daily"), a="1")
+    store.protect("master", datasets=["gold.*"])
+    assert store.protected() == {"master": ("gold.*",)}
+    writer = store.acting_for(WRITER)
+    put(writer.dataset("raw.scans").branch("master"), b="2")
+    writer.dataset("raw.more").create(kind="files", branch="master")
+    daily = writer.dataset("gold.daily")
+    changes: list[Callable[[], object]] = [
+        lambda: put(daily.branch("master"), b="2"),
+        lambda: daily.branch("master").transaction(),
+        lambda: daily.branch("master").delete(force=True),
+        lambda: daily.tag("v1", at=gold),
+        lambda: writer.dataset("gold.more").create(kind="files", branch="master"),
+    ]
+    for number, change in enumerate(changes):
+        with pytest.raises(BranchProtected) as refused:
+            change()
+        assert "on gold." in refused.value.message, number
+    with pytest.raises(BranchProtected), writer.transaction("master") as unit:
+        unit.dataset("raw.scans").write("c", b"3")
+        unit.dataset("gold.daily")
+    put(store.acting_for(ADMIN).dataset("gold.daily").branch("master"), b="2")
+    hidden = store.acting_for(
+        Grant(actor="lin", role=Role.READER, reads=("master",), datasets=("raw.*",))
+    )
+    assert hidden.protected() == {}
+    # The second protection replaces the first.
+    store.protect("master")
+    with pytest.raises(BranchProtected):
+        put(writer.dataset("raw.scans").branch("master"), c="3")
+    store.protect("master", protected=False)
+    put(daily.branch("master"), c="3")
+
+
+def test_rows_are_written_beside_protected_datasets(made_catalog_url: str, tmp_path: Path) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        for name in ("raw.t", "gold.t"):
+            text = f'[dataset."{name}"]\ncolumns = {{id = "long"}}\nkey = ["id"]\n'
+            store.rows.apply_schema_text(text, file="s.toml", branch="master")
+        store.protect("master", datasets=["gold.*"])
+        store.mutate("master", "insert into raw.t (id) values (1)")
+        store.load("master", {"raw.t": [{"id": 2}]})
+        writes: list[Callable[[], object]] = [
+            lambda: store.mutate("master", "insert into gold.t (id) values (1)"),
+            lambda: store.load("master", {"raw.t": [{"id": 3}], "gold.t": [{"id": 3}]}),
+        ]
+        for write in writes:
+            with pytest.raises(BranchProtected, match="on gold"):
+                write()
+        assert store.dataset("raw.t").show(rows=9)["row_count"] == 2

@@ -42,6 +42,34 @@ _VIEW_SQL = re.compile(
 )
 _BRANCH_SQL = re.compile(r"\b(?:update|insert\s+into|delete\s+from)\s+\"?branches\b", re.IGNORECASE)
 
+# Methods of lakeFS's SDK, and of our client of it, that change a branch. Publication records an
+# intent before it calls them. Other values have `merge` and `delete`, so those count only on one
+# that is named lakefs, or is an API of the SDK.
+LAKEFS_WRITERS = ("lakefs/client.py", "tasks/lakefs_store.py", "testing/lakefs_harness.py")
+_LAKEFS_CHANGES = {
+    "cherry_pick",
+    "delete_objects",
+    "hard_reset",
+    "hard_reset_branch",
+    "merge_into_branch",
+    "revert_branch",
+    "upload_object",
+}
+_LAKEFS_CHANGES_ON_A_CLIENT = {
+    "commit",
+    "create_branch",
+    "create_repository",
+    "delete",
+    "delete_branch",
+    "delete_object",
+    "delete_repository",
+    "merge",
+    "merge_into",
+    "reset_branch",
+    "revert",
+    "upload",
+}
+
 # PyIceberg methods that commit. Lists have `append` and storage has `delete`, so those two
 # count only on a value that is named table.
 _COMMITTING = {
@@ -133,6 +161,29 @@ def iceberg_commits(module: Module) -> list[str]:
             or (node.func.attr in _COMMITTING_ON_A_TABLE and _is_called_table(node.func.value))
         )
     ]
+
+
+def lakefs_changes(module: Module) -> list[str]:
+    """Return calls that change a lakeFS branch without the intent that publication records."""
+    if module.path in LAKEFS_WRITERS:
+        return []
+    return [
+        f"{module.path}:{node.lineno} calls .{node.func.attr}()"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            node.func.attr in _LAKEFS_CHANGES
+            or (
+                node.func.attr in _LAKEFS_CHANGES_ON_A_CLIENT and _is_lakefs_client(node.func.value)
+            )
+        )
+    ]
+
+
+def _is_lakefs_client(node: ast.expr) -> bool:
+    name = _last_name(node.func if isinstance(node, ast.Call) else node)
+    return name is not None and ("lakefs" in name.lower() or name.endswith("_api"))
 
 
 def prints(module: Module) -> list[str]:

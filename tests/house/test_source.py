@@ -20,6 +20,7 @@ _RULES: list[Rule] = [
     rules.branch_rows_outside_catalog,
     rules.view_writes,
     rules.iceberg_commits,
+    rules.lakefs_changes,
     rules.prints,
     rules.refused_names,
 ]
@@ -54,6 +55,20 @@ _PLANTED: list[tuple[Rule, str, str]] = [
     (rules.libraries_away_from_home, "tables/scan.py", "import duckdb"),
     (rules.libraries_away_from_home, "cli/rows.py", "from sqlglot import exp"),
     (rules.iceberg_commits, "rows/apply.py", "change.commit_transaction()"),
+    (rules.lakefs_changes, "upkeep/cleanup.py", "self._lakefs.delete_branch(repository, name)"),
+    (rules.lakefs_changes, "tasks/lifecycle.py", "lakefs.merge('songs', 'a', 'b')"),
+    (rules.lakefs_changes, "store/embedded.py", "LakeFS(url).commit('songs', 'a', 'b', 'c')"),
+    (
+        rules.lakefs_changes,
+        "worker/attempt.py",
+        "api.merge_into_branch('songs', 'a', 'b')",
+    ),
+    (rules.lakefs_changes, "rows/load.py", "api.hard_reset_branch('songs', 'main', ref)"),
+    (
+        rules.lakefs_changes,
+        "lakefs/endpoint.py",
+        "sdk.commits_api.commit('songs', 'main', made)",
+    ),
     (rules.prints, "builds/plan.py", "print('hello')"),
     (rules.refused_names, "builds/utils.py", ""),
     (rules.refused_names, "core/plan.py", ""),
@@ -68,6 +83,9 @@ _HARMLESS: list[tuple[Rule, str, str]] = [
     (rules.view_writes, "catalog/records.py", "select(branches.c.view_id).where(c.view_id == x)"),
     (rules.view_writes, "catalog/records.py", "Branch(view=row.view_id)"),
     (rules.iceberg_commits, "builds/plan.py", "jobs.append(job)\nstorage.delete(key)"),
+    (rules.lakefs_changes, "tasks/lakefs_store.py", "self._lakefs.merge('songs', 'a', 'b')"),
+    (rules.lakefs_changes, "rows/merge.py", "target.merge(source)\nbranch.delete()"),
+    (rules.lakefs_changes, "store/embedded.py", "self._lakefs.load_head('songs', 'main')"),
     (rules.prints, "cli/demo.py", "print('hello')"),
 ]
 

@@ -44,7 +44,7 @@ def test_branch_deleted_everywhere_is_one_publication(api: Api) -> None:
         ana.post("/branches", dataset=dataset, name="feature", parent="master")
     gone = ana.ok("DELETE", "/branches", params={"name": "feature"})
     assert {move["dataset"] for move in gone["moves"]} == {"raw.a", "raw.b"}
-    assert ana.error(404, "DELETE", "/branches", params={"name": "feature"}) == "not_found"
+    assert ana.error(404, "DELETE", "/branches", params={"name": "feature"}) == "no_such_branch"
 
 
 def test_tag_pins_and_is_taken_away(api: Api) -> None:
@@ -54,7 +54,7 @@ def test_tag_pins_and_is_taken_away(api: Api) -> None:
     tag = ana.post("/tags", dataset="raw.scans", name="q3/final", at=at)
     assert ana.get("/tags", dataset="raw.scans") == [tag]
     assert ana.ok("DELETE", "/tags/raw.scans/q3/final")["transaction"] is None
-    assert ana.error(404, "DELETE", "/tags/raw.scans/q3/final") == "not_found"
+    assert ana.error(404, "DELETE", "/tags/raw.scans/q3/final") == "tag_not_found"
 
 
 def test_transaction_opens_once_and_commits_once(api: Api) -> None:
@@ -119,10 +119,10 @@ def _fill_lists(api: Api) -> None:
     for n in range(3):
         at = ana.put(f"{n}.txt")["moves"][0]["to"]
         ana.post("/tags", dataset="raw.scans", name=f"tag-{n}", at=at)
-        ana.ok("PUT", f"/protected/branch-{n}")
         ana.post("/tokens", actor=f"actor-{n}", role="reader")
         publish(api.store, f"branch-{n}", files_spec(f"made.d{n}"))
         build(api.store, f"made.d{n}", branch=f"branch-{n}")
+        ana.ok("PUT", f"/protected/branch-{n}")
         ana.post("/transactions", dataset="raw.a", branch="master")
         expire_leases(api.store)
         assert len(ana.post("/recover")["aborted_transactions"]) == 1

@@ -101,6 +101,7 @@ def _publishing(api: Api) -> Iterator[Call]:
     new = {"json": {**on, "name": "b1", "parent": "master"}}
     yield "create_branch", "POST", "/branches", new
     yield "delete_branch", "DELETE", "/branches/raw.scans/b1", {}
+    yield "restore_branch", "POST", "/branches/restore", {"json": {**on, "branch": "b1"}}
     api.admin.post("/branches", **on, name="b2", parent="master")
     yield "delete_branch_everywhere", "DELETE", "/branches", {"params": {"name": "b2"}}
     yield "apply_schema", "POST", "/schema/apply", {"json": {"branch": "master", "text": _SCHEMA}}
@@ -123,9 +124,9 @@ def _others(api: Api) -> Iterator[Call]:
     yield "plan_schema", "POST", "/schema/plan", schema
     yield "recover", "POST", "/recover", {"json": {}}
     yield "clean_up", "POST", "/cleanup", {"json": {}}
+    ana.post("/branches", **on, name="b1", parent="master")
     yield "protect_branch", "PUT", "/protected/b1", {}
     yield "unprotect_branch", "DELETE", "/protected/b1", {}
-    ana.post("/branches", **on, name="b1", parent="master")
     yield "reparent_branch", "POST", "/branches/reparent", {"json": {**on, "branch": "b1"}}
     yield "create_tag", "POST", "/tags", {"json": {**on, "name": "v1", "at": at}}
     yield "delete_tag", "DELETE", "/tags/raw.scans/v1", {}

@@ -42,6 +42,8 @@ OF_A_BUILD = {"cancel_build", "work_build"}
 LET_THROUGH = {
     "register_dataset": 404,
     "publish_jobspecs": 409,
+    # The branch exists.
+    "restore_branch": 409,
     "start_build": 404,
     "open_attempt_tables": 404,
     "publish_workspace": 404,

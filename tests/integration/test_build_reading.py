@@ -58,7 +58,7 @@ def test_parameter_that_no_job_declares_is_refused_before_anything_is_opened(
         publish(store, "master", files_spec("s.x", parameters=(DAYS,)))
         with pytest.raises(InvalidParameter, match="did you mean 'days'"):
             store.plan(["s.x"], branch="master", parameters={"day": 7})
-        with pytest.raises(InvalidParameter, match="'soon' is not of its type, integer"):
+        with pytest.raises(InvalidParameter, match="must be an integer, got 'soon'"):
             build(store, "s.x", parameters={"days": "soon"})
         assert not store.dataset("s.x").exists()
 

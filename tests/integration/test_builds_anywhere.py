@@ -12,7 +12,7 @@ import pytest
 
 import headgate
 from headgate.builds.report import BuildInterrupted, BuildOutcome, JobStatus
-from headgate.errors import AttemptSuperseded, Invalid, OpenTransactionAlreadyExists
+from headgate.errors import AttemptSuperseded, Invalid, NotFound, OpenTransactionAlreadyExists
 from headgate.model.access import Role
 from headgate.model.nouns import BuildState
 from headgate.store.embedded import Store
@@ -102,16 +102,54 @@ def test_failure_is_tried_again_and_told_with_its_log(builder: Builder) -> None:
     failed = builder.build(retries=1)
     assert (failed.state, failed.jobs[0].attempts) == (BuildState.FAILED, 2)
     assert states(failed) == {"s.x": "failed", "s.y": "aborted"}
+    assert failed.to_json()["jobs"][1]["error"]["message"] == "aborted: s.x failed"
     assert (failed.jobs[0].error or {})["message"] == "s.x failed"
     assert (failed.jobs[0].log or "").endswith("job.log")
     assert builder.build(retries=1).jobs[0].attempts == 2
+
+
+def test_logs_of_a_build_that_succeeded_are_kept_and_read_by_output_or_number(
+    builder: Builder,
+) -> None:
+    build = builder.build().id
+    found = builder.hg.build_logs(build)
+    assert [(job["job"], job["log"], job["cut"]) for job in found["jobs"]] == [
+        (0, "s.x was here\n", False),
+        (1, "s.y was here\n", False),
+    ]
+    for job in ("s.y", "1"):
+        assert builder.hg.build_logs(build, job)["jobs"] == found["jobs"][1:]
+    for job in ("s.z", "2", "-1"):
+        with pytest.raises(NotFound, match=r"s\.y") as refused:
+            builder.hg.build_logs(build, job)
+        assert refused.value.facts["job"] == job
+    kept = builder.store.scratch / "builds" / build
+    assert {path.name for path in kept.rglob("*") if path.is_file()} == {"job.log"}
+    log = min(kept.rglob("job.log"))
+    log.write_text("first\n" + "x" * 2**20 + "\nlast\n")
+    [cut] = builder.hg.build_logs(build, "0")["jobs"]
+    assert (cut["cut"], cut["log"][-5:], len(cut["log"]) < 2**20) == (True, "last\n", True)
+
+
+def test_job_waits_for_spark_in_sight(builder: Builder) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def watch(jobs: Sequence[JobStatus]) -> None:
+        seen.append(tuple(job.to_live_json().get("phase") for job in jobs))
+
+    outcome = builder.build(watch=watch)
+    assert ("starting Spark", None) in seen
+    assert seen[-1] == (None, None)
+    assert all("phase" not in job for job in outcome.to_json()["jobs"])
 
 
 def test_atomic_build_that_fails_shows_nothing_and_one_that_does_not_all_at_once(
     builder: Builder,
 ) -> None:
     builder.work.failing = {"s.y": 1}
-    assert builder.build(atomic=True).state is BuildState.FAILED
+    failed = builder.build(atomic=True)
+    assert failed.state is BuildState.FAILED
+    assert (failed.jobs[0].error or {})["message"] == "aborted: s.y failed"
     assert shown(builder.store, "s.x", "s.y") == {}
     # One publication for the branches, one for all outputs.
     assert len(builder.build(atomic=True).publications) == 2
@@ -146,8 +184,12 @@ def test_branch_that_another_build_holds_is_waited_for_if_asked(builder: Builder
     with ThreadPoolExecutor() as pool:
         holder = pool.submit(builder.build)
         until(lambda: "s.x" in builder.work.ran)
-        with pytest.raises(OpenTransactionAlreadyExists):
+        with pytest.raises(OpenTransactionAlreadyExists) as refused:
             builder.build()
+        running = builder.hg.builds()[0]["build"]
+        assert refused.value.facts["build"] == running
+        for hint in (f"held by build {running} of ", "--wait", f"headgate builds cancel {running}"):
+            assert hint in refused.value.message
         builder.work.endless = frozenset()
         waiter = pool.submit(builder.build, wait_seconds=60)
         builder.hg.cancel_build(builder.hg.builds()[0]["build"])

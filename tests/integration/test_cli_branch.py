@@ -79,7 +79,8 @@ def test_branch_delete_gives_its_children_to_its_parent(cli: Cli) -> None:
     view = put(cli, "a.txt")
     cli.ok("branch", "create", "raw.scans", "develop")
     cli.ok("branch", "create", "raw.scans", "feature", "--from", "develop")
-    gone = cli.json("branch", "delete", "raw.scans", "develop")
+    assert cli.error("branch", "delete", "raw.scans", "develop", code=4) == "branch_in_use"
+    gone = cli.json("branch", "delete", "raw.scans", "develop", "--force")
     assert gone["kind"] == "delete"
     assert gone["moves"] == [
         {"dataset": "raw.scans", "branch": "develop", "from": view, "to": None}
@@ -94,7 +95,7 @@ def test_branch_delete_on_all_datasets_is_one_publication(cli: Cli) -> None:
         cli.ok("branch", "create", dataset, "feature")
     gone = cli.json("branch", "delete", "--all-datasets", "feature")
     assert [move["dataset"] for move in gone["moves"]] == ["raw.one", "raw.two"]
-    assert cli.error("branch", "delete", "--all-datasets", "feature", code=3) == "not_found"
+    assert cli.error("branch", "delete", "--all-datasets", "feature", code=3) == "no_such_branch"
 
 
 @pytest.mark.parametrize(
@@ -118,10 +119,60 @@ def test_branch_reset_goes_back_and_forth(cli: Cli) -> None:
     assert f"{first} → {second}" in back.err
 
 
+def test_branch_restore_brings_back_what_delete_removed(cli: Cli) -> None:
+    view = put(cli, "a.txt")
+    cli.ok("branch", "create", "raw.scans", "develop")
+    cli.ok("branch", "create", "raw.scans", "feature", "--from", "develop")
+    before = cli.json("branch", "list", "raw.scans")
+    cli.ok("branch", "delete", "raw.scans", "develop", "--force")
+    words = ("branch", "restore", "raw.scans", "develop")
+    back = cli.json(*words, "--idempotency-key", "k1")
+    assert back["kind"] == "restore"
+    assert back["moves"] == [
+        {"dataset": "raw.scans", "branch": "develop", "from": None, "to": view}
+    ]
+    assert cli.json("branch", "list", "raw.scans") == before
+    assert cli.json(*words, "--idempotency-key", "k1")["publication"] == back["publication"]
+    assert cli.error(*words, code=4) == "restore_refused"
+    none = ("branch", "restore", "raw.scans", "none")
+    assert cli.error(*none, code=3) == "deleted_branch_not_found"
+    assert [p["kind"] for p in cli.json("log", "--kind", "restore")] == ["restore"]
+
+
+def test_branch_restore_on_all_datasets_is_one_publication(cli: Cli) -> None:
+    for dataset in ("raw.one", "raw.two"):
+        cli.ok("dataset", "create", dataset)
+        cli.ok("branch", "create", dataset, "feature")
+    before = cli.json("branch", "list")
+    cli.ok("branch", "delete", "--all-datasets", "feature")
+    back = cli.json("branch", "restore", "--all-datasets", "feature")
+    assert [move["dataset"] for move in back["moves"]] == ["raw.one", "raw.two"]
+    assert cli.json("branch", "list") == before
+    again = ("branch", "restore", "--all-datasets", "feature")
+    assert cli.error(*again, code=3) == "deleted_branch_not_found"
+    cli.ok("branch", "delete", "--all-datasets", "feature")
+    cli.ok("branch", "create", "raw.two", "feature")
+    refused = cli.json(*again, code=4)
+    assert (refused["code"], refused["datasets"]) == ("restore_refused", ["raw.two"])
+    cli.ok("branch", "restore", "raw.one", "feature")
+    assert cli("branch", "restore", "raw.one").code == 2
+
+
+def test_branch_create_and_reset_reach_a_transaction_of_a_deleted_branch(cli: Cli) -> None:
+    first = put(cli, "a.txt", "1")
+    cli.ok("branch", "create", "raw.scans", "gone")
+    other = put(cli, "x.txt", branch="gone")
+    cli.ok("branch", "delete", "raw.scans", "gone")
+    made = cli.json("branch", "create", "raw.scans", "again", "--from", "master", "--at", other)
+    assert (made["parent"], made["view"]) == ("master", other)
+    moved = cli.json("branch", "reset", "raw.scans", "master", "--to", other)
+    assert [(m["from"], m["to"]) for m in moved["moves"]] == [(first, other)]
+
+
 def test_branch_reset_is_refused_where_it_would_lose_or_invent(cli: Cli) -> None:
     first = put(cli, "a.txt", "1")
-    cli.ok("branch", "create", "raw.scans", "alone", "--root")
-    other = put(cli, "x.txt", branch="alone")
+    cli.ok("dataset", "create", "raw.other", "--kind", "files")
+    other = put(cli, "x.txt", dataset="raw.other")
     words = ("branch", "reset", "raw.scans", "master", "--to")
     assert cli.error(*words, other, code=3) == "not_in_history"
     assert cli.error(*words, "t-none", code=3) == "transaction_not_found"
@@ -143,13 +194,20 @@ def test_branch_reparent_mends_the_record_only(cli: Cli) -> None:
 @EMBEDDED_ONLY
 def test_branch_protect_denies_until_it_is_taken_off(cli: Cli) -> None:
     view = put(cli, "a.txt")
-    assert cli.json("branch", "protect", "master") == {"name": "master", "protected": True}
+    limited = cli.json("branch", "protect", "master", "--datasets", "gold.*,ref.*")
+    assert limited["datasets"] == ["gold.*", "ref.*"]
+    assert "protected" not in cli.ok("branch", "list").out
+    assert cli.json("branch", "protect", "master") == {
+        "name": "master",
+        "protected": True,
+        "datasets": ["*"],
+    }
     local = str(cli.file("b.txt"))
     for words in (
         ("files", "put", "raw.scans", "-b", "master", local),
         ("files", "rm", "raw.scans", "-b", "master", "a.txt"),
         ("txn", "open", "raw.scans", "-b", "master"),
-        ("branch", "delete", "raw.scans", "master"),
+        ("branch", "delete", "raw.scans", "master", "--force"),
     ):
         assert cli.error(*words, code=5) == "branch_protected"
     assert cli.json("branch", "list")[0]["view"] == view

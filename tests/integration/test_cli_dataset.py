@@ -152,7 +152,7 @@ def test_tag_create_list_and_delete(cli: Cli) -> None:
     assert "2026/q3" in cli.ok("tag", "list").out
     assert cli.error("tag", "create", "raw.scans", "2026/q3", "--at", txn, code=4) == "exists"
     cli.ok("tag", "delete", "raw.scans", "2026/q3")
-    assert cli.error("tag", "delete", "raw.scans", "2026/q3", code=3) == "not_found"
+    assert cli.error("tag", "delete", "raw.scans", "2026/q3", code=3) == "tag_not_found"
     assert cli.json("tag", "list") == []
 
 

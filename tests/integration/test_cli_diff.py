@@ -267,7 +267,7 @@ def test_diff_without_dataset_lists_what_differs(cli: Cli) -> None:
     [
         ([ORDERS, "--from", "master", "--to", "nope"], 3, "branch_not_found"),
         (["shop.none", "--from", "master", "--to", "master"], 3, "dataset_not_found"),
-        (["--from", "master", "--to", "nope"], 3, "not_found"),
+        (["--from", "master", "--to", "nope"], 3, "no_such_branch"),
         ([ORDERS, "--from", "master", "--to", "a>a"], 2, "invalid_context"),
         ([ORDERS, "--from", "master"], 2, "usage"),
     ],
@@ -288,3 +288,41 @@ def test_diff_with_a_transaction_of_another_dataset_or_an_aborted_one_is_refused
     cli.ok("txn", "abort", txn)
     words = ("diff", "raw.scans", "--from", other, "--to", txn)
     assert cli.error(*words, code=4) == "transaction_not_committed"
+
+
+def test_diff_of_a_branch_shows_what_its_merge_would_change(cli: Cli) -> None:
+    make_keyed(cli)
+    cli.ok("mutate", "-b", "feature", "update shop.orders set name = 'new' where id = 1")
+    cli.ok("mutate", "-b", "master", "delete from shop.orders where id = 3")
+    [found] = cli.json("diff", "feature")
+    assert found["counts"] == {"from": 3, "to": 3, "added": 0, "removed": 0, "changed": 1}
+    assert cli.json("diff", "feature", ORDERS, "--into", "master") == [found]
+    said = cli.ok("diff", "feature").out
+    assert "3 → 3 rows: 0 added, 0 removed, 1 changed by id" in said and "new" in said
+    # Two versions are compared as they are.
+    assert diff(cli)["counts"]["added"] == 1
+    cli.ok("mutate", "-b", "master", "update shop.orders set name = 'other' where id = 1")
+    [found] = cli.json("diff", "feature")
+    assert [one["kind"] for one in found["conflicts"]] == ["update_update"]
+    said = cli.ok("diff", "feature").out
+    assert "both sides changed it" in said and '"name":"other"' in said
+    cli.ok("branch", "create", ORDERS, "same", "--from", "master")
+    assert "would change nothing" in cli.ok("diff", "same").err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["nope"], 3, "no_such_branch"),
+        (["feature", "shop.none"], 3, "not_found"),
+        (["feature", "--into", "nope"], 3, "no_such_branch"),
+        (["feature", "--key", "id"], 2, "usage"),
+        (["feature", "--into", "master", "--to", "feature"], 2, "usage"),
+        ([], 2, "usage"),
+    ],
+)
+def test_diff_of_a_branch_that_is_not_there_or_half_asked_is_refused(
+    cli: Cli, words: list[str], code: int, error: str
+) -> None:
+    make(cli)
+    assert cli.json("diff", *words, code=code)["code"] == error

@@ -140,3 +140,17 @@ def test_init_that_cannot_be_leaves_no_settings(cli: Cli, words: list[str], code
 def test_settings_text_of_any_path_reads_back(text: str) -> None:
     written = tomllib.loads(settings_text(catalog=text, warehouse=text, branch="main"))
     assert written["store"] == {"catalog": text, "warehouse": text}
+
+
+def test_init_with_a_warehouse_that_cannot_be_written_fails_and_leaves_no_store(cli: Cli) -> None:
+    Path("place").write_text("a file, not a directory")
+    words = ("init", "new", "--warehouse", str(Path("place").absolute()))
+    told = cli.json(*words, code=6)
+    assert "cannot be used" in told["error"] and "--warehouse" in told["error"]
+    assert not Path("new").exists()
+
+
+def test_init_leaves_nothing_of_its_probe(cli: Cli) -> None:
+    cli.ok("init", "new")
+    warehouse = Path("new/.headgate/warehouse")
+    assert not [f for f in warehouse.rglob("*") if f.is_file() and "probe" in str(f)]

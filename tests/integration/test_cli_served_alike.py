@@ -26,6 +26,7 @@ def filled(
     cli.ok("branch", "create", "raw.scans", "feature", "--idempotency-key", "made")
     put(cli, "b.csv", "2", branch="feature")
     cli.ok("tag", "create", "raw.scans", "v1", "--at", at)
+    cli.ok("branch", "create", "raw.scans", "release")
     cli.ok("branch", "protect", "release")
     cli.ok("token", "create", "--actor", "bo", "--role", "reader")
     cli.file("schema.toml", _SCHEMA)
@@ -34,7 +35,12 @@ def filled(
     cli.ok("branch", "create", "t.a", "feature")
     cli.ok("mutate", "-b", "feature", "update t.a set n = 'y' where id = 1")
     with open_store(tmp_path) as store:
-        publish(store, "master", files_spec("made.a", "raw.scans"), files_spec("made.b", "made.a"))
+        made = (files_spec("made.a", "raw.scans"), files_spec("made.b", "made.a"))
+        for logic in ("1", "2"):
+            publish(store, "master", *made, files_spec("made.held", logic=logic))
+            build(store, "made.held")
+        held = store.dataset("made.held").branch("master")
+        held.reset(to=held.history()[1].id)
         build(store, "made.a", upstream=False)
     cli.ok("txn", "open", "raw.scans", "-b", "feature")
     return cli
@@ -51,10 +57,12 @@ def _asked(cli: Cli) -> list[tuple[str, ...]]:
         "history raw.scans -b feature; history raw.scans -b feature --all; history t.a --limit 1;"
         "log; log --branch feature --kind commit --limit 2; status made;"
         "diff raw.scans --from master --to feature; diff t.a --from master --to feature --rows 3;"
-        "diff --from master --to feature; schema plan schema.toml -b feature;"
+        "diff --from master --to feature; diff feature; diff feature t.a --into master;"
+        "schema plan schema.toml -b feature;"
         "merge feature --into master --datasets t.a --dry-run;"
         "jobspecs list; jobspecs list --branch none; jobspecs show made.a;"
         "plan made.b --upstream -b master; plan made.b -b feature --fallback master --graph dot;"
+        "plan made.* -b master --explain; plan --all -b master; plan no.* -b master;"
         f"builds list; builds show {build_id}; recover --dry-run; cleanup --dry-run; doctor;"
         "dataset show no.such; branch list no.such; txn show t-none; log --dataset no.such;"
         "status nobody; builds show build-none; diff t.a --from none --to master;"

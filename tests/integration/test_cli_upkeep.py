@@ -109,7 +109,7 @@ def test_dry_cleanup_tells_what_and_why_and_does_nothing(cli: Cli) -> None:
         before = everything(hg)
     said = cli.ok("cleanup", "--dry-run")
     assert f"transaction {old} of raw.scans@master" in said.out
-    assert "no branch has shown it within the time to retain" in said.out
+    assert "not shown by a branch within the retention period" in said.out
     assert "would be condemned: 4" in said.err
     with headgate.open() as hg:
         assert everything(hg) == before
@@ -140,7 +140,7 @@ def test_cleanup_names_what_it_leaves_alone(cli: Cli) -> None:
     warehouse.mkdir(parents=True, exist_ok=True)
     (warehouse / "notes.txt").write_text("mine")
     said = cli.ok("cleanup").err
-    assert "kept: 1 unknown (4 B): Headgate did not write it [notes.txt]" in said
+    assert "kept: 1 unknown, 4 B (not written by Headgate) [notes.txt]" in said
 
 
 # --- doctor ---------------------------------------------------------------------------------

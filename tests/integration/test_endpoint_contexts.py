@@ -153,7 +153,7 @@ def test_moment_of_a_chain_knows_branches_and_tombstones_that_are_gone(
         changed = served.publications
         feature.call("DELETE", f"{TABLES}/t").raise_for_status()
         dropped = served.publications
-    served.store.dataset("db.t").branch("feature").delete()
+    served.store.dataset("db.t").branch("feature").delete(force=True)
     shown = {}
     for number in (changed - 1, changed, dropped, dropped + 1):
         with served.client(f"feature>master@{number}") as past:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 from urllib.parse import quote
 
@@ -206,6 +207,17 @@ def test_name_that_cannot_be_is_400_to_make_and_404_to_read(client: RestClient, 
 def test_body_that_is_no_json_object_is_400(client: RestClient, body: bytes) -> None:
     response = client.http.post(f"/v1/{client.prefix}/{TABLES}", content=body)
     assert error(response) == (400, "BadRequestException")
+
+
+@pytest.mark.parametrize("token", ["", "guess"])
+def test_body_of_a_stranger_is_not_read(client: RestClient, token: str) -> None:
+    address = client.http.base_url
+    with socket.create_connection((address.host, address.port or 80), timeout=60) as stranger:
+        # The announced body is never sent: only a server that does not wait for it replies.
+        head = f"POST /v1/{client.prefix}/{TABLES} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n"
+        bearer = f"authorization: Bearer {token}\r\n" if token else ""
+        stranger.sendall(f"{head}{bearer}\r\n".encode())
+        assert stranger.recv(1000).startswith(b"HTTP/1.1 401 ")
 
 
 def test_schema_nested_without_end_is_400(client: RestClient) -> None:

@@ -114,7 +114,7 @@ def test_sixteen_branches_may_all_create_the_same_name(client: RestClient, serve
     answers = at_once(
         served,
         lambda one, _: one.call("POST", TABLES, body),
-        contexts=[f"b{number}" for number in range(CLIENTS)],
+        contexts=[f"b{number}>master" for number in range(CLIENTS)],
     )
     assert statuses(answers) == {200: CLIENTS}
     assert len({one.json()["metadata"]["location"] for one in answers}) == 1

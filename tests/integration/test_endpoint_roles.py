@@ -144,7 +144,9 @@ def test_writer_and_admin_write_and_only_the_admin_where_it_is_protected(
     served_door: Door, role: Role
 ) -> None:
     assert refused(served_door, served_door.token(role)) == everything(0)
-    protect_branch(served_door.served.store.database, "safe", actor="ana")
+    store = served_door.served.store
+    store.dataset("db.u").branch("safe").create(parent="master")
+    protect_branch(store.database, "safe", actor="ana")
     [create] = [r for r in ROUTES if r.method == "POST" and r.pattern.endswith("}/tables")]
     answer = served_door.knock(create, served_door.token(role), "safe")
     assert answer.status_code == (200 if role is Role.ADMIN else 403)

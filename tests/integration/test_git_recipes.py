@@ -1,4 +1,4 @@
-"""The hook and the report of docs/git.md, extracted from the page and executed."""
+"""The hooks that `jobspecs install-hook` writes, and the report of docs/git.md, executed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.support.cli import Cli, new_cli
 from tests.support.repositories import Work, new_repository
 from tests.support.shell import headgate_json
 from tests.support.source import ROOT
@@ -57,17 +59,131 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
 
 
 def test_hook_after_a_commit_has_published_it_in_spite_of_other_changes(work: Work) -> None:
-    _install(work, ".githooks/publish")
-    for name in ("post-commit", "post-merge"):
-        (work.root / ".githooks" / name).symlink_to("publish")
-    work.git("config", "core.hooksPath", ".githooks")
+    headgate_json("jobspecs", "install-hook", cwd=work.root)
     work.write_file("unfinished.py", "this is no Python\n")
-    work.git("add", ".githooks")
-    work.git("commit", "--quiet", "--message", "hooks")
+    work.write_file("pipeline.py", _PIPELINE.replace("range(3)", "range(4)"))
+    work.git("commit", "--quiet", "--message", "more", "pipeline.py")
     [found] = headgate_json("jobspecs", "list", cwd=work.root)
     assert (found["branch"], found["commit"]) == ("master", work.git("rev-parse", "HEAD"))
     assert found["clean"] is True
-    assert work.git("worktree", "list").count("\n") == 0
+    # The store is gone: the commit is made, and the reason is shown.
+    (work.root / "headgate.toml").unlink()
+    said = work.git("commit", "--quiet", "--allow-empty", "--message", "x", stderr=True)
+    assert "headgate init" in said and work.git("log", "-1", "--format=%s") == "x"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hooked:
+    """A repository whose hooks call a program that records its calls."""
+
+    work: Work
+    cli: Cli
+    record: Path
+
+    def calls(self) -> list[str]:
+        """Return the directories of the calls since the last time, relative to the root."""
+        found = self.record.read_text().splitlines() if self.record.exists() else []
+        self.record.unlink(missing_ok=True)
+        return [os.path.relpath(line, self.work.root) for line in found]
+
+    def hook(self, name: str = "post-commit") -> Path:
+        return self.work.root / ".git" / "hooks" / name
+
+
+@pytest.fixture
+def hooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Hooked:
+    work = new_repository(tmp_path / "shop")
+    work.commit()
+    record, programs = tmp_path / "record", tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "headgate"
+    wanted = "jobspecs publish --committed"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "{wanted}" ] && pwd >> "{record}"\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, os.devnull)
+    return Hooked(work=work, cli=new_cli(work.root, monkeypatch, capsys), record=record)
+
+
+def test_hooks_publish_commits_merges_and_rebases_and_not_a_detached_head(hooked: Hooked) -> None:
+    work = hooked.work
+    assert hooked.cli.json("jobspecs", "install-hook")["installed"] is True
+    text = hooked.hook().read_text()
+    assert f'PATH="$PATH":{Path(sys.executable).parent} headgate' in text
+    hooked.cli.ok("jobspecs", "install-hook")
+    assert hooked.hook().read_text() == text
+    work.commit()
+    assert hooked.calls() == ["."]
+    work.git("commit", "-q", "--amend", "--allow-empty", "-m", "amended")
+    assert hooked.calls() == ["."]
+    work.git("checkout", "-q", "-b", "feature", "HEAD~1")
+    work.write_file("a.txt", "")
+    work.commit()
+    assert hooked.calls() == ["."]
+    work.git("rebase", "-q", "master")
+    assert hooked.calls() == ["."]
+    work.git("checkout", "-q", "master")
+    work.git("merge", "-q", "feature")
+    assert hooked.calls() == ["."]
+    work.git("checkout", "-q", "--detach")
+    work.commit()
+    assert hooked.calls() == []
+    tree = work.root.parent / "tree"
+    work.git("worktree", "add", "-q", "-b", "other", str(tree))
+    Work(root=tree).commit()
+    assert hooked.calls() == ["../tree"]
+    hooked.cli.ok("jobspecs", "install-hook", "--uninstall")
+    assert not hooked.hook().exists()
+    hooked.cli.ok("jobspecs", "install-hook", "--uninstall")
+
+
+def test_hooks_of_two_projects_publish_both_and_are_removed_apart(hooked: Hooked) -> None:
+    for name in ("one", "two of'em"):
+        hooked.work.write_file(f"{name}/pyproject.toml", "")
+        hooked.cli.ok("jobspecs", "install-hook", "--repo", name)
+    hooked.work.commit()
+    assert sorted(hooked.calls()) == ["one", "two of'em"]
+    hooked.cli.ok("jobspecs", "install-hook", "--uninstall", "--repo", "one")
+    hooked.work.commit()
+    assert hooked.calls() == ["two of'em"]
+    # A branch without the project.
+    hooked.work.git("rm", "-q", "-r", "two of'em")
+    hooked.work.commit()
+    assert hooked.calls() == []
+
+
+def test_hook_of_another_tool_is_kept_and_joined_only_by_force(hooked: Hooked) -> None:
+    hooked.hook().parent.mkdir(exist_ok=True)
+    hooked.hook().write_text("#!/usr/bin/env bash\necho other > other\nexit 0\n")
+    hooked.hook().chmod(0o755)
+    said = hooked.cli("jobspecs", "install-hook")
+    assert said.code == 2 and "headgate jobspecs publish --committed" in said.err
+    assert not hooked.hook("post-merge").exists()
+    hooked.cli.ok("jobspecs", "install-hook", "--force")
+    hooked.work.commit()
+    assert hooked.calls() == ["."] and (hooked.work.root / "other").exists()
+    hooked.cli.ok("jobspecs", "install-hook")
+    hooked.cli.ok("jobspecs", "install-hook", "--uninstall")
+    assert hooked.hook().read_text() == "#!/usr/bin/env bash\necho other > other\nexit 0\n"
+    hooked.hook().write_text("#!/usr/bin/env python3\n")
+    assert "not a shell script" in hooked.cli("jobspecs", "install-hook", "--force").err
+
+
+def test_hooks_path_of_the_repository_is_used_and_a_shared_one_is_refused(hooked: Hooked) -> None:
+    work = hooked.work
+    work.git("config", "core.hooksPath", ".githooks")
+    hooked.cli.ok("jobspecs", "install-hook")
+    text = (work.root / ".githooks" / "post-commit").read_text()
+    # The file is committed for others, whose machines have other paths.
+    assert "PATH=" not in text
+    work.commit()
+    assert hooked.calls() == ["."]
+    work.git("config", "core.hooksPath", str(work.root.parent / "shared"))
+    assert "shared with other repositories" in hooked.cli("jobspecs", "install-hook").err
+    assert not (work.root.parent / "shared").exists()
 
 
 @pytest.mark.timeout(900)

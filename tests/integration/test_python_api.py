@@ -247,7 +247,7 @@ def test_unit_whose_parts_are_used_as_blocks_still_ends_as_one(hg: headgate.Stor
 
 def test_unit_on_a_branch_that_a_dataset_lacks_makes_it(hg: headgate.Store) -> None:
     hg.dataset("raw.one").create(kind="files")
-    with hg.transaction(branch="feature") as unit:
+    with hg.transaction(branch="feature", create=True) as unit:
         unit.dataset("raw.one").write("a.txt", b"1")
     assert hg.dataset("raw.one").branch("feature").read("a.txt") == b"1"
     assert hg.dataset("raw.one").branch("master").files() == []
@@ -255,7 +255,7 @@ def test_unit_on_a_branch_that_a_dataset_lacks_makes_it(hg: headgate.Store) -> N
 
 def test_unit_that_is_aborted_takes_the_branches_along_that_it_made(hg: headgate.Store) -> None:
     one = hg.dataset("raw.one").create(kind="files")
-    with pytest.raises(ZeroDivisionError), hg.transaction(branch="feature") as unit:
+    with pytest.raises(ZeroDivisionError), hg.transaction(branch="feature", create=True) as unit:
         unit.dataset("raw.one").write("a.txt", b"1")
         raise ZeroDivisionError
     assert not one.branch("feature").exists()

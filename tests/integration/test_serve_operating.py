@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from playwright.sync_api import Browser
 
 from tests.support.chromium import opened_window
 from tests.support.pages import sign_in
-from tests.support.shell import headgate_json
+from tests.support.shell import headgate_json, run_headgate
 from tests.support.site import serving
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
@@ -30,6 +31,10 @@ def test_serve_metrics_and_log_tell_an_operator_what_is_going_on(root: Path) -> 
         bearer = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{url}/metrics", timeout=60).status_code == 401
         headgate_json("dataset", "create", "raw.scans", "--kind", "files", cwd=root)
+        config = f"{url}/iceberg/v1/config"
+        prefix = httpx.get(config, params={"warehouse": "master"}, headers=bearer, timeout=60)
+        spaces = f"{url}/iceberg/v1/{prefix.json()['overrides']['prefix']}/namespaces"
+        assert httpx.get(spaces, headers=bearer, timeout=60).status_code == 200
         answer = httpx.get(f"{url}/api/v1/datasets?search={token}", headers=bearer, timeout=60)
         text = httpx.get(f"{url}/metrics", headers=bearer, timeout=60).text
     assert process.returncode == 0
@@ -44,6 +49,18 @@ def test_serve_metrics_and_log_tell_an_operator_what_is_going_on(root: Path) -> 
         answer.headers["x-request-id"],
     )
     assert token is not None and token not in log
+    actors = {line["actor"] for line in lines if line.get("route") == "/iceberg"}
+    assert actors == {asked["actor"]} and None not in actors
+
+
+def test_serve_on_a_port_in_use_says_so_and_makes_no_token(root: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        done = run_headgate("serve", "--port", str(port), cwd=root)
+    assert done.returncode != 0
+    assert f"port {port} is already in use" in done.stderr and "web pages" not in done.stderr
+    assert not (tmp_path / ".headgate" / "admin-token").exists()
+    assert headgate_json("token", "list", cwd=root) == []
 
 
 def test_serve_told_to_stop_ends_in_good_order_though_pages_are_open(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,23 @@ from headgate.store.embedded import Store
 from headgate.tasks import TableSpec, WorkspaceSpec, task
 from headgate.tasks.declare import DEFINITION, TaskDefinition
 from headgate.tasks.messages import Outcome, Status
-from headgate.tasks.ports import TableWork, TaskInput
+from headgate.tasks.ports import Identity, TableWork, TaskInput
 from headgate.tasks.table_work import SparkTables
 from headgate.testing.failpoints import calling_at
 from tests.support.iceberg import Front
 from tests.support.serving_tasks import client_of
 from tests.support.spark import BorrowedSpark, bind
 from tests.support.tasks import (
-    Attempt,
     Params,
     Result,
     Workshop,
     attempt,
+    defined,
     input_of,
     new_workshop,
     put_files,
     shown,
+    writes,
 )
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -105,17 +105,16 @@ class Shop:
     def totals(self) -> list[int]:
         return [row.n for row in self.session("master").sql("select n from db.totals").collect()]
 
-    def run(self, function: Any, given: str) -> Outcome:
-        one = attempt(self.workshop, self.store)
+    def run(self, function: Any, given: str, *, key: str = "k", **more: Any) -> Outcome:
+        one = attempt(self.workshop, self.store, key)
         definition: TaskDefinition = getattr(function, DEFINITION)
-        done = one.run(definition, input_of(given), open_tables=partial(self._open, one))
+        done = one.run(definition, input_of(given), open_tables=self._open, **more)
         one.store.task_attempts.end(one.held, AttemptState.SUCCEEDED)
         return done
 
-    def _open(self, one: Attempt, definition: TaskDefinition, given: TaskInput) -> TableWork:
+    def _open(self, definition: TaskDefinition, given: TaskInput, identity: Identity) -> TableWork:
         assert definition.tables is not None and given.workspace is not None
         spec, workspace = definition.tables, given.workspace
-        identity = one.identity(definition.name)
         if self.workshop.client is not None:
             return self.workshop.client.task_tables(spec, workspace, identity)
         store = self.store
@@ -159,6 +158,21 @@ def test_files_and_tables_of_a_task_are_one_publication_and_a_retry_repeats_neit
     assert done.status is Status.COMPLETED, done.traceback
     assert shop.totals() == [3]
     assert shown(shop.store) == {"a": "1", "report.txt": "3"}
+
+
+def test_t09_files_and_tables_of_an_ended_workflow_are_replaced_together(shop: Shop) -> None:
+    given = put_files(shop.store, a="1")
+    assert shop.run(count, given, key="ended").status is Status.COMPLETED
+    refused = shop.run(count, given, key="next", has_ended=lambda key: False)
+    assert refused.code == "publish_fence" and shop.totals() == [3]
+    done = shop.run(count, given, key="next", has_ended=lambda key: True)
+    assert done.status is Status.COMPLETED, done.traceback
+    assert shop.totals() == [3]
+    assert shown(shop.store) == {"a": "1", "report.txt": "3"}
+    files_only = attempt(shop.workshop, shop.store, "files only")
+    last = files_only.run(defined(writes(b="2")), input_of(given), has_ended=lambda key: True)
+    assert last.status is Status.COMPLETED, last.traceback
+    assert (shop.totals(), shown(shop.store)) == ([], {"a": "1", "b": "2"})
 
 
 def test_task_that_writes_a_table_it_did_not_declare_publishes_nothing(shop: Shop) -> None:

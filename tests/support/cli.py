@@ -94,8 +94,15 @@ def new_store_cli(
     return cli
 
 
-def put(cli: Cli, path: str, text: str = "hello", *, branch: str = "master") -> str:
+def put(
+    cli: Cli,
+    path: str,
+    text: str = "hello",
+    *,
+    branch: str = "master",
+    dataset: str = "raw.scans",
+) -> str:
     """Publish one file, and return the new view of the branch."""
     local = cli.file("local", text)
-    words = ("files", "put", "raw.scans", "-b", branch, str(local), path)
+    words = ("files", "put", dataset, "-b", branch, str(local), path)
     return str(cli.json(*words)["moves"][0]["to"])

@@ -49,6 +49,9 @@ class Flow:
         answer = self._post(f"/workflow/{workflow}/{how}", body)
         assert answer.status_code < 300, answer.text
 
+    def terminate(self, workflow: str) -> None:
+        httpx.delete(f"{self.url}/api/workflow/{workflow}", timeout=60).raise_for_status()
+
     def load(self, workflow: str) -> dict[str, Any]:
         found: dict[str, Any] = httpx.get(
             f"{self.url}/api/workflow/{workflow}", params={"includeTasks": True}, timeout=60
@@ -60,15 +63,10 @@ class Flow:
         return found
 
     def wait(self, workflow: str) -> dict[str, Any]:
-        """Return the workflow when it has ended.
-
-        The test requests an evaluation of the workflow from time to time. The server still decides
-        by its own timeouts; on SQLite it evaluates a workflow again only after a minute or two.
-        """
+        """Return the workflow when it has ended; the server evaluates it by itself."""
         ends_at = time.monotonic() + _PATIENCE_SECONDS
         while (found := self.load(workflow))["status"] == "RUNNING":
             assert time.monotonic() < ends_at, [task["status"] for task in found["tasks"]]
-            httpx.put(f"{self.url}/api/workflow/decide/{workflow}", timeout=60).raise_for_status()
             time.sleep(0.3)
         return found
 

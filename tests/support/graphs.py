@@ -30,7 +30,7 @@ def view(dataset: str, branch: str, made_from: Fingerprint | None = None) -> Vie
 def made_from(spec: JobSpec) -> Fingerprint:
     """Return the fingerprint of a job that read these datasets at `view`."""
     contents = {given.name: ContentId(f"c-{given.dataset}") for given in spec.inputs}
-    return fingerprint(spec, parameters={}, environment="", inputs=contents)
+    return fingerprint(spec, parameters={}, inputs=contents)
 
 
 def graph_of(

@@ -2,6 +2,11 @@
 
 It is not lakeFS: it follows the published client and API reference, enough to test our side of the
 protocol where no server is available. The same cases run on a real server where one is configured.
+
+As documented there: an object is identified by its checksum, so that the same bytes under a new
+address are not a change; a commit or a merge without changes is 400; a merge into, and a hard reset
+of, a branch with uncommitted changes is 400; a merge conflict is 409; a listing has at most 1000
+results per page; an error has a message.
 """
 
 from __future__ import annotations
@@ -9,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +42,8 @@ from starlette.routing import Route
 from headgate.iceberg.app import LoopbackEndpoint
 
 _Objects = dict[str, tuple[str, bytes]]
+_NAME = re.compile(r"\w[-\w]*")
+_MOST_PATHS = 1000
 # File that a held request creates.
 HELD = "held"
 
@@ -51,7 +59,8 @@ class LakeFSDouble:
 
     With a `hold` directory, files in it control requests. `merge.before` holds a merge before its
     effect, which then never happens; `merge.after` holds it between the effect and the response.
-    `merge.refuse` rejects it, and `merge.lost` answers 500 after the effect.
+    `merge.refuse` rejects it, and `merge.lost` answers 500 after the effect. `refuse` and `reject`
+    do the same in this process: a 500, or a status and a message of the test's choice.
     """
 
     def __init__(self, hold: Path | None = None) -> None:
@@ -62,6 +71,8 @@ class LakeFSDouble:
         self.protected: set[str] = set()
         self.calls: list[str] = []
         self.refuse: set[str] = set()
+        self.reject: dict[str, tuple[int, str]] = {}
+        self.largest_page = 1000
 
     def make_repository(self, repository: str, files: dict[str, str]) -> str:
         objects = {path: self._stored(text.encode()) for path, text in files.items()}
@@ -113,6 +124,8 @@ class LakeFSDouble:
             self.calls.append(name)
             if name in self.refuse or self._is_told(f"{name}.refuse"):
                 return _error(500, f"{name} is refused")
+            if name in self.reject:
+                return _error(*self.reject[name])
             if await self._held(f"{name}.before"):
                 return _error(500, f"{name} was held")
             answer: Response = await do(request)
@@ -180,56 +193,79 @@ class LakeFSDouble:
         return Response(status_code=204)
 
     async def _list_branches(self, request: Request) -> Response:
-        prefix = request.query_params.get("prefix", "")
-        found = [
-            Ref(id=name, commit_id=branch.commit)
-            for (repository, name), branch in sorted(self.branches.items())
-            if repository == request.path_params["repository"] and name.startswith(prefix)
-        ]
-        return _json(RefList(pagination=_page(len(found)), results=found))
+        named = request.path_params["repository"]
+        if not any(repository == named for repository, _ in self.branches):
+            return _error(404, "repository not found")
+        found = {name: b for (repository, name), b in self.branches.items() if repository == named}
+        names, page = self._page(request, found)
+        refs = [Ref(id=name, commit_id=found[name].commit) for name in names]
+        return _json(RefList(pagination=page, results=refs))
+
+    def _page(self, request: Request, found: Iterable[str]) -> tuple[list[str], Pagination]:
+        query = request.query_params
+        prefix, after = query.get("prefix", ""), query.get("after", "")
+        amount = min(int(query.get("amount", "100")), self.largest_page)
+        rest = [name for name in sorted(found) if name.startswith(prefix) and name > after]
+        page = Pagination(
+            has_more=len(rest) > amount,
+            next_offset=rest[amount - 1] if len(rest) > amount else "",
+            results=len(rest[:amount]),
+            max_per_page=self.largest_page,
+        )
+        return rest[:amount], page
 
     async def _create_branch(self, request: Request) -> Response:
         body = await request.json()
         key = (request.path_params["repository"], body["name"])
         source = self._resolve(request, body["source"])
+        if not _NAME.fullmatch(body["name"]):
+            return _error(400, f"invalid branch name {body['name']}")
         if source is None:
-            return _error(404, "no source")
+            return _error(404, "source reference not found")
         if key in self.branches:
-            return _error(409, "branch exists")
+            return _error(409, "branch already exists")
         self.branches[key] = _Branch(source)
         return PlainTextResponse(f'"{source}"', 201)
 
     async def _get_branch(self, request: Request) -> Response:
         branch = self._branch(request)
         if branch is None:
-            return _error(404, "no branch")
+            return _error(404, "branch not found")
         return _json(Ref(id=request.path_params["branch"], commit_id=branch.commit))
 
     async def _delete_branch(self, request: Request) -> Response:
         params = request.path_params
         if self.branches.pop((params["repository"], params["branch"]), None) is None:
-            return _error(404, "no branch")
+            return _error(404, "branch not found")
         return Response(status_code=204)
 
     async def _hard_reset(self, request: Request) -> Response:
         branch, ref = self._branch(request), request.query_params["ref"]
         if request.path_params["branch"] in self.protected:
-            return _error(403, "branch is protected")
+            return _error(403, "cannot write to protected branch")
         commit = self._resolve(request, ref)
         if branch is None or commit is None:
-            return _error(404, "no such ref")
-        branch.commit, branch.staged = commit, {}
+            return _error(404, "reference not found")
+        if branch.staged:
+            return _error(400, "uncommitted changes")
+        branch.commit = commit
         return Response(status_code=204)
 
     async def _make_commit(self, request: Request) -> Response:
         body, branch = await request.json(), self._branch(request)
-        assert branch is not None
-        objects = dict(self.commits[branch.commit][1])
+        if branch is None:
+            return _error(404, "branch not found")
+        if request.path_params["branch"] in self.protected:
+            return _error(403, "cannot write to protected branch")
+        before = self.commits[branch.commit][1]
+        objects = dict(before)
         for path, staged in branch.staged.items():
             if staged is None:
                 objects.pop(path, None)
-            else:
+            elif _content(objects, path) != staged[1]:
                 objects[path] = staged
+        if objects == before:
+            return _error(400, "commit: no changes")
         branch.commit = self._commit(
             (branch.commit,), objects, body["message"], body.get("metadata") or {}
         )
@@ -238,7 +274,10 @@ class LakeFSDouble:
 
     async def _upload(self, request: Request) -> Response:
         branch = self._branch(request)
-        assert branch is not None
+        if branch is None:
+            return _error(404, "branch not found")
+        if request.path_params["branch"] in self.protected:
+            return _error(403, "cannot write to protected branch")
         async with request.form() as form:
             content = form["content"]
             assert not isinstance(content, str)
@@ -248,59 +287,76 @@ class LakeFSDouble:
         return _json(_stats(path, stored), 201)
 
     async def _delete_objects(self, request: Request) -> Response:
-        branch = self._branch(request)
-        assert branch is not None
-        for path in (await request.json())["paths"]:
+        branch, paths = self._branch(request), (await request.json())["paths"]
+        if branch is None:
+            return _error(404, "branch not found")
+        if request.path_params["branch"] in self.protected:
+            return _error(403, "cannot write to protected branch")
+        if len(paths) > _MOST_PATHS:
+            return _error(400, f"at most {_MOST_PATHS} paths per request")
+        for path in paths:
             branch.staged[path] = None
         return _json(ObjectErrorList(errors=[]))
 
     async def _get_commit(self, request: Request) -> Response:
         commit = self._resolve(request, request.path_params["id"])
         if commit is None:
-            return _error(404, "no commit")
+            return _error(404, "commit not found")
         return _json(self.commits[commit][0])
 
     async def _list_objects(self, request: Request) -> Response:
         commit = self._resolve(request, request.path_params["ref"])
         if commit is None:
-            return _error(404, "no ref")
-        query = request.query_params
-        prefix, after = query.get("prefix", ""), query.get("after", "")
-        amount = min(int(query.get("amount", "100")), 1000)
+            return _error(404, "reference not found")
         objects = self.commits[commit][1]
-        paths = [p for p in sorted(objects) if p.startswith(prefix) and p > after]
-        shown = [_stats(path, objects[path]) for path in paths[:amount]]
-        page = Pagination(
-            has_more=len(paths) > amount,
-            next_offset=paths[amount - 1] if len(paths) > amount else "",
-            results=len(shown),
-            max_per_page=1000,
-        )
+        paths, page = self._page(request, objects)
+        shown = [_stats(path, objects[path]) for path in paths]
         return _json(ObjectStatsList(pagination=page, results=shown))
 
     async def _get_object(self, request: Request) -> Response:
         commit = self._resolve(request, request.path_params["ref"])
         path = request.query_params["path"]
         if commit is None or path not in self.commits[commit][1]:
-            return _error(404, "no object")
+            return _error(404, "object not found")
         return Response(self.commits[commit][1][path][1])
 
     async def _merge(self, request: Request) -> Response:
         body, target = await request.json(), self._branch(request, "target")
         source = self._resolve(request, request.path_params["source"])
         if source is None or target is None:
-            return _error(404, "no such branch")
-        objects = dict(self.commits[target.commit][1])
-        base = self.commits[self.commits[source][0].parents[0]][1]
-        changed = self.commits[source][1]
-        objects.update({p: o for p, o in changed.items() if base.get(p) != o})
-        for path in set(base) - set(changed):
-            objects.pop(path, None)
+            return _error(404, "reference not found")
+        if target.staged:
+            return _error(400, "uncommitted changes")
         assert body["squash_merge"]
+        base = self._merge_base(source, target.commit)
+        theirs, ours = self.commits[source][1], self.commits[target.commit][1]
+        changed = {p for p in {*base, *theirs} if _content(base, p) != _content(theirs, p)}
+        wanted = {p for p in changed if _content(theirs, p) != _content(ours, p)}
+        if not wanted:
+            return _error(400, "merge: no changes")
+        if conflicts := sorted(p for p in wanted if _content(base, p) != _content(ours, p)):
+            return _error(409, f"conflict found: {conflicts[0]}")
+        objects = {path: stored for path, stored in ours.items() if path not in wanted}
+        objects |= {path: theirs[path] for path in wanted if path in theirs}
         target.commit = self._commit(
             (target.commit,), objects, body.get("message", ""), body.get("metadata") or {}
         )
         return _json(MergeResult(reference=target.commit))
+
+    def _merge_base(self, source: str, target: str) -> _Objects:
+        """Return the objects of the newest commit that both have; commits have one parent here."""
+        shared = set(self._history(target))
+        found = next((commit for commit in self._history(source) if commit in shared), None)
+        return {} if found is None else self.commits[found][1]
+
+    def _history(self, commit: str | None) -> Iterator[str]:
+        while commit is not None:
+            yield commit
+            commit = next(iter(self.commits[commit][0].parents), None)
+
+
+def _content(objects: _Objects, path: str) -> bytes | None:
+    return objects[path][1] if path in objects else None
 
 
 def _stats(path: str, stored: tuple[str, bytes]) -> ObjectStats:
@@ -313,10 +369,6 @@ def _stats(path: str, stored: tuple[str, bytes]) -> ObjectStats:
         size_bytes=len(data),
         mtime=0,
     )
-
-
-def _page(count: int) -> Pagination:
-    return Pagination(has_more=False, next_offset="", results=count, max_per_page=1000)
 
 
 def _json(model: Any, status: int = 200) -> Response:

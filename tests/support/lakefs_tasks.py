@@ -18,7 +18,7 @@ from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import WorkspaceRef
 from headgate.testing.failpoints import die_at, pause_at
 from headgate.testing.lakefs_harness import LakeFSHarness
-from tests.support.lakefs_double import serve_double
+from tests.support.lakefs_double import LakeFSDouble, serve_double
 from tests.support.processes import running
 from tests.support.stores import files_branch, new_settings, put
 from tests.support.task_runs import wait_for
@@ -83,7 +83,6 @@ def lakefs_place(catalog_url: str, root: Path) -> Iterator[Place]:
             new_settings(catalog_url, root, actor=OWNER),
             lakefs_endpoint=(root / "url").read_text(),
             environ=KEYS,
-            cache=root / "cache",
         )
         lakefs = connect(settings)
         lakefs.create_repository(REPOSITORY, "mem://songs", "main")
@@ -91,6 +90,15 @@ def lakefs_place(catalog_url: str, root: Path) -> Iterator[Place]:
             put(files_branch(store), a="1")
             given = LakeFSHarness(store, lakefs, REPOSITORY).new_target(OLD)
         yield Place(settings=settings, directory=root, given=given)
+
+
+@contextmanager
+def double_store(double: LakeFSDouble, catalog_url: str, root: Path) -> Iterator[Store]:
+    """Open a store whose lakeFS is a double in this process."""
+    with double.serving() as url:
+        made = replace(new_settings(catalog_url, root), lakefs_endpoint=url, environ=KEYS)
+        with Store(made) as opened:
+            yield opened
 
 
 # --- entry points of processes ---

@@ -174,16 +174,19 @@ def _check_log(facts: Facts) -> None:
     operations = [p["operation_id"] for p in facts.publications]
     assert len(operations) == len(set(operations)), "an operation was published twice"
     shown: dict[str, str | None] = {}
+    deleted: set[str] = set()
     for move in facts.moves:
         id = move["branch_id"]
-        if move["change"] == "created":
+        if move["change"] in {"created", "restored"}:
             assert id not in shown and move["from_id"] is None
+            assert (id in deleted) == (move["change"] == "restored")
         else:
             assert shown[id] == move["from_id"], f"publication {move['publication']} came from afar"
         shown[id] = move["to_id"]
         if move["change"] == "deleted":
             assert move["to_id"] is None
             del shown[id]
+            deleted.add(id)
     assert shown == {b["id"]: b["view_id"] for b in facts.branches.values()}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.builds.attempt import JobResult, Jobs, JobWork, Progress
+from headgate.builds.attempt import JobResult, Jobs, JobWork, Progress, log_in
 from headgate.builds.plan import PlanRequest
 from headgate.builds.report import BuildOutcome
 from headgate.builds.run import BuildRequest, run_build
@@ -82,6 +82,8 @@ class _FileAttempt:
         # Decided before a test can see that the job runs, and change the decision for the next one.
         is_endless = first in self._jobs.endless
         self._jobs.ran.append(first)
+        self._work.directory.mkdir(parents=True, exist_ok=True)
+        log_in(self._work.directory).write_text(f"{first} was here\n")
         progress({"event": "started", "tags": []})
         if is_endless:
             assert self._stopped.wait(60), f"nothing stopped {first}"

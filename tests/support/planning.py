@@ -30,7 +30,6 @@ def made_from(made: JobSpec, base: Mapping[str, str] | None = None, **inputs: st
     found = fingerprint(
         made,
         parameters={},
-        environment="spark-4",
         inputs={key: ContentId(value) for key, value in inputs.items()},
     )
     if base is None:
@@ -67,7 +66,7 @@ def candidate(content: str, *outputs: str, seconds_ago: int = 0) -> Candidate:
 
 
 def facts(*views: View, **more: Any) -> Facts:
-    settings = {"chain": CHAIN, "environment": "spark-4", "now": NOW, **more}
+    settings = {"chain": CHAIN, "now": NOW, **more}
     return Facts(views={found.dataset: found for found in views}, **settings)
 
 

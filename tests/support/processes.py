@@ -53,9 +53,9 @@ def start(target: Callable[..., None], *arguments: object) -> BaseProcess:
     return process
 
 
-def finish(process: BaseProcess) -> int:
+def finish(process: BaseProcess, seconds: float = _PATIENCE_SECONDS) -> int:
     """Wait for the process, and return its exit code; minus the signal if it was killed."""
-    process.join(_PATIENCE_SECONDS)
+    process.join(seconds)
     if process.exitcode is None:
         process.kill()
         process.join()

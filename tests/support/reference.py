@@ -44,15 +44,23 @@ class Txn:
 class Branch:
     dataset: str
     name: str
-    parent: Branch | None
+    # As the user named it; it may be deleted since.
+    declared: Branch | None
     head: Txn | None
     view: Txn | None
-    taken_off: list[Txn] = field(default_factory=list)
     # Unit that created the branch, as a root, to write on it.
     made_for: Unit | None = None
+    is_gone: bool = False
 
     def __repr__(self) -> str:
         return f"{self.dataset}@{self.name}"
+
+    @property
+    def parent(self) -> Branch | None:
+        above = self.declared
+        while above is not None and above.is_gone:
+            above = above.declared
+        return above
 
     @property
     def files(self) -> Files:
@@ -96,6 +104,7 @@ class Reference:
         self.units: list[Unit] = []
         self.tags: dict[tuple[str, str], Txn] = {}
         self.epochs: dict[str, int] = {}
+        self.deleted: dict[tuple[str, str], list[Branch]] = {}
         # Kind and moves of every publication, in order.
         self.log: list[tuple[str, set[tuple[Branch, Txn | None, Txn | None]]]] = []
 
@@ -114,10 +123,10 @@ class Reference:
         _refuse_if(name in self.branches[dataset], "BranchExists")
         source = self.find(dataset, parent)
         if at is None:
-            return self._new_branch(Branch(dataset, name, source, source.head, source.view))
+            is_shared = source.head is None or source.head.owner is None
+            head = source.head if is_shared else source.view
+            return self._new_branch(Branch(dataset, name, source, head, source.view))
         _refuse_if(at.state != "COMMITTED", "TransactionNotCommitted")
-        past = source.view.history() if source.view else ()
-        _refuse_if(at not in past, "NotInHistory")
         return self._new_branch(Branch(dataset, name, source, at, at))
 
     def delete(self, dataset: str, name: str) -> None:
@@ -125,19 +134,24 @@ class Reference:
         self._take_out(gone)
         if gone.is_open and gone.head and not self._with_head(gone.head):
             self._end(gone.head)
+        self.deleted.setdefault((dataset, name), []).append(gone)
         self._publish("delete", [(gone, gone.view, None)])
+
+    def restore(self, dataset: str, name: str) -> None:
+        _refuse_if(name in self.branches[dataset], "RestoreRefused")
+        _refuse_if(not self.deleted.get((dataset, name)), "DeletedBranchNotFound")
+        back = self.deleted[dataset, name].pop()
+        back.head, back.made_for, back.is_gone = back.view, None, False
+        self.branches[dataset][name] = back
+        self._publish("restore", [(back, None, back.view)])
 
     def reset(self, dataset: str, name: str, to: Txn) -> None:
         branch = self.find(dataset, name)
         _refuse_if(to.state != "COMMITTED", "TransactionNotCommitted")
-        reachable = [*([branch.view] if branch.view else []), *branch.taken_off]
-        _refuse_if(not any(to in newest.history() for newest in reachable), "NotInHistory")
         _refuse_if(branch.is_open, "OpenTransactionAlreadyExists")
         if to is branch.view:
             return
         before, branch.head, branch.view = branch.view, to, to
-        if before is not None:
-            branch.taken_off.append(before)
         self._publish("reset", [(branch, before, to)])
 
     def reparent(self, dataset: str, name: str, under: str | None) -> None:
@@ -147,7 +161,7 @@ class Reference:
         while above is not None:
             _refuse_if(above is branch, "Invalid")
             above = above.parent
-        branch.parent = parent
+        branch.declared = parent
 
     def tag(self, dataset: str, name: str, at: Txn) -> None:
         _refuse_if(at.dataset != dataset, "NotInHistory")
@@ -324,9 +338,7 @@ class Reference:
 
     def _take_out(self, gone: Branch) -> None:
         del self.branches[gone.dataset][gone.name]
-        for other in self.branches[gone.dataset].values():
-            if other.parent is gone:
-                other.parent = gone.parent
+        gone.is_gone = True
 
     def _drop_roots_of(self, units: list[Unit]) -> None:
         """Delete the branches that an aborted unit created and no writer used."""

@@ -18,10 +18,12 @@ class Work:
 
     root: Path
 
-    def git(self, *words: str) -> str:
+    def git(self, *words: str, stderr: bool = False) -> str:
+        """Run Git, and return its output, or what it and its hooks write to stderr."""
         settings = [word for setting in _SETTINGS for word in ("-c", setting)]
         command = ["git", *settings, "-C", str(self.root), *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return (done.stderr if stderr else done.stdout).strip()
 
     def write(self, **files: str) -> None:
         """Write files; in a keyword `__` stands for `/` and every file is Python."""

@@ -44,7 +44,13 @@ def apply_text(store: Store, text: str, *, branch: str = "master") -> AppliedSch
 
 def made_settings(catalog_url: str, root: Path, *, actor: str = "ana") -> Settings:
     """Return the settings of a store whose catalog already has its tables."""
-    return Settings(root=root, catalog=catalog_url, warehouse=str(root / "warehouse"), actor=actor)
+    return Settings(
+        root=root,
+        catalog=catalog_url,
+        warehouse=str(root / "warehouse"),
+        actor=actor,
+        cache=root / "cache",
+    )
 
 
 def graph_store(catalog_url: str, root: Path, *people: str) -> Store:

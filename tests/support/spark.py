@@ -54,7 +54,11 @@ def _launch(directory: Path) -> Launch:
     jars = ensure_jars(_CACHE, java_home=java_home, environ=os.environ)
     return Launch(
         java_home=java_home,
-        conf={**jvm_conf(jars=jars, master="local[2]"), "spark.sql.shuffle.partitions": "2"},
+        conf={
+            **jvm_conf(jars=jars, master="local[2]"),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": (directory / "spark-warehouse").as_uri(),
+        },
         environ=os.environ,
         log_path=directory / "jvm.log",
     )

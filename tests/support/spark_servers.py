@@ -38,7 +38,11 @@ def launch(directory: Path, conf: Mapping[str, str]) -> Launch:
     jars = ensure_jars(_CACHE, java_home=java_home, environ=os.environ)
     return Launch(
         java_home=java_home,
-        conf={**jvm_conf(jars=jars), **conf},
+        conf={
+            **jvm_conf(jars=jars),
+            "spark.sql.warehouse.dir": (directory / "spark-warehouse").as_uri(),
+            **conf,
+        },
         environ={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         log_path=directory / "driver.log",
     )

@@ -26,7 +26,11 @@ DATASET = "raw.scans"
 def new_settings(catalog_url: str, root: Path, *, actor: str = "ana") -> Settings:
     """Create an empty store, and return its settings."""
     settings = Settings(
-        root=root, catalog=catalog_url, warehouse=str(root / "warehouse"), actor=actor
+        root=root,
+        catalog=catalog_url,
+        warehouse=str(root / "warehouse"),
+        actor=actor,
+        cache=root / "cache",
     )
     database = Database(catalog_url)
     ensure_schema(database, create=True)

@@ -42,11 +42,13 @@ _C = _TRANSFORM.format(name="c", given=", b=Input('shop.b')", argument=", b", ro
 
 
 def publish_two_bundles(project: Project) -> None:
-    """Build B and C on master by a rate of 3; B on feature by a rate of 2, and C not at all."""
-    project.publish(b=_B, c=_C, lib__rules=_RULES.format(rate=3), lib____init__="")
+    """Publish B on feature by a rate of 2; B and C, which feature lacks, on master by one of 3."""
+    project.publish(b=_B, lib__rules=_RULES.format(rate=3), lib____init__="")
     project.work.git("checkout", "--quiet", "-b", "feature")
-    (project.work.root / "c.py").unlink()
     project.publish(lib__rules=_RULES.format(rate=2))
+    project.work.git("checkout", "--quiet", "master")
+    project.publish(c=_C)
+    project.work.git("checkout", "--quiet", "feature")
 
 
 def assert_each_used_its_own(project: Project) -> None:

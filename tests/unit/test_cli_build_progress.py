@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from headgate.builds.report import JobReport
-from headgate.cli.build import BuildProgress, live_tree
+from headgate.cli.build import BuildProgress, job_tree, live_tree
 from headgate.model.freshness import Facts, decide
 from headgate.model.ids import Instant
 from headgate.model.jobspecs import compile_graph
@@ -23,6 +23,20 @@ def _reports(count: int) -> list[JobReport]:
     jobs = compile_graph([name(t) for t in names], ("master",), made, upstream=False)
     decisions = decide(jobs, Facts(chain=("master",), views={}, now=Instant(1)))
     return [JobReport(decision=d, state=JobState.WAITING, inputs=[]) for d in decisions]
+
+
+def test_tree_of_a_job_names_the_checks_that_only_warn() -> None:
+    report = _reports(1)[0]
+    told = {"name": "rows", "dataset": "s.d00", "reason": "0 rows", "stage": "post"}
+    report.checks = [
+        {**told, "on_error": "WARN", "passed": False},
+        {**told, "on_error": "WARN", "passed": True, "name": "ids"},
+    ]
+    console = Console(file=io.StringIO(), width=120)
+    with console.capture() as captured:
+        console.print(job_tree("master", [report.to_json()]))
+    assert "WARN s.d00, check 'rows': 0 rows" in captured.get()
+    assert "ids" not in captured.get()
 
 
 def _drawn(reports: list[JobReport], *, room: int) -> list[str]:

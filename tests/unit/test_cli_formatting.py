@@ -21,6 +21,7 @@ from headgate.cli.format import (
     transaction_line,
 )
 from headgate.cli.output import count_text
+from headgate.model.access import Protections
 from headgate.model.ids import (
     BranchId,
     Instant,
@@ -47,7 +48,7 @@ def render(*shown: Any) -> str:
 def a_move(branch: str, before: str | None, after: str | None) -> MoveRecord:
     return MoveRecord(
         dataset=parse_dataset_name("sales.orders"),
-        branch_id=BranchId("b-1"),
+        branch_id=BranchId(f"b-{branch}"),
         branch=branch,
         from_transaction=TransactionId(before) if before else None,
         to_transaction=TransactionId(after) if after else None,
@@ -72,7 +73,7 @@ def test_branch_trees_put_children_below_their_parent() -> None:
         a_branch("master", head="t-1", view="t-1"),
         a_branch("alone"),
     ]
-    assert render(*branch_trees(branches, {"master"})).splitlines() == [
+    assert render(*branch_trees(branches, Protections(master=("sales.*",)))).splitlines() == [
         "sales.orders",
         "├── master  t-1  protected",
         "│   └── develop  t-1",
@@ -186,3 +187,8 @@ def test_size_text_uses_the_largest_unit_that_fits(size: int, text: str) -> None
 def test_count_text_has_a_plural_and_a_time_has_seconds() -> None:
     assert [count_text(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
     assert to_the_second(instant_text(Instant(1_700_000_000_999_999))) == "2023-11-14 22:13:20"
+
+
+def test_moves_text_of_a_branch_created_and_written_names_it_once() -> None:
+    moves = [a_move("m", None, "t-1"), a_move("m", "t-1", "t-2")]
+    assert moves_text(moves) == "sales.orders@m nothing → t-2"

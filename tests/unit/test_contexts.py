@@ -46,7 +46,7 @@ def test_context_reads_and_its_own_text_means_the_same(text: str, context: Conte
 
 @pytest.mark.parametrize(
     "text",
-    ["", ">master", "a>>b", "a>a", "../x", "a@", "a@yesterday", "a@-1", "txn:", "job:a b", "é"],
+    ["", ">master", "a>>b", "a>a", "../x", "a@", "a@-yesterday", "a@-1", "txn:", "job:a b", "é"],
 )
 def test_context_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(InvalidContext):

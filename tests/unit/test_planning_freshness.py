@@ -8,16 +8,17 @@ from headgate.errors import InputNotFound
 from headgate.model.freshness import (
     Decided,
     Facts,
+    Hold,
     Pin,
     Reason,
     View,
     decide,
     fingerprint_from_json,
 )
-from headgate.model.ids import digest
+from headgate.model.ids import Instant, PublicationNumber, digest
 from headgate.model.jobspecs import IncrementalSpec, ParameterSpec, compile_graph
 from tests.support.jobspecs import name, published, spec
-from tests.support.planning import CHAIN, candidate, decided, facts, made_from, only, view
+from tests.support.planning import CHAIN, NOW, candidate, decided, facts, made_from, only, view
 
 B = spec("s.b", "s.a")
 
@@ -40,14 +41,6 @@ def test_same_logic_and_inputs_is_fresh_also_on_a_fallback() -> None:
                 view("s.a", "a1"), view("s.b", "b1", made_from(spec("s.b", logic="x"), s_a="a1"))
             ),
             Reason.STALE_LOGIC,
-        ),
-        (
-            facts(
-                view("s.a", "a1"),
-                view("s.b", "b1", made_from(B, s_a="a1")),
-                environment="spark-5",
-            ),
-            Reason.STALE_ENVIRONMENT,
         ),
         (
             facts(view("s.a", "a1"), view("s.b", "b1", made_from(B, s_a="a1")), force=True),
@@ -106,6 +99,46 @@ def test_equal_build_key_elsewhere_is_adopted() -> None:
     assert (found.state, found.reason) == (Decided.ADOPTED, Reason.ADOPTED)
     assert found.candidate is not None
     assert found.candidate.transactions == {name("s.b"): "adopt-s.b"}
+
+
+@pytest.mark.parametrize(
+    ("fresh", "force", "state"),
+    [
+        ("inputs", False, Decided.HELD),
+        (60, False, Decided.HELD),
+        (9, False, Decided.STALE),
+        ("never", False, Decided.STALE),
+        ("inputs", True, Decided.STALE),
+    ],
+)
+def test_hold_on_one_output_comes_before_adoption(
+    fresh: str | float,
+    force: bool,
+    state: Decided,
+) -> None:
+    made = spec("s.p,s.q", "s.a", fresh=fresh)
+    key = made_from(made, s_a="a2")
+    before = made_from(made, s_a="a1")
+    held = Hold(
+        dataset=name("s.q"),
+        branch="master",
+        publication=PublicationNumber(7),
+        actor="ana",
+        at=Instant(NOW - 10_000_000),
+    )
+    holds = {(name("s.q"), key.inputs_key): held}
+    given = facts(
+        view("s.a", "a2"),
+        view("s.p", "p1", before),
+        view("s.q", "q1", before),
+        candidates={key.build_key: candidate("p2", "s.p", "s.q", seconds_ago=10)},
+        find_hold=lambda output, inputs_key: holds.get((output, inputs_key)),
+        force=force,
+    )
+    found = only(made, given)
+    assert (found.state, found.held) == (state, held if state is Decided.HELD else None)
+    # Both outputs differ alike: the difference is there once.
+    assert [one.part for one in found.differences] == ["input"]
 
 
 def test_candidate_that_lacks_an_output_is_not_adopted() -> None:

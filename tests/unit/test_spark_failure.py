@@ -25,8 +25,33 @@ def failing(bundle: Path, text: str) -> BaseException:
 def test_failure_facts_of_an_error_in_the_bundle_names_its_innermost_line(tmp_path: Path) -> None:
     error = failing(tmp_path / "b", "def f():\n    raise ValueError('no')\nf()\n")
     facts = failure_facts(error, tmp_path / "b")
-    assert (facts["file"], facts["line"], facts["message"]) == ("pipeline.py", 2, "no")
+    assert (facts["file"], facts["line"], facts["message"]) == ("pipeline.py", 2, "ValueError: no")
     assert "ValueError: no" in facts["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "message"),
+    [
+        ("{}['amount']", "KeyError", "KeyError: 'amount'"),
+        ("(_ for _ in ()).throw(AssertionError)", "AssertionError", "AssertionError"),
+    ],
+)
+def test_failure_facts_keep_the_class_of_the_users_exception(
+    tmp_path: Path, raised: str, kind: str, message: str
+) -> None:
+    facts = failure_facts(failing(tmp_path / "b", f"{raised}\n"), tmp_path / "b")
+    assert (facts["error"], facts["message"]) == (kind, message)
+
+
+def test_failure_facts_of_a_workers_trace_have_the_class_raised_in_the_worker(
+    tmp_path: Path,
+) -> None:
+    trace = (
+        "An exception was thrown from the Python worker. Please see the stack trace below.\n"
+        "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\nlib.NoRate: 'EUR'\n"
+    )
+    facts = failure_facts(RuntimeError(trace), tmp_path)
+    assert (facts["error"], facts["message"]) == ("NoRate", "NoRate: 'EUR'")
 
 
 def test_failure_facts_of_a_syntax_error_names_the_line_that_does_not_parse(tmp_path: Path) -> None:
@@ -56,10 +81,9 @@ def test_failure_facts_of_an_error_outside_the_bundle_names_no_line(tmp_path: Pa
 
 
 def test_failure_facts_of_a_java_error_leaves_javas_stack_to_the_traceback(tmp_path: Path) -> None:
-    facts = failure_facts(
-        RuntimeError("calling o1.\n: Forbidden: no\n\tat a.B(C.java:1)"), tmp_path
-    )
-    assert facts["message"] == "calling o1.\n: Forbidden: no"
+    text = "An error occurred while calling o1.x.\n: java.Oops: no\n\tat a.B(C.java:1)"
+    facts = failure_facts(RuntimeError(text), tmp_path)
+    assert facts["message"] == "java.Oops: no"
     assert "C.java:1" in facts["traceback"]
 
 
@@ -98,7 +122,7 @@ def test_failure_facts_of_what_user_code_returned_names_the_transform(tmp_path: 
     error.__cause__ = TypeError("f returned list")
     facts = failure_facts(error, tmp_path)
     assert (facts["file"], facts["line"]) == ("pipeline.py", 3)
-    assert (facts["error"], facts["message"]) == ("TypeError", "f returned list")
+    assert (facts["error"], facts["message"]) == ("TypeError", "TypeError: f returned list")
 
 
 def test_failure_facts_of_what_the_catalog_refused_leaves_out_who_passed_it_on(

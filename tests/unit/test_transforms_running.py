@@ -102,6 +102,15 @@ def test_output_left_unwritten_fails_and_names_the_dataset() -> None:
     assert failed.value.facts["line"] == split.location.line
 
 
+def test_function_that_should_return_and_does_not_is_told_to_return() -> None:
+    @transform_df(Output("s.out"), src=Input("s.src"))
+    def forgetful(src: Any) -> None:
+        assert src.rows
+
+    with pytest.raises(NothingWritten, match=r"returned None: end it with `return`"):
+        run(forgetful, Frame([1]))
+
+
 def test_output_left_unwritten_is_allowed_when_declared() -> None:
     outcome, _, _ = run(configure(allow_empty=True)(split), Frame([1]))
     assert outcome == Outcome(written=("small",), replaced=("small",), aborted=False)

@@ -19,7 +19,7 @@ def _line(name: str, parent: str | None) -> BranchNameLine:
         behind=0,
         open=0,
         last=None,
-        protected=False,
+        protected=(),
     )
 
 

