@@ -77,9 +77,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     Tests of other workers that ran at that moment fail too; repeated alone, they pass.
     """
     stash, root = item.config.stash, item.config.rootpath
-    found = frozenset(path.name for path in root.iterdir())
-    left = found - stash[_ENTRIES] - _CACHES
-    stash[_ENTRIES] = found.union(stash[_ENTRIES])
+    before: frozenset[str] = stash[_ENTRIES]
+    left = {path.name for path in root.iterdir()} - before - _CACHES
+    stash[_ENTRIES] = before | left
     if left:
         pytest.fail(f"the test left {', '.join(sorted(left))} in {root}", pytrace=False)
 
