@@ -45,13 +45,8 @@ def test_branch_names_add_up_over_all_datasets(store: Store) -> None:
     lines = _lines(store)
     feature = lines["feature"]
     assert list(lines) == ["feature", "master"]
-    assert (feature.dataset_count, feature.parent, feature.ahead, feature.behind) == (
-        3,
-        "master",
-        1,
-        0,
-    )
-    assert (lines["master"].parent, lines["master"].ahead) == (None, 0)
+    assert (feature.dataset_count, feature.parent, feature.differing) == (3, "master", 1)
+    assert (lines["master"].parent, lines["master"].differing) == (None, 0)
     assert feature.last is not None and feature.last.actor == "ana"
 
 
@@ -59,14 +54,14 @@ def test_branch_names_notice_a_parent_that_moved_on_and_an_open_head(store: Stor
     put(store.dataset("a.y").branch("master"), three="3")
     store.dataset("a.y").branch("feature").transaction("APPEND")
     feature = _lines(store)["feature"]
-    assert (feature.ahead, feature.behind, feature.open) == (2, 1, 1)
+    assert (feature.differing, feature.open) == (2, 1)
     found = store.database.read(lambda c: list_differing_datasets(c, "feature"))
-    assert [(str(d.dataset), d.is_behind) for d in found] == [("a.x", False), ("a.y", True)]
+    assert [(str(d.dataset), d.is_changed) for d in found] == [("a.x", True), ("a.y", False)]
 
 
 def test_branch_names_page_and_search(store: Store) -> None:
     assert list(_lines(store, after="feature")) == ["master"]
-    assert list(_lines(store, search="eat")) == ["feature"]
+    assert list(_lines(store, search="URE feat")) == ["feature"]
     assert store.database.read(lambda c: count_branch_names(c, "%")) == 0
     after = parse_dataset_name("a.x")
     assert store.database.read(lambda c: list_differing_datasets(c, "feature", after=after)) == []

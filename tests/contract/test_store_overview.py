@@ -94,7 +94,7 @@ def test_overview_of_a_branch_has_its_protection_and_its_differences(store: Stor
         [("feature", ()), ("master", ("*",))],
     )
     line, differing = store.overview.branch("feature", limit=9)
-    assert (line.ahead, [str(found.dataset) for found in differing]) == (1, ["s.a"])
+    assert (line.differing, [str(found.dataset) for found in differing]) == (1, ["s.a"])
     with pytest.raises(NotFound):
         store.overview.branch("none", limit=9)
 
@@ -119,7 +119,7 @@ def test_branches_page_of_one_branch_lists_what_differs(store: Store) -> None:
     store.protect("master")
     assert "protected" in text_of(branches_page(visit(store)))
     text = text_of(branches_page(visit(store, branch="feature")))
-    assert "1 differ" in text and "s.a" in text and "protected" not in text
+    assert "other content on 1 dataset" in text and "s.a" in text and "protected" not in text
 
 
 def test_review_page_shows_logic_and_data_that_differ(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ class Watched:
 
     document: dict[str, Any]
     states: list[str]
+    # Beside the state of the build, while it runs.
+    phases: set[str]
     last: str
 
 
@@ -50,21 +53,23 @@ def watched(chromium: Browser, site: Site) -> Iterator[Watched]:
         page = window.go("/builds")
         page.get_by_role("region", name="Builds").locator("tbody a").first.click()
         page.wait_for_url("**/builds/build-*")
-        state = page.locator(".heading .badge")
-        seen = [state.inner_text()]
+        state = page.locator(".heading .badge").first
+        seen, phases = [state.inner_text()], set[str]()
         while (now := state.inner_text()) == "running" or process.poll() is None:
             seen += [now] if now != seen[-1] else []
+            phases |= set(page.locator(".heading .badge").all_inner_texts()) - {*seen, "failed"}
             page.wait_for_timeout(200)
         seen += [now] if now != seen[-1] else []
         told, _ = process.communicate(timeout=60)
         last = window.text()
         assert window.complaints == [] and window.outside == []
-    yield Watched(document=json.loads(told), states=seen, last=last)
+    yield Watched(document=json.loads(told), states=seen, phases=phases, last=last)
 
 
 def test_build_page_open_while_it_runs_follows_it_to_its_end(watched: Watched) -> None:
     assert watched.document["state"] == "failed"
     assert watched.states == ["running", "failed"]
+    assert watched.phases == {"starting Spark"}
     for told in ("shop.clean", "succeeded", "40 rows", "no such customer: 42"):
         assert told in watched.last
     assert "pipeline/broken.py:5" in watched.last
@@ -108,8 +113,11 @@ def test_review_page_of_a_real_branch_shows_logic_rows_and_checks(
     expect(page.locator("h1")).to_have_text("Review feature → master")
     logic = page.get_by_role("region", name="Logic changes").locator("tbody tr").all_inner_texts()
     assert len(logic) == 1 and "shop.broken" in logic[0]
-    assert "3 datasets differ" in window.text("dl.facts")
-    assert page.get_by_role("region", name="Added rows").filter(has_text="100").count() >= 1
+    assert "a merge changes 3 datasets" in window.text("dl.facts")
+    assert (
+        page.get_by_role("region", name=re.compile("Added rows")).filter(has_text="100").count()
+        >= 1
+    )
     expect(page.get_by_text("Checks that failed")).to_have_count(1)
     expect(page.locator("main.page")).to_contain_text("headgate merge feature --into master")
 

@@ -76,7 +76,7 @@ def test_lineage_finds_a_dataset_by_name_and_lights_what_it_hangs_on(graph: Page
     many = found.count()
     assert 1 <= many <= 5
     find.press("Enter")
-    expect(graph.locator(".stage output")).to_have_text(f"1 of {many}")
+    expect(graph.locator(".tools output")).to_have_text(f"1 of {many}")
     expect(graph.locator(".stage")).not_to_have_class("stage far")
     expect(graph.locator(".told")).to_contain_text("_039 on master: ")
     assert graph.locator(".node.near").count() < DATASETS / 4

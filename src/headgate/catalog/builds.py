@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, func, insert, or_, select, update
 
 from headgate.catalog import records
 from headgate.catalog.attempts import end_attempt_in
@@ -125,10 +125,16 @@ def _shown_job(policy: ReadPolicy, job: JobRecord) -> list[JobRecord]:
 
 
 def list_builds(
-    connection: Connection, *, limit: int = 50, after: str | None = None
+    connection: Connection, *, limit: int = 50, after: str | None = None, search: str = ""
 ) -> list[BuildRecord]:
-    """Return builds, newest first; with `after`, only builds that come after it in this order."""
+    """Return builds, newest first; with `after`, only builds that come after it in this order.
+
+    :param search: words that the id, branch, actor and state of a build contain together.
+    """
     query = select(builds).order_by(builds.c.started_at.desc(), builds.c.id.desc()).limit(limit)
+    parts = (builds.c.id, builds.c.branch, builds.c.actor, builds.c.state)
+    for word in search.lower().split():
+        query = query.where(or_(*(func.lower(p).contains(word, autoescape=True) for p in parts)))
     if after is not None:
         last = load_build(connection, after)
         earlier = builds.c.started_at < last.started_at

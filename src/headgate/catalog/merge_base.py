@@ -45,6 +45,18 @@ def find_merge_base(
     return fork
 
 
+def is_unchanged(source: Transaction, target: Transaction | None, base: Transaction | None) -> bool:
+    """Return whether the source has what the target has, or has not changed since the base."""
+    return any(same_content(source, other) for other in (target, base) if other is not None)
+
+
+def same_content(one: Transaction, other: Transaction) -> bool:
+    """Compare content ids: equal ones promise equal rows, whatever compaction did."""
+    if one.version is None or other.version is None:
+        return one.version is other.version
+    return one.version.content_id == other.version.content_id
+
+
 def find_earlier(connection: Connection, newest: Transaction) -> list[Transaction]:
     """Return the transactions at which the history of `newest` left its earlier names."""
     query = (

@@ -9,11 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from headgate.catalog.branches import list_protected
+from headgate.catalog.merge_base import find_merge_base, is_unchanged
 from headgate.catalog.records import (
     DATASET_NAME,
     DATASETS,
     branches_of,
     dataset_name,
+    load_transactions,
     namespace_key,
     to_dataset,
 )
@@ -165,10 +167,6 @@ _DIFFERS: sa.ColumnElement[bool] = sa.func.coalesce(
 _IS_OPEN: sa.ColumnElement[bool] = sa.func.coalesce(branches.c.head_id, "") != sa.func.coalesce(
     branches.c.view_id, ""
 )
-# The content differs and the view of the parent was published after the view of this branch.
-_BEHIND: sa.ColumnElement[bool] = sa.and_(
-    _DIFFERS, sa.func.coalesce(_theirs.c.publication, 0) > sa.func.coalesce(_ours.c.publication, 0)
-)
 
 
 def count_branch_names(connection: sa.Connection, search: str = "") -> int:
@@ -207,7 +205,8 @@ def list_differing_datasets(
                 _parents.c.name.label("parent"),
                 _ours.c.actor,
                 _ours.c.closed_at,
-                sa.case((_BEHIND, 1), else_=0).label("behind"),
+                _ours.c.id.label("ours"),
+                _theirs.c.id.label("theirs"),
             )
         )
         .join(datasets, datasets.c.id == branches.c.dataset_id)
@@ -217,6 +216,8 @@ def list_differing_datasets(
     )
     if after is not None:
         query = query.where(_behind(after))
+    rows = list(connection.execute(query).mappings())
+    views = load_transactions(connection, [r[k] for r in rows for k in ("ours", "theirs") if r[k]])
     return [
         nouns.DifferingDataset(
             dataset=dataset_name(row),
@@ -224,10 +225,20 @@ def list_differing_datasets(
             parent=row["parent"],
             actor=row["actor"],
             at=Instant(row["closed_at"]) if row["closed_at"] is not None else None,
-            is_behind=bool(row["behind"]),
+            is_changed=_is_changed(connection, views.get(row["ours"]), views.get(row["theirs"])),
         )
-        for row in connection.execute(query).mappings()
+        for row in rows
     ]
+
+
+def _is_changed(
+    connection: sa.Connection, ours: nouns.Transaction | None, theirs: nouns.Transaction | None
+) -> bool:
+    """Return whether a merge takes the content of a branch, by the rule of merges."""
+    if ours is None:
+        return False
+    base = find_merge_base(connection, ours, theirs) if theirs is not None else None
+    return not is_unchanged(ours, theirs, base)
 
 
 def _compared(query: sa.Select[Any]) -> sa.Select[Any]:
@@ -249,8 +260,7 @@ def _summed(connection: sa.Connection, names: Sequence[str]) -> dict[str, nouns.
                 branches.c.name,
                 _parents.c.name.label("parent"),
                 sa.func.count().label("datasets"),
-                _number(sa.and_(_parents.c.id.is_not(None), _DIFFERS)).label("ahead"),
-                _number(sa.and_(_parents.c.id.is_not(None), _BEHIND)).label("behind"),
+                _number(sa.and_(_parents.c.id.is_not(None), _DIFFERS)).label("differing"),
                 _number(_IS_OPEN).label("open"),
             )
         )
@@ -281,8 +291,7 @@ def _to_line(
         parent=rows[0]["parent"],
         other_parents=tuple(row["parent"] for row in rows[1:] if row["parent"] is not None),
         dataset_count=sum(row["datasets"] for row in rows),
-        ahead=sum(row["ahead"] for row in rows),
-        behind=sum(row["behind"] for row in rows),
+        differing=sum(row["differing"] for row in rows),
         open=sum(row["open"] for row in rows),
         last=last,
         protected=protected,
@@ -294,7 +303,8 @@ def _number(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
 
 
 def _matches_branch_name(search: str) -> list[sa.ColumnElement[bool]]:
-    return [branches.c.name.contains(search, autoescape=True)] if search else []
+    name = sa.func.lower(branches.c.name)
+    return [name.contains(word, autoescape=True) for word in search.lower().split()]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -255,10 +255,8 @@ class BranchNameLine:
     # Other parents that some of its branches have.
     other_parents: tuple[str, ...]
     dataset_count: int
-    # Datasets on which its content differs from its parent's; `behind` counts those of them on
-    # which the parent was published later.
-    ahead: int
-    behind: int
+    # Datasets on which its content differs from its parent's.
+    differing: int
     open: int
     last: LastMove | None
     # Patterns of the datasets on which the name is protected.
@@ -274,4 +272,5 @@ class DifferingDataset:
     parent: str
     actor: str | None
     at: ids.Instant | None
-    is_behind: bool
+    # Whether the branch changed it since the merge base; else only the parent did.
+    is_changed: bool

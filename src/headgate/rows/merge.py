@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.catalog.database import Connection
-from headgate.catalog.merge_base import MERGED, find_earlier, find_later, find_merge_base
+from headgate.catalog.merge_base import (
+    MERGED,
+    find_earlier,
+    find_later,
+    find_merge_base,
+    is_unchanged,
+    same_content,
+)
 from headgate.catalog.records import (
     branches_named,
     find_transaction,
@@ -310,7 +317,7 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
             counts=Counts(),
         )
         working.moves.append(dropped)
-        if target is not None and _is_unchanged(side):
+        if target is not None and is_unchanged(side.source, side.target, side.base):
             kept = _minted(target.version)
             _show(working, side, version=kept, type=TransactionType.SNAPSHOT, counts=Counts())
             return []
@@ -318,9 +325,9 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
         if source.version is not None:
             _take(parts, working, side, samples)
         return []
-    if _is_unchanged(side):
+    if is_unchanged(side.source, side.target, side.base):
         return []
-    if base is not None and _same_version(target, base):
+    if base is not None and same_content(target, base):
         _fast_forward(parts, working, side, samples)
         return []
     if base is None or base.version is None:
@@ -335,30 +342,17 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
 def _is_larger(parts: Parts, side: Side, most_rows: int) -> bool:
     """Return whether a table is too large; if so, set the difference that its metadata gives."""
     source, target = _stored(parts, side.source), _stored(parts, side.target)
-    if _is_unchanged(side) or source is None:
+    if is_unchanged(side.source, side.target, side.base) or source is None:
         return False
     known = [recorded_row_count(v.metadata) for v in (source, target) if v is not None]
     if all(count is not None and count <= most_rows for count in known):
         return False
     how = diff.DiffOptions(options=parts.options, samples=0, reads_files=False)
     side.difference = diff.compare_tables(target, source, how)
-    if side.base is not None and side.target and not _same_version(side.target, side.base):
+    if side.base is not None and side.target and not same_content(side.target, side.base):
         # Both sides changed it, so that the source's metadata is not that of the merged table.
         side.difference = replace(side.difference, rows=None, after_count=None)
     return True
-
-
-def _is_unchanged(side: Side) -> bool:
-    """Return whether the source has what the target has, or has not changed since the base."""
-    others = [other for other in (side.target, side.base) if other is not None]
-    return any(_same_version(side.source, other) for other in others)
-
-
-def _same_version(one: Transaction, other: Transaction) -> bool:
-    """Compare content ids: equal ones promise equal rows, whatever compaction did."""
-    if one.version is None or other.version is None:
-        return one.version is other.version
-    return one.version.content_id == other.version.content_id
 
 
 def _minted(version: Version | None) -> Version | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headgate.builds.attempt import job_key
 from headgate.catalog import overview, records
 from headgate.catalog.attempts import list_attempts
-from headgate.catalog.builds import load_build
+from headgate.catalog.builds import list_builds, load_build
 from headgate.catalog.database import Connection
 from headgate.catalog.jobspecs import load_jobspecs
 from headgate.catalog.log import earlier_datasets, list_history
@@ -20,7 +20,7 @@ from headgate.model.contexts import BranchContext, parse_context
 from headgate.model.ids import BuildId
 from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
-from headgate.store.documents import Json, jobspec_json
+from headgate.store.documents import Json, build_json, jobspec_json
 from headgate.store.transactions import StoreBase
 
 if TYPE_CHECKING:
@@ -197,6 +197,11 @@ class Overview:
         """Return the documents of the JobSpecs on each of these branch names."""
         found = self.store.database.read(lambda c: [load_jobspecs(c, branch=b) for b in branches])
         return [[jobspec_json(spec) for spec in specs] for specs in found]
+
+    def find_builds(self, search: str, *, limit: int) -> list[Json]:
+        """Return the newest builds whose id, branch, actor and state contain all words."""
+        found = self.store.database.read(lambda c: list_builds(c, limit=limit, search=search))
+        return [build_json(build) for build in found]
 
     def attempts(self, build: str, position: int) -> list[nouns.Attempt]:
         """Return the attempts of one job of a build, newest first."""

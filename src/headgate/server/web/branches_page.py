@@ -57,11 +57,7 @@ def _all(visit: Visit) -> Page:
     total, found = visit.store.overview.branches(
         search=search, after=visit.param("after"), limit=_PAGE_ROWS + 1
     )
-    lines, following = split_page(
-        found,
-        _PAGE_ROWS,
-        lambda last: markup.with_query(markup.BRANCHES, search=search, after=last.name),
-    )
+    lines, steps = split_page(visit, markup.BRANCHES, found, _PAGE_ROWS, lambda last: last.name)
     body = _tree(visit, place_in_tree(lines)) if lines else _nothing(search)
     search_form = markup.form(
         markup.BRANCHES, markup.field("search", "Name contains", search), label="Find branches"
@@ -72,7 +68,7 @@ def _all(visit: Visit) -> Page:
         place=markup.BRANCHES,
         sections={
             "head": markup.heading("Branches", beside, search_form),
-            "tree": markup.join([body, markup.more(following, "Next page")]),
+            "tree": markup.join([body, steps]),
         },
     )
 
@@ -89,14 +85,14 @@ def _tree(visit: Visit, placed: Sequence[Placed]) -> Markup:
         (
             _name(here),
             markup.count(here.line.dataset_count, "dataset"),
-            _standing(here.line),
+            standing(here.line),
             markup.badge(f"{here.line.open} open", "busy") if here.line.open else "",
             markup.moment(here.line.last.at if here.line.last else None, visit.now),
             here.line.last.actor if here.line.last else "",
         )
         for here in placed
     ]
-    headings = ("Branch", "On", "Against its parent", "", "Published", "By")
+    headings = ("Branch", "On", "Against its parent", "Transactions", "Published", "By")
     return markup.table(headings, rows, label="Branches")
 
 
@@ -121,16 +117,13 @@ def _protected(line: BranchNameLine) -> Markup | None:
     return markup.badge(f"protected{extent}", "taken")
 
 
-def _standing(line: BranchNameLine) -> markup.Child:
+def standing(line: BranchNameLine) -> Markup:
+    """Return the comparison of contents with the parent; a review shows what a merge changes."""
     if line.parent is None:
         return markup.tag("span", "a root", class_="faint")
-    if not line.ahead:
+    if not line.differing:
         return markup.tag("span", "same content", class_="faint")
-    parts: list[markup.Child] = [markup.badge(f"{line.ahead} differ", "warn")]
-    if line.behind:
-        title = "its parent was published on since"
-        parts.append(markup.badge(f"{line.behind} behind", "quiet", title=title))
-    return markup.chips(parts)
+    return markup.badge(f"other content on {markup.count(line.differing, 'dataset')}", "warn")
 
 
 def _one(visit: Visit, name: str) -> Page:
@@ -166,7 +159,7 @@ def _facts(visit: Visit, line: BranchNameLine) -> list[tuple[str, markup.Child]]
     return [
         ("Parent", parent),
         ("On", markup.count(line.dataset_count, "dataset")),
-        ("Against its parent", _standing(line)),
+        ("Against its parent", standing(line)),
         ("Published", [published, f" by {last.actor}" if last else ""]),
         ("Freshness", freshness_counts(visit, line.name)),
     ]
@@ -178,25 +171,28 @@ def _differing(visit: Visit, line: BranchNameLine, found: list[DifferingDataset]
         return markup.empty("A root has no parent to differ from.", hint)
     if not found:
         return markup.empty(f"It shows the same as {line.parent}, on every dataset.")
-    shown, following = split_page(
-        found,
-        _DIFFERING_ROWS,
-        lambda last: markup.with_query(markup.BRANCHES, branch=line.name, after=str(last.dataset)),
+    shown, steps = split_page(
+        visit, markup.BRANCHES, found, _DIFFERING_ROWS, lambda last: last.dataset
     )
     rows = [
         (
             markup.link(str(d.dataset), markup.dataset_at(d.dataset, branch=line.name)),
             markup.badge(d.kind, "kind"),
-            markup.badge("behind", "quiet") if d.is_behind else markup.badge("ahead", "warn"),
+            markup.badge(f"on {line.name}", "warn")
+            if d.is_changed
+            else markup.badge(f"on {d.parent} only", "quiet"),
             markup.moment(d.at, visit.now),
             d.actor or "",
             markup.link("Compare", _compare(d, line.name)),
         )
         for d in shown
     ]
-    headings = ("Dataset", "Kind", "", "Published here", "By", "")
+    headings = (
+        *("Dataset", "Kind", "Changed since the fork", "Written", "By"),
+        markup.unseen("Comparison"),
+    )
     drawn = markup.table(headings, rows, label="Datasets that differ")
-    return markup.card("Differs from its parent", drawn, markup.more(following, "Next page"))
+    return markup.card("Other content than its parent", drawn, steps)
 
 
 def _compare(d: DifferingDataset, branch: str) -> str:

@@ -50,17 +50,15 @@ _LIST_WATCH_SECONDS = 2.0
 def builds_page(visit: Visit) -> Page:
     """Return the builds, newest first; the page refreshes while it is open."""
     found = visit.store.builds(limit=_PAGE_ROWS + 1, after=visit.param("after") or None)
-    shown, older = split_page(
-        found, _PAGE_ROWS, lambda last: markup.with_query(markup.BUILDS, after=last["build"])
-    )
+    shown, steps = split_page(visit, markup.BUILDS, found, _PAGE_ROWS, lambda last: last["build"])
     hint = markup.command("headgate build sales.daily --upstream")
-    body = _list(visit, shown) if shown else markup.empty("Nothing was built yet.", hint)
+    body = build_table(visit, shown) if shown else markup.empty("Nothing was built yet.", hint)
     return Page(
         title="Builds",
         place=markup.BUILDS,
         sections={
             "head": markup.heading("Builds", _running(found)),
-            "list": markup.join([body, markup.more(older)]),
+            "list": markup.join([body, steps]),
         },
         refresh_seconds=_LIST_WATCH_SECONDS,
     )
@@ -72,7 +70,8 @@ def _running(found: Sequence[Json]) -> Markup | None:
     return markup.tag("p", badge, role="status") if running else None
 
 
-def _list(visit: Visit, found: Sequence[Json]) -> Markup:
+def build_table(visit: Visit, found: Sequence[Json]) -> Markup:
+    """Return a table of builds with links to their pages."""
     links = DatasetLinks(visit, (name for build in found for name in build["targets"][:_TARGETS]))
     rows = [
         (
@@ -122,8 +121,9 @@ def build_page(visit: Visit, *, can_retry: bool = False) -> Page:
         sections={
             "head": _head(visit, build, can_retry=can_retry),
             "facts": markup.facts(_facts(visit, build)),
-            "jobs": _jobs(build),
+            # Above the table, which may be long: so it is in sight.
             "job": markup.join(None if chosen is None else _job(visit, build, chosen)),
+            "jobs": _jobs(build, chosen),
         },
         refresh_seconds=_WATCH_SECONDS if build["state"] == "running" else None,
     )
@@ -149,7 +149,12 @@ def _head(visit: Visit, build: Json, *, can_retry: bool) -> Markup:
     id = build["build"]
     title = ["Build ", markup.tag("span", markup.short(id), title=id)]
     buttons = markup.tag("div", _buttons(visit, build, can_retry=can_retry), class_="buttons")
-    return markup.heading(title, markup.badge(build["state"]), buttons)
+    phases = {job.get("phase") for job in build["jobs"]} - {None}
+    starting = [markup.badge(phase, "busy") for phase in phases if build["state"] == "running"]
+    state = markup.tag(
+        "span", markup.badge(build["state"]), starting, class_="chips", role="status"
+    )
+    return markup.heading(title, state, buttons)
 
 
 def _buttons(visit: Visit, build: Json, *, can_retry: bool) -> markup.Child:
@@ -179,32 +184,39 @@ def _facts(visit: Visit, build: Json) -> list[tuple[str, markup.Child]]:
     ]
 
 
-def _jobs(build: Json) -> Markup:
+def _jobs(build: Json, chosen: int | None) -> Markup:
     jobs = build["jobs"]
     if not jobs:
         return markup.empty("This build had no jobs.")
     rows = [
         (
-            markup.link(", ".join(job["outputs"]), markup.build_at(build["build"], job=position)),
-            markup.badge(job["state"]),
+            markup.link(
+                ", ".join(job["outputs"]),
+                markup.build_at(build["build"], job=position),
+                aria_current="true" if position == chosen else None,
+            ),
+            _state(build, job),
             _why(job),
-            progress(job),
+            [progress(job), _error_line(job)],
             f"{job['attempts']}" if job["attempts"] else "",
             _took(job),
-            _error_line(job),
         )
         for position, job in enumerate(jobs)
     ]
-    has_failed = any(job.get("error") for job in jobs)
-    last = "Error" if has_failed else ""
-    headings = ("Outputs", "State", "Why", "Progress", "Attempts", "Took", last)
+    headings = ("Outputs", "State", "Why", "Progress", "Attempts", "Took")
     return markup.card("Jobs", markup.table(headings, rows, label="Jobs", numbers=(4,)))
+
+
+def _state(build: Json, job: Json) -> Markup:
+    """Return the state of a job; while it waits for Spark, that."""
+    phase = job.get("phase") if build["state"] == "running" else None
+    return markup.badge(phase, "busy") if phase else markup.badge(job["state"])
 
 
 def _why(job: Json) -> markup.Child:
     held = job.get("held")
     hint = markup.tag("div", hold_text(held), class_="hint") if held else None
-    return [job["reason"], hint]
+    return [markup.tag("span", job["reason"], class_="whole"), hint]
 
 
 def progress(job: Json) -> markup.Child:
@@ -233,9 +245,9 @@ def _error_line(job: Json) -> markup.Child:
     if not error:
         return ""
     where = f"{error['file']}:{error['line']} " if error.get("file") else ""
-    return markup.tag(
-        "span", markup.code(where) if where else None, error.get("message", ""), class_="error"
-    )
+    message = error.get("message", "")
+    # The first lines: the detail of the job has all of it.
+    return markup.tag("div", markup.code(where) if where else None, message, class_="error brief")
 
 
 def _job(visit: Visit, build: Json, position: int) -> Markup | None:
@@ -246,14 +258,16 @@ def _job(visit: Visit, build: Json, position: int) -> Markup | None:
     checks = job.get("checks")
     return markup.join(
         [
-            _error(job.get("error")),
             markup.card(
                 ", ".join(job["outputs"]),
+                _error(job.get("error")),
                 markup.facts([("Logic", logic_text(job))]),
                 [markup.tag("p", one, class_="hint") for one in explain_job(job)],
                 _inputs(visit, job),
                 _attempts(visit, visit.store.overview.attempts(id, position)),
-                beside=markup.badge(job["state"]),
+                beside=markup.chips(
+                    _state(build, job), markup.link("Close", markup.build_at(id), class_="button")
+                ),
             ),
             markup.card("Checks", check_table(list(checks))) if checks else None,
             markup.card(

@@ -75,11 +75,11 @@ def _schema(version: StoredVersion) -> Markup:
         (
             markup.code(c.name),
             type_text(c.type),
-            markup.badge("required", "quiet") if c.required else "",
+            "not allowed" if c.required else "allowed",
         )
         for c in columns
     ]
-    drawn = markup.table(("Column", "Type", ""), rows, label="Columns")
+    drawn = markup.table(("Column", "Type", "Null"), rows, label="Columns")
     pairs: list[tuple[str, markup.Child]] = []
     if parts := partitioning_of(version.metadata):
         pairs.append(("Partitioned by", ", ".join(parts)))

@@ -44,22 +44,31 @@ def history(visit: Visit, shown: ShownDataset) -> Markup:
     )
     if not found:
         return markup.empty("No transaction yet.", "What is written here is listed, newest first.")
-    page, older = split_page(
+    page, steps = split_page(
+        visit,
+        markup.dataset_at(shown.dataset.name),
         found,
         _PAGE_ROWS,
-        lambda last: (
-            (before := last.renamed_from or last.parent)
-            and address_of(shown, tab="history", before=before)
-        ),
+        lambda last: last.renamed_from or last.parent,
+        name="before",
     )
     rows = [_line(visit, shown, transaction) for transaction in page]
-    headings = ("Transaction", "Type", "State", "When", "By", "Why", "Checks", "")
+    headings = (
+        "Transaction",
+        "Type",
+        "State",
+        "When",
+        "By",
+        "Why",
+        "Checks",
+        markup.unseen("Comparison"),
+    )
     switch = markup.link(
         "Leave out aborted ones" if aborted else "Show aborted ones too",
         address_of(shown, tab="history", all=None if aborted else "1"),
     )
     drawn = markup.table(headings, rows, label="Transactions")
-    return markup.card("History", drawn, markup.more(older), beside=markup.beside(switch))
+    return markup.card("History", drawn, steps, beside=markup.beside(switch))
 
 
 def _line(visit: Visit, shown: ShownDataset, t: Transaction) -> tuple[markup.Child, ...]:
@@ -128,7 +137,7 @@ def checks(visit: Visit, shown: ShownDataset) -> Markup:
     return markup.card("Checks", check_table(results), beside=beside)
 
 
-def check_table(results: list[Mapping[str, Any]]) -> Markup:
+def check_table(results: list[Mapping[str, Any]], of: str = "") -> Markup:
     rows = [
         (
             result["name"],
@@ -139,7 +148,7 @@ def check_table(results: list[Mapping[str, Any]]) -> Markup:
         )
         for result in results
     ]
-    return markup.table(("Check", "Result", "On", "Expected", "Found"), rows, label="Checks")
+    return markup.table(("Check", "Result", "On", "Expected", "Found"), rows, label=f"Checks{of}")
 
 
 def _tone(result: Mapping[str, Any]) -> str:
@@ -158,6 +167,7 @@ def _samples(result: Mapping[str, Any]) -> markup.Child:
 # --- comparison -----------------------------------------------------------------------------
 
 _SAMPLES = 10
+_SIGN = markup.unseen("Kind of change")
 
 
 def comparison(visit: Visit, shown: ShownDataset) -> Markup:
@@ -195,13 +205,13 @@ def difference(visit: Visit, sides: Sides, key: Sequence[str] = ()) -> Markup:
     return difference_body(found)
 
 
-def difference_body(found: TableDifference | FilesDifference) -> Markup:
-    """Return a difference of tables or of files."""
+def difference_body(found: TableDifference | FilesDifference, of: str = "") -> Markup:
+    """Return a difference of tables or of files; `of` makes the labels distinct on a page."""
     if isinstance(found, FilesDifference):
-        return _files(found)
+        return _files(found, of)
     if found.is_identical:
         return markup.empty("Both sides show the same.")
-    return markup.join([_schema(found.schema), _rows(found)])
+    return markup.join([_schema(found.schema, of), _rows(found, of)])
 
 
 def _moved(sides: Sides) -> Markup:
@@ -232,13 +242,13 @@ def schema_lines(changes: SchemaChanges) -> list[tuple[str, str, str]]:
     return lines
 
 
-def _schema(changes: SchemaChanges) -> Markup | None:
+def _schema(changes: SchemaChanges, of: str) -> Markup | None:
     lines = schema_lines(changes)
     if not lines:
         return None
     rows = [(sign_of(sign), markup.code(column), change) for sign, column, change in lines]
     return markup.card(
-        "Schema", markup.table(("", "Column", "Change"), rows, label="Schema changes")
+        "Schema", markup.table((_SIGN, "Column", "Change"), rows, label=f"Schema changes{of}")
     )
 
 
@@ -260,7 +270,7 @@ def counts_line(found: TableDifference | FilesDifference) -> Markup:
     return markup.chips(shown or markup.badge("same rows", "quiet"))
 
 
-def _rows(found: TableDifference) -> Markup:
+def _rows(found: TableDifference, of: str) -> Markup:
     rows = found.rows
     before = "?" if found.before_count is None else f"{found.before_count:,}"
     after = "?" if found.after_count is None else f"{found.after_count:,}"
@@ -272,24 +282,23 @@ def _rows(found: TableDifference) -> Markup:
     return markup.card(
         "Rows",
         markup.tag("p", note, class_="hint"),
-        _sample("+", "Added", rows.added_rows),
-        _sample("-", "Removed", rows.removed_rows),
-        _changed(rows.changed_rows),
+        _sample("+", "Added", rows.added_rows, of),
+        _sample("-", "Removed", rows.removed_rows, of),
+        _changed(rows.changed_rows, of),
         beside=beside,
     )
 
 
-def _sample(sign: str, title: str, rows: Sequence[Row]) -> Markup | None:
+def _sample(sign: str, title: str, rows: Sequence[Row], of: str) -> Markup | None:
     if not rows:
         return None
     columns = list(dict.fromkeys(name for row in rows for name in row))
     lines = [[sign_of(sign), *(markup.cell(row.get(name)) for name in columns)] for row in rows]
-    return markup.join(
-        [markup.tag("h3", title), markup.table(["", *columns], lines, label=f"{title} rows")]
-    )
+    drawn = markup.table([_SIGN, *columns], lines, label=f"{title} rows{of}")
+    return markup.join([markup.tag("h3", title), drawn])
 
 
-def _changed(rows: Sequence[ChangedRow]) -> Markup | None:
+def _changed(rows: Sequence[ChangedRow], of: str) -> Markup | None:
     if not rows:
         return None
     keys = list(rows[0].key)
@@ -297,7 +306,7 @@ def _changed(rows: Sequence[ChangedRow]) -> Markup | None:
         [sign_of("~"), *(markup.cell(row.key.get(name)) for name in keys), _columns(row)]
         for row in rows
     ]
-    drawn = markup.table(["", *keys, "Changes"], lines, label="Changed rows")
+    drawn = markup.table([_SIGN, *keys, "Changes"], lines, label=f"Changed rows{of}")
     return markup.join([markup.tag("h3", "Changed"), drawn])
 
 
@@ -317,7 +326,7 @@ def _columns(row: ChangedRow) -> Markup:
     return markup.join(changes)
 
 
-def _files(found: FilesDifference) -> Markup:
+def _files(found: FilesDifference, of: str) -> Markup:
     if not any(found.counts.values()):
         return markup.empty("Both sides show the same.")
     signs = {ChangeKind.ADDED: "+", ChangeKind.REMOVED: "-", ChangeKind.CHANGED: "~"}
@@ -329,7 +338,7 @@ def _files(found: FilesDifference) -> Markup:
     numbers = f"{found.before_count:,} → {found.after_count:,} files  "
     beside = markup.beside(numbers, counts_line(found))
     return markup.card(
-        "Files", markup.table(("", "Path", "Size"), lines, label="Files"), beside=beside
+        "Files", markup.table((_SIGN, "Path", "Size"), lines, label=f"Files{of}"), beside=beside
     )
 
 

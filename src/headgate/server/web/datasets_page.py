@@ -8,9 +8,12 @@ from markupsafe import Markup
 
 from headgate.model.nouns import DatasetLine
 from headgate.server.web import markup
+from headgate.server.web.build_page import build_table
 from headgate.server.web.page import Page, Visit, split_page
 
 PAGE_ROWS = 50
+# Branches and builds that a search shows at most.
+_OTHERS = 10
 
 
 def datasets_page(visit: Visit) -> Page:
@@ -19,10 +22,8 @@ def datasets_page(visit: Visit) -> Page:
     total, found = visit.store.overview.datasets(
         search=search, after=visit.param("after"), limit=PAGE_ROWS + 1
     )
-    lines, following = split_page(
-        found,
-        PAGE_ROWS,
-        lambda last: markup.with_query(markup.DATASETS, q=search, after=str(last.dataset.name)),
+    lines, steps = split_page(
+        visit, markup.DATASETS, found, PAGE_ROWS, lambda last: last.dataset.name
     )
     body = _list(visit, lines) if lines else _nothing(search)
     number = markup.count(total, "dataset") + (f" with “{search}”" if search else "")
@@ -32,9 +33,27 @@ def datasets_page(visit: Visit) -> Page:
         place=markup.DATASETS,
         sections={
             "head": markup.heading("Datasets", beside),
-            "list": markup.join([body, markup.more(following, "Next page")]),
+            "list": markup.join([body, steps]),
+            "others": _others(visit, search),
         },
     )
+
+
+def _others(visit: Visit, search: str) -> Markup:
+    """Return the branches and the builds that a search finds beside the datasets."""
+    if not search:
+        return markup.join(None)
+    total, lines = visit.store.overview.branches(search=search, limit=_OTHERS)
+    names = [markup.link(line.name, markup.branch_at(line.name), class_="chip") for line in lines]
+    if total > len(lines):
+        every = markup.with_query(markup.BRANCHES, search=search)
+        names.append(markup.link(f"all {total:,}", every))
+    builds = visit.store.overview.find_builds(search, limit=_OTHERS)
+    cards = [
+        markup.card("Branches", markup.chips(names)) if names else None,
+        markup.card("Builds", build_table(visit, builds)) if builds else None,
+    ]
+    return markup.tag("div", cards, class_="others")
 
 
 def _list(visit: Visit, lines: Sequence[DatasetLine]) -> Markup:

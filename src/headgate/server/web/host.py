@@ -120,13 +120,16 @@ class _Shown:
         self._timer: ui.timer | None = None
 
     def draw(self, page: Page, visit: Visit) -> None:
+        client = ui.context.client
         ui.page_title(f"{page.title} · Headgate")
-        _not_a_landmark()
         top = frame.top(page.place, visit.grant.actor, visit.query.get("q", ""))
-        ui.html(top, sanitize=False)
-        with ui.element("main").classes("page"):
-            for key, body in page.sections.items():
-                self._drawn[key] = ui.html(body, sanitize=False)
+        # Beside NiceGUI's `main`, so that screen readers jump to a `main` without the navigation.
+        with client.layout:
+            ui.html(top, sanitize=False).move(target_index=0)
+        if (slot := client.content.parent_slot) is not None:
+            slot.parent.classes("page")
+        for key, body in page.sections.items():
+            self._drawn[key] = ui.html(body, sanitize=False)
         if page.refresh_seconds is not None:
             self._timer = ui.timer(page.refresh_seconds, self._refresh, immediate=False)
 
@@ -173,16 +176,6 @@ class _Shown:
             return
         ui.notify(result, type="positive")
         await self._refresh()
-
-
-def _not_a_landmark() -> None:
-    """Remove the landmark role of NiceGUI's `main`, which includes the navigation.
-
-    The page has a `main` of its own, without the navigation, for screen readers to jump to.
-    """
-    slot = ui.context.client.content.parent_slot
-    if slot is not None:
-        slot.parent.props("role=presentation")
 
 
 def make_safely(make: PageMaker, visit: Visit) -> Page:

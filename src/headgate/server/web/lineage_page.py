@@ -23,7 +23,7 @@ _PADDING = 14
 # Widths of a letter in a wide font, at the sizes of names and of small text.
 _LETTER = 8.3
 _SMALL = 6.8
-_NARROWEST, _WIDEST = 130.0, 320.0
+_NARROWEST, _WIDEST = 130.0, 540.0
 # By state: the CSS class of a box, and its label.
 _STATES = {
     None: ("source", "source"),
@@ -79,7 +79,8 @@ def drawing(graph: Graph, highlighted: str = "") -> Markup:
         class_="lineage",
         width=f"{width:.0f}",
         height=f"{height:.0f}",
-        role="presentation",
+        role="group",
+        aria_label="Datasets and what they are made of",
     )
 
 
@@ -300,9 +301,7 @@ def stage(graph: Graph, dataset: str) -> Markup:
         "div",
         markup.tag("div", drawing(graph, dataset), class_="sheet"),
         markup.tag("p", class_="told", hidden=True, aria_hidden="true"),
-        _tools(),
         class_="stage",
-        data_stage=True,
         tabindex="0",
         role="group",
         aria_label=f"Lineage on {graph.title}: {markup.count(len(graph.nodes), 'dataset')}",
@@ -311,7 +310,8 @@ def stage(graph: Graph, dataset: str) -> Markup:
     ways = markup.tag(
         "p", _WAYS, markup.tag("span", _KEYS, class_="keys"), id="ways", class_="hint"
     )
-    return markup.join([shown, markup.tag("p", legend(), class_="legend key"), ways])
+    drawn = markup.tag("div", _tools(), shown, data_graph=True)
+    return markup.join([drawn, markup.tag("p", legend(), class_="legend key"), ways])
 
 
 def _tools() -> Markup:

@@ -86,10 +86,8 @@ def _publications(visit: Visit, found: list[Publication]) -> Markup:
         return markup.empty(
             "Nothing was published yet.", markup.command("headgate dataset create sales.orders")
         )
-    shown, older = split_page(
-        found,
-        _PAGE_ROWS,
-        lambda last: markup.with_query(markup.LOG, **{**visit.query, "before": str(last.number)}),
+    shown, steps = split_page(
+        visit, markup.LOG, found, _PAGE_ROWS, lambda last: last.number, name="before"
     )
     links = DatasetLinks(visit, (move.dataset for p in shown for move in p.moves))
     rows = [
@@ -105,7 +103,7 @@ def _publications(visit: Visit, found: list[Publication]) -> Markup:
     drawn = markup.table(
         ("No.", "When", "Kind", "By", "What"), rows, label="Publications", numbers=(0,)
     )
-    return markup.join([drawn, markup.more(older)])
+    return markup.join([drawn, steps])
 
 
 def _moves(recorded: tuple[MoveRecord, ...], links: DatasetLinks) -> Markup:

@@ -147,6 +147,11 @@ def separated(children: Iterable[Child]) -> list[Child]:
     return [part for child in children for part in (", ", child)][1:]
 
 
+def unseen(text: str) -> Markup:
+    """Return a text for screen readers only, such as the heading of a column of signs."""
+    return tag("span", text, class_="unseen")
+
+
 def code(text: str) -> Markup:
     return tag("code", text)
 
@@ -188,7 +193,7 @@ def empty(text: Child, hint: Child = None) -> Markup:
 
 def command(text: str) -> Markup:
     """Return a command for a shell."""
-    return tag("pre", tag("code", text), class_="command")
+    return tag("pre", tag("code", text), class_="command", tabindex="0")
 
 
 def tabs(label: str, entries: Iterable[tuple[str, str, bool]], class_: str = "tabs") -> Markup:
@@ -200,8 +205,10 @@ def tabs(label: str, entries: Iterable[tuple[str, str, bool]], class_: str = "ta
     return tag("nav", drawn, class_=class_, aria_label=label)
 
 
-def more(href: str | None, text: str = "Show older") -> Markup | None:
-    return tag("p", link(text, href, class_="button"), class_="more") if href else None
+def steps(*places: tuple[str, str | None]) -> Markup | None:
+    """Return links to the pages of a list before and after this one: text and address."""
+    links = [link(text, href, class_="button") for text, href in places if href]
+    return tag("nav", links, class_="more", aria_label="Pages of this list") if links else None
 
 
 def form(

@@ -87,15 +87,37 @@ class Page:
     status: int = 200
 
 
-def split_page(
-    found: Sequence[T], size: int, address: Callable[[T], str | None]
-) -> tuple[Sequence[T], str | None]:
-    """Return the rows of a page, and the address of the next page if `found` has a row beyond it.
+# Pages of a list that an address remembers, to go back; before them comes the first page.
+_TRAIL = 20
 
-    :param address: returns the address of the next page from the last row of this one.
+
+def split_page(
+    visit: Visit,
+    path: str,
+    found: Sequence[T],
+    size: int,
+    cursor: Callable[[T], object],
+    *,
+    name: str = "after",
+) -> tuple[Sequence[T], Markup | None]:
+    """Return the rows of a page, and links to the pages before and after it.
+
+    A list is read onward only, so that an address carries the cursors of the pages before.
+
+    :param cursor: returns the cursor of the next page from the last row of this one.
+    :param name: parameter of the address that has the cursor.
     """
+    here, before = visit.param(name), visit.query.get("trail", "").split()
     shown = found[:size]
-    return shown, address(shown[-1]) if len(found) > size else None
+    following = cursor(shown[-1]) if len(found) > size else None
+
+    def address(to: str | None, trail: Sequence[str]) -> str:
+        kept = " ".join(trail[-_TRAIL:])
+        return markup.with_query(path, **{**visit.query, name: to, "trail": kept})
+
+    previous = address(before[-1] if before else None, before[:-1]) if here else None
+    onward = address(str(following), [*before, *filter(None, [here])]) if following else None
+    return shown, markup.steps(("Previous page", previous), ("Next page", onward))
 
 
 # Computes a page. It only reads, and may block: the host calls it in a thread.
@@ -179,8 +201,8 @@ def _search(text: str) -> Markup:
         name="q",
         value=text,
         id="search",
-        aria_label="Search datasets",
-        placeholder="Search datasets   /",
+        aria_label="Search datasets, branches and builds",
+        placeholder="Search   /",
         autocomplete="off",
         spellcheck="false",
     )

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from headgate.errors import NotFound
 from headgate.files.tree import FilesDifference
-from headgate.model.nouns import BranchNameLine
 from headgate.server.web import dataset_parts, markup
+from headgate.server.web.branches_page import standing
 from headgate.server.web.page import Page, Visit, freshness_counts, split_page
 from headgate.store.documents import Json
 from headgate.store.rows import merge_target, preview_merge
@@ -89,15 +89,12 @@ def review_page(visit: Visit) -> Page:
         changed = preview_merge(
             visit.store.rows, branch, base, samples=_SAMPLES, most_rows=_ROWS_AT_MOST
         )
-    pages = [
-        (f"{'Previous' if at < first else 'More'} datasets", at)
-        for at in (first - _PAGE_DATASETS, first + _PAGE_DATASETS)
+    before, after = (
+        markup.with_query(markup.REVIEW, branch=branch, base=base, from_=at)
         if 0 <= at < len(changed)
-    ]
-    links = [
-        markup.more(markup.with_query(markup.REVIEW, branch=branch, base=base, from_=at), text)
-        for text, at in pages
-    ]
+        else None
+        for at in (first - _PAGE_DATASETS, first + _PAGE_DATASETS)
+    )
     title: list[markup.Child] = [
         "Review ",
         markup.tag("span", branch),
@@ -112,7 +109,9 @@ def review_page(visit: Visit) -> Page:
             "summary": _summary(visit, branch, changed, logic),
             "logic": _logic(logic, branch),
             "data": _data(changed[first : first + _PAGE_DATASETS], branch, base),
-            "more": markup.join(links),
+            "more": markup.join(
+                markup.steps(("Previous datasets", before), ("More datasets", after))
+            ),
             "merge": _merge(branch, base),
         },
     )
@@ -120,14 +119,12 @@ def review_page(visit: Visit) -> Page:
 
 def _choose(visit: Visit) -> Page:
     _, found = visit.store.overview.branches(after=visit.param("after"), limit=_BRANCHES + 1)
-    lines, following = split_page(
-        found, _BRANCHES, lambda last: markup.with_query(markup.REVIEW, after=last.name)
-    )
+    lines, steps = split_page(visit, markup.REVIEW, found, _BRANCHES, lambda last: last.name)
     rows = [
         (
             markup.link(line.name, markup.with_query(markup.REVIEW, branch=line.name)),
             line.parent or visit.primary,
-            _standing(line),
+            standing(line),
         )
         for line in lines
         if line.name != visit.primary
@@ -143,17 +140,9 @@ def _choose(visit: Visit) -> Page:
         place=markup.REVIEW,
         sections={
             "head": markup.heading("Review", _chooser("", "")),
-            "list": markup.join([body, markup.more(following, "Next page")]),
+            "list": markup.join([body, steps]),
         },
     )
-
-
-def _standing(line: BranchNameLine) -> Markup:
-    if line.parent is None:
-        return markup.badge("a root", "quiet")
-    if not line.ahead:
-        return markup.badge("same content", "quiet")
-    return markup.badge(f"{line.ahead} differ", "warn")
 
 
 def _chooser(branch: str, base: str) -> Markup:
@@ -171,13 +160,13 @@ def _summary(
 ) -> Markup:
     results = [result for side in changed for result in _checks(side)]
     conflicts = sum(len(side.conflicts) for side in changed)
-    data: list[markup.Child] = [_differ(len(changed), "dataset"), " "]
+    data: list[markup.Child] = [f"a merge changes {markup.count(len(changed), 'dataset')} "]
     if conflicts:
         data.append(markup.badge(markup.count(conflicts, "conflict"), "bad"))
     return markup.facts(
         [
             ("Data", data),
-            ("Logic", _differ(len(logic), "transform")),
+            ("Logic", f"{markup.count(len(logic), 'transform')} changed"),
             ("Checks", dataset_parts.checks_badge(results) or "none was made"),
             ("Freshness", freshness_counts(visit, branch)),
         ]
@@ -186,10 +175,6 @@ def _summary(
 
 def _checks(side: Side) -> list[Mapping[str, Any]]:
     return list(side.source.provenance.get("checks") or ())
-
-
-def _differ(number: int, noun: str) -> str:
-    return f"{markup.count(number, noun)} {'differs' if number == 1 else 'differ'}"
 
 
 def _logic(lines: Sequence[LogicLine], branch: str) -> Markup:
@@ -205,7 +190,8 @@ def _logic(lines: Sequence[LogicLine], branch: str) -> Markup:
         for line in lines
     ]
     return markup.card(
-        "Logic", markup.table(("", "Makes", "Transform", "Logic"), rows, label="Logic changes")
+        "Logic",
+        markup.table(("Change", "Makes", "Transform", "Logic"), rows, label="Logic changes"),
     )
 
 
@@ -235,15 +221,17 @@ def _dataset(side: Side, branch: str, base: str) -> Markup:
         markup.link(str(name), markup.dataset_at(name, branch=branch)),
         markup.tag("p", dataset_parts.why(side.source), f", by {side.source.actor}"),
         markup.tag("p", f"A merge drops it on {base}.") if side.source.version is None else None,
-        _conflicts(side.conflicts),
-        dataset_parts.difference_body(found) if found else None,
-        markup.card("Checks that failed", dataset_parts.check_table(failed)) if failed else None,
+        _conflicts(side.conflicts, name),
+        dataset_parts.difference_body(found, f" of {name}") if found else None,
+        markup.card("Checks that failed", dataset_parts.check_table(failed, f" of {name}"))
+        if failed
+        else None,
         markup.tag("p", markup.link("Compare with the merge base", compare)) if side.base else None,
         beside=markup.chips(beside),
     )
 
 
-def _conflicts(conflicts: Sequence[Json]) -> Markup | None:
+def _conflicts(conflicts: Sequence[Json], name: object) -> Markup | None:
     """Return the conflicts with the rows of both sides, and of the merge base."""
     if not conflicts:
         return None
@@ -263,7 +251,9 @@ def _conflicts(conflicts: Sequence[Json]) -> Markup | None:
             markup.tag("h3", "Conflicts"),
             markup.tag("p", "They must be resolved on one of the branches before a merge."),
             markup.table(
-                ("Conflict", "Merge base", "This branch", "Target"), rows, label="Conflicts"
+                ("Conflict", "Merge base", "This branch", "Target"),
+                rows,
+                label=f"Conflicts of {name}",
             ),
             markup.tag("p", f"and {left} more", class_="hint") if left else None,
         ]

@@ -7,7 +7,9 @@
   const graphs = new WeakMap();
 
   class Graph {
-    constructor(stage) {
+    constructor(whole) {
+      const stage = whole.querySelector(".stage");
+      this.whole = whole;
       this.stage = stage;
       this.svg = stage.querySelector("svg.lineage");
       // Moved as a picture: a browser would style every box anew if the SVG itself were moved.
@@ -137,7 +139,7 @@
       this.pick(this.found[this.at]);
       this.tell(`${this.at + 1} of ${many}`);
     }
-    tell(text) { this.stage.querySelector("output").textContent = text; }
+    tell(text) { this.whole.querySelector("output").textContent = text; }
 
     // --- by the keyboard ------------------------------------------------------------------------
     go(at) {
@@ -165,12 +167,12 @@
   }
 
   const graphOf = (element) => {
-    const stage = element?.closest?.("[data-stage]");
-    if (!stage?.querySelector("svg.lineage")) return null;
-    if (!graphs.has(stage)) graphs.set(stage, new Graph(stage));
-    return graphs.get(stage);
+    const whole = element?.closest?.("[data-graph]");
+    if (!whole?.querySelector("svg.lineage")) return null;
+    if (!graphs.has(whole)) graphs.set(whole, new Graph(whole));
+    return graphs.get(whole);
   };
-  const prepare = () => document.querySelectorAll("[data-stage]").forEach(graphOf);
+  const prepare = () => document.querySelectorAll("[data-graph]").forEach(graphOf);
   new MutationObserver(prepare).observe(document.documentElement, { childList: true, subtree: true });
 
   const nodeAt = (event) => event.target.closest?.("svg.lineage .node");
