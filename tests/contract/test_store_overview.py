@@ -124,7 +124,7 @@ def test_branches_page_of_one_branch_lists_what_differs(store: Store) -> None:
 
 def test_review_page_shows_logic_and_data_that_differ(store: Store) -> None:
     text = text_of(review_page(visit(store, branch="feature")))
-    assert "1 dataset differs" in text and "2 transforms differ" in text
+    assert "a merge changes 1 dataset " in text and "2 transforms changed" in text
     with pytest.raises(NotFound):
         review_page(visit(store, branch="none"))
 

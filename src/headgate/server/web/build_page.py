@@ -20,7 +20,16 @@ from headgate.model.ids import BuildId
 from headgate.model.nouns import Attempt
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import check_table
-from headgate.server.web.page import Act, DatasetLinks, Page, Visit, split_page
+from headgate.server.web.page import (
+    Act,
+    DatasetLinks,
+    Page,
+    Visit,
+    build_table,
+    lasted,
+    split_page,
+    targets,
+)
 from headgate.store.documents import Json, logic_text, to_instant
 
 if TYPE_CHECKING:
@@ -43,7 +52,6 @@ def read_log_tail(root: Path, build: str, log: str | None) -> str | None:
 # --- all builds -----------------------------------------------------------------------------
 
 _PAGE_ROWS = 30
-_TARGETS = 3
 _LIST_WATCH_SECONDS = 2.0
 
 
@@ -68,38 +76,6 @@ def _running(found: Sequence[Json]) -> Markup | None:
     running = sum(build["state"] == "running" for build in found)
     badge = markup.badge(f"{running} running", "busy")
     return markup.tag("p", badge, role="status") if running else None
-
-
-def build_table(visit: Visit, found: Sequence[Json]) -> Markup:
-    """Return a table of builds with links to their pages."""
-    links = DatasetLinks(visit, (name for build in found for name in build["targets"][:_TARGETS]))
-    rows = [
-        (
-            markup.link(markup.short(id := build["build"]), markup.build_at(id), title=id),
-            markup.badge(build["state"]),
-            targets(build, links),
-            markup.chip(build["branch"]),
-            markup.moment(to_instant(build["started_at"]), visit.now),
-            _lasted(visit, build),
-            build["actor"],
-        )
-        for build in found
-    ]
-    headings = ("Build", "State", "Targets", "Branch", "Started", "Took", "By")
-    return markup.table(headings, rows, label="Builds")
-
-
-def _lasted(visit: Visit, build: Json) -> str:
-    ended = to_instant(build["ended_at"]) if build["ended_at"] else visit.now
-    return markup.lasted(to_instant(build["started_at"]), ended)
-
-
-def targets(build: Json, links: DatasetLinks) -> markup.Child:
-    """Return links to the targets of a build, and patterns; of many, only the first few."""
-    names, branch = build["targets"], build["branch"]
-    shown = [links(name, branch) for name in names[:_TARGETS]]
-    rest = len(names) - _TARGETS
-    return [markup.separated(shown), f" and {rest} more" if rest > 0 else None]
 
 
 # --- one build ------------------------------------------------------------------------------
@@ -180,7 +156,7 @@ def _facts(visit: Visit, build: Json) -> list[tuple[str, markup.Child]]:
         ("Targets", targets(build, DatasetLinks(visit, build["targets"]))),
         ("Chain", markup.code(" > ".join([build["branch"], *build["fallback"]]))),
         ("Started", [started, f" by {build['actor']}"]),
-        ("Took", _lasted(visit, build)),
+        ("Took", lasted(visit, build)),
     ]
 
 

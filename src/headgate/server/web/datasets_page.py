@@ -8,8 +8,7 @@ from markupsafe import Markup
 
 from headgate.model.nouns import DatasetLine
 from headgate.server.web import markup
-from headgate.server.web.build_page import build_table
-from headgate.server.web.page import Page, Visit, split_page
+from headgate.server.web.page import Page, Visit, build_table, split_page
 
 PAGE_ROWS = 50
 # Branches and builds that a search shows at most.

@@ -1,4 +1,4 @@
-"""Parts that all pages share: visits, sections, the frame, headers, and a branch's freshness.
+"""Parts that all pages share: visits, sections, builds, the frame, headers, freshness.
 
 A page is a value, computed from the store; `host` draws it.
 """
@@ -23,6 +23,7 @@ from headgate.model.ids import Instant
 from headgate.model.names import is_pattern
 from headgate.server.web import markup
 from headgate.server.web.markup import Child, badge, heading, link, prose, tag
+from headgate.store.documents import Json, to_instant
 
 if TYPE_CHECKING:
     from headgate.store.embedded import Store
@@ -139,6 +140,44 @@ class DatasetLinks:
         if known is not None and branch not in known:
             return tag("span", str(name))
         return link(str(name), markup.dataset_at(str(name), branch=branch, **query))
+
+
+# --- builds ---------------------------------------------------------------------------------
+
+_TARGETS = 3
+
+
+def build_table(visit: Visit, found: Sequence[Json]) -> Markup:
+    """Return a table of builds with links to their pages."""
+    links = DatasetLinks(visit, (name for build in found for name in build["targets"][:_TARGETS]))
+    rows = [
+        (
+            markup.link(markup.short(id := build["build"]), markup.build_at(id), title=id),
+            markup.badge(build["state"]),
+            targets(build, links),
+            markup.chip(build["branch"]),
+            markup.moment(to_instant(build["started_at"]), visit.now),
+            lasted(visit, build),
+            build["actor"],
+        )
+        for build in found
+    ]
+    headings = ("Build", "State", "Targets", "Branch", "Started", "Took", "By")
+    return markup.table(headings, rows, label="Builds")
+
+
+def lasted(visit: Visit, build: Json) -> str:
+    """Return the duration of a build, up to now while it runs."""
+    ended = to_instant(build["ended_at"]) if build["ended_at"] else visit.now
+    return markup.lasted(to_instant(build["started_at"]), ended)
+
+
+def targets(build: Json, links: DatasetLinks) -> markup.Child:
+    """Return links to the targets of a build, and patterns; of many, only the first few."""
+    names, branch = build["targets"], build["branch"]
+    shown = [links(name, branch) for name in names[:_TARGETS]]
+    rest = len(names) - _TARGETS
+    return [markup.separated(shown), f" and {rest} more" if rest > 0 else None]
 
 
 # --- frame: head of the document, navigation, search, actor ---------------------------------
