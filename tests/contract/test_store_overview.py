@@ -119,7 +119,7 @@ def test_branches_page_of_one_branch_lists_what_differs(store: Store) -> None:
     store.protect("master")
     assert "protected" in text_of(branches_page(visit(store)))
     text = text_of(branches_page(visit(store, branch="feature")))
-    assert "other content on 1 dataset" in text and "s.a" in text and "protected" not in text
+    assert "1 with other content" in text and "s.a" in text and "protected" not in text
 
 
 def test_review_page_shows_logic_and_data_that_differ(store: Store) -> None:

@@ -167,7 +167,7 @@ def test_branches_page_shows_the_tree_and_what_differs(window: Window) -> None:
     page = window.go("/branches")
     rows = page.get_by_role("region", name="Branches").locator("tbody tr").all_inner_texts()
     assert rows[0].startswith("master") and "a root" in rows[0]
-    assert rows[1].startswith("feature") and "other content on 1 dataset" in rows[1]
+    assert rows[1].startswith("feature") and "1 with other content" in rows[1]
     page.click("text=feature")
     page.wait_for_url("**branch=feature")
     expect(page.locator("dl.facts")).to_contain_text("stale")

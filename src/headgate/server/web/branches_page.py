@@ -123,7 +123,7 @@ def standing(line: BranchNameLine) -> Markup:
         return markup.tag("span", "a root", class_="faint")
     if not line.differing:
         return markup.tag("span", "same content", class_="faint")
-    return markup.badge(f"other content on {markup.count(line.differing, 'dataset')}", "warn")
+    return markup.badge(f"{line.differing} with other content", "warn")
 
 
 def _one(visit: Visit, name: str) -> Page:

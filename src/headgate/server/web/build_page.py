@@ -211,9 +211,9 @@ def progress(job: Json) -> markup.Child:
     return markup.chips(bar, markup.tag("span", ", ".join(words))) if words else ""
 
 
-def _took(job: Json) -> str:
+def _took(job: Json) -> markup.Child:
     seconds = (job.get("progress") or {}).get("seconds")
-    return markup.duration(seconds) if seconds is not None else ""
+    return markup.tag("span", markup.duration(seconds or 0), class_="whole") if seconds else ""
 
 
 def _error_line(job: Json) -> markup.Child:
