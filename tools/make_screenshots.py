@@ -61,7 +61,7 @@ def _take_all(window: Window) -> None:
     page.wait_for_url("**/builds/build-*")
     page.get_by_role("region", name="Jobs").get_by_text("shop.broken", exact=True).click()
     page.wait_for_url("**job=**")
-    _take(window, "build", page.url.removeprefix(window.url), 860)
+    _take(window, "build", page.url.removeprefix(window.url), 710)
 
 
 def _take(window: Window, name: str, path: str, height: int) -> None:

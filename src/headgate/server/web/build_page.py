@@ -213,7 +213,9 @@ def progress(job: Json) -> markup.Child:
 
 def _took(job: Json) -> markup.Child:
     seconds = (job.get("progress") or {}).get("seconds")
-    return markup.tag("span", markup.duration(seconds or 0), class_="whole") if seconds else ""
+    if seconds is None:
+        return ""
+    return markup.tag("span", markup.duration(seconds), class_="whole")
 
 
 def _error_line(job: Json) -> markup.Child:
