@@ -50,8 +50,10 @@ def builder(
         yield Builder(hg=store, work=jobs, store=store)
         return
     # A client without a settings file keeps its logs below the working directory.
-    monkeypatch.chdir(tmp_path)
-    token, home = small_api.token("ana", Role.ADMIN), {"HOME": str(tmp_path / "client")}
+    own = tmp_path / "client"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    token, home = small_api.token("ana", Role.ADMIN), {"HOME": str(own)}
     with headgate.open(small_api.url, token=token, environ=home) as hg:
         yield Builder(hg=hg, work=do_by_files(monkeypatch), store=store)
 
