@@ -49,7 +49,11 @@ def builder(
         monkeypatch.setattr("headgate.builds.run.SparkJobs", lambda parts: jobs)
         yield Builder(hg=store, work=jobs, store=store)
         return
-    token, home = small_api.token("ana", Role.ADMIN), {"HOME": str(tmp_path / "client")}
+    # A client without a settings file keeps its logs below the working directory.
+    own = tmp_path / "client"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    token, home = small_api.token("ana", Role.ADMIN), {"HOME": str(own)}
     with headgate.open(small_api.url, token=token, environ=home) as hg:
         yield Builder(hg=hg, work=do_by_files(monkeypatch), store=store)
 

@@ -38,7 +38,9 @@ _ENVIRON.pop("PYTHONDONTWRITEBYTECODE", None)
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
     java_home = find_java_home(_ENVIRON, _CACHE)
     jars = ensure_jars(_CACHE, java_home=java_home, environ=_ENVIRON)
+    directory = tmp_path_factory.mktemp("spark")
     extra = {
+        "spark.sql.warehouse.dir": (directory / "spark-warehouse").as_uri(),
         # Without adaptive planning, one action is one Spark job.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
@@ -51,7 +53,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
             java_home=java_home,
             conf=jvm_conf(jars=jars, master="local[2]", extra=extra),
             environ=_ENVIRON,
-            log_path=tmp_path_factory.mktemp("spark") / "jvm.log",
+            log_path=directory / "jvm.log",
         )
     )
     yield started

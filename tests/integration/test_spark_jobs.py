@@ -127,9 +127,10 @@ def write_bundle(root: Path, **files: str) -> Path:
 def launch_request(directory: Path) -> Launch:
     java_home = find_java_home(_ENVIRON, _CACHE)
     jars = ensure_jars(_CACHE, java_home=java_home, environ=_ENVIRON)
+    own_catalog = {"spark.sql.warehouse.dir": (directory / "spark-warehouse").as_uri()}
     return Launch(
         java_home=java_home,
-        conf=jvm_conf(jars=jars, master="local[2]"),
+        conf=jvm_conf(jars=jars, master="local[2]", extra=own_catalog),
         environ=_ENVIRON,
         log_path=directory / "jvm.log",
     )
