@@ -13,7 +13,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hostile model serve bench fmt check lock docs postgres chromium conductor classes screenshots
+.PHONY: help setup demo test test-hostile test-engines model simulate serve bench fmt check lock docs faults postgres chromium conductor engines classes screenshots
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,14 +26,20 @@ demo: setup ## Run the worked example on a local Spark: branch, build, merge, bu
 
 # Tests marked `xdist_group("spark")` run on one worker and share one JVM; each of the groups
 # "conductor" and "browser" runs on one worker too. Tests with their own JVM run on any worker.
-test: check postgres chromium conductor classes ## Check the code, then run the tests of every promise but those of test-hostile
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/hostile $(ARGS)
+test: check postgres chromium classes ## Check the code, then run the tests of every promise but those of test-hostile and test-engines
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/hostile --ignore tests/engines $(ARGS)
 
-test-hostile: setup postgres chromium classes ## Run the tests of attacks, overload, power cuts and damaged files
+test-hostile: setup postgres chromium engines classes ## Run the tests of attacks, overload, power cuts and damaged files
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/hostile $(ARGS)
+
+test-engines: setup postgres conductor engines classes ## Run the tests of Spark in all places, other engines, Conductor and the examples
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/engines $(ARGS)
 
 model: setup ## Check the model of the door with Alloy (ARGS=--small: the scope of CI)
 	@$(BIN)/python -m tools.check_model $(ARGS)
+
+simulate: setup postgres ## Simulate clients under faults (ARGS="--seed 7 --steps 1000000 --database postgres")
+	@$(BIN)/python -m tools.simulate $(ARGS)
 
 serve: setup ## Start a server for the store of this directory
 	@$(BIN)/headgate serve $(ARGS)
@@ -56,10 +62,14 @@ lock: setup ## Regenerate the lock files from pyproject.toml (UPGRADE=--upgrade:
 	@$(COMPILE) --all-extras --group dev --output-file requirements.lock pyproject.toml
 	@$(COMPILE) --no-deps --output-file tools/bootstrap.lock tools/bootstrap.in
 	@$(COMPILE) --no-deps --output-file tools/postgres.lock tools/postgres.in
+	@$(COMPILE) --no-deps --output-file tools/duckdb.lock tools/duckdb.in
 
 docs: setup ## Regenerate docs/reference.md and docs/errors.md from the code
 	@$(BIN)/python -m tools.make_reference
 	@$(BIN)/python -m tools.make_errors
+
+faults: setup ## Regenerate docs/faults.md: the failpoints at which each operation is killed
+	@$(BIN)/python -m tools.make_faults
 
 screenshots: setup chromium ## Regenerate the screenshots of the docs
 	@$(BIN)/python -m tools.make_screenshots
@@ -72,6 +82,9 @@ chromium: setup
 
 conductor: setup
 	@$(BIN)/python -m tools.ensure_conductor
+
+engines: setup
+	@$(BIN)/python -m tools.ensure_engines
 
 classes: setup
 	@$(BIN)/python -m tools.ensure_class_archive

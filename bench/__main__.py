@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from bench import (
+    appends,
     catalog,
     crowd,
     endpoint,
@@ -22,6 +23,7 @@ from bench import (
     merging,
     pipeline,
     planning,
+    reads,
     rows,
     served,
     startup,
@@ -44,7 +46,9 @@ BENCHES: tuple[Bench[Any], ...] = (
     catalog.ON_POSTGRES,
     lineage.LINEAGE,
     endpoint.ENDPOINT,
+    reads.READS,
     endpoint.BRANCHES,
+    appends.APPENDS,
     pipeline.PIPELINE,
     jobs.JOBS,
     jobs.TPCH_JOBS,

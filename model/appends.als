@@ -1,5 +1,5 @@
 /*
- * Appends that were prepared on an older snapshot: planned, not implemented yet.
+ * Appends that were prepared on an older snapshot.
  *
  * The server rebases a commit that only appends, in place of refusing it with a conflict.
  */

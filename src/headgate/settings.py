@@ -22,7 +22,7 @@ DAY_SECONDS = 24 * 3600
 
 # All keys by section; each may be overridden by HEADGATE_<SECTION>_<KEY>.
 _KNOWN = {
-    "store": ("catalog", "warehouse", "retain"),
+    "store": ("catalog", "warehouse", "retain", "allowed_locations"),
     "spark": ("master", "remote", "conf", "endpoint"),
     "builds": ("branch", "fallback", "adopt"),
     "tasks": ("root",),
@@ -46,7 +46,7 @@ _KNOWN = {
     ),
 }
 _TABLES = {"spark.conf"}
-_LISTS = {"builds.fallback"}
+_LISTS = {"builds.fallback", "store.allowed_locations"}
 _NUMBERS = {f"server.{key}" for key in _KNOWN["server"]}
 # Variables without a key in the file, and prefixes that only variables of keys have.
 _VARIABLES = ("url", "token", "actor", "cache")
@@ -127,6 +127,8 @@ class Settings:
     catalog: str
     warehouse: str
     retain_seconds: int = 30 * DAY_SECONDS
+    # Outside the warehouse, where tables may lie and may have files.
+    allowed_locations: tuple[str, ...] = ()
     spark: SparkSettings = field(default_factory=SparkSettings)
     builds: BuildSettings = field(default_factory=BuildSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
@@ -330,6 +332,9 @@ def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) ->
         warehouse=_warehouse_url(root, values.get("store.warehouse", ".headgate/warehouse")),
         retain_seconds=parse_duration_seconds(
             values.get("store.retain", "30d"), what="store.retain"
+        ),
+        allowed_locations=tuple(
+            _warehouse_url(root, one) for one in values.get("store.allowed_locations", ())
         ),
         spark=SparkSettings(
             master=values.get("spark.master", "local[*]"),

@@ -63,7 +63,7 @@ def _cut(proxy: Proxy, cut: Cut, *, for_good: bool = False) -> None:
 @pytest.fixture(autouse=True)
 def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a writer go on beside one of the same process that is paused."""
-    monkeypatch.setattr("headgate.files.edits._TURN_SECONDS", 0.1)
+    monkeypatch.setattr("headgate.files.edits.TURN_SECONDS", 0.1)
 
 
 def _publish(store: Store) -> None:

@@ -201,13 +201,19 @@ def test_s02_init_migrate_and_doctor_refuse_a_catalog_that_is_not_the_warehouses
     assert cli.error("init", "two", *shared, code=4) == "warehouse_occupied"
     assert not (tmp_path / "two").exists()
     # The catalog is lost: an empty one must not take its place.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path / "one")
+        cli.ok("backup", str(tmp_path / "kept"))
     (tmp_path / "one/.headgate/catalog.db").unlink()
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path / "one")
         assert cli.error("migrate", code=4) == "warehouse_occupied"
         said = cli("doctor")
-        assert said.code == 1 and "Restore it from a backup" in said.out + said.err
+        assert said.code == 1 and "Restore a backup with `headgate restore" in said.out + said.err
         assert cli("files", "ls", "raw.scans", "-b", "master").code != 0
+        # The empty catalog that `migrate` left is not in the way.
+        cli.ok("restore", str(tmp_path / "kept"))
+        assert cli("files", "ls", "raw.scans", "-b", "master").code == 0
     assert list((tmp_path / "lake/objects").rglob("*"))
 
 

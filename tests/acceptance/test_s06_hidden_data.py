@@ -192,6 +192,8 @@ def test_s06_no_answer_of_the_api_tells_what_is_hidden(api: Api, role: Role) -> 
             assert WORD not in told(part).lower(), (operation, path, part.text)
             if WORD in told(whole).lower():
                 tells.add(operation)
+    logs = bo.get(f"/builds/{world.shown_build}/logs")["jobs"]
+    assert [one["log"] for one in logs] == ["public rows\n", None, None]
     # The same requests of an admin do tell it, so that this test can fail.
     assert tells >= {
         "list_datasets",
@@ -207,6 +209,7 @@ def test_s06_no_answer_of_the_api_tells_what_is_hidden(api: Api, role: Role) -> 
         "list_tags",
         "list_protected",
         "show_branch",
+        "build_logs",
     }
 
 
@@ -274,8 +277,10 @@ def test_s06_content_of_a_hidden_tree_is_neither_read_nor_used(api: Api) -> None
     assert bo.error(409, "POST", "/files/gold.orders", json=edit) == "content_swept"
     load = {"branch": "ana/x", "contents": {"gold.sales": [hidden]}}
     assert bo.error(404, "POST", "/load", json=load) == "object_not_found"
-    # Who uploads the same bytes has them.
+    # Who uploads the same bytes has them, but no other token of the same actor.
     bo.ok("PUT", f"/contents/{hidden}", content=b"hush bytes")
+    another = limited(api, Role.WRITER)
+    assert another.error(409, "POST", "/files/gold.orders", json=edit) == "content_swept"
     bo.ok("POST", "/files/gold.orders", json=edit)
     assert bo.call("GET", "/files/gold.orders/b", params={"branch": "ana/x"}).text == "hush bytes"
 
@@ -364,6 +369,34 @@ WRITES: dict[str, Callable[[HiddenWorld], Request]] = {
     "compaction of a hidden table": lambda w: _post(
         "/optimize", dataset="hush.payroll", branch="ana/x", keep_snapshots=1
     ),
+    "fork at a hidden tag": lambda w: _post(
+        "/branches", dataset="gold.orders", name="ana/steal", parent="main", at="hush-tag"
+    ),
+    "reset to a hidden tag": lambda w: _post(
+        "/branches/reset", dataset="gold.orders", branch="ana/x", to="hush-tag"
+    ),
+    "merge of a hidden tag": lambda w: _post("/merge", source="hush-tag", into="ana/x"),
+    "creation of a hidden table": lambda w: _post(
+        "/load", branch="ana/x", create=True, rows={"hush.new": [{"id": "x"}]}
+    ),
+    "creation of a table of a hidden branch": lambda w: _post(
+        "/load",
+        branch="ana/x",
+        create=True,
+        timeout_seconds=300,
+        rows={"gold.apart": [{"id": "x"}]},
+    ),
+    "schema of a table of a hidden branch": lambda w: _post(
+        "/schema/apply",
+        branch="ana/x",
+        text='[dataset."gold.apart"]\ncolumns = {id = "string"}\n',
+    ),
+    "restoration of a hidden dataset": lambda w: _post(
+        "/branches/restore", dataset="hush.scans", branch="ana/gone"
+    ),
+    "restoration of a branch of hidden datasets": lambda w: _post(
+        "/branches/restore", branch="ana/gone"
+    ),
     "workspace of a hidden dataset": lambda w: _post(
         "/tasks/workspaces/hush.scans", secret=SECRET, branch="ana/x", ref="t-1", root=None
     ),
@@ -372,6 +405,12 @@ WRITES: dict[str, Callable[[HiddenWorld], Request]] = {
 
 def _post(path: str, /, **body: Any) -> Request:
     return ("POST", path, {"json": body} if body else {})
+
+
+HIDDEN_NAMES = (
+    *("hush.payroll", "hush.scans", "hush.out", "hush.new"),
+    *("hush/plan", "hush-tag"),
+)
 
 
 def test_s06_no_write_reaches_what_is_hidden(api: Api) -> None:
@@ -384,7 +423,7 @@ def test_s06_no_write_reaches_what_is_hidden(api: Api) -> None:
         reply = bo.call(method, path, **more)
         assert 400 <= reply.status_code < 500, (what, reply.status_code, reply.text)
         # At most the names in the request itself.
-        sent = ("hush.payroll", "hush.scans", "hush/plan", "hush.out", world.hidden_build)
+        sent = (*HIDDEN_NAMES, world.hidden_build)
         assert WORD not in told(reply, *sent).lower(), (what, reply.text)
         sent_text = f"{path} {more}"
         for name in sent:
@@ -540,3 +579,16 @@ def test_s06_limited_admin_administers_no_more_than_its_patterns(api: Api) -> No
 def test_s06_token_that_could_write_what_it_may_not_read_is_not_made(api: Api) -> None:
     with pytest.raises(HeadgateError, match="without reading them"):
         api.store.create_token(actor="x", role="writer", reads=["main"])
+
+
+def test_s06_limited_writer_restores_only_what_it_may_read(api: Api) -> None:
+    make_hidden_world(api.store)
+    bo = limited(api, Role.WRITER)
+    api.store.dataset("hush.scans").branch("ana/x").create("main")
+    api.store.delete_everywhere("ana/x", force=True)
+    for name in ("ana/gone", "ana/gon"):
+        reply = bo.call("POST", "/branches/restore", json={"branch": name})
+        assert reply.status_code == 404 and "ana/gone" not in reply.json()["near"]
+    restored = bo.post("/branches/restore", branch="ana/x")
+    assert {move["dataset"] for move in restored["moves"]} == {"gold.orders"}
+    assert [one["name"] for one in api.admin.get("/branches", dataset="hush.scans")] == ["main"]

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from headgate.builds import run
 from headgate.builds.open import OpenedBuild, OpeningRequest, open_build
 from headgate.builds.report import BuildOutcome
 from headgate.catalog.database import Database
+from headgate.catalog.schema import holds
 from headgate.model.access import Grant, Role
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
@@ -28,6 +30,7 @@ from tests.support.pipelines import FileJobs, build, files_spec, publish, shown,
 from tests.support.projects import new_project
 from tests.support.stores import branches_by_name, files_branch, new_store, put
 from tests.support.tables import create_tables, read_table
+from tests.support.upkeep import let_days_pass, tidy_twice
 
 FEATURE: dict[str, Any] = {"branch": "feature", "fallback": ["master"]}
 HELD = ("skipped", "held")
@@ -62,6 +65,10 @@ def _promoted(store: Store) -> tuple[str, str]:
 def _change_logic(store: Store, _after: str) -> BuildOutcome:
     publish(store, "master", files_spec("s.x", logic="3"))
     return build(store, "s.x")
+
+
+def _holds(store: Store) -> int:
+    return len(store.database.read(lambda c: c.execute(select(holds)).all()))
 
 
 def _force(store: Store, _after: str) -> BuildOutcome:
@@ -243,6 +250,30 @@ def test_t01_new_branch_of_the_same_name_holds_nothing(
         dataset.branch("work").delete()
         dataset.branch("work").create("master", at=first)
         assert _found(build(store, "s.x", **work)) == {"s.x": ("adopted", "adopted")}
+
+
+def test_t01_deleted_branch_holds_for_as_long_as_it_can_be_restored(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        first, _ = _promoted(store)
+        work = store.dataset("s.x").branch("work").create("master")
+        for branch in ("master", "work"):
+            _reset(store, "s.x", first, branch)
+        put(work, own="1")
+        work.delete()
+        let_days_pass(store, 27)
+        tidy_twice(store)
+        assert _holds(store) == 2
+        work.restore()
+        let_days_pass(store, 60)
+        tidy_twice(store)
+        assert _holds(store) == 2
+        work.delete()
+        let_days_pass(store, 40)
+        tidy_twice(store)
+        assert _holds(store) == 1
+        assert _found(build(store, "s.x")) == {"s.x": HELD}
 
 
 def test_t01_result_below_a_transaction_with_its_content_is_held(

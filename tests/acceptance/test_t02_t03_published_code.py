@@ -229,7 +229,7 @@ def test_t03_transform_removed_before_the_first_publish_is_refused_and_others_st
     work.git("rm", "-q", "passing.py")
     work.commit()
     assert removed(cli) == ["s.dropped"]
-    assert "none is published" in cli("plan", "s.passing").err
+    assert "no JobSpec makes 's.passing'" in cli("plan", "s.passing").err
 
     work.git("merge", "-q", "--no-edit", "master")
     assert removed(cli) == ["s.dropped"]

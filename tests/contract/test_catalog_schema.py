@@ -58,6 +58,9 @@ def test_chained_migrations_are_the_schema(catalog_url: str) -> None:
     with engine.begin() as connection:
         migrated = _shape(connection)
         metadata.drop_all(connection)
+    for index in [one for table in metadata.tables.values() for one in table.indexes]:
+        # Declared for SQLite alone: naming PostgreSQL would load its dialect in every command.
+        index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]
     with engine.begin() as connection:
         metadata.create_all(connection)
         declared = _shape(connection)

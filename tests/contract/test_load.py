@@ -18,6 +18,7 @@ from headgate.errors import (
     InvalidSource,
 )
 from headgate.model.nouns import TransactionType
+from headgate.rows.sources import GIVEN_METADATA
 from headgate.store.embedded import Store
 from tests.support.rows import (
     KNOWS,
@@ -298,3 +299,95 @@ def test_load_with_an_unknown_word_is_refused(
 ) -> None:
     with graph_store(made_sqlite_url, tmp_path) as store, pytest.raises(Invalid, match="choose"):
         store.load("master", {PERSON: _ROWS}, mode=mode, engine=engine)
+
+
+def test_load_merge_of_ragged_lines_changes_the_columns_of_each_line_in_their_order(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    lines = [
+        '{"id": "a", "name": "A1", "age": 1}',
+        '{"id": "b", "age": 2}',
+        '{"id": "a", "name": null}',
+        '{"id": "c", "name": "C"}',
+        '{"id": "b", "name": "B2"}',
+        '{"id": "b", "AGE": 3}',
+    ]
+    with graph_store(made_catalog_url, tmp_path, "a", "b") as store:
+        given = _file(tmp_path, "rows.jsonl", "\n".join(lines))
+        with pytest.raises(InvalidSource, match="'age' occurs twice"):
+            store.load("master", {PERSON: given}, mode="merge")
+        given.write_text("\n".join(lines).replace("AGE", "age"))
+        counts = store.load("master", {PERSON: given}, mode="merge").counts[PERSON]
+        assert (counts.inserted, counts.updated) == (1, 2)
+        assert [(r["id"], r["name"], r["age"]) for r in rows_of(store, PERSON)] == [
+            ("a", None, 1),
+            ("b", "B2", 3),
+            # A new row gets the default of a column that it lacks.
+            ("c", "C", 7),
+        ]
+        store.load(
+            "master", {PERSON: [{"id": "a", "name": "A"}, {"id": "b", "age": None}]}, mode="merge"
+        )
+        assert [(r["name"], r["age"]) for r in rows_of(store, PERSON)] == [
+            ("A", 1),
+            ("B2", None),
+            ("C", 7),
+        ]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_load_of_ragged_lines_gives_new_rows_the_defaults_of_columns_that_they_lack(
+    made_sqlite_url: str, tmp_path: Path, mode: str
+) -> None:
+    with graph_store(made_sqlite_url, tmp_path) as store:
+        rows = [{"id": "x", "age": 1}, {"id": "y"}, {"id": "z", "age": None}]
+        store.load("master", {PERSON: rows}, mode=mode)
+        assert [r["age"] for r in rows_of(store, PERSON)] == [1, 7, None]
+
+
+def test_load_merge_of_a_line_without_the_key_names_it(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_sqlite_url, tmp_path, "a") as store:
+        given = _file(tmp_path, "rows.jsonl", '{"id": "a", "age": 1}\n{"age": 2}\n')
+        with pytest.raises(ConstraintsViolated) as refused:
+            store.load("master", {PERSON: given}, mode="merge")
+        assert [one["line"] for one in refused.value.facts["violations"]] == [2]
+        assert [r["age"] for r in rows_of(store, PERSON)] == [7]
+
+
+@pytest.mark.parametrize("mode", ["append", "merge", "overwrite"])
+def test_load_of_lines_without_an_object_loads_no_row(
+    made_sqlite_url: str, tmp_path: Path, mode: str
+) -> None:
+    with graph_store(made_sqlite_url, tmp_path, "a") as store:
+        for content in ("", "\n\n"):
+            outcome = store.load("master", {PERSON: _file(tmp_path, "e.jsonl", content)}, mode=mode)
+            assert sum(count.inserted for count in outcome.counts.values()) == 0
+        assert ids_of(store, PERSON) == ([] if mode == "overwrite" else ["a"])
+        with pytest.raises(InvalidSource, match=r"e\.jsonl:2 .*no column"):
+            store.load("master", {PERSON: _file(tmp_path, "e.jsonl", "\n{}\n")}, mode=mode)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        b"[]",
+        b'{"nosuch": "mark"}',
+        b'{"id": "nosuch"}',
+        b'{"id": "mark", "name": "mark"}',
+        b'{"mark": "mark"}',
+        b'{"id": 1}',
+    ],
+)
+def test_load_of_a_stream_with_forged_marks_of_columns_is_rejected(
+    made_sqlite_url: str, tmp_path: Path, given: bytes
+) -> None:
+    rows = pa.table({"id": ["x"], "name": ["X"], "mark": [True]})
+    sink = io.BytesIO()
+    with ipc.new_stream(sink, rows.schema.with_metadata({GIVEN_METADATA: given})) as writer:
+        writer.write_table(rows.replace_schema_metadata({GIVEN_METADATA: given}))
+    with graph_store(made_sqlite_url, tmp_path) as store:
+        with pytest.raises(InvalidSource, match=r"headgate\.given"):
+            store.load("master", {PERSON: sink.getvalue()}, mode="merge")
+        assert rows_of(store, PERSON) == []

@@ -13,19 +13,23 @@ from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.builds import record_build_in
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.errors import NotFound, RoleDenied
-from headgate.model.access import Role
+from headgate.model.access import Grant, Role
 from headgate.model.changes import Caller
-from headgate.model.ids import BuildId, mint_build
-from headgate.model.nouns import TransactionType
+from headgate.model.checks import CheckResult, CheckStage
+from headgate.model.ids import BuildId, instant_text, mint_build
+from headgate.model.nouns import BuildState, TransactionType
 from headgate.server.web.branches_page import branches_page
 from headgate.server.web.build_page import build_actions, build_page, builds_page
+from headgate.server.web.dataset_page import dataset_page
+from headgate.server.web.datasets_page import datasets_page
+from headgate.server.web.log_page import log_page
 from headgate.server.web.page import Visit
 from headgate.server.web.review_page import review_page
 from headgate.store.embedded import Store
 from headgate.store.overview import Overview
 from tests.support.pages import text_of, visit
-from tests.support.pipelines import files_spec, publish
-from tests.support.stores import files_branch, new_store, put
+from tests.support.pipelines import FileJobs, build, files_spec, publish
+from tests.support.stores import files_branch, load, new_store, put
 
 
 @pytest.fixture
@@ -115,6 +119,53 @@ def test_overview_history_starts_at_a_transaction_of_this_dataset_only(store: St
     assert store.overview.history(branch, limit=1) == [newest]
 
 
+def test_pages_agree_on_the_time_and_actor_of_the_last_publication_after_a_reset(
+    store: Store,
+) -> None:
+    branch = store.dataset("s.a").branch("feature")
+    before = branch.load().view
+    put(branch, three="3")
+    assert before is not None
+    reset = store.acting_for(Grant(actor="rita", role=Role.ADMIN))
+    receipt = reset.dataset("s.a").branch("feature").reset(to=before)
+    published = f'datetime="{instant_text(receipt.at)}"'
+    for page in (
+        datasets_page(visit(store)),
+        branches_page(visit(store)),
+        branches_page(visit(store, branch="feature")),
+        dataset_page(visit(store, "s.a", branch="feature")),
+        log_page(visit(store)),
+    ):
+        text = text_of(page)
+        assert published in text and "rita" in text, page.title
+    shown = text_of(dataset_page(visit(store, "s.a", branch="feature")))
+    # The view is as old as it was: who wrote it, and when, stands beside it.
+    written = load(store, before).closed_at
+    assert written is not None and f'datetime="{instant_text(written)}"' in shown
+
+
+def test_build_page_of_a_failed_job_shows_all_of_its_checks(store: Store) -> None:
+    checks = [_check("key", passed=True), _check("some", passed=False)]
+    jobs = FileJobs(store=store, failing={"s.b": 1}, checks={"s.b": checks})
+    outcome = build(store, "s.b", jobs=jobs)
+    text = text_of(build_page(visit(store, outcome.id, job="0")))
+    assert outcome.state is BuildState.FAILED and 'aria-label="Checks"' in text
+    assert "passed" in text and "reason of some" in text
+
+
+def _check(name: str, *, passed: bool) -> dict[str, Any]:
+    result = CheckResult(
+        name=name,
+        dataset="s.b",
+        stage=CheckStage.POST,
+        expectation="count > 0",
+        on_error="FAIL",
+        passed=passed,
+        reason=f"reason of {name}",
+    )
+    return result.to_json()
+
+
 def test_branches_page_of_one_branch_lists_what_differs(store: Store) -> None:
     store.protect("master")
     assert "protected" in text_of(branches_page(visit(store)))
@@ -162,3 +213,8 @@ def test_build_page_retries_with_the_options_of_the_build(store: Store) -> None:
             },
         )
     ]
+
+
+@pytest.mark.parametrize("text", ["a " * 3_000, "a" * 60_000, "%_\\'" * 1_000])
+def test_search_page_of_a_long_text_is_answered(store: Store, text: str) -> None:
+    assert datasets_page(visit(store, q=text)).status == 200

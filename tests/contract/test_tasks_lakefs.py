@@ -22,10 +22,10 @@ from headgate.tasks.lakefs_store import staging_name
 from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import WorkspaceRef
 from headgate.testing.failpoints import reached_points
-from headgate.testing.lakefs_harness import LakeFSHarness, lakefs_harness
-from headgate.testing.publication_cases import CASES, FilesHarness, try_case
 from tests.support.lakefs_double import LakeFSDouble
+from tests.support.lakefs_harness import LakeFSHarness, lakefs_harness
 from tests.support.lakefs_tasks import REPOSITORY, double_store
+from tests.support.publication_cases import CASES, FilesHarness, try_case
 from tests.support.skips import NO_LAKEFS
 from tests.support.stores import new_settings
 from tests.support.tasks import Attempt, defined, writes

@@ -17,6 +17,7 @@ from headgate.catalog.jobspecs import publish_jobspecs
 from headgate.catalog.schema import (
     branches,
     condemned_objects,
+    holds,
     intents,
     log_counter,
     moves,
@@ -37,6 +38,7 @@ from tests.support.upkeep import stored_keys
 _CHECKS = [
     *("settings", "access", "catalog", "log", "branches", "tags", "histories", "versions"),
     *(
+        "holds",
         "leases",
         "intents",
         "clock",
@@ -212,7 +214,7 @@ def test_history_off_all_branches_is_looked_at_by_a_deep_look(store: Store) -> N
     assert "should be 5" in _findings(store, _at(lost, depth=9), deep=True)["histories"]
 
 
-def test_tag_version_lease_and_intent_are_looked_at(store: Store) -> None:
+def test_tag_version_lease_hold_and_intent_are_looked_at(store: Store) -> None:
     view = load(store, _view(store))
     opened = str(store.dataset("raw.scans").branch("grandchild").load().head)
     assert view.version is not None
@@ -231,6 +233,8 @@ def test_tag_version_lease_and_intent_are_looked_at(store: Store) -> None:
             lambda c: c.execute(update(versions).where(mine).values(condemned_at=1)),
         ),
         ("leases", f"transaction {opened} of ana is OPEN, and its", _at(opened, lease_until=1)),
+        ("holds", "its reset 99 of the branch is not in the log", _hold(store, "master", 99)),
+        ("holds", "branch b-gone: it does not exist", _hold(store, "b-gone", 1)),
         ("intents", "operation o of olga: its move of branch 'main' of 'songs'", _intent(_BODY)),
         ("intents", "its intent cannot be read", _intent("{")),
         ("intents", "its intent cannot be read", _intent("{}")),
@@ -250,6 +254,13 @@ _BODY = json.dumps(
         "execution": "e",
     }
 )
+
+
+def _hold(store: Store, branch: str, publication: int) -> Break:
+    """Return a hold of a branch by its name, or by an id that no branch has."""
+    known = {b.name: str(b.id) for b in store.branches() if str(b.dataset) == "raw.scans"}
+    row = {"branch_id": known.get(branch, branch), "inputs_key": "k", "publication": publication}
+    return lambda c: c.execute(insert(holds), [row])
 
 
 def _intent(body: str) -> Break:

@@ -12,10 +12,13 @@ import pyarrow.parquet as parquet
 import pytest
 
 from headgate.errors import FileDamaged
+from headgate.spark.session import LocalSpark
+from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
 from headgate.tables.manifests import ManifestReader, parse_manifest, parse_manifest_list
 from headgate.tables.referenced_files import FileRef, ManifestRef
 from headgate.upkeep.doctor import examine
+from tests.support.engines import Engines
 from tests.support.s3 import running_s3
 from tests.support.stores import files_branch, new_settings, new_store, put
 from tests.support.table_upkeep import TableClient
@@ -172,6 +175,27 @@ def test_checksums_that_spark_writes_beside_a_file_are_compared(theirs: Store, p
     # Cut short by a power failure: it says nothing about the file.
     beside.write_bytes(beside.read_bytes()[:-2])
     assert _findings(theirs) == []
+
+
+@pytest.mark.xdist_group("spark")
+def test_flipped_byte_of_a_page_that_spark_wrote_is_found(
+    store: Store, local_spark: LocalSpark, tmp_path: Path
+) -> None:
+    ours = set(stored_keys(store))
+    endpoint = EmbeddedEndpoint(store.database, store.tables)
+    try:
+        session = Engines(store, endpoint, local_spark, tmp_path).session("master")
+        session.sql("create table shop.theirs as select id, string(id) name from range(999)")
+    finally:
+        endpoint.stop()
+    key = max(key for key in set(stored_keys(store)) - ours if key.endswith(".parquet"))
+    path = Path(store.settings.warehouse) / key
+    # By the checksums of its pages, not by that of Hadoop beside the file.
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    assert _findings(store) == []
+    _flip(store, key, _pages_end(path.read_bytes()) // 2)
+    [(where, what)] = _findings(store)
+    assert where == "shop.theirs@master" and key in what
 
 
 # --- elsewhere ---------------------------------------------------------------------------------

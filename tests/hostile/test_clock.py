@@ -38,12 +38,12 @@ SetClock = Callable[[float], None]
 
 @pytest.fixture
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    real, own = dict(catalog._NOW), cleanup._read_own_clock
+    real, own = dict(catalog.NOW), cleanup._read_own_clock
 
     def set_clock(days: float) -> None:
         ahead = round(days * _DAY_US)
         for dialect, query in real.items():
-            monkeypatch.setitem(catalog._NOW, dialect, text(f"SELECT ({query}) + {ahead}"))
+            monkeypatch.setitem(catalog.NOW, dialect, text(f"SELECT ({query}) + {ahead}"))
         monkeypatch.setattr(cleanup, "_read_own_clock", lambda: Instant(own() + ahead))
 
         def read_clocks(database: catalog.Database, objects: object) -> Clocks:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from headgate.files.private_copy import ContentCache
-from headgate.settings import load_settings
+from headgate.rows.evaluator_pool import EvaluatorPool
+from headgate.settings import ServerSettings, load_settings
 from headgate.store.embedded import Store
 from headgate.tasks.attempt_directory import AttemptLog, attempt_directory
 from tests.support.cli import Cli, new_store_cli, put
@@ -115,3 +116,13 @@ def test_directories_of_tasks_and_caches_are_closed(cli: Cli) -> None:
     cache = cli.directory / "cache"
     _, kept = ContentCache(cache / "contents").add_unhashed(iter((b"x",)))
     assert cache.stat().st_mode & 0o077 == 0 and kept.exists()
+
+
+def test_directory_of_evaluators_is_closed(tmp_path: Path) -> None:
+    pool = EvaluatorPool(ServerSettings(), tmp_path / "store" / "work", os.environ)
+    try:
+        pool.start()
+        assert (tmp_path / "store/work/evaluators.log").exists()
+        assert _wrong(tmp_path / "store", file=0o600, folder=0o700) == {}
+    finally:
+        pool.close()

@@ -180,6 +180,37 @@ def test_schema_file_with_a_value_of_the_wrong_type_is_refused(line: str) -> Non
         parse_schema(text, "schema.toml")
 
 
+def _typed(kind: str) -> str:
+    return f'[dataset."a.b"]\ncolumns = {{id = "{kind}"}}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a" + ".a" * 2_000 + " = 1", "over 20 parts"),
+        ("a" + ' . "a"' * 2_000 + " = 1", "over 20 parts"),
+        ("[a" + ".'a'" * 2_000 + "]", "over 20 parts"),
+        ("x = " + "[" * 5_000, "nested too deeply"),
+        ("x = " + "{a=" * 5_000, "nested too deeply"),
+        ("x = " + "9" * 5_000, "digits"),
+        (_typed("list<" * 2_000 + "int" + ">" * 2_000), "levels of nested types"),
+        (_typed("struct<a: " * 2_000 + "int" + ">" * 2_000), "levels of nested types"),
+        (_typed(f"decimal({'9' * 5_000}, 2)"), "is not an Iceberg type"),
+        (_typed(f"fixed[{'9' * 5_000}]"), "is not an Iceberg type"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_schema_file_that_takes_the_parser_long_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(InvalidSchemaFile, match=reason):
+        parse_schema(text, "schema.toml")
+
+
+def test_schema_file_with_many_dots_and_levels_is_accepted() -> None:
+    kind = "list<" * 32 + "int" + ">" * 32
+    text = f"# {'.' * 500}\n{_typed(kind)}"
+    assert parse_schema(text, "schema.toml").datasets[0].columns[0].type == kind
+
+
 _COLUMN = {"id": 1, "name": "id", "type": "long"}
 
 

@@ -223,3 +223,24 @@ def test_rows_are_written_beside_protected_datasets(made_catalog_url: str, tmp_p
             with pytest.raises(BranchProtected, match="on gold"):
                 write()
         assert store.dataset("raw.t").show(rows=9)["row_count"] == 2
+
+
+def test_protection_beyond_the_patterns_of_an_admin_is_not_changed(small_api: Api) -> None:
+    for dataset in ("gold.orders", "silver.orders"):
+        small_api.admin.make_files(dataset, "ana/x")
+    made = small_api.admin.post(
+        "/tokens", actor="bo", role="admin", branches=["ana/*"], datasets=["gold.*"]
+    )
+    bo, path = small_api.bearing(made["token"]), "/protected/ana/x"
+    for patterns in ([], ["*"], ["silver.*"], ["gold.*", "*.orders"]):
+        assert bo.error(403, "PUT", path, params={"datasets": patterns}) == "role_denied"
+    for before in ("*", "silver.orders"):
+        small_api.admin.ok("PUT", path, params={"datasets": [before]})
+        for method, patterns in (("DELETE", []), ("PUT", ["gold.*"])):
+            reply = bo.call(method, path, params={"datasets": patterns})
+            assert (reply.status_code, reply.json()["code"]) == (403, "role_denied")
+            assert "silver" not in reply.text
+        assert small_api.admin.get("/protected")[0]["datasets"] == [before]
+    small_api.admin.ok("DELETE", path)
+    bo.ok("PUT", path, params={"datasets": ["gold.o*"]})
+    bo.ok("DELETE", path)

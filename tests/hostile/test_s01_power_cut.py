@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,16 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from headgate.model.access import Role
 from headgate.spark.session import LocalSpark
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.storage.local import LocalStore
 from headgate.store.embedded import Store
+from tests.support.api import Api
 from tests.support.catalogs import make_catalog
+from tests.support.duckdb_engine import attached, require
 from tests.support.engines import Engines
+from tests.support.iceberg import Front
 from tests.support.power_cut import Disk
 from tests.support.rows import GRAPH, PERSON, apply_text, insert_people, made_settings, rows_of
 
@@ -166,6 +171,23 @@ def test_s01_acknowledged_statement_of_spark_is_readable_after_a_power_cut(
     _check(world, run)
 
 
+def test_s01_acknowledged_statement_of_duckdb_is_readable_after_a_power_cut(
+    world: World, front: Front
+) -> None:
+    packages, api = require(), Api(world.store, front)
+    token = api.token("ana", Role.WRITER)
+    with attached(packages, url=api.url, token=token, context="master") as duck:
+        duck("CREATE TABLE lake.graph.made AS SELECT range AS id FROM range(50)")
+        duck("DELETE FROM lake.graph.made WHERE id = 4")
+        world.disk.cut()
+    api.close()
+    # The server's connection to the catalog ends with it.
+    front.app = None
+    del api
+    gc.collect()
+    _check_restored(world)
+
+
 @pytest.mark.parametrize("write", [_mutate, _append_by_pyiceberg])
 def test_s01_write_that_is_not_flushed_is_lost_by_the_cut(
     world: World, write: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
@@ -180,6 +202,10 @@ def _check(world: World, write: Callable[[], None]) -> None:
     """Write, cut the power at the acknowledgement, and compare what the restored store shows."""
     write()
     world.disk.cut()
+    _check_restored(world)
+
+
+def _check_restored(world: World) -> None:
     before = world.shown()
     world.endpoint.stop()
     world.store.close()

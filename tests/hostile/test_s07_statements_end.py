@@ -142,6 +142,10 @@ def test_s07_script_beyond_a_limit_is_stopped_and_the_server_goes_on(limited: Se
         assert (reply.status_code, reply.json()["code"]) == (400, code), reply.text
         assert words in reply.json()["error"]
         assert limited.mutate(insert_people(f"after-{len(words)}-{len(sql)}")).status_code == 200
+    for path in ("/schema/plan", "/schema/apply"):
+        reply = limited.client.post(path, json={"branch": "master", "text": "#" * 100_001})
+        assert (reply.status_code, reply.json()["code"]) == (400, "invalid_schema_file"), reply.text
+        assert "[server] script_bytes" in reply.json()["error"]
     assert limited.process.pid == pid
     with limited.open() as store:
         assert len(ids_of(store, PERSON)) == 6

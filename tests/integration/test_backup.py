@@ -353,6 +353,14 @@ def test_restore_refuses_an_existing_catalog_another_place_and_another_store(
     with pytest.raises(CatalogBroken, match="this one exists"):
         restore(store.settings, kept)
     new = f"sqlite:///{tmp_path}/new.db"
+    (tmp_path / "new.db-wal").write_bytes(b"the log of a catalog that was moved away")
+    with pytest.raises(CatalogBroken, match="with its `-wal` file"):
+        restore(replace(store.settings, catalog=new), kept)
+    (tmp_path / "new.db-wal").unlink()
+    (tmp_path / "new.db").write_text("not a database")
+    with pytest.raises(CatalogBroken, match="this one exists"):
+        restore(replace(store.settings, catalog=new), kept)
+    (tmp_path / "new.db").write_bytes(b"")
     moved = replace(store.settings, catalog=new, warehouse=str(tmp_path / "elsewhere"))
     with pytest.raises(Invalid, match="absolute paths"):
         restore(moved, kept)
@@ -385,6 +393,10 @@ def test_backup_and_restore_on_the_command_line(cli: Cli, tmp_path: Path) -> Non
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
     assert "ok   backup" in cli.ok("restore-check", "kept").out
     shutil.rmtree(tmp_path / ".headgate")
+    # A command in between says what to do, and leaves nothing that is in the way.
+    assert "headgate restore" in cli("dataset", "list").err
+    assert "headgate restore" in cli("doctor").out
+    assert not (tmp_path / ".headgate/catalog.db").exists()
     assert "3 files written" in cli.ok("restore", "kept").err
     assert cli.json("doctor", "--deep")["ok"] is True
     cli.ok("recover")

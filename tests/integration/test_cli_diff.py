@@ -314,7 +314,7 @@ def test_diff_of_a_branch_shows_what_its_merge_would_change(cli: Cli) -> None:
     ("words", "code", "error"),
     [
         (["nope"], 3, "no_such_branch"),
-        (["feature", "shop.none"], 3, "not_found"),
+        (["feature", "shop.none"], 3, "dataset_not_found"),
         (["feature", "--into", "nope"], 3, "no_such_branch"),
         (["feature", "--key", "id"], 2, "usage"),
         (["feature", "--into", "master", "--to", "feature"], 2, "usage"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,27 @@ def test_block_pandas_leaves_it_to_commands_that_may_need_it(words: list[str]) -
     before = list(sys.meta_path)
     block_pandas(words)
     assert sys.meta_path == before
+
+
+def test_pandas_is_found_again_once_spark_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    block_pandas(["sql", "select 1"])
+    blocker: Any = sys.meta_path[0]
+    with pytest.raises(ModuleNotFoundError):
+        blocker.find_spec("pandas")
+    blocker.find_spec("pyspark")
+    assert blocker not in sys.meta_path
+
+
+def test_a_query_without_a_jvm_loads_neither_spark_nor_pandas(cli: Cli) -> None:
+    loaded = _loaded_by(cli.directory, "sql", "-b", "master", "select count(*) from g.p")
+    assert {"pyarrow", "duckdb", "sqlglot"} <= loaded
+    assert loaded & {"pandas", "pyspark", "headgate.client.store", "headgate.server"} == set()
+
+
+def test_a_list_loads_no_builds_no_tables_of_rich_and_no_other_database(cli: Cli) -> None:
+    loaded = _loaded_by(cli.directory, "branch", "list", "--json")
+    heavy = {"rich.table", "rich.progress", "sqlalchemy.dialects.postgresql", "headgate.lakefs"}
+    heavy |= {"headgate.builds.plan", "headgate.builds.project", "headgate.upkeep.cleanup"}
+    assert loaded & heavy == set()

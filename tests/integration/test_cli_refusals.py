@@ -10,6 +10,7 @@ import pytest
 
 from headgate.catalog.migrate import NEWEST
 from tests.support.cli import Cli, new_cli, new_store_cli, put
+from tests.support.repositories import new_repository
 
 
 @pytest.fixture
@@ -17,12 +18,15 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return new_store_cli(tmp_path, monkeypatch, capsys)
 
 
+RAW = "raw.people"
+
+
 def shown(text: str) -> str:
     return ascii(text)[:30]
 
 
 BAD_DATASETS = [
-    *("", "x", ".", "..", "a.", ".b", "a..b", "a/b.c", "a.b/../c", "a.`b", "a.b\\c"),
+    *("", "x", ".", "..", "a.", ".b", "a..b", "a.b/../c", "a.`b", "a.b\\c"),
     *("a.\0", "a.b\n", "a.b\u200b", "a.\u202eb", " a.b", "a.b ", "a." + "x" * 10_000),
     # Cyrillic letters that look like Latin ones, full-width letters, an unpaired surrogate.
     *("sales.оrders", "sales.ｏrders", "sales.\udcff"),
@@ -248,3 +252,43 @@ def test_object_that_is_gone_or_damaged_is_named(cli: Cli) -> None:
     stored.unlink()
     assert cli.error(*words, code=3) == "object_not_found"
     assert not (cli.directory / "out").exists()
+
+
+_SPEC = """\
+from headgate.transforms import Output, transform_df
+
+@transform_df(Output("sales.daily"))
+def daily(ctx):
+    return ctx.spark_session.range(1)
+"""
+
+
+def test_names_that_are_not_known_suggest_the_nearest(cli: Cli, tmp_path: Path) -> None:
+    assert "Publish transforms first" in cli("plan", "--all").err
+    put(cli, "2026/scan.txt", "1")
+    cli.file("people.csv", "id,name\n1,Ana\n")
+    cli.ok("load", "-b", "master", "raw.people=people.csv", "--create")
+    work = new_repository(tmp_path / "work")
+    work.write(daily=_SPEC)
+    work.commit()
+    cli.ok("jobspecs", "publish", "--repo", str(work.root), "--branch", "master")
+    cli.ok("branch", "create", "raw.people", "feature", "--from", "master")
+    cli.ok("branch", "delete", "raw.people", "feature")
+    scans = ("raw.scans", "-b", "master")
+    for words, near, code in (
+        (("merge", "master", "--into", "other>master", "--datasets", "raw.poeple"), RAW, 3),
+        (("files", "get", *scans, "2026/sacn.txt", "out"), "2026/scan.txt", 3),
+        (("files", "ls", *scans, "2026/sacn.txt"), "2026/scan.txt", 3),
+        (("files", "rm", *scans, "2026/sacn.txt"), "2026/scan.txt", 3),
+        (("plan", "sales.dialy"), "sales.daily", 3),
+        (("log", "--branch", "mastr"), "master", 3),
+        (("branch", "restore", RAW, "featre"), "feature", 3),
+        (("mutate", "-b", "master", f"update {RAW} set nmae = 'x'"), "name", 2),
+        (("mutate", "-b", "master", f"insert into {RAW} (id, nmae) values (1, 'x')"), "name", 2),
+    ):
+        said = cli(*words)
+        assert (said.code, f"did you mean '{near}'?" in said.err) == (code, True), said
+    # A deleted branch has a log; a schema file that does not exist is said to be that.
+    assert cli.json("log", "--branch", "feature")
+    assert "(No such file or directory)" in cli("schema", "plan", "x.toml", "-b", "master").err
+    assert "(any)" not in cli("jobspecs", "show", RAW).err

@@ -142,3 +142,39 @@ def test_cli_merge_with_conflicts_lists_them(cli: Cli) -> None:
     assert (conflict["kind"], conflict["key"]) == ("update_update", {"id": "ana"})
     assert (conflict["source"]["name"], conflict["target"]["name"]) == ("one", "two")
     assert "both sides changed it" in cli("merge", "side", "--into", "master").err
+
+
+def test_cli_load_create_shows_the_columns_of_the_table_that_it_creates(cli: Cli) -> None:
+    cli.file("raw.csv", "id,zip,born\n1,01067,1990-01-02\n")
+    refused = cli("load", "-b", "master", "raw.person=raw.csv").err
+    assert "Table does not exist: raw.person on master" in refused
+    assert "headgate load --create" in refused
+    key = ("--primary-key", "raw.person=id")
+    said = cli.ok("load", "-b", "master", "raw.person=raw.csv", "--create", *key)
+    assert "raw.person: created (id long, zip string, born date)" in said.err
+    assert "raw.person: 1 inserted, 0 updated, 0 deleted" in said.err
+    cli.file("more.jsonl", '{"id": 1, "zip": "1"}\n{"id": 2, "zip": "2"}\n')
+    done = cli.json("load", "-b", "master", "raw.person=more.jsonl", "--create", "--mode", "merge")
+    assert done["counts"] == {"raw.person": {"inserted": 1, "updated": 1, "deleted": 0}}
+    assert "created" not in done
+    assert _rows(cli, "raw.person")[0] == {"id": 1, "zip": "1", "born": "1990-01-02"}
+    done = cli.json("load", "-b", "master", "raw.other=raw.csv", "--create")
+    assert done["created"] == {"raw.other": {"id": "long", "zip": "string", "born": "date"}}
+    refused = cli("load", "-b", "master", "raw.c=raw.csv", "--create", "--primary-key", "id").err
+    assert "write DATASET=COLUMNS, such as graph.person=id" in refused
+
+
+def test_cli_load_of_rows_without_a_column_leaves_its_value_alone(cli: Cli) -> None:
+    before = {row["id"]: row for row in _rows(cli, "graph.person")}
+    lines = [
+        '{"id": "ana", "name": "Anna"}',
+        '{"id": "bea", "mail": "b@x"}',
+        '{"id": "new", "name": "New"}',
+    ]
+    cli.file("some.jsonl", "\n".join(lines))
+    done = cli.json("load", "-b", "master", "graph.person=some.jsonl", "--mode", "merge")
+    assert done["counts"] == {"graph.person": {"inserted": 1, "updated": 2, "deleted": 0}}
+    after = {row["id"]: row for row in _rows(cli, "graph.person")}
+    assert after["ana"] == {**before["ana"], "name": "Anna"}
+    assert after["bea"] == {**before["bea"], "mail": "b@x"}
+    assert after["new"] == {"id": "new", "name": "New", "mail": None, "status": "active"}

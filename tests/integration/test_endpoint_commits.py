@@ -33,7 +33,8 @@ from tests.support.metadata import commit
 def test_commit_on_an_older_snapshot_is_409_and_changes_nothing(client: RestClient) -> None:
     create(client)
     send(client, *commit(1), requirements=[at(None)])
-    response = send(client, *commit(2), requirements=[at(None)])
+    # An append would be moved onto the newest version.
+    response = send(client, *commit(2, op="delete"), requirements=[at(None)])
     assert error(response) == (409, "CommitFailedException")
     assert load(client)["metadata"]["current-snapshot-id"] == 1
 

@@ -192,7 +192,7 @@ def test_update_of_any_kind_with_any_fields_is_never_a_500(
     assert client.call("GET", f"{TABLES}/t").status_code == 200
 
 
-@pytest.mark.parametrize("name", ["x" * 10_000, "a/b", "a\x1fb", "..", "", " ", "ü" * 300, "\0"])
+@pytest.mark.parametrize("name", ["x" * 10_000, "/b", "a\x1fb", "..", "", " ", "ü" * 300, "\0"])
 def test_name_that_cannot_be_is_400_to_make_and_404_to_read(client: RestClient, name: str) -> None:
     body = {"name": name, "schema": two_columns()}
     assert error(client.call("POST", TABLES, body))[0] == 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,6 +118,18 @@ def _violations(page: Page) -> list[tuple[Any, ...]]:
 def test_pages_give_axe_nothing_to_report(window: Window, site: Site) -> None:
     for path in [*_pages(site), "/login"]:
         assert _violations(window.go(path)) == [], path
+
+
+def test_pages_in_the_dark_theme_give_axe_nothing_to_report(chromium: Browser, site: Site) -> None:
+    with opened_window(chromium, site.url, scheme="dark") as window:
+        sign_in(window, site.token)
+        build = f"/builds/{_failed_build(site)}?job=1"
+        for path in (*PAGES[::3], "/lineage", "/review?branch=feature/x.y", build):
+            assert _violations(window.go(path)) == [], path
+        log = window.page.get_by_role("region", name="Log")
+        assert log.evaluate("e => e.scrollHeight > e.clientHeight && e.tabIndex === 0")
+        ground = window.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert all(int(share) < 64 for share in re.findall(r"\d+", ground)[:3]), ground
 
 
 def test_search_takes_words_and_finds_branches_and_builds(window: Window) -> None:

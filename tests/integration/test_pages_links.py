@@ -9,8 +9,10 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import orjson
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
@@ -36,6 +38,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from headgate.builds.attempt import log_in
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.catalog.builds import JobRecord, end_build_in, record_build_in
 from headgate.catalog.database import Connection
@@ -51,6 +54,7 @@ from headgate.server.web.log_page import log_page
 from headgate.server.web.page import PageMaker, Visit
 from headgate.server.web.review_page import review_page
 from headgate.store.embedded import Store
+from tests.support.metadata import column, schema, table
 from tests.support.pages import text_of
 from tests.support.pipelines import files_spec, publish
 from tests.support.stores import files_branch, new_store, put
@@ -87,6 +91,25 @@ VALUES: dict[str, tuple[IcebergType, object]] = {
 }
 
 
+# Types of format version 3, of which some can only be read by Spark.
+NEW_TYPES = (
+    *("variant", "unknown", "geometry", "geography(OGC:CRS84, spherical)"),
+    *("timestamp_ns", "timestamptz_ns"),
+)
+
+
+def _register_new_types(store: Store) -> None:
+    """Register tables with each type of version 3, and with all of them, nested too."""
+    nested = {"type": "list", "element-id": 98, "element": "variant", "element-required": False}
+    wanted: dict[str, list[Any]] = {f"v3_{at}": [kind] for at, kind in enumerate(NEW_TYPES)}
+    for name, kinds in {**wanted, "v3_all": [*NEW_TYPES, nested]}.items():
+        columns = [column(at, f"c{at}", kind) for at, kind in enumerate(kinds, start=1)]
+        file = store.settings.root / f"{name}.metadata.json"
+        file.write_bytes(orjson.dumps(table(version=3, schema=schema(*columns))))
+        store.dataset(f"new.{name}").register(str(file), branch="master")
+        store.dataset(f"new.{name}").branch("feature/x.y").create(parent="master")
+
+
 def _all_types() -> tuple[Schema, pa.Table]:
     fields = [
         NestedField(at, name, kind) for at, (name, (kind, _)) in enumerate(VALUES.items(), start=1)
@@ -117,6 +140,7 @@ def store(made_sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
 
 def fill(store: Store) -> None:
     """Make tables of all types, files, dropped and renamed datasets, branches of all states."""
+    _register_new_types(store)
     create_tables(store, "master", orders=[{"id": 1, "name": "a"}], übung=[{"ä ö": 1}])
     with iceberg_client(store, "master") as client:
         schema, rows = _all_types()
@@ -154,6 +178,9 @@ def fill(store: Store) -> None:
 def record_build(store: Store, state: str) -> None:
     """Record a build with jobs of all states, without running it."""
     id = mint_build()
+    log = log_in(store.settings.root / ".headgate" / "work" / "builds" / id)
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"line {number} of the log\n" for number in range(200)))
     attempt = dispatch_attempt(store.database, id, actor="bo", lease_seconds=600).ref
     given = {"dataset": "raw.scans", "branch": "master", "transaction": None}
     gone = {"dataset": "raw.scans", "branch": "gone", "transaction": None}
@@ -172,6 +199,7 @@ def record_build(store: Store, state: str) -> None:
                 "attempts": at,
                 "inputs": [given, gone],
                 "error": error if job == "failed" else None,
+                "log": str(log),
             },
         )
         for at, job in enumerate(("succeeded", "failed", "aborted", "skipped", "adopted"))

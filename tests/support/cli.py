@@ -62,7 +62,7 @@ class Cli:
         document = self.json(*words, code=code)
         plain = self(*words)
         assert plain.code == code and plain.out == ""
-        assert document["error"].split("\n")[0] in plain.err
+        assert document["error"].split("\n")[0] in plain.err, (document, plain)
         return str(document["code"])
 
     def file(self, name: str, text: str = "hello") -> Path:

@@ -14,7 +14,7 @@ import httpx
 from tests.support.maven import cached, ensure, fetch_jar, java, must
 
 VERSION = "3.32.3"
-NO_CONDUCTOR = "no Conductor server: it could not be fetched (make test says why)"
+NO_CONDUCTOR = "no Conductor server: it could not be fetched (make test-engines says why)"
 _START_SECONDS = 480.0
 _JAR = f"conductor-server-{VERSION}-boot.jar"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, update
@@ -56,6 +56,11 @@ def make_hidden_world(store: Store) -> HiddenWorld:
     for table, row in (("gold.sales", "s1"), ("hush.payroll", "hush-row")):
         store.rows.apply_schema_text(SCHEMA.format(table=table), file="s.toml", branch=MAIN)
         store.load(MAIN, {table: [{"id": row}]}, idempotency_key=f"hush-{table}")
+    store.rows.apply_schema_text(
+        SCHEMA.format(table="gold.apart"), file="s.toml", branch=f"hush/plan>{MAIN}"
+    )
+    store.dataset("hush.scans").branch("ana/gone").create(MAIN)
+    store.delete_everywhere("ana/gone")
     opened = plan.transaction("UPDATE").id
     unit = store.transaction("hush/plan").id
     store.protect("hush/plan")
@@ -113,6 +118,10 @@ def _record_build(store: Store, branch: str) -> str:
         _job(0, "gold.plain", ["gold.sales"]),
         _job(1, "gold.report", ["gold.sales", "hush.payroll"]),
         _job(2, "hush.out", ["gold.sales"]),
+        _job(3, "gold.other", ["gold.sales"], read_on="hush/plan"),
+    ]
+    planned = [
+        replace(job, body={**job.body, "log": _write_log(store, id, job)}) for job in planned
     ]
     body = {
         "targets": ["gold.report", "hush.out"],
@@ -129,21 +138,28 @@ def _record_build(store: Store, branch: str) -> str:
     return id
 
 
-def _job(ordinal: int, output: str, inputs: list[str]) -> JobRecord:
-    is_tainted = any(name.startswith(WORD) for name in (output, *inputs))
+def _write_log(store: Store, build: str, job: JobRecord) -> str:
+    log = store.scratch / "builds" / build / str(job.ordinal) / "job.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("hush rows\n" if "error" in job.body else "public rows\n")
+    return str(log)
+
+
+def _job(ordinal: int, output: str, inputs: list[str], read_on: str = MAIN) -> JobRecord:
+    is_tainted = any(name.startswith(WORD) for name in (output, *inputs, read_on))
     body: dict[str, Any] = {
         "outputs": [output],
         "state": "failed",
         "reason": "stale-input",
         "jobspec_branch": MAIN,
-        "inputs": [{"dataset": name, "branch": MAIN, "transaction": "t-1"} for name in inputs],
+        "inputs": [{"dataset": name, "branch": read_on, "transaction": "t-1"} for name in inputs],
         "attempts": 1,
         "spark_jobs": 0,
         "transactions": {output: "t-2"},
         "adopted_from": {"branch": "hush/plan", "transactions": {output: "t-3"}},
     }
     if is_tainted:
-        body |= {"error": {"message": "hush failed", "kind": "ValueError"}, "log": "/hush/log"}
+        body |= {"error": {"message": "hush failed", "kind": "ValueError"}}
     return JobRecord(ordinal=ordinal, state="failed", reason="stale-input", attempts=1, body=body)
 
 

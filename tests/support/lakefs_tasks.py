@@ -17,8 +17,8 @@ from headgate.store.embedded import Store
 from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import WorkspaceRef
 from headgate.testing.failpoints import die_at, pause_at
-from headgate.testing.lakefs_harness import LakeFSHarness
 from tests.support.lakefs_double import LakeFSDouble, serve_double
+from tests.support.lakefs_harness import LakeFSHarness
 from tests.support.processes import running
 from tests.support.stores import files_branch, new_settings, put
 from tests.support.task_runs import wait_for

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.settings import default_cache
@@ -19,13 +20,27 @@ _FETCH_SECONDS = 1800.0
 # is a name, not an address.
 _WANTED = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="headgate" module="tests"/>
-  <dependencies>
-    <dependency org="{organisation}" name="{name}" rev="{version}" transitive="false">
-      <artifact name="{name}" type="jar" ext="jar"{classifier}/>
-    </dependency>
+  <dependencies>{dependencies}
   </dependencies>
 </ivy-module>
 """
+_DEPENDENCY = """
+    <dependency org="{organisation}" name="{name}" rev="{version}" {scope}>{artifacts}
+    </dependency>"""
+_ARTIFACT = """
+      <artifact name="{name}" type="jar" ext="jar"{classifier}/>"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """Jars of one version of a module; the plain jar has the classifier ''."""
+
+    organisation: str
+    name: str
+    version: str
+    classifiers: tuple[str, ...] = ("",)
+    # True to fetch what the module needs at run time too.
+    transitive: bool = False
 
 
 def java() -> Path:
@@ -58,19 +73,37 @@ def fetch_jar(
     scratch: Path, organisation: str, name: str, version: str, *, classifier: str = ""
 ) -> Path:
     """Fetch one jar without its dependencies."""
-    wanted = _WANTED.format(
-        organisation=organisation,
-        name=name,
-        version=version,
-        classifier=f' m:classifier="{classifier}"' if classifier else "",
+    wanted = Artifact(
+        organisation=organisation, name=name, version=version, classifiers=(classifier,)
     )
-    (scratch / "ivy.xml").write_text(wanted)
+    fetch_jars(scratch, [wanted])
+    return scratch / f"{name}-{version}{f'-{classifier}' if classifier else ''}.jar"
+
+
+def fetch_jars(scratch: Path, wanted: Sequence[Artifact]) -> Path:
+    """Fetch jars into a directory, and return the directory."""
+    dependencies = "".join(map(_dependency, wanted))
+    (scratch / "ivy.xml").write_text(_WANTED.format(dependencies=dependencies))
     ivy = next((spark_home() / "jars").glob("ivy-*.jar"))
     pattern = f"{scratch}/[artifact]-[revision](-[classifier]).[ext]"
     words = ["-ivy", "ivy.xml", "-cache", str(scratch / "cache"), "-retrieve", pattern]
     must([str(java()), "-cp", str(ivy), "org.apache.ivy.Main", *words], scratch)
     shutil.rmtree(scratch / "cache")
-    return scratch / f"{name}-{version}{f'-{classifier}' if classifier else ''}.jar"
+    return scratch
+
+
+def _dependency(wanted: Artifact) -> str:
+    artifacts = (
+        _ARTIFACT.format(name=wanted.name, classifier=f' m:classifier="{one}"' if one else "")
+        for one in wanted.classifiers
+    )
+    return _DEPENDENCY.format(
+        organisation=wanted.organisation,
+        name=wanted.name,
+        version=wanted.version,
+        scope='conf="default->runtime(*),master(*)"' if wanted.transitive else 'transitive="false"',
+        artifacts="".join(artifacts),
+    )
 
 
 def must(command: list[str], directory: Path) -> None:

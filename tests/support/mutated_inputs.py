@@ -46,7 +46,7 @@ from headgate.tables.manifests import parse_manifest, parse_manifest_list
 from headgate.tables.referenced_files import ManifestRef
 from tests.support.catalogs import make_catalog
 from tests.support.manifests import ADDED, EXISTING, manifest, manifest_list
-from tests.support.metadata import add, table, two_columns
+from tests.support.metadata import add, point, table, two_columns
 from tests.support.rows import GRAPH, PERSON, graph_store
 
 # Reads one input; raises an error of our hierarchy, or any other if there is a fault.
@@ -577,6 +577,8 @@ def _commit_samples() -> list[bytes]:
                 },
             ],
         },
+        # An append that was prepared on an older version.
+        {"requirements": [at_none], "updates": [add(2, parent=1), point(2)]},
         {
             "requirements": [{"type": "assert-table-uuid", "uuid": "x"}],
             "updates": [

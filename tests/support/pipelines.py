@@ -58,6 +58,8 @@ class FileJobs:
     # Outputs whose jobs publish nothing, and outputs whose jobs end only when stopped.
     aborting: frozenset[str] = frozenset()
     endless: frozenset[str] = frozenset()
+    # By output: results of the checks of its job.
+    checks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     # Executed jobs by first output; one entry for each attempt.
     ran: list[str] = field(default_factory=list)
     # Announced number of jobs; one entry for each announcement.
@@ -90,7 +92,9 @@ class _FileAttempt:
             return JobResult(succeeded=False, error={"message": self._reason})
         if self._jobs.failing.get(first, 0) > 0:
             self._jobs.failing[first] -= 1
-            return JobResult(succeeded=False, error={"message": f"{first} failed"})
+            error = {"message": f"{first} failed"}
+            checks = tuple(self._jobs.checks.get(first, ()))
+            return JobResult(succeeded=False, error=error, checks=checks)
         if first in self._jobs.aborting:
             return JobResult(succeeded=True, aborted=True)
         for name, id in self._work.outputs.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from headgate.files.edits import Turns
+from headgate.catalog.database import Turns
 
 
 def test_writers_of_a_branch_share_a_queue_and_those_of_others_do_not() -> None:

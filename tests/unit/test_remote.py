@@ -45,7 +45,7 @@ PAIRS: list[tuple[type, type]] = [
 ]
 # Verbs that only call others, which send requests.
 THROUGH: dict[type, set[str]] = {
-    Store: {"mutate", "load", "merge", "review", "once", "publish_jobspecs"},
+    Store: {"mutate", "load", "merge", "review", "once", "publish_jobspecs", "sql", "table"},
     DatasetHandle: {"exists", "upload", "writing"},
     BranchHandle: {"exists", "put", "remove", "files", "view"},
     TransactionHandle: {"abort", "put", "write", "remove"},

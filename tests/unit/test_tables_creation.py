@@ -80,7 +80,13 @@ def test_compression_is_set_unless_the_request_names_one() -> None:
     assert create(schema=schema())["format-version"] == 2
 
 
-@pytest.mark.parametrize("version", ["1", "4", "two"])
+def test_table_of_format_version_1_is_created_at_version_2() -> None:
+    made = create(schema=schema(column(1, "id")), properties={"format-version": "1"})
+    assert made["format-version"] == 2
+    assert made["properties"] == DEFAULT_PROPERTIES
+
+
+@pytest.mark.parametrize("version", ["0", "4", "two"])
 def test_format_version_that_is_not_supported_is_refused(version: str) -> None:
     with pytest.raises(ImpossibleTableChange):
         create(schema=schema(column(1, "id")), properties={"format-version": version})

@@ -51,6 +51,7 @@ from headgate.model.names import (
     DatasetName,
     check_branch_name,
     check_options,
+    is_pattern,
     parse_dataset_name,
     split_names,
 )
@@ -151,12 +152,13 @@ def make_plan(
     published, policy = _Published(connection, chain, jobspecs), request.policy
     if policy is not None:
         policy.require_branches(chain)
+        # Before the search for them, whose errors tell what exists.
+        for target in request.targets:
+            if not is_pattern(target):
+                policy.require_dataset(target)
     targets = match_targets(
         request.targets, chain, published, may_build=partial(_may_build, connection, policy)
     )
-    if policy is not None:
-        for target in targets:
-            policy.require_dataset(target)
     jobs = compile_graph(targets, chain, published, upstream=request.upstream)
     for job in jobs:
         if policy is not None and not _may_build(connection, policy, job.spec):

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate.catalog import records
-from headgate.catalog.database import Database, as_unit_of_work, now
+from headgate.catalog.database import Database, as_unit_of_work, insert_into, now
 from headgate.catalog.schema import attempts, task_keys, transactions, working_objects
 from headgate.catalog.transactions import abort_in
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
@@ -119,8 +118,8 @@ def dispatch_once(
 
 def _lock_key(connection: sa.Connection, key: str) -> None:
     """Serialize requests for a key; inserting its row first extends this to new keys."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    connection.execute(dialect.insert(task_keys).values(key=key, epoch=0).on_conflict_do_nothing())
+    new = insert_into(task_keys, connection).values(key=key, epoch=0)
+    connection.execute(new.on_conflict_do_nothing())
     connection.execute(sa.select(task_keys.c.epoch).where(task_keys.c.key == key).with_for_update())
 
 
@@ -150,8 +149,7 @@ def _supersede(connection: sa.Connection, key: str, at: Instant) -> list[str]:
 
 
 def _next_epoch(connection: sa.Connection, key: str) -> Epoch:
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(task_keys).values(key=key, epoch=1)
+    statement = insert_into(task_keys, connection).values(key=key, epoch=1)
     raised = statement.on_conflict_do_update(
         index_elements=[task_keys.c.key], set_={"epoch": task_keys.c.epoch + 1}
     ).returning(task_keys.c.epoch)

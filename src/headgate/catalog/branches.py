@@ -6,11 +6,11 @@ Each verb that changes a view or the set of branches reads, decides and publishe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, RowMapping, Select, delete, exists, insert, select, update
 
 from headgate import errors
 from headgate.catalog import records, schema
@@ -187,11 +187,22 @@ def _restored(
     connection: Connection, name: str, dataset: nouns.Dataset | None
 ) -> list[changes.CreateBranch]:
     deleted = schema.deleted_branches
-    query = select(deleted).where(deleted.c.name == name).order_by(deleted.c.publication)
+    query = (
+        select(deleted, *records.DATASET_NAME)
+        .join(schema.datasets, schema.datasets.c.id == deleted.c.dataset_id)
+        .order_by(deleted.c.publication)
+    )
     if dataset is not None:
         query = query.where(deleted.c.dataset_id == dataset.id)
-    # The newest deletion of each dataset.
-    found = {row["dataset_id"]: row for row in connection.execute(query).mappings()}
+    policy = records.policy_of(connection)
+
+    def shown(query: Select[Any]) -> Iterator[RowMapping]:
+        for row in connection.execute(query).mappings():
+            if policy is None or policy.shows_dataset(records.dataset_name(row)):
+                yield row
+
+    # The newest deletion of each dataset that the caller may read.
+    found = {row["dataset_id"]: row for row in shown(query.where(deleted.c.name == name))}
     views = records.load_transactions(
         connection, [row["view_id"] for row in found.values() if row["view_id"]]
     )
@@ -207,8 +218,11 @@ def _restored(
     if taken:
         raise errors.RestoreRefused(branch=name, datasets=[str(branch.dataset) for branch in taken])
     if not found:
+        known = (row["name"] for row in shown(query))
         raise errors.DeletedBranchNotFound(
-            branch=name, dataset=str(dataset.name) if dataset else None
+            branch=name,
+            dataset=str(dataset.name) if dataset else None,
+            near=records.nearest_branch(connection, name, known),
         )
     return [
         changes.CreateBranch(
@@ -263,6 +277,9 @@ def _committed(connection: Connection, branch: nouns.Branch, id: str) -> nouns.T
     :param id: the transaction, or a tag of the dataset.
     """
     tagged = find_tagged(connection, id, [branch.dataset_id]).get(branch.dataset_id)
+    if tagged is not None and records.find_transaction(connection, tagged) is None:
+        # The caller may not read it, so that the tag does not exist for it either.
+        tagged = None
     transaction = records.load_transaction(connection, tagged or id)
     if transaction.dataset_id != branch.dataset_id:
         raise errors.NotInHistory(
@@ -351,6 +368,9 @@ def protect_branch(
     patterns = check_patterns(datasets, what="protected datasets")
 
     def work(connection: Connection) -> None:
+        if (policy := records.policy_of(connection)) is not None:
+            before = find_protections(connection).get(name, ())
+            policy.require_patterns((*before, *patterns) if protected else before)
         connection.execute(
             delete(schema.protected_branches).where(schema.protected_branches.c.name == name)
         )

@@ -118,8 +118,8 @@ def _shown_job(policy: ReadPolicy, job: JobRecord) -> list[JobRecord]:
     if not all(map(policy.shows_dataset, outputs)):
         return []
     body = policy.shown_part(job.body)
-    if len(body["inputs"]) < len(inputs):
-        # Its log and its error may name or quote the hidden input.
+    if body["inputs"] != inputs:
+        # Its log and its error may name or quote an input whose dataset or branch is hidden.
         body = {key: value for key, value in body.items() if key not in ("log", "error")}
     return [replace(job, body=body)]
 

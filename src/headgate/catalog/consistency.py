@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, RowMapping, and_, func, select, text, union, union_all
+from sqlalchemy import Connection, RowMapping, and_, func, or_, select, text, union, union_all
 
 from headgate.catalog.database import now
 from headgate.catalog.records import (
@@ -28,6 +28,8 @@ from headgate.catalog.schema import (
     attempts,
     branches,
     datasets,
+    deleted_branches,
+    holds,
     log_counter,
     moves,
     publications,
@@ -466,6 +468,34 @@ def check_tags(connection: Connection) -> Iterator[Finding]:
                 where=f"tag {row['tag']} of {dataset_name(row)}",
                 remedy=f"headgate tag delete {dataset_name(row)} {row['tag']}",
             )
+
+
+def check_holds(connection: Connection) -> Iterator[Finding]:
+    """Check that each hold is of a branch, and of a publication that moved it."""
+    known = union_all(
+        select(branches.c.id, branches.c.name),
+        select(deleted_branches.c.id, deleted_branches.c.name),
+    ).subquery()
+    query = (
+        select(holds.c.branch_id, holds.c.publication, known.c.name, moves.c.publication)
+        .outerjoin(known, known.c.id == holds.c.branch_id)
+        .outerjoin(
+            moves,
+            and_(
+                moves.c.branch_id == holds.c.branch_id,
+                moves.c.publication == holds.c.publication,
+            ),
+        )
+        .where(or_(known.c.id.is_(None), moves.c.publication.is_(None)))
+    )
+    for branch, publication, name, _ in connection.execute(query.distinct()):
+        if name is None:
+            remedy = "Run `headgate cleanup`: it deletes the row."
+            what = "it does not exist, and the catalog holds a build's result for it"
+            yield Finding(what=what, where=f"branch {branch}", remedy=remedy)
+        else:
+            what = f"its reset {publication} of the branch is not in the log"
+            yield _damage(what, f"a held result of branch {name}")
 
 
 def check_versions(connection: Connection, *, deep: bool) -> Iterator[Finding]:

@@ -14,16 +14,18 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection as Connection
-from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy import Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError as UrlError
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -75,6 +77,32 @@ class WriteQueue:
     def _wake_first(self) -> None:
         if self._waiting:
             self._waiting[0].set()
+
+
+# Longest wait of a writer for those before it; it then goes on without its turn.
+TURN_SECONDS = 60.0
+
+
+class Turns:
+    """Write queues of the writers in this process, by branch, in order of arrival.
+
+    They only save losers their work: conflicts are decided by `publish`.
+    """
+
+    def __init__(self) -> None:
+        # Weak, so that a queue goes with its last writer.
+        self._queues: WeakValueDictionary[Hashable, WriteQueue] = WeakValueDictionary()
+        self._guard = threading.Lock()
+
+    def of(self, branch: Hashable) -> WriteQueue:
+        with self._guard:
+            return self._queues.setdefault(branch, WriteQueue())
+
+    @contextmanager
+    def slot(self, branch: Hashable) -> Iterator[None]:
+        """Wait for earlier writers of the branch, at most for a while."""
+        with self.of(branch).slot(timeout_seconds=TURN_SECONDS):
+            yield
 
 
 # Waits without a thread. In an embedded store a writer waits in its thread. A server has few
@@ -230,7 +258,7 @@ _MOST_CONNECTIONS = 32
 _RESERVED_CONNECTIONS = 8
 # True for operations that other writers wait for: they use connections of their own.
 RESERVED: ContextVar[bool] = ContextVar("RESERVED", default=False)
-_NOW = {
+NOW = {
     # SQLite uses the machine's clock, in milliseconds; 'now' has one value per statement.
     "sqlite": text(
         "SELECT CAST(strftime('%s','now') AS INTEGER) * 1000000"
@@ -254,7 +282,7 @@ class Database:
                 catalog=url,
             ) from error
         self.dialect = self.url.get_backend_name()
-        if self.dialect not in _NOW:
+        if self.dialect not in NOW:
             raise errors.Invalid(
                 f"catalog {url!r}: only SQLite and PostgreSQL are supported.", catalog=url
             )
@@ -517,6 +545,11 @@ class Database:
 _VERSION = text("SELECT value FROM store WHERE \"key\" = 'schema_version'")
 
 
+def insert_into(table: Table, connection: Connection) -> Any:
+    """Return an INSERT of the dialect, which takes ON CONFLICT; both modules load slowly."""
+    return import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(table)
+
+
 def read_version(connection: Connection) -> int:
     """Return the schema version of a catalog that has one."""
     return int(connection.execute(_VERSION).scalar_one())
@@ -572,7 +605,7 @@ _REMEDIES = {
 
 def now(connection: Connection) -> Instant:
     """Return the time of the database's clock, the only one for leases and publications."""
-    return Instant(int(connection.execute(_NOW[connection.dialect.name]).scalar_one()))
+    return Instant(int(connection.execute(NOW[connection.dialect.name]).scalar_one()))
 
 
 def _prepare_sqlite(dbapi_connection: Any, record: Any) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, and_, delete, exists, insert, or_, select, update
 
 from headgate import errors
 from headgate.catalog import records
 from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.publish import publish_in
-from headgate.catalog.schema import datasets, namespaces, tags
+from headgate.catalog.schema import branches, datasets, namespaces, tags, transactions
 from headgate.catalog.transactions import check_may_write
 from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest
 from headgate.model.contexts import is_moment
@@ -132,18 +132,63 @@ def list_namespaces(connection: Connection) -> list[tuple[str, ...]]:
     return [records.namespace_parts(name) for name in names]
 
 
+# A branch shows a dataset if its view has content, or if its head is an OPEN transaction.
+_SHOWS = or_(
+    transactions.c.version_id.is_not(None),
+    branches.c.head_id.is_distinct_from(branches.c.view_id),
+)
+_SHOWN = (
+    select(*records.DATASET_NAME, branches.c.name.label("branch"))
+    .join_from(datasets, branches, branches.c.dataset_id == datasets.c.id)
+    .outerjoin(transactions, transactions.c.id == branches.c.view_id)
+    .where(branches.c.head_id.is_not(None), _SHOWS)
+    .order_by(datasets.c.namespace, datasets.c.name, branches.c.name)
+)
+
+
+def list_outside_namespaces(connection: Connection) -> list[Dataset]:
+    """Return the datasets whose namespace was dropped; their history is kept."""
+    known = exists().where(namespaces.c.name == datasets.c.namespace)
+    rows = connection.execute(records.DATASETS.where(~known)).mappings()
+    return [records.to_dataset(row) for row in rows]
+
+
+def list_shown(
+    connection: Connection, parts: tuple[str, ...] | None = None
+) -> list[tuple[DatasetName, str]]:
+    """Return what any branch shows in a namespace, or in all dropped ones: datasets and branches.
+
+    A dropped namespace is there again as soon as a branch shows something in it, as after a reset.
+    """
+    inside = (
+        ~exists().where(namespaces.c.name == datasets.c.namespace)
+        if parts is None
+        else datasets.c.namespace == records.namespace_key(parts)
+    )
+    rows = connection.execute(_SHOWN.where(inside)).mappings()
+    return [(records.dataset_name(row), row["branch"]) for row in rows]
+
+
 def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
-    """Drop a namespace; raise if it contains a dataset or another namespace."""
+    """Drop a namespace in which no branch shows anything; its datasets keep their history."""
     shown = ".".join(parts)
     # Locked before the check: a writer that creates a dataset in it waits, and then recreates it.
-    if find_namespace(connection, parts, lock=True) is None:
-        raise errors.NamespaceNotFound(namespace=shown)
+    known = find_namespace(connection, parts, lock=True)
+    policy = records.policy_of(connection)
+    held = list_shown(connection, parts)
     below = [n for n in list_namespaces(connection) if n[: len(parts)] == parts and n != parts]
-    used = connection.execute(
-        select(datasets.c.id).where(datasets.c.namespace == records.namespace_key(parts)).limit(1)
-    ).one_or_none()
-    if below or used is not None:
-        raise errors.NamespaceNotEmpty(namespace=shown)
+    if held or (known is not None and below):
+        readable = [
+            f"{name} on branch {branch!r}"
+            for name, branch in held
+            if policy is None or (policy.shows_dataset(name) and policy.shows_branch(branch))
+        ]
+        readable += [f"namespace {'.'.join(n)}" for n in below if policy is None]
+        raise errors.NamespaceNotEmpty(
+            namespace=shown, held=readable, hidden=len(held) + len(below) - len(readable)
+        )
+    if known is None:
+        raise errors.NamespaceNotFound(namespace=shown)
     connection.execute(delete(namespaces).where(namespaces.c.name == records.namespace_key(parts)))
 
 
@@ -157,7 +202,9 @@ def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, call
     def work(connection: Connection) -> Tag:
         transaction = records.load_transaction(connection, at)
         if transaction.dataset_id != dataset.id:
-            raise errors.NotInHistory(dataset=str(dataset.name), branch="(any)", transaction=at)
+            raise errors.NotInHistory(
+                dataset=str(dataset.name), branch=transaction.branch, transaction=at
+            )
         if transaction.state is not TransactionState.COMMITTED:
             raise errors.TransactionNotCommitted(transaction=at, state=transaction.state)
         if transaction.condemned:

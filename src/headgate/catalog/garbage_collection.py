@@ -24,8 +24,11 @@ from headgate.catalog import retention
 from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.records import DATASET_NAME, dataset_name, in_chunks, lock_counter
 from headgate.catalog.schema import (
+    branches,
     condemned_objects,
     datasets,
+    deleted_branches,
+    holds,
     jobspecs,
     store,
     transactions,
@@ -116,6 +119,18 @@ def _condemn_versions(
         .values(condemned_at=at)
     )
     return condemned
+
+
+def forget_holds(database: Database) -> None:
+    """Delete what resets hold on branches that no longer exist and cannot be restored."""
+    restorable = (
+        select(deleted_branches.c.id)
+        .outerjoin(transactions, transactions.c.id == deleted_branches.c.view_id)
+        .outerjoin(versions, versions.c.id == transactions.c.version_id)
+        .where(versions.c.condemned_at.is_(None))
+    )
+    known = select(branches.c.id).union_all(restorable)
+    _do(database, delete(holds).where(holds.c.branch_id.not_in(known)))
 
 
 def spare_versions(database: Database, ids: Collection[VersionId]) -> None:

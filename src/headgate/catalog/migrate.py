@@ -52,6 +52,12 @@ def find_version(connection: Connection) -> int:
     return read_version(connection)
 
 
+WITHOUT_CATALOG = (
+    "Restore a backup with `headgate restore DIR`, check `[store] catalog`, or create a new store "
+    "with `headgate init`."
+)
+
+
 def ensure_schema(database: Database, *, create: bool = False) -> None:
     """Migrate an older SQLite catalog; raise for any other catalog without this release's schema.
 
@@ -67,6 +73,12 @@ def ensure_schema(database: Database, *, create: bool = False) -> None:
 
 
 def _ensure(database: Database, *, create: bool) -> None:
+    is_missing = database.path is not None and not Path(database.path).exists()
+    if is_missing and not create:
+        # Opening it would create it.
+        raise CatalogBroken(
+            where=database.where, reason="the file does not exist", remedy=WITHOUT_CATALOG
+        )
     with database.raw() as connection:
         found = find_version(connection)
     if found > NEWEST:
@@ -74,11 +86,7 @@ def _ensure(database: Database, *, create: bool) -> None:
     if found == NEWEST:
         return
     if found == 0 and not create:
-        raise CatalogBroken(
-            where=database.where,
-            reason="it is empty",
-            remedy="Make a store with `headgate init`, or check the path.",
-        )
+        raise CatalogBroken(where=database.where, reason="it is empty", remedy=WITHOUT_CATALOG)
     is_migrated_here = database.dialect == "sqlite" and not database.is_read_only
     if found != 0 and not is_migrated_here and not create:
         raise StoreTooOld(found=found, known=NEWEST)
@@ -139,18 +147,32 @@ def copy_catalog(database: Database, target: Path) -> None:
 
 
 def check_no_catalog(database: Database) -> None:
-    """Raise if a database has a catalog or other tables; a SQLite file must not exist."""
-    if database.path is not None:
-        is_taken = Path(database.path).exists()
+    """Raise if a database has a catalog or other tables; an empty SQLite file may exist."""
+    if database.path is not None and not Path(database.path).exists():
+        # The log of another catalog would be applied to the restored one.
+        is_taken = Path(f"{database.path}-wal").exists()
     else:
-        with database.raw() as connection:
-            is_taken = find_version(connection) != 0
+        is_taken = _has_tables(database)
     if is_taken:
         raise CatalogBroken(
             where=database.where,
             reason="a backup is restored to a new catalog, and this one exists",
-            remedy="Move it away, or set another `[store] catalog`.",
+            remedy="Move it away, with its `-wal` file, or set another `[store] catalog`.",
         )
+
+
+def _has_tables(database: Database) -> bool:
+    try:
+        with database.raw() as connection:
+            return find_version(connection) != 0
+    except CatalogBroken:
+        if database.path is None:
+            raise
+        # Damaged, or something else.
+        return True
+    finally:
+        # Nothing of the empty file stays open.
+        database.close()
 
 
 def load_catalog(copy: Database, database: Database) -> None:

@@ -34,7 +34,7 @@ from headgate.catalog.schema import (
 )
 from headgate.catalog.schema import publications as published
 from headgate.model import nouns
-from headgate.model.ids import DatasetId, Instant, PublicationNumber
+from headgate.model.ids import BranchId, DatasetId, Instant, PublicationNumber
 from headgate.model.names import DatasetName
 
 # Pages of datasets. The cost of a page depends on its size: it starts where the last one ended.
@@ -101,6 +101,11 @@ def _last_moves(
         )
         for row in connection.execute(query).mappings()
     }
+
+
+def find_last_move(connection: sa.Connection, branch: BranchId) -> nouns.LastMove | None:
+    """Return the newest publication that moved a branch of a dataset."""
+    return _last_moves(connection, moves.c.branch_id, [branch]).get(branch)
 
 
 def datasets_built_on(

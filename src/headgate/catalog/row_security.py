@@ -18,9 +18,11 @@ from headgate.catalog.schema import metadata
 from headgate.model.access import ReadPolicy
 
 # Rows of each table that a policy shows. `{branch:column}` and `{dataset:expression}` become tests
-# of a name by the patterns; an unqualified name of a table here has only the shown rows.
+# of a name by the patterns (a dot inside a part is written as a backtick, so that it separates
+# nothing); an unqualified name of a table here has only the shown rows.
 _ROWS = {
-    "datasets": "{dataset:replace(namespace, {separator}, '.') || '.' || name} AND ("
+    "datasets": "{dataset:replace(replace(namespace, '.', '`'), {separator}, '.') || '.'"
+    " || replace(name, '.', '`')} AND ("
     "EXISTS (SELECT 1 FROM {real}branches b WHERE b.dataset_id = t.id AND {branch:b.name})"
     " OR NOT EXISTS (SELECT 1 FROM {real}branches b WHERE b.dataset_id = t.id))",
     "branches": "{branch:name} AND EXISTS (SELECT 1 FROM datasets d WHERE d.id = t.dataset_id)",
@@ -35,7 +37,7 @@ _ROWS = {
     "tags": "EXISTS (SELECT 1 FROM transactions p WHERE p.id = t.transaction_id"
     " AND {branch:p.branch_name})",
     "protected_branches": "{branch:name}",
-    "namespaces": "{dataset:replace(name, {separator}, '.') || '.'}"
+    "namespaces": "{dataset:replace(replace(name, '.', '`'), {separator}, '.') || '.'}"
     " OR EXISTS (SELECT 1 FROM datasets d WHERE d.namespace = t.name"
     " OR substr(d.namespace, 1, length(t.name) + 1) = t.name || {separator})",
     "events": "actor = {actor} OR ((branch_name IS NOT NULL OR dataset_id IS NOT NULL)"

@@ -12,8 +12,8 @@ metadata = sa.MetaData()
 
 
 def _index_where(name: str, column: str, rows: str) -> sa.Index:
-    """Return a partial index, for both databases."""
-    return sa.Index(name, column, sqlite_where=sa.text(rows), postgresql_where=sa.text(rows))
+    """Return a partial index; the migrations create it on both databases."""
+    return sa.Index(name, column, sqlite_where=sa.text(rows))
 
 
 store = sa.Table(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import sqlite3
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, insert, select, text, update
 
 from headgate.catalog.attempts import token_digest
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import NOW, Database, now
 from headgate.catalog.records import dump, load
 from headgate.catalog.schema import tokens
-from headgate.errors import NotFound, TokenRefused
+from headgate.errors import HeadgateError, NotFound, TokenRefused
 from headgate.model.access import Grant, Role
 from headgate.model.ids import Instant, mint
 
@@ -132,3 +137,80 @@ def _to_record(row: RowMapping) -> TokenRecord:
         expires_at=Instant(row["expires_at"]) if row["expires_at"] is not None else None,
         revoked_at=Instant(row["revoked_at"]) if row["revoked_at"] is not None else None,
     )
+
+
+# Validation of cached replies
+
+_VALID = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ({now}))"
+_ONE = (
+    "SELECT number, EXISTS (SELECT 1 FROM tokens WHERE digest = ? AND " + _VALID + ")"
+    " FROM log_counter WHERE id = 1"
+)
+_MANY = (
+    "SELECT (SELECT number FROM log_counter WHERE id = 1), digest FROM tokens"
+    " WHERE digest = ANY(:digests) AND " + _VALID
+)
+
+
+class Stamps:
+    """Reads, in one query, the number of the newest publication and whether a token is valid.
+
+    What a branch shows to a valid token changes only with a publication: a reply is as good as new
+    while both are unchanged. Every call reads the catalog as it is then, with the changes of other
+    processes.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: sqlite3.Connection | None = None
+        # Calls since the last query began; the next query answers all of them.
+        self._waiting: list[tuple[str, asyncio.Future[int | None]]] = []
+        self._reader: asyncio.Task[None] | None = None
+
+    async def read(self, digest: str) -> int | None:
+        """Return the number of the newest publication; None if the token is not valid."""
+        if self._database.path is not None:
+            return self._read_file(digest)
+        answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((digest, answer))
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read_waiting())
+        return await answer
+
+    def _read_file(self, digest: str) -> int | None:
+        """Read SQLite on the event loop: with a write-ahead log, a reader waits for no writer."""
+        try:
+            self._connection = self._connection or self._connect()
+            query = _ONE.format(now=NOW["sqlite"].text)
+            number, is_valid = self._connection.execute(query, (digest,)).fetchone()
+        except (sqlite3.Error, TypeError):
+            # The caller then takes the usual way, which reports what is wrong.
+            self._connection = None
+            return None
+        return int(number) if is_valid else None
+
+    def _connect(self) -> sqlite3.Connection:
+        uri = f"{Path(str(self._database.path)).absolute().as_uri()}?mode=ro"
+        # The garbage collector, which closes it, may run in any thread.
+        connection = sqlite3.connect(
+            uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False
+        )
+        weakref.finalize(self, connection.close)
+        return connection
+
+    async def _read_waiting(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                found = await asyncio.to_thread(self._find, {digest for digest, _ in batch})
+            except HeadgateError:
+                found = {}
+            for digest, answer in batch:
+                if not answer.done():
+                    answer.set_result(found.get(digest))
+
+    def _find(self, digests: Iterable[str]) -> dict[str, int]:
+        query = text(_MANY.format(now=NOW["postgresql"].text))
+        with self._database.raw() as connection:
+            rows = connection.execute(query, {"digests": list(digests)})
+            return {digest: number for number, digest in rows}

@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, case, delete, insert, literal, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import Database, insert_into, now
 from headgate.catalog.effects import already_open
 from headgate.catalog.schema import (
     branches,
@@ -47,11 +46,6 @@ from headgate.model.nouns import AttemptRef, Transaction, TransactionState, Tran
 
 # Writes shared by the door and the verbs; none of them changes a view.
 
-_NEW_VERSIONS = {
-    "sqlite": sqlite.insert(versions).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(versions).on_conflict_do_nothing(),
-}
-
 
 def insert_versions(
     connection: Connection, new: Sequence[tuple[DatasetId, Version]], at: Instant
@@ -60,7 +54,7 @@ def insert_versions(
     if not new:
         return
     connection.execute(
-        _NEW_VERSIONS[connection.dialect.name],
+        insert_into(versions, connection).on_conflict_do_nothing(),
         [
             {
                 "id": version.id,

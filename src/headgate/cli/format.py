@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from rich.text import Text
-from rich.tree import Tree
 
 from headgate.cli.output import count_text, note, show_json, show_line, show_table
 from headgate.model import nouns
@@ -20,6 +18,9 @@ from headgate.store.documents import PUBLICATION, Json, jobspec_json, unpublishe
 from headgate.tables.schemas import type_text
 
 if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree
+
     from headgate.builds.project import PublishReport
     from headgate.store.embedded import Store
 
@@ -46,6 +47,9 @@ def branch_trees(
 
 
 def _dataset_tree(name: str, branches: Sequence[nouns.Branch], protected: Protections) -> Tree:
+    from rich.text import Text  # noqa: PLC0415  (slow)
+    from rich.tree import Tree  # noqa: PLC0415  (slow)
+
     tree = Tree(Text(name, style="bold"))
     children: dict[str | None, list[nouns.Branch]] = defaultdict(list)
     for branch in branches:
@@ -62,6 +66,8 @@ def _dataset_tree(name: str, branches: Sequence[nouns.Branch], protected: Protec
 
 def branch_line(branch: nouns.Branch, *, is_protected: bool = False) -> Text:
     """Return `master  t-2  protected`; an OPEN head follows the view."""
+    from rich.text import Text  # noqa: PLC0415  (slow)
+
     line = Text.assemble((branch.name, "cyan"), "  ", (branch.view or "empty", "dim"))
     if branch.is_open:
         line.append(f"  OPEN {branch.head}", style=_STATE_STYLES[nouns.TransactionState.OPEN])
@@ -152,6 +158,8 @@ def _outcome_text(outcome: Mapping[str, Any]) -> str:
 
 def transaction_line(noun: Mapping[str, Any]) -> Text:
     """Return one line for the document of a transaction."""
+    from rich.text import Text  # noqa: PLC0415  (slow)
+
     closed = noun["closed_at"]
     return Text.assemble(
         (noun["transaction"], "bold"),

@@ -118,7 +118,8 @@ def show(dataset: str, branch: output.BranchOption = None, json: output.JsonOpti
     with connection.open() as hg:
         found = hg.jobspecs(branch=branch, dataset=dataset)
     if not found:
-        raise JobSpecNotFound(dataset=dataset, chain=[branch or "(any)"], removed_on=None)
+        chain = [branch] if branch else []
+        raise JobSpecNotFound(dataset=dataset, chain=chain, removed_on=None)
     if json:
         output.show_json(found)
         return

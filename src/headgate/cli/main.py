@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("log:log_app", "List publications: every change of a branch."),
     "status": ("log:status_app", "Show the result of an operation by its idempotency key."),
     "diff": ("log:diff_app", "Compare two branches or transactions."),
-    "sql": ("rows:sql_app", "Run a Spark SQL statement on a branch."),
+    "sql": ("prompt:sql_app", "Run Spark SQL on a branch, by DuckDB or Spark; or open a prompt."),
     "schema": ("rows:schema_app", "Plan and apply table schemas and constraints from a file."),
     "mutate": ("rows:mutate_app", "Change rows of several tables with SQL, in one publication."),
     "load": ("rows:load_app", "Load files into tables: append, merge by key, or overwrite."),
@@ -57,7 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "migrate": ("upkeep:migrate_app", "Upgrade the catalog schema to this release."),
 }
 # These run no user code, and no code of Headgate uses pandas.
-_WITHOUT_PANDAS = ("load", "merge", "mutate", "optimize", "schema")
+_WITHOUT_PANDAS = ("load", "merge", "mutate", "optimize", "schema", "sql")
 _SQL_COMMENTS = ("-- ", "--\t", "--\n")
 
 
@@ -141,9 +141,11 @@ def block_pandas(words: Sequence[str]) -> None:
 
 
 class _PandasBlocker:
-    """A module finder that rejects pandas."""
+    """A module finder that rejects pandas, until Spark is used after all."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pyspark" and self in sys.meta_path:
+            sys.meta_path.remove(self)
         if name == "pandas":
             raise ModuleNotFoundError("pandas is not needed here", name=name)
 

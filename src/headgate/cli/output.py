@@ -6,18 +6,17 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
-from rich.text import Text
 
 from headgate.errors import storage_error
 from headgate.files.transfer import Progress as Report
 from headgate.model.names import check_label
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Upper bound of counts on the command line: databases take integers of 32 bits.
 MAX_COUNT = 2**31 - 1
@@ -65,16 +64,17 @@ KeyOption = Annotated[
 ]
 
 
-class _Results(Console):
-    def on_broken_pipe(self) -> None:
-        # Rich would exit with code 1; a reader that closes the pipe is not a failure.
-        raise BrokenPipeError
-
-
 def console() -> Console:
     """Return a console on stdout; it wraps lines on a terminal only."""
-    shown = _Results(highlight=False)
-    return shown if shown.is_terminal else _Results(highlight=False, width=10_000)
+    from rich import console  # noqa: PLC0415  (slow)
+
+    class Results(console.Console):
+        def on_broken_pipe(self) -> None:
+            # Rich would exit with code 1; a reader that closes the pipe is not a failure.
+            raise BrokenPipeError
+
+    shown = Results(highlight=False)
+    return shown if shown.is_terminal else Results(highlight=False, width=10_000)
 
 
 def show_json(value: Any) -> None:
@@ -101,6 +101,9 @@ def show_line(text: str) -> None:
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """Print a plain table to stdout, or the sentence `empty` to stderr if it has no rows."""
+    from rich.table import Table  # noqa: PLC0415  (slow)
+    from rich.text import Text  # noqa: PLC0415  (slow)
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(Text(column), overflow="fold")
@@ -115,12 +118,20 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: 
 @contextmanager
 def copy_progress(what: str, *, files: int, total_bytes: int) -> Iterator[Report | None]:
     """Show a progress bar and yield its callback; None off a terminal and for small copies."""
+    from rich import progress  # noqa: PLC0415  (slow)
+    from rich.console import Console  # noqa: PLC0415  (slow)
+
     console = Console(stderr=True)
     if not console.is_terminal or (total_bytes < _LONG_BYTES and files < _LONG_FILES):
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), console=console, transient=True) as bar:
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+    )
+    with progress.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=total_bytes)
         yield lambda done, size: bar.update(
             task, completed=size, description=f"{what} {done}/{files} files"

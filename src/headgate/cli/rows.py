@@ -1,4 +1,4 @@
-"""Commands on rows of tables: `load`, `merge`, `mutate`, `optimize`, `schema` and `sql`."""
+"""Commands on rows of tables: `load`, `merge`, `mutate`, `optimize` and `schema`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from headgate import connection
 from headgate.cli import output
 from headgate.errors import Invalid
 from headgate.model.names import split_names
-from headgate.spark.sql import run_sql
 
 if TYPE_CHECKING:
     from headgate.rows.outcome import Outcome
@@ -74,6 +73,9 @@ def _show_outcome(outcome: Outcome, *, json: bool) -> None:
 
 
 def _show_counts(outcome: Outcome) -> None:
+    for name, columns in outcome.created.items():
+        shown = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+        output.note(f"  {name}: created ({shown})")
     for name, counts in outcome.counts.items():
         output.note(
             f"  {name}: {counts.inserted:,} inserted, {counts.updated:,} updated, "
@@ -103,6 +105,18 @@ def load(
         Mode, typer.Option("--mode", help="Append, merge by key, or overwrite.")
     ] = Mode.APPEND,
     engine: EngineOption = Engine.ARROW,
+    create: Annotated[
+        bool,
+        typer.Option("--create", help="Create missing tables with the columns of their files."),
+    ] = False,
+    primary_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--primary-key",
+            metavar="DATASET=COLUMNS",
+            help="Key of a created table: graph.person=id; repeatable.",
+        ),
+    ] = None,
     if_head: IfHeadOption = None,
     timeout: TimeoutOption = 60.0,
     actor: output.ActorOption = None,
@@ -115,7 +129,12 @@ def load(
     of the file, others are inserted; the last of equal keys wins. overwrite: readers see all old
     rows or all new rows. Invalid rows are reported with file and line, and nothing is loaded.
 
-    JSON: {"publication", "counts": {DATASET: {"inserted", "updated", "deleted"}}}.
+    --create: a table that the branch lacks is created in the same publication, with the columns of
+    its files. The values of CSV decide their type: long, double, boolean, date, timestamp,
+    timestamptz or string.
+
+    JSON: {"publication", "counts": {DATASET: {"inserted", "updated", "deleted"}}}, and "created":
+    {DATASET: {COLUMN: TYPE}} where tables were created.
 
     Example: headgate load -b master graph.person=people.csv graph.knows=edges/ --mode merge
     """
@@ -128,11 +147,28 @@ def load(
             files,
             mode=mode,
             engine=engine,
+            create=create,
+            primary_key=_read_keys(primary_key),
             idempotency_key=key,
             if_head=_read_heads(if_head),
             timeout_seconds=timeout,
         )
     _show_outcome(outcome, json=json)
+
+
+def _read_keys(options: list[str] | None) -> dict[str, list[str]]:
+    """Return the mapping of `DATASET=COLUMNS` options."""
+    keys: dict[str, list[str]] = {}
+    for text in options or []:
+        dataset, equals, columns = text.partition("=")
+        named = split_names(columns)
+        if not equals or not dataset or not named:
+            raise Invalid(
+                f"invalid --primary-key {text!r}: write DATASET=COLUMNS, such as graph.person=id.",
+                value=text,
+            )
+        keys[dataset] = list(named)
+    return keys
 
 
 def _read_sources(sources: list[str]) -> dict[str, list[str]]:
@@ -257,9 +293,8 @@ def _read_script(sql: str | None, file: Path | None) -> str:
 optimize_app = typer.Typer()
 
 _OPTIMIZE_NOTES = {
-    "optimized": "publication {publication}: {before} files became {after}, "
-    "{dropped} old Iceberg snapshots expired",
-    "unchanged": "nothing to do: {before} files",
+    "optimized": "publication {publication}: {files} became {after}, {snapshots} expired",
+    "unchanged": "nothing to do: {files}",
     "skipped": "skipped: the branch has an OPEN transaction",
     "lost": "lost to a concurrent publication: nothing was changed; retry later",
 }
@@ -299,9 +334,9 @@ def optimize(
         )
     text = _OPTIMIZE_NOTES[done.state].format(
         publication=done.publication,
-        before=done.files_before,
+        files=output.count_text(done.files_before, "file"),
         after=done.files_after,
-        dropped=done.snapshots_dropped,
+        snapshots=output.count_text(done.snapshots_dropped, "old Iceberg snapshot"),
     )
     output.show_result(done.to_json(), text, json=json)
 
@@ -362,31 +397,3 @@ def _show_steps(steps: Mapping[str, Sequence[str]]) -> None:
     for dataset, changes in steps.items():
         for step in changes:
             output.note(f"{dataset}: {step}")
-
-
-sql_app = typer.Typer()
-
-
-@sql_app.command()
-def sql(
-    text: Annotated[str, typer.Argument(help="SQL statement.")],
-    context: Annotated[
-        str | None,
-        typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
-    ] = None,
-    actor: output.ActorOption = None,
-    json: output.JsonOption = False,
-) -> None:
-    """Run a Spark SQL statement on a branch; a write is one publication.
-
-    Example: headgate sql -b "feature>master" "select * from sales.daily limit 5"
-    """
-    with connection.open(actor=actor) as hg:
-        result = run_sql(hg.spark(context or hg.settings.builds.branch), text)
-    if json:
-        output.show_json(result.rows)
-    elif result.columns:
-        rows = ([row[name] for name in result.columns] for row in result.rows)
-        output.show_table(result.columns, rows, empty="no rows")
-    else:
-        output.note("done")

@@ -144,8 +144,13 @@ class HttpClient:
 
     def check_context(self, context: str) -> None:
         """Raise where the server's Iceberg endpoint rejects a context."""
-        query = urlencode({"warehouse": context})
-        self._send("GET", f"{self._root}/iceberg/v1/config?{query}", repeatable=True)
+        self.iceberg("config", warehouse=context)
+
+    def iceberg(self, path: str, /, **params: str) -> Json:
+        """Return a document of the server's Iceberg endpoint."""
+        target = f"{self._root}/iceberg/v1/{path}?{urlencode(params)}"
+        found: Json = self._send("GET", target, repeatable=True).json()
+        return found
 
     # --- bytes ------------------------------------------------------------------------------
 

@@ -9,10 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.client.contents import remote_contents
-from headgate.client.http import HttpClient, Reply
-from headgate.errors import ConstraintsViolated, HeadgateError, InvalidRows, Unavailable
+from headgate.client.http import HttpClient, Reply, segment
+from headgate.errors import (
+    ConstraintsViolated,
+    HeadgateError,
+    InvalidRows,
+    NotFound,
+    Unavailable,
+)
 from headgate.files.objects import digest_of
+from headgate.model.names import DatasetName
 from headgate.store.rows import RowOptions, Rows, read_given
+from headgate.tables.versions import StoredVersion
 
 if TYPE_CHECKING:
     from headgate.rows.outcome import AppliedSchema, Optimized, Outcome, PlannedSchema
@@ -39,6 +47,8 @@ class RemoteRows(Rows):
         *,
         mode: str = "append",
         engine: str = "arrow",
+        create: bool = False,
+        primary_key: Mapping[str, Sequence[str]] | None = None,
         **how: Unpack[RowOptions],
     ) -> Outcome:
         if engine != "arrow":
@@ -48,8 +58,11 @@ class RemoteRows(Rows):
             )
         given = read_given(sources)
         streams = {name: [_stream(part) for part in parts] for name, parts in given.items()}
+        body: dict[str, Any] = {"branch": branch, "mode": mode}
+        if create or primary_key:
+            body |= {"create": create, "primary_key": dict(primary_key or {})}
         try:
-            return self._send("/load", how, branch=branch, mode=mode, **self._sent(streams))
+            return self._send("/load", how, **body, **self._sent(streams))
         except (InvalidRows, ConstraintsViolated) as error:
             _add_line_numbers(error, [part for parts in given.values() for part in parts])
             raise
@@ -143,9 +156,9 @@ class RemoteRows(Rows):
 def _stream(source: Source) -> bytes:
     import pyarrow.ipc as ipc  # noqa: PLC0415  (an optional extra, and slow)
 
-    from headgate.rows.sources import FILE_METADATA  # noqa: PLC0415  (an optional extra)
+    from headgate.rows.sources import as_sent  # noqa: PLC0415  (an optional extra)
 
-    rows = source.rows.replace_schema_metadata({FILE_METADATA: source.file.encode()})
+    rows = as_sent(source)
     sink = io.BytesIO()
     with ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -165,4 +178,32 @@ def _add_line_numbers(error: HeadgateError, sources: Sequence[Source]) -> None:
         places = "|".join(re.escape(place) for place in sorted(texts, key=len, reverse=True))
         error.message = re.sub(
             rf"(?:{places})(?!\d)", lambda found: texts[found.group()], error.message
+        )
+
+
+_S3_DEFAULTS = {"AWS_ENDPOINT_URL_S3": "s3.endpoint", "AWS_REGION": "client.region"}
+
+
+class RemoteContextTables:
+    """The tables of a context as the server's Iceberg endpoint returns them to the token."""
+
+    def __init__(self, http: HttpClient, context: str, options: Mapping[str, str]) -> None:
+        self._http = http
+        config = http.iceberg("config", warehouse=context)
+        self._prefix = config["overrides"]["prefix"]
+        # The server names endpoint and region of its bucket; the client has the credentials.
+        given = config["defaults"]
+        found = {name: given[key] for name, key in _S3_DEFAULTS.items() if key in given}
+        self.options = {**found, **options}
+
+    def find(self, name: DatasetName) -> StoredVersion | None:
+        """Return the version that the context shows; None for a table that it does not show."""
+        namespace = segment("\x1f".join(name.namespace))
+        path = f"{self._prefix}/namespaces/{namespace}/tables/{segment(name.name)}"
+        try:
+            sent = self._http.iceberg(path, snapshots="refs")
+        except NotFound:
+            return None
+        return StoredVersion(
+            location=sent["metadata-location"], content=b"", metadata=sent["metadata"]
         )

@@ -16,7 +16,7 @@ from headgate.client.builds import request_body, send_discovery, start_build
 from headgate.client.contents import remote_contents
 from headgate.client.datasets import RemoteDatasetHandle, RemoteTransactionHandle, RemoteUnitHandle
 from headgate.client.http import HttpClient, events, path_of, segment
-from headgate.client.rows import RemoteRows
+from headgate.client.rows import RemoteContextTables, RemoteRows
 from headgate.errors import Invalid
 from headgate.files.objects import Objects
 from headgate.model.access import ALL, Grant, Protections, Role, authorize, make_grant
@@ -316,7 +316,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         *,
         older_than_seconds: int,
         dry_run: bool = False,
-        engine: Marking = Marking.AUTO,
+        engine: Marking | str = "auto",
         confirm_warehouse: bool = False,
         confirm_clock: bool = False,
     ) -> Json:
@@ -409,6 +409,10 @@ class RemoteStore(RemoteTaskVerbs, Store):
         # Before Spark starts, which takes seconds.
         self.http.check_context(context)
         return self.client_spark.session(context)
+
+    def context_tables(self, context: str) -> RemoteContextTables:
+        # As Spark reads them: rights are checked at the endpoint, and files come from storage.
+        return RemoteContextTables(self.http, context, self.settings.environ)
 
     def task_tables(
         self, spec: TableSpec, workspace: ports.WorkspaceRef, identity: ports.Identity

@@ -178,14 +178,37 @@ class UndoRefused(Conflict, code="undo_refused"):
     )
 
 
+_CHANGES = {
+    "assert-table-uuid": "UUID does not match: expected",
+    "assert-last-assigned-field-id": "last assigned field id changed: expected id",
+    "assert-current-schema-id": "current schema changed: expected id",
+    "assert-last-assigned-partition-id": "last assigned partition id changed: expected id",
+    "assert-default-spec-id": "default partition spec changed: expected id",
+    "assert-default-sort-order-id": "default sort order changed: expected id",
+}
+
+
 class RequirementFailed(Conflict, code="requirement_failed", retryable=True):
     template = (
-        "Requirement failed: {requirement}: expected {expected}, found {actual}. "
-        "Nothing was changed; read the table again, then decide."
+        "Requirement failed: {change}. Nothing was changed; read the table again, then decide."
     )
     requirement: str
     expected: Any
     actual: Any
+
+    @property
+    def change(self) -> str:
+        """Return the failure in the words of Iceberg's reference implementation."""
+        kind, _, ref = self.requirement.partition(" ")
+        if ref and self.expected is None:
+            return f"branch or tag {ref} was created concurrently"
+        if ref and self.actual is None:
+            return f"branch or tag {ref} is missing, expected {self.expected}"
+        known = {"assert-ref-snapshot-id": f"branch or tag {ref} has changed: expected id"}
+        known |= _CHANGES
+        if kind not in known:
+            return f"{self.requirement}: expected {self.expected}, found {self.actual}"
+        return f"{known[kind]} {self.expected} != {self.actual}"
 
 
 class StaleReplacement(Conflict, code="stale_replacement"):
@@ -202,11 +225,20 @@ class StaleReplacement(Conflict, code="stale_replacement"):
 
 class NamespaceNotEmpty(Conflict, code="namespace_not_empty"):
     template = (
-        "Namespace is not empty: {namespace}. All branches share it, and a dataset keeps its "
-        "history after DROP TABLE, so a namespace that has held a dataset cannot be dropped. "
-        "Leave it."
+        "Namespace is not empty: {namespace}. All branches share it, and it holds {contents}. "
+        "Drop these first, or leave the namespace."
     )
     namespace: str
+    # Readable by the caller, and the number of the others.
+    held: Sequence[str] = ()
+    hidden: int = 0
+
+    @property
+    def contents(self) -> str:
+        named = [*self.held[:5]]
+        if more := len(self.held) - len(named) + self.hidden:
+            named.append(f"{more} more")
+        return ", ".join(named)
 
 
 class WarehouseOccupied(Conflict, code="warehouse_occupied"):
@@ -325,6 +357,14 @@ class NamespaceExists(Exists, code="namespace_exists"):
 
 
 class TableExists(Exists, code="table_exists"):
-    template = "Table already exists: {table} in {context!r}. Drop it, or choose another name."
+    template = "{exists}: {table} in {context!r}. Drop it, or choose another name."
     table: str
     context: str
+    # True if a commit requires that there is no table.
+    required: bool = False
+
+    @property
+    def exists(self) -> str:
+        return (
+            "Requirement failed: table already exists" if self.required else "Table already exists"
+        )

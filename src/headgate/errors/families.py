@@ -24,7 +24,8 @@ class _Sentence(Formatter):
     """Fills a template from the attributes of an error; None is written as "none".
 
     `{names:, }` joins a list with the text after the colon. `{reason:.}` ends a clause with one
-    full stop, or with the question mark that it has.
+    full stop, or with the question mark that it has. `{near:?}` ends it with the nearest name, if
+    there is one.
     """
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
@@ -33,6 +34,8 @@ class _Sentence(Formatter):
     def format_field(self, value: Any, format_spec: str) -> Any:
         if value is None:
             return "none"
+        if format_spec == "?":
+            return f"; did you mean {value[0]!r}?" if value else "."
         if format_spec and isinstance(value, list | tuple):
             return format_spec.join(value)
         if format_spec == ".":

@@ -151,7 +151,8 @@ class TablePlaceRefused(Invalid, code="table_place_refused"):
         shown = _shortened(value)
         super().__init__(
             f"{setting} = {shown!r} is refused: all files of a table are written below {location}, "
-            "where cleanup finds them. Omit it, or name a location there. Nothing was changed.",
+            "where cleanup finds them. Omit it, or name a location there or below one of `[store] "
+            "allowed_locations`. Nothing was changed.",
             setting=setting,
             value=shown,
             location=location,

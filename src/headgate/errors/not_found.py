@@ -8,50 +8,34 @@ from dataclasses import InitVar
 from headgate.errors.families import NotFound
 
 
-def _guess(near: Sequence[str]) -> str:
-    return f"; did you mean {near[0]!r}?" if near else "."
-
-
 class DatasetNotFound(NotFound, code="dataset_not_found"):
     template = (
-        "dataset {dataset!r} does not exist{guess} `headgate dataset list` shows all datasets."
+        "dataset {dataset!r} does not exist{near:?} `headgate dataset list` shows all datasets."
     )
     dataset: str
     near: Sequence[str] = ()
 
-    @property
-    def guess(self) -> str:
-        return _guess(self.near)
-
 
 class BranchNotFound(NotFound, code="branch_not_found"):
     template = (
-        "dataset {dataset!r} has no branch {branch!r}{guess} "
+        "dataset {dataset!r} has no branch {branch!r}{near:?} "
         "`headgate branch list {dataset}` shows its branches."
     )
     dataset: str
     branch: str
     near: Sequence[str] = ()
 
-    @property
-    def guess(self) -> str:
-        return _guess(self.near)
-
 
 class BranchNowhere(NotFound, code="no_such_branch"):
-    template = "branch {branch!r} does not exist{guess} {remedy}"
+    template = "branch {branch!r} does not exist{near:?} {remedy}"
     branch: str
     remedy: InitVar[str]
     near: Sequence[str] = ()
 
-    @property
-    def guess(self) -> str:
-        return _guess(self.near)
-
 
 class TagNotFound(NotFound, code="tag_not_found"):
     template = (
-        "{owner} a tag {tag!r}{guess} A context of a tag shows only the datasets that have it. "
+        "{owner} a tag {tag!r}{near:?} A context of a tag shows only the datasets that have it. "
         "`headgate tag list` shows all tags."
     )
     tag: str
@@ -62,18 +46,15 @@ class TagNotFound(NotFound, code="tag_not_found"):
     def owner(self) -> str:
         return f"dataset {self.dataset!r} does not have" if self.dataset else "no dataset has"
 
-    @property
-    def guess(self) -> str:
-        return _guess(self.near)
-
 
 class DeletedBranchNotFound(NotFound, code="deleted_branch_not_found"):
     template = (
-        "there is no record of a deleted branch {branch!r}{of}. `headgate log --kind delete` lists "
+        "no deleted branch {branch!r}{of} is on record{near:?} `headgate log --kind delete` lists "
         "deletions; those of releases before this one left no record."
     )
     branch: str
     dataset: str | None = None
+    near: Sequence[str] = ()
 
     @property
     def of(self) -> str:
@@ -103,10 +84,13 @@ class NotInHistory(NotFound, code="not_in_history"):
 
 
 class FileNotInView(NotFound, code="file_not_found"):
-    template = "{dataset!r} has no file {path!r} at {where}. `headgate files ls` shows its files."
+    template = (
+        "{dataset!r} has no file {path!r} at {where}{near:?} `headgate files ls` shows its files."
+    )
     dataset: str
     path: str
     where: str
+    near: Sequence[str] = ()
 
 
 class VersionExpired(NotFound, code="expired"):
@@ -125,7 +109,7 @@ class NamespaceNotFound(NotFound, code="namespace_not_found"):
 class TableNotFound(NotFound, code="table_not_found"):
     template = (
         "Table does not exist: {table} on {context}.{hint} Create it with CREATE TABLE, "
-        "`headgate schema apply` or a build."
+        "`headgate schema apply`, `headgate load --create` or a build."
     )
     table: str
     context: str
@@ -137,23 +121,31 @@ class TableNotFound(NotFound, code="table_not_found"):
 
 
 class JobSpecNotFound(NotFound, code="jobspec_not_found"):
-    template = (
-        "no JobSpec makes {dataset!r} on the chain {chain: > }: {why}, or remove it from the "
-        "targets."
-    )
+    template = "no JobSpec makes {dataset!r}{place}{near:?} {remedy}"
     dataset: str
+    # Empty for all branches.
     chain: Sequence[str]
     removed_on: str | None
+    near: Sequence[str] = ()
 
     @property
-    def why(self) -> str:
-        if "*" in self.dataset or "?" in self.dataset:
-            return "no published JobSpec matches the pattern. Correct the pattern"
-        if self.removed_on:
+    def place(self) -> str:
+        return f" on the chain {' > '.join(self.chain)}" if self.chain else ""
+
+    @property
+    def remedy(self) -> str:
+        if not self.chain:
+            return "`headgate jobspecs list` shows all."
+        if self.dataset == "*":
+            return "Publish transforms first: `headgate jobspecs publish` in their repository."
+        if any(sign in self.dataset for sign in "*?["):
+            how = "Correct the pattern"
+        elif self.removed_on:
             restore = "Restore the transform there and publish it"
-            return f"its transform was removed on {self.removed_on!r}. {restore}"
-        publish = "Run `headgate jobspecs publish` in the repository that makes it"
-        return f"none is published. {publish}"
+            how = f"Its transform was removed on {self.removed_on!r}. {restore}"
+        else:
+            how = "Run `headgate jobspecs publish` in the repository that makes it"
+        return f"{how}, or remove it from the targets."
 
 
 class InputNotFound(NotFound, code="input_not_found"):

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 from headgate import errors
 from headgate.catalog.database import (
     PLACE,
+    TURN_SECONDS,
     Connection,
     Database,
     Suspended,
+    Turns,
     Wait,
-    WriteQueue,
     backoff_seconds,
     kept_in_place,
 )
@@ -38,13 +39,15 @@ from headgate.model import nouns
 from headgate.model.changes import AddTransaction, Caller, OperationKey, PublishRequest, Receipt
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, ContentId, mint_version
-from headgate.model.names import DatasetName
+from headgate.model.names import DatasetName, nearest
 
 T = TypeVar("T")
 
 # How often an edit is prepared again on a branch that other writers move.
 _TRIES = 20
 _LOSSES_BEFORE_TICKET = 1
+# Paths that are compared at most with one that a tree does not have.
+_COMPARED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +202,11 @@ def _addition(
     )
 
 
+def nearest_path(path: str, entries: Iterable[Entry]) -> list[str]:
+    """Return the path of the entry that a misspelled one is nearest to, among the first."""
+    return nearest(path, (entry.path for entry in islice(entries, _COMPARED)))
+
+
 def _apply(
     trees: FileTrees,
     root: Digest,
@@ -211,7 +219,8 @@ def _apply(
         below = [entry.path for entry in trees.walk(root, path)]
         if not below:
             place = where.id if where else "an empty branch"
-            raise errors.FileNotInView(dataset=str(dataset), path=path, where=place)
+            near = nearest_path(path, trees.walk(root, ""))
+            raise errors.FileNotInView(dataset=str(dataset), path=path, where=place, near=near)
         removed += below
     edited = trees.edit(root, put=edit.put, remove=removed)
     reach(Failpoint.FILES_TREE_STORED)
@@ -245,23 +254,6 @@ def _check_stored(trees: FileTrees, entry: Entry) -> None:
 # --- turns of writers -----------------------------------------------------------------------
 
 
-class Turns:
-    """Write queues of the writers in this process, by branch, in order of arrival.
-
-    They only save losers their work: conflicts are decided by `publish`.
-    """
-
-    def __init__(self) -> None:
-        # Weak, so that a queue goes with its last writer.
-        self._queues: WeakValueDictionary[Hashable, WriteQueue] = WeakValueDictionary()
-        self._guard = threading.Lock()
-
-    def of(self, branch: Hashable) -> WriteQueue:
-        with self._guard:
-            return self._queues.setdefault(branch, WriteQueue())
-
-
-_TURN_SECONDS = 60.0
 _TURNS = Turns()
 
 
@@ -270,7 +262,7 @@ class _Turn:
 
     def __init__(self, database: Database, branch: Hashable) -> None:
         self._database = database
-        self._deadline = time.monotonic() + _TURN_SECONDS
+        self._deadline = time.monotonic() + TURN_SECONDS
         self._queue = _TURNS.of(branch)
         self._mine = threading.Event()
         self.line: Line | None = None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from headgate import errors
+from headgate.catalog.database import backoff_seconds
 from headgate.iceberg.service import (
     NO_CONTENT,
     OVERLAY,
@@ -17,11 +20,15 @@ from headgate.iceberg.service import (
     without_overlay,
 )
 from headgate.iceberg.table_catalog import ServedTable, TableChange
-from headgate.model.contexts import JobContext
-from headgate.model.ids import DatasetId, mint_content
+from headgate.model.contexts import BranchContext, JobContext
+from headgate.model.ids import DatasetId, mint_content, mint_dataset
 from headgate.model.names import DatasetName
 from headgate.tables.metadata import Json, Metadata, read_int, read_object, read_objects
-from headgate.tables.referenced_files import added_items, check_location_settings
+from headgate.tables.referenced_files import (
+    added_items,
+    check_location,
+    check_location_settings,
+)
 from headgate.tables.snapshots import effect_between
 from headgate.tables.updates import apply_create, apply_updates, check_update_kinds, find_unmet
 from headgate.tables.versions import StoredVersion
@@ -97,13 +104,7 @@ def _commit(
 ) -> Sequence[ServedTable]:
     """Apply the commits, all or none, and return the tables as they are then."""
     try:
-        prepared = [_prepare(service, request, commit) for commit in commits]
-        changes = [item for item in prepared if isinstance(item, TableChange)]
-        made: Iterator[ServedTable] = iter(())
-        if changes:
-            key = request.idempotency
-            made = iter(service.catalog.commit(request.caller, request.context, changes, key))
-        tables = [next(made) if isinstance(item, TableChange) else item for item in prepared]
+        tables = _apply(service, request, commits)
     except (errors.AttemptSuperseded, errors.TransactionNotOpen):
         # An ended attempt or transaction accepts no more writes: the client must stop.
         raise
@@ -118,6 +119,43 @@ def _commit(
     return tables
 
 
+def _apply(
+    service: Service, request: Request, commits: Sequence[TableCommit]
+) -> Sequence[ServedTable]:
+    try:
+        return _apply_once(service, request, commits)
+    except (errors.RequirementFailed, errors.ViewConflict) as error:
+        first = error
+    rebase = _Rebase.find(service, request, commits)
+    if rebase is None:
+        raise first
+    with service.appends.slot((request.context, *(commit.name for commit in commits))):
+        for losses in range(_TRIES):
+            try:
+                return _apply_once(service, request, commits, rebase)
+            except errors.ViewConflict:
+                # Another process appended first, or the branch has an OPEN transaction.
+                if losses + 1 == _TRIES:
+                    raise
+                time.sleep(backoff_seconds(losses))
+    raise AssertionError("unreachable")
+
+
+def _apply_once(
+    service: Service,
+    request: Request,
+    commits: Sequence[TableCommit],
+    rebase: _Rebase | None = None,
+) -> Sequence[ServedTable]:
+    prepared = [_prepare(service, request, commit, rebase) for commit in commits]
+    changes = [item for item in prepared if isinstance(item, TableChange)]
+    made: Iterator[ServedTable] = iter(())
+    if changes:
+        key = request.idempotency
+        made = iter(service.catalog.commit(request.caller, request.context, changes, key))
+    return [next(made) if isinstance(item, TableChange) else item for item in prepared]
+
+
 def _find_landed(service: Service, request: Request, commit: TableCommit) -> ServedTable | None:
     table = service.catalog.resolve(request.context, commit.name)
     if table is None or not commit.snapshots:
@@ -127,27 +165,32 @@ def _find_landed(service: Service, request: Request, commit: TableCommit) -> Ser
     return table if commit.snapshots <= present else None
 
 
-def _prepare(service: Service, request: Request, commit: TableCommit) -> TableChange | ServedTable:
+def _prepare(
+    service: Service, request: Request, commit: TableCommit, rebase: _Rebase | None
+) -> TableChange | ServedTable:
     """Store the version that a commit makes; return the table where it changes nothing."""
     base = service.catalog.resolve(request.context, commit.name)
     if base is None:
         return _prepare_create(service, request, commit)
     held = service.versions.read(base.location)
     if commit.creates:
-        raise errors.TableExists(table=str(commit.name), context=str(request.context))
+        raise errors.TableExists(
+            table=str(commit.name), context=str(request.context), required=True
+        )
+    updates = commit.updates
     if unmet := find_unmet(held.metadata, commit.requirements):
-        raise unmet
+        if rebase is None:
+            raise unmet
+        updates = rebase.move(commit, base.dataset_id, held.metadata, unmet)
     metadata = apply_updates(
-        held.metadata, commit.updates, now_ms=service.now_ms(), base_location=base.location
+        held.metadata, updates, now_ms=service.now_ms(), base_location=base.location
     )
     if metadata is held.metadata:
         return base
-    place = held.metadata["location"]
-    if metadata["location"] != place:
-        raise errors.TablePlaceRefused(
-            setting="LOCATION", value=metadata["location"], location=place
-        )
-    check_location_settings(metadata)
+    roots = service.versions.roots(base.dataset_id)
+    if metadata["location"] != held.metadata["location"]:
+        check_location(metadata["location"], roots)
+    check_location_settings(metadata, roots)
     _check_replacement(service, request, base, held, metadata)
     return _change(service, base.dataset_id, base, held, metadata, commit.name)
 
@@ -159,14 +202,11 @@ def _prepare_create(service: Service, request: Request, commit: TableCommit) -> 
     if unmet:
         raise unmet
     metadata = apply_create(commit.updates, now_ms=service.now_ms())
-    dataset = service.versions.find_dataset(metadata["location"])
-    if dataset is None:
-        raise errors.ImpossibleTableChange(
-            change=f"location {metadata['location']!r}",
-            reason="tables lie below the warehouse, by dataset; leave LOCATION out",
-        )
-    check_location_settings(metadata)
     known = service.catalog.find_dataset_id(commit.name)
+    dataset = service.versions.find_dataset(metadata["location"]) or known or mint_dataset()
+    roots = service.versions.roots(dataset)
+    check_location(metadata["location"], roots)
+    check_location_settings(metadata, roots)
     if known is not None and known != dataset:
         # A write on another branch created the dataset after this table was staged.
         raise errors.RequirementFailed(requirement="dataset", expected=dataset, actual=known)
@@ -192,6 +232,63 @@ def _change(
         content_id=base.content_id if base and not effect.changes_content else mint_content(),
         type=effect.inferred_type,
     )
+
+
+# Appends that were prepared on an older version
+#
+# Two appends never contradict each other, so the later one is moved onto the version that the
+# earlier one made, instead of a conflict that its client would have to repeat. See
+# docs/adr/0059-appends-are-rebased.md.
+
+# Writers of one process take turns, so only those of other processes are in the way.
+_TRIES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rebase:
+    """Moves the appends of a request onto the newest versions of their tables."""
+
+    service: Service
+    appends: Mapping[DatasetName, Sequence[Json]]
+
+    @classmethod
+    def find(
+        cls, service: Service, request: Request, commits: Sequence[TableCommit]
+    ) -> _Rebase | None:
+        """Return None unless all commits of the request only append, on a branch."""
+        if not isinstance(request.context, BranchContext):
+            return None
+        from headgate.tables.rebase import find_appends  # noqa: PLC0415 - slow, and rarely needed
+
+        found = {commit.name: find_appends(commit.updates) for commit in commits}
+        return cls(service=service, appends=found) if all(found.values()) else None
+
+    def move(
+        self,
+        commit: TableCommit,
+        dataset: DatasetId,
+        metadata: Metadata,
+        unmet: errors.RequirementFailed,
+    ) -> Sequence[Json]:
+        """Return the updates of a commit for the present version, or raise what is unmet."""
+        from headgate.tables.rebase import rebase_appends, without_parent  # noqa: PLC0415 - as above
+
+        snapshots = self.appends[commit.name]
+        if find_unmet(metadata, without_parent(commit.requirements, snapshots)):
+            raise unmet
+        versions = self.service.versions
+        moved = rebase_appends(
+            metadata, snapshots, get=versions.fetch, put=partial(versions.put_manifest, dataset)
+        )
+        if moved is None:
+            raise unmet
+        by_id = {snapshot["snapshot-id"]: snapshot for snapshot in moved}
+        return [
+            {**update, "snapshot": by_id[update["snapshot"]["snapshot-id"]]}
+            if update["action"] == "add-snapshot"
+            else update
+            for update in commit.updates
+        ]
 
 
 # Replacing commits

@@ -20,7 +20,7 @@ import orjson
 
 from headgate import errors
 from headgate.catalog.attempts import find_attempt_by_token
-from headgate.catalog.database import Connection, Database
+from headgate.catalog.database import Connection, Database, Turns
 from headgate.catalog.records import check_newest
 from headgate.errors import Denied, MalformedRequest, TokenRefused
 from headgate.iceberg import table_catalog
@@ -316,6 +316,8 @@ class Service:
     client_defaults: Mapping[str, str] = field(default_factory=dict)
     rendered: RenderedTables = field(default_factory=RenderedTables)
     served: ServedVersions = field(default_factory=ServedVersions)
+    # Turns of the clients whose appends met others.
+    appends: Turns = field(default_factory=Turns)
     now_ms: Callable[[], int] = _now_ms
 
     def limited_to(self, policy: ReadPolicy | None) -> Service:

@@ -220,13 +220,28 @@ class TableCatalog:
 
         return self._database.read(read)
 
-    def list_namespaces(self) -> Sequence[Namespace]:
-        """Return all namespaces; they are the same in every context."""
-        return self._database.read(catalog.list_namespaces)
+    def list_namespaces(self, context: Context) -> Sequence[Namespace]:
+        """Return all namespaces, which are the same on every branch.
 
-    def find_namespace(self, namespace: Namespace) -> Mapping[str, str] | None:
+        A dropped one is among them at a moment that shows a table in it.
+        """
+        return self._database.read(
+            lambda c: [*catalog.list_namespaces(c), *_shown_outside(c, context)]
+        )
+
+    def find_namespace(self, context: Context, namespace: Namespace) -> Mapping[str, str] | None:
         """Return a namespace's properties, or None."""
-        return self._database.read(lambda c: catalog.find_namespace(c, namespace))
+
+        def read(connection: Connection) -> Mapping[str, str] | None:
+            known = catalog.find_namespace(connection, namespace)
+            if known is None and any(
+                shown[: len(namespace)] == namespace
+                for shown in _shown_outside(connection, context)
+            ):
+                return {}
+            return known
+
+        return self._database.read(read)
 
     def create_namespace(
         self,
@@ -237,7 +252,7 @@ class TableCatalog:
     ) -> None:
         """Create a namespace, or raise `NamespaceExists`."""
         if caller.policy is not None:
-            caller.policy.require_dataset(f"{'.'.join(namespace)}.")
+            caller.policy.require_dataset(f"{nouns.join_parts(namespace)}.")
         self._change_namespaces(
             caller,
             idempotency,
@@ -256,6 +271,8 @@ class TableCatalog:
 
         def work(connection: Connection) -> Iterable[str]:
             _check_shared(connection, caller, namespace)
+            if catalog.list_shown(connection, namespace):
+                catalog.ensure_namespace(connection, namespace)
             return catalog.update_namespace_in(
                 connection, namespace, removals=removals, updates=updates
             )
@@ -265,7 +282,7 @@ class TableCatalog:
     def drop_namespace(
         self, caller: Caller, namespace: Namespace, idempotency: Idempotency | None
     ) -> None:
-        """Remove a namespace without datasets, or raise `NamespaceNotEmpty`."""
+        """Remove a namespace in which no branch shows anything, or raise `NamespaceNotEmpty`."""
 
         def work(connection: Connection) -> None:
             _check_shared(connection, caller, namespace)
@@ -287,7 +304,7 @@ class TableCatalog:
 
 def _check_shared(connection: Connection, caller: Caller, namespace: Namespace) -> None:
     """Raise unless the caller may change what all branches share."""
-    name = ".".join(namespace)
+    name = nouns.join_parts(namespace)
     if caller.check_write is not None:
         # Only the pattern of all branches matches a star.
         caller.check_write("*", f"{name}.*")
@@ -341,6 +358,16 @@ def _list_tables(connection: Connection, context: Context, namespace: Namespace)
     ]
     shown = find_all_shown(connection, context, tables, scope=scope)
     return [d.name.name for d in tables if d.id in shown and shown[d.id].version is not None]
+
+
+def _shown_outside(connection: Connection, context: Context) -> set[Namespace]:
+    """Return the dropped namespaces in which a branch, or the context's moment, shows a table."""
+    outside = catalog.list_outside_namespaces(connection)
+    if outside and isinstance(context, MomentContext):
+        at = find_all_shown(connection, context, outside)
+        return {d.name.namespace for d in outside if d.id in at and at[d.id].version is not None}
+    shown = catalog.list_shown(connection) if outside else []
+    return {name.namespace for name, _ in shown}
 
 
 def _served(transaction: nouns.Transaction) -> ServedTable:
@@ -408,6 +435,7 @@ def _find_or_create(
 ) -> nouns.Dataset:
     found = _find_table_dataset(connection, name)
     if found is not None:
+        catalog.ensure_namespace(connection, name.namespace)
         return found
     try:
         return catalog.create_dataset_in(
@@ -434,6 +462,9 @@ def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> 
             reason="its location is that of another table; leave LOCATION out",
         )
     if known is not None:
+        if change.base is None:
+            # It may be dropped at this moment, since the table was not shown.
+            catalog.ensure_namespace(connection, change.name.namespace)
         return _check_is_table(known)
     found = _find_or_create(
         connection, caller, change.name, id=change.dataset_id, owned=change.owned

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 from headgate import errors
 from headgate.iceberg.service import (
@@ -28,15 +29,16 @@ from headgate.iceberg.table_catalog import (
     publish_new_table,
     register,
 )
-from headgate.model.contexts import JobContext
+from headgate.model.contexts import Context, JobContext
 from headgate.model.ids import mint_dataset
 from headgate.model.names import DatasetName
-from headgate.storage.address import canonical
 from headgate.tables.creation import create_metadata
 from headgate.tables.metadata import read_properties, read_str, read_strings
-from headgate.tables.referenced_files import check_location_settings
+from headgate.tables.referenced_files import check_location, check_location_settings
 
-# Namespaces: the same in every context
+_log = logging.getLogger("headgate.endpoint")
+
+# Namespaces: the same on every branch
 
 
 def list_namespaces(service: Service, request: Request) -> Reply:
@@ -44,11 +46,11 @@ def list_namespaces(service: Service, request: Request) -> Reply:
     text = request.query.get("parent")
     parent = parse_levels(text) if text else ()
     if parent:
-        load_properties(service, parent)
+        load_properties(service, request.context, parent)
     depth = len(parent) + 1
     below = {
         namespace[:depth]
-        for namespace in service.catalog.list_namespaces()
+        for namespace in service.catalog.list_namespaces(request.context)
         if len(namespace) >= depth and namespace[: len(parent)] == parent
     }
     by_text = {"\x1f".join(namespace): list(namespace) for namespace in below}
@@ -77,12 +79,14 @@ def replay_create_namespace(
 def load_namespace(service: Service, request: Request) -> Reply:
     """Return a namespace with its properties."""
     namespace = request.namespace
-    return json_reply({"namespace": namespace, "properties": load_properties(service, namespace)})
+    return json_reply(
+        {"namespace": namespace, "properties": load_properties(service, request.context, namespace)}
+    )
 
 
 def namespace_exists(service: Service, request: Request) -> Reply:
     """Return 204 if the namespace exists."""
-    load_properties(service, request.namespace)
+    load_properties(service, request.context, request.namespace)
     return NO_CONTENT
 
 
@@ -124,9 +128,9 @@ def replay_update_properties(
     return update_properties(service, request)
 
 
-def load_properties(service: Service, namespace: Namespace) -> Mapping[str, str]:
+def load_properties(service: Service, context: Context, namespace: Namespace) -> Mapping[str, str]:
     """Return a namespace's properties, or raise."""
-    properties = service.catalog.find_namespace(namespace)
+    properties = service.catalog.find_namespace(context, namespace)
     if properties is None:
         raise errors.NamespaceNotFound(namespace=".".join(namespace))
     return properties
@@ -148,7 +152,7 @@ def _check_outside_jobs(request: Request) -> None:
 def list_tables(service: Service, request: Request) -> Reply:
     """Return the tables that the context shows in a namespace."""
     namespace = request.namespace
-    load_properties(service, namespace)
+    load_properties(service, request.context, namespace)
     names, token = page(request, service.catalog.list_tables(request.context, namespace))
     identifiers = [{"namespace": namespace, "name": name} for name in names]
     return json_reply({"identifiers": identifiers, "next-page-token": token})
@@ -193,13 +197,18 @@ def _named_in_path(request: Request) -> DatasetName:
 
 def create_table(service: Service, request: Request) -> Reply:
     """Create a table, or with `stage-create` only its first metadata."""
-    load_properties(service, request.namespace)
+    load_properties(service, request.context, request.namespace)
     name = checked_name(request.namespace, read_str(request.json, "name"))
     try:
-        return _create(service, request, name)
+        reply = _create(service, request, name)
     except errors.RequirementFailed:
         # A write on another branch created the dataset meanwhile.
-        return _create(service, request, name)
+        reply = _create(service, request, name)
+    if read_properties(request.json, "properties").get("format-version") != "1":
+        return reply
+    _log.warning("table %s was requested with format version 1 and has version 2", name)
+    told = '299 headgate "format version 1 was requested; the table has version 2"'
+    return replace(reply, headers={**reply.headers, "warning": told})
 
 
 def _create(service: Service, request: Request, name: DatasetName) -> Reply:
@@ -207,12 +216,16 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
     if service.catalog.resolve(request.context, name):
         raise errors.TableExists(table=str(name), context=str(request.context))
     dataset = service.catalog.find_dataset_id(name) or mint_dataset()
-    location = service.versions.table_location(dataset)
-    _check_location(body.get("location"), location)
+    location = body.get("location")
+    if location is None:
+        location = service.versions.new_location(dataset)
+    roots = service.versions.roots(dataset)
+    check_location(location := str(location).rstrip("/"), roots)
     if isinstance(properties := body.get("properties"), dict):
         body = {**body, "properties": without_overlay(properties)}
     metadata = create_metadata(body, location=location, now_ms=service.now_ms())
-    check_location_settings(metadata)
+    check_location_settings(metadata, roots)
+    service.versions.prepare_directories(location)
     if body.get("stage-create") is True:
         return json_reply(table_result(metadata, None))
     table = publish_new_table(
@@ -238,8 +251,7 @@ def replay_made(service: Service, request: Request, made: Sequence[ServedTable])
 
 def drop_table(service: Service, request: Request) -> Reply:
     """Remove the table from the context's branch; its files stay, since branches share them."""
-    if request.query.get("purgeRequested", "").lower() == "true":
-        raise errors.ClientCleanupRefused(what=f"DROP TABLE {request.table} PURGE")
+    # With `purgeRequested` too: other branches may show the table, and retention deletes its files.
     table = _resolve(service, request, request.table)
     service.catalog.drop(request.caller, request.context, table, request.idempotency)
     return NO_CONTENT
@@ -250,7 +262,7 @@ def rename_table(service: Service, request: Request) -> Reply:
     source = read_identifier(request.json, "source")
     target = read_identifier(request.json, "destination")
     table = _resolve(service, request, source)
-    load_properties(service, target.namespace)
+    load_properties(service, request.context, target.namespace)
     if service.catalog.resolve(request.context, target):
         raise errors.TableExists(table=str(target), context=str(request.context))
     service.catalog.rename(request.caller, request.context, table, target, request.idempotency)
@@ -259,7 +271,7 @@ def rename_table(service: Service, request: Request) -> Reply:
 
 def register_table(service: Service, request: Request) -> Reply:
     """Show a table of another catalog under a name of this one."""
-    load_properties(service, request.namespace)
+    load_properties(service, request.context, request.namespace)
     table = register(
         service.catalog,
         service.versions,
@@ -290,8 +302,3 @@ def _resolve(service: Service, request: Request, name: DatasetName) -> ServedTab
     if table is None:
         raise errors.TableNotFound(table=str(name), context=str(request.context))
     return table
-
-
-def _check_location(wanted: Any, location: str) -> None:
-    if wanted is not None and canonical(str(wanted).rstrip("/")) != canonical(location):
-        raise errors.TablePlaceRefused(setting="LOCATION", value=str(wanted), location=location)

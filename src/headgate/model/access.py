@@ -112,6 +112,11 @@ class ReadPolicy:
         """Return whether all datasets that a pattern matches are shown."""
         return any(_lies_within(pattern, one) for one in self.datasets)
 
+    def require_patterns(self, patterns: Iterable[str]) -> None:
+        """Raise unless all datasets that the patterns match may be read; the error names none."""
+        if not all(map(self.shows_pattern, patterns)):
+            raise self._denied(f"protect other datasets (only {', '.join(self.datasets)})")
+
     def shown_part(self, document: Any) -> Any:
         """Return a JSON document without the datasets and branches that the policy hides.
 

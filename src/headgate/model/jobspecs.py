@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.errors import CyclicJobs, JobSpecNotFound, OutputContested
 from headgate.model.ids import Instant, JobSpecId, TransactionId
-from headgate.model.names import DatasetName, is_pattern, parse_dataset_name
+from headgate.model.names import DatasetName, is_pattern, nearest, parse_dataset_name
 from headgate.model.nouns import DatasetKind
 
 FRESH_INPUTS = "inputs"
@@ -303,15 +303,26 @@ def match_targets(
 ) -> list[DatasetName]:
     """Return the named datasets, and of each pattern those that the caller may build."""
     found: list[DatasetName] = []
+
+    def buildable(names: Iterable[DatasetName]) -> list[DatasetName]:
+        specs = ((name, resolve_jobspec(name, chain, published)) for name in names)
+        return [n for n, one in specs if isinstance(one, Resolved) and may_build(one.spec)]
+
     for target in targets:
-        if not is_pattern(target):
-            found.append(parse_dataset_name(target))
-            continue
-        matching = sorted(name for name in published if fnmatchcase(str(name), target))
-        specs = ((name, resolve_jobspec(name, chain, published)) for name in matching)
-        matched = [n for n, one in specs if isinstance(one, Resolved) and may_build(one.spec)]
+        near: list[DatasetName] = []
+        if is_pattern(target):
+            matching = sorted(name for name in published if fnmatchcase(str(name), target))
+            matched = buildable(matching)
+        else:
+            name = parse_dataset_name(target)
+            known = {str(one): one for one in published}
+            matched = [name] if name in published else []
+            if not matched:
+                near = buildable(known[n] for n in nearest(target, known, n=3))
         if not matched:
-            raise JobSpecNotFound(dataset=target, chain=chain, removed_on=None)
+            raise JobSpecNotFound(
+                dataset=target, chain=chain, removed_on=None, near=[str(one) for one in near]
+            )
         found += matched
     return found
 

@@ -9,7 +9,7 @@ import difflib
 import enum
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -71,8 +71,11 @@ def check_name_part(part: str, *, what: str, whole: str) -> None:
         raise InvalidName(what=what, name=whole, reason="a part between dots is empty")
     if len(part) > _PART_LIMIT:
         raise InvalidName(what=what, name=whole, reason=f"a part is over {_PART_LIMIT} characters")
-    if part in {".", ".."} or any(c in part for c in "/\\`."):
-        raise InvalidName(what=what, name=whole, reason="'/', '\\', '`' and '.' are not allowed")
+    if any(c in part for c in "\\`"):
+        raise InvalidName(what=what, name=whole, reason="'\\' and '`' are not allowed")
+    if any(piece.strip(".") == "" for piece in part.split("/")):
+        reason = "a part has nothing but dots before, between or after slashes"
+        raise InvalidName(what=what, name=whole, reason=reason)
     if part != part.strip():
         raise InvalidName(what=what, name=whole, reason="a part begins or ends with a space")
     if (invisible := _invisible_character(part)) is not None:
@@ -223,6 +226,12 @@ def nearest(name: str, known: Iterable[str], *, n: int = 1) -> list[str]:
     """Return the names that are similar to a misspelled one, the most similar first."""
     lowered = {one.lower(): one for one in known}
     return [lowered[one] for one in difflib.get_close_matches(name.lower(), lowered, n=n)]
+
+
+def column_hint(name: str, known: Collection[str]) -> str:
+    """Return the nearest column as a question; all columns where none is near."""
+    near = nearest(name, known)
+    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
 
 
 def check_options(given: Mapping[str, Any], known: type, *, needed: tuple[str, ...] = ()) -> None:

@@ -90,9 +90,12 @@ class DatasetName:
 
     @cached_property
     def _text(self) -> str:
-        return ".".join(
-            part if PLAIN_PART.match(part) else f"`{part}`" for part in (*self.namespace, self.name)
-        )
+        return join_parts((*self.namespace, self.name))
+
+
+def join_parts(parts: Iterable[str]) -> str:
+    """Return a name from its parts; those that are not plain words are in backticks."""
+    return ".".join(part if PLAIN_PART.match(part) else f"`{part}`" for part in parts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from headgate import errors
 from headgate.catalog.database import Connection, Database
-from headgate.catalog.records import find_datasets, list_datasets, load_transactions
+from headgate.catalog.records import (
+    find_datasets,
+    list_branches,
+    list_datasets,
+    load_transactions,
+    policy_of,
+)
 from headgate.catalog.resolve import check_exists, check_kept, find_all_on_chain
 from headgate.catalog.transactions import find_protections
 from headgate.model.changes import ReadView
 from headgate.model.contexts import BranchContext, parse_context
-from headgate.model.ids import BranchId, TransactionId
+from headgate.model.ids import BranchId, DatasetId, Instant, TransactionId, mint_dataset
 from headgate.model.names import DatasetName, nearest
 from headgate.model.nouns import Branch, Dataset, DatasetKind, Transaction, Version
 
@@ -32,6 +39,11 @@ class BranchTable:
     @property
     def version(self) -> Version | None:
         return self.shown.version if self.shown else None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the publication is to create the dataset."""
+        return self.dataset.created_at == 0
 
     @property
     def renamed_from(self) -> TransactionId | None:
@@ -82,6 +94,8 @@ class BranchTables:
         self.database = database
         self.context = context
         self._tables: dict[DatasetName, BranchTable | None] = {}
+        # Tables that the write is to create.
+        self._created: set[DatasetName] = set()
 
     def prefetch(self, names: Iterable[DatasetName]) -> None:
         """Read the tables not read yet, all from one state of the catalog."""
@@ -101,15 +115,24 @@ class BranchTables:
         self._tables[new.dataset.name] = renamed
         return renamed
 
+    def create(self, name: DatasetName) -> BranchTable:
+        """Return a table that the branch does not show, to be created by the write."""
+        found = self.find(name)
+        if found is not None:
+            check_is_table(found)
+        check_no_twin(self, name)
+        self._tables[name] = made = found or new_table(name)
+        self._created.add(name)
+        return made
+
     def load(self, name: DatasetName, *, line: int = 0, column: int = 0) -> BranchTable:
         """Return the table, or raise an error with similar names."""
         found = self.find(name)
+        if found is not None and name in self._created:
+            return found
         if found is None or found.version is None:
             raise self._unknown(name, line, column)
-        if found.dataset.kind is not DatasetKind.TABLE:
-            raise errors.Invalid(
-                f"dataset {name} is a tree of files, not a table.", dataset=str(name), line=line
-            )
+        check_is_table(found, line=line)
         if found.shown is not None:
             check_kept(found.shown)
         return found
@@ -125,6 +148,61 @@ class BranchTables:
         return errors.UnknownTable(
             table=str(name), context=context, near=near, line=line, column=column
         )
+
+
+def new_table(name: DatasetName) -> BranchTable:
+    """Return a table whose dataset the publication is to create."""
+    dataset = Dataset(
+        id=mint_dataset(), name=name, kind=DatasetKind.TABLE, owned=True, created_at=Instant(0)
+    )
+    return BranchTable(dataset=dataset, branch=None, source=None, shown=None)
+
+
+def check_is_table(found: BranchTable, *, line: int = 0) -> None:
+    """Raise for a tree of files."""
+    if found.dataset.kind is not DatasetKind.TABLE:
+        name = str(found.dataset.name)
+        raise errors.Invalid(
+            f"dataset {name} is a tree of files, not a table. Write it with `headgate files put`.",
+            dataset=name,
+            line=line,
+        )
+
+
+def check_no_twin(
+    tables: BranchTables, name: DatasetName, *, old: DatasetName | None = None
+) -> None:
+    """Raise where a new table would be the root of a second history of one that exists.
+
+    `old` is the name that the table had before.
+    """
+    context = tables.context
+    for each in filter(None, (name, old)):
+        found = tables.find(each)
+        if found is None or found.branch is not None or found.source is not None:
+            continue
+        others = tables.database.read(partial(_shown_on, dataset=found.dataset.id))
+        if others:
+            raise errors.ImpossibleSchemaChange(
+                dataset=str(name),
+                reason=f"{each} is not on {str(context)!r} but on {', '.join(others)}: a new "
+                "table would have no history in common with it, and could not be merged",
+                remedy=f"Name a fallback, as in -b '{context}>{others[0]}', or create the "
+                f"branch first: headgate branch create {each} {context.branch} --from "
+                f"{others[0]} (with --root in place of --from: unrelated, and empty).",
+            )
+
+
+def _shown_on(connection: Connection, dataset: DatasetId) -> list[str]:
+    """Return the branches that the caller may read and that show a version of the dataset."""
+    policy = policy_of(connection)
+    on = [
+        branch
+        for branch in list_branches(connection, dataset)
+        if branch.view is not None and (policy is None or policy.shows_branch(branch.name))
+    ]
+    views = load_transactions(connection, [b.view for b in on if b.view])
+    return [b.name for b in on if b.view and views[b.view].version is not None]
 
 
 def _find_all(

@@ -7,7 +7,6 @@ does the work.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import InvalidRows, InvalidSource
+from headgate.model.names import column_hint
 from headgate.rows.engine import has_year_out_of_range, uuids
 from headgate.rows.sources import ROWS_SHOWN, Source
 
@@ -40,7 +40,7 @@ _TYPE_NAMES = {
     "large_binary": "binary",
 }
 # Arrow's errors for a value that cannot be cast.
-_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError)
+CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError)
 # Numbers between these powers of ten are written without an exponent.
 _MIN_POWER, _MAX_POWER = -3, 7
 _SPECIAL_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -70,8 +70,8 @@ def cast_rows(source: Source, schema: pa.Schema, dataset: str) -> pa.Table:
         kind = schema.field(wanted).type
         column = source.rows.column(name)
         try:
-            columns[wanted] = _cast(column, kind)
-        except _CAST_ERRORS:
+            columns[wanted] = cast_column(column, kind)
+        except CAST_ERRORS:
             columns[wanted], found = _cast_by_halves(column, kind, wanted)
             failures += found
     if failures:
@@ -80,9 +80,8 @@ def cast_rows(source: Source, schema: pa.Schema, dataset: str) -> pa.Table:
 
 
 def _unknown_column(source: Source, dataset: str, name: str, known: Sequence[str]) -> InvalidSource:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-    return InvalidSource(file=source.file, reason=f"{dataset} has no column {name!r}; {hint}")
+    reason = f"{dataset} has no column {name!r}; {column_hint(name, known)}"
+    return InvalidSource(file=source.file, reason=reason)
 
 
 def _invalid_rows(source: Source, failures: Sequence[CastFailure]) -> InvalidRows:
@@ -94,7 +93,8 @@ def _invalid_rows(source: Source, failures: Sequence[CastFailure]) -> InvalidRow
     return InvalidRows(rows=rows, limit=ROWS_SHOWN)
 
 
-def _cast(given: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def cast_column(given: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return the column in another type; a value that does not have it raises `CAST_ERRORS`."""
     column = _decoded(given)
     made = _converted(column, kind)
     if has_year_out_of_range(made):
@@ -257,9 +257,9 @@ def _cast_by_halves(
         start, length = pending.pop()
         part = column.slice(start, length)
         try:
-            made += _cast(part, kind).chunks
+            made += cast_column(part, kind).chunks
             continue
-        except _CAST_ERRORS:
+        except CAST_ERRORS:
             if length == 1:
                 wanted = _TYPE_NAMES.get(str(kind), str(kind))
                 reason = f"{name} = {_shown(part[0])} is not of type {wanted}"
@@ -341,7 +341,7 @@ def _cast_struct(given: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _cast_part(values: pa.Array, field: pa.Field, *, absent: pa.Array | None = None) -> pa.Array:
-    made = _cast(pa.chunked_array([values]), field.type)
+    made = cast_column(pa.chunked_array([values]), field.type)
     made = made.chunk(0) if made.num_chunks == 1 else made.combine_chunks()
     if not field.nullable and made.null_count:
         missing = made.is_null() if absent is None else pc.and_not(made.is_null(), absent)

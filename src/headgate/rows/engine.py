@@ -66,9 +66,9 @@ class Engine:
         self._names += 1
         return f"__{prefix}{self._names}"
 
-    def register(self, rows: pa.Table, prefix: str = "arrow") -> str:
-        """Return a name under which SQL reads these rows."""
-        name = self.new_name(prefix)
+    def register(self, rows: Any, prefix: str = "arrow", *, name: str | None = None) -> str:
+        """Return a name under which SQL reads an Arrow table, or a stream of Arrow."""
+        name = name or self.new_name(prefix)
         self._connection.register(name, rows)
         return name
 
@@ -88,6 +88,12 @@ class Engine:
         with _engine_errors():
             return self._connection.sql(sql).to_arrow_table()
 
+    @contextmanager
+    def reading(self, sql: str) -> Iterator[pa.RecordBatchReader]:
+        """Yield the rows of a query as they are computed."""
+        with _engine_errors():
+            yield self._connection.sql(sql).to_arrow_reader()
+
     def close(self) -> None:
         self._connection.close()
 
@@ -100,8 +106,8 @@ def _engine_errors() -> Iterator[None]:
         if _limits:
             raise MemoryError(str(error)) from error
         raise WorkFailed(
-            "the change does not fit into this machine's memory; nothing was changed. Load it "
-            "with `headgate load --engine spark`, or in parts."
+            "the statement does not fit into this machine's memory; nothing was changed. Use "
+            "`headgate load` or `sql` with --engine spark, or do it in parts."
         ) from error
     except duckdb.Error as error:
         raise find_quoted_failure(str(error)) or EngineError(str(error)) from error

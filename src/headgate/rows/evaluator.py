@@ -107,6 +107,11 @@ class _RemoteTables(BranchTables):
         if missing:
             self._tables |= self._channel.ask(find=sorted(missing))
 
+    def create(self, name: DatasetName) -> BranchTable:
+        made: BranchTable = self._channel.ask(create=str(name))
+        self._tables[name] = made
+        return made
+
     def load(self, name: DatasetName, *, line: int = 0, column: int = 0) -> BranchTable:
         # The server raises, and ends this process, where the branch does not show the table.
         found: BranchTable = self._channel.ask(load=(str(name), line, column))
@@ -188,7 +193,7 @@ def _load(work: pool.Work, objects: Objects) -> TableWrite:
         ]
         for name, each in work.sources.items()
     }
-    return load.source_write(sources, load.LoadMode(work.mode))
+    return load.source_write(sources, load.LoadMode(work.mode), work.creation)
 
 
 def _document(prepared: Prepared) -> dict[str, Any]:
@@ -200,6 +205,7 @@ def _document(prepared: Prepared) -> dict[str, Any]:
                 "type": table.type,
                 "counts": table.counts.to_json(),
                 "keys_hold": table.keys_hold,
+                "created": dict(table.created),
             }
             for table in prepared.tables
         ],

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import pickle
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,12 +30,13 @@ from headgate.model.ids import Instant, mint_content, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import PublicationKind, TransactionType, Version
 from headgate.rows.branch_tables import BranchTables
-from headgate.rows.outcome import Counts, Interrupt, Outcome, Parts, Request
+from headgate.rows.outcome import Counts, Creation, Interrupt, Outcome, Parts, Request
 from headgate.rows.sources import SourceLike, SourcesByTable
 from headgate.rows.write import OtherRows, Prepared, PreparedTable, Removed, write_tables
 from headgate.settings import ServerSettings
 from headgate.spark.job_processes import ForkedProcess, ForkServer
 from headgate.storage.address import key_below
+from headgate.storage.local import create_private, make_private_directory
 
 _log = logging.getLogger("headgate.server")
 
@@ -78,6 +80,7 @@ class Work:
     sql: str | None = None
     sources: Mapping[DatasetName, Sequence[bytes | str]] = field(default_factory=dict)
     mode: str = ""
+    creation: Creation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +129,7 @@ class EvaluatorPool:
     def __init__(self, limits: ServerSettings, directory: Path, environ: Mapping[str, str]) -> None:
         """`directory` is for the log of the evaluators, `environ` has the server's variables."""
         self.limits = limits
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         self._log = directory / "evaluators.log"
         self._environ = {n: environ[n] for n in _KEPT_VARIABLES if n in environ} | _VARIABLES
         self._lock = threading.Lock()
@@ -165,10 +168,17 @@ class EvaluatorPool:
         """Run a script as `mutate.mutate` does."""
         return write_tables(parts, request, _EvaluatedWrite(self, request, Work(sql=sql)))
 
-    def load(self, parts: Parts, request: Request, sources: SourcesByTable, mode: str) -> Outcome:
+    def load(
+        self,
+        parts: Parts,
+        request: Request,
+        sources: SourcesByTable,
+        mode: str,
+        creation: Creation | None = None,
+    ) -> Outcome:
         """Load sources that a client sent as `load.load` does."""
         sent = {name: [_sent(one) for one in each] for name, each in sources.items()}
-        work = Work(sources=sent, mode=mode)
+        work = Work(sources=sent, mode=mode, creation=creation)
         return write_tables(parts, request, _EvaluatedWrite(self, request, work))
 
     def run(
@@ -277,6 +287,8 @@ class EvaluatorPool:
     def _fork(self) -> _Evaluator:
         if self._log.exists() and self._log.stat().st_size > _LOG_BYTES:
             self._log.unlink()
+        with suppress(FileExistsError):
+            os.close(create_private(self._log))
         if self._forks is None or not self._forks.alive:
             self._forks = ForkServer(
                 _PROGRAM, log=self._log, environ=self._environ, cwd=self._log.parent
@@ -369,6 +381,9 @@ class _EvaluatedWrite:
             if "load" in asked:
                 name, line, column = asked["load"]
                 return tables.load(parse_dataset_name(name), line=line, column=column)
+            if "create" in asked:
+                assert self._work.creation is not None, "only a load that may create tables asks"
+                return tables.create(parse_dataset_name(asked["create"]))
             names = [parse_dataset_name(name) for name in asked["find"]]
             tables.prefetch(names)
             return {name: tables.find(name) for name in names}
@@ -413,4 +428,5 @@ def _prepared(parts: Parts, tables: BranchTables, sent: Mapping[str, Any]) -> Pr
         type=TransactionType(sent["type"]),
         counts=Counts(**sent["counts"]),
         keys_hold=sent["keys_hold"],
+        created=sent.get("created", {}),
     )

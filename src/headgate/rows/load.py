@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.errors import Invalid
 from headgate.files.objects import StoredContent
 from headgate.model.names import DatasetName
-from headgate.rows.cast import cast_rows
+from headgate.rows.cast import cast_column, cast_rows
 from headgate.rows.engine import advice_on_load, columns_sql, quote
-from headgate.rows.outcome import Outcome, Parts, Request
+from headgate.rows.inferred_schema import infer_table
+from headgate.rows.outcome import Creation, Outcome, Parts, Request
+from headgate.rows.schema_apply import create_table
 from headgate.rows.sources import Source, SourceLike, SourcesByTable, read_sources
-from headgate.rows.working_set import BY, ORDER, WorkingSet
+from headgate.rows.working_set import BY, ORDER, WorkingSet, WorkingTable, now_ms
 from headgate.rows.write import TableWrite, write_tables
+
+# The prefix of columns that say which rows have a column.
+_GIVEN = "__given"
 
 
 class LoadMode(enum.StrEnum):
@@ -46,12 +52,20 @@ class Batch:
         return {}
 
 
-def load(parts: Parts, request: Request, sources: SourcesByTable, mode: LoadMode) -> Outcome:
+def load(
+    parts: Parts,
+    request: Request,
+    sources: SourcesByTable,
+    mode: LoadMode,
+    creation: Creation | None = None,
+) -> Outcome:
     """Append, merge by key, or overwrite: all tables at once, or none."""
-    return write_tables(parts, request, source_write(sources, mode))
+    return write_tables(parts, request, source_write(sources, mode, creation))
 
 
-def source_write(sources: SourcesByTable, mode: LoadMode) -> TableWrite:
+def source_write(
+    sources: SourcesByTable, mode: LoadMode, creation: Creation | None = None
+) -> TableWrite:
     """Return the change that a load makes."""
 
     @cache
@@ -66,6 +80,8 @@ def source_write(sources: SourcesByTable, mode: LoadMode) -> TableWrite:
 
     def change(working: WorkingSet) -> None:
         for batch in batches().values():
+            if creation is not None and working.find_table(batch.dataset) is None:
+                _create(working, batch, creation.keys.get(batch.dataset, ()))
             _load(working, batch, mode)
 
     def place_of(dataset: str, number: int) -> dict[str, Any]:
@@ -92,20 +108,36 @@ def _size_of(source: SourceLike) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
+def _create(working: WorkingSet, batch: Batch, key: Sequence[str]) -> None:
+    """Add a table with the columns of the sources to the working set."""
+    on_branch = working.branch_tables.create(batch.dataset)
+    spec = infer_table(batch.dataset, batch.sources, key)
+    location = working.versions.table_location(on_branch.dataset.id)
+    working.create(on_branch, create_table(spec, location=location, now_ms=now_ms()).metadata)
+
+
 def _load(working: WorkingSet, batch: Batch, mode: LoadMode) -> None:
     table = working.table(batch.dataset)
     if mode is LoadMode.OVERWRITE:
         table.is_replaced = True
     table.begin()
     first = 1
-    for source in batch.sources:
-        rows = cast_rows(source, table.scan.schema, str(batch.dataset))
+    # Lines of JSON without a line have no columns either.
+    for source in (one for one in batch.sources if one.rows.column_names):
+        rows, given = _with_defaults(
+            cast_rows(source, table.scan.schema, str(batch.dataset)), source, table
+        )
         numbers = pa.array(range(first, first + rows.num_rows), pa.int64())
         first += rows.num_rows
-        name = working.engine.register(rows.append_column(ORDER, numbers))
+        marked, marks = rows.append_column(ORDER, numbers), {}
+        for number, (column, has) in enumerate(given.items()):
+            marks[column] = f"{_GIVEN}{number}"
+            marked = marked.append_column(marks[column], has)
+        name = working.engine.register(marked)
         if mode is LoadMode.MERGE:
             check_merge_key(table.name, table.constraints.key, rows.column_names)
-            table.merge(table.newest_by_key(name), rows.column_names, by=quote(ORDER))
+            newest = table.newest_by_key(name, rows.column_names, marks)
+            table.merge(newest, rows.column_names, by=quote(ORDER), given=marks)
         else:
             columns = columns_sql(rows.column_names)
             working.engine.execute(
@@ -113,12 +145,27 @@ def _load(working: WorkingSet, batch: Batch, mode: LoadMode) -> None:
             )
 
 
+def _with_defaults(
+    rows: pa.Table, source: Source, table: WorkingTable
+) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
+    """Return the rows with defaults where a row lacks a column, and which rows have it."""
+    names = {name.lower(): name for name in rows.column_names}
+    given = {names[name.lower()]: has for name, has in source.given.items()}
+    for column, has in given.items():
+        if (value := table.constraints.defaults.get(column)) is not None:
+            kind = rows.schema.field(column).type
+            [default] = cast_column(pa.chunked_array([pa.array([value])]), kind)
+            filled = pc.if_else(has, rows.column(column), default)
+            rows = rows.set_column(rows.column_names.index(column), column, filled)
+    return rows, given
+
+
 def check_merge_key(dataset: DatasetName, key: Sequence[str], columns: Sequence[str]) -> None:
     """Raise where the rows of a source cannot be merged by key."""
     if not key:
         raise Invalid(
-            f"{dataset} has no key to merge by. Add a key with `headgate schema apply`, or "
-            "load with --mode append.",
+            f"{dataset} has no key to merge by. Add a key with `headgate schema apply`, or with "
+            "--primary-key if --create creates it, or load with --mode append.",
             dataset=str(dataset),
         )
     missing = [column for column in key if column not in columns]

@@ -22,6 +22,7 @@ from headgate.catalog.records import (
     branches_named,
     find_transaction,
     list_datasets,
+    load_dataset,
     load_transaction,
     load_transactions,
 )
@@ -201,7 +202,7 @@ def find_datasets(connection: Connection, merging: MergeRequest, *, into: str) -
     known = {dataset.name: dataset for dataset in list_datasets(connection)}
     missing = [name for name in merging.datasets if name not in known]
     if missing:
-        raise NotFound(f"there is no dataset {missing[0]}.", dataset=str(missing[0]))
+        load_dataset(connection, missing[0])
     wanted = [known[n] for n in merging.datasets] or list(known.values())
     on = branches_named(connection, [merging.source], [dataset.id for dataset in wanted])
     found = [branch.dataset for branch in on]

@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from headgate.errors import Invalid, InvalidScript
 from headgate.model.constraints import OnDelete
+from headgate.model.names import column_hint
 from headgate.rows.engine import EngineError, columns_sql, equal_sql, quote
 from headgate.rows.outcome import Outcome, Parts, Request
 from headgate.rows.script import Action, Dialect, Statement, conditions_on, parse_script
@@ -154,8 +155,12 @@ def _check_columns(statement: Statement, table: WorkingTable, names: list[str]) 
             raise InvalidScript(
                 line=line,
                 column=column,
-                reason=f"{table.name} has no column {name!r}; it has {', '.join(table.columns)}",
+                reason=_no_column(table, name),
             )
+
+
+def _no_column(table: WorkingTable, name: str) -> str:
+    return f"{table.name} has no column {name!r}; {column_hint(name, table.columns)}"
 
 
 def _update(working: WorkingSet, statement: Statement, table: WorkingTable, number: int) -> None:
@@ -347,9 +352,7 @@ def _columns(table: WorkingTable, tree: exp.Expr) -> list[str]:
     unknown = [name for name in given if name.lower() not in known]
     if unknown:
         raise Invalid(
-            f"{table.name} has no column {unknown[0]!r}; it has {', '.join(table.columns)}.",
-            dataset=str(table.name),
-            column=unknown[0],
+            f"{_no_column(table, unknown[0])}.", dataset=str(table.name), column=unknown[0]
         )
     return [known[name.lower()] for name in given]
 

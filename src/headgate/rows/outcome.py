@@ -98,20 +98,31 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Creation:
+    """The tables that a load may create: any that the branch lacks, with these keys."""
+
+    keys: Mapping[DatasetName, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The publication, or None where nothing changed, and the counts of rows by dataset."""
 
     operation: OperationId
     publication: PublicationNumber | None
     counts: dict[str, Counts]
+    # The columns of tables that a load created, with their types, by dataset.
+    created: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     replayed: bool = False
     # Conflicts with other writers before the publication.
     losses: int = 0
 
     def to_json(self) -> dict[str, Any]:
+        created = {name: dict(columns) for name, columns in self.created.items()}
         return {
             "publication": self.publication,
             "counts": {name: counts.to_json() for name, counts in self.counts.items()},
+            **({"created": created} if created else {}),
         }
 
     @classmethod
@@ -120,6 +131,7 @@ class Outcome:
             operation=OperationId(""),
             publication=document["publication"],
             counts={name: Counts(**counts) for name, counts in document["counts"].items()},
+            created=document.get("created") or {},
             replayed=replayed,
         )
 

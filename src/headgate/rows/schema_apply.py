@@ -8,30 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from typing import Any
 
-from headgate.catalog import records
 from headgate.catalog.database import Connection
-from headgate.catalog.datasets import create_dataset_in
 from headgate.catalog.operations import do_once
 from headgate.catalog.publish import publish_prepared
-from headgate.errors import DatasetExists, ImpossibleSchemaChange
+from headgate.errors import ImpossibleSchemaChange
 from headgate.model.changes import Change, PublishRequest, Receipt
 from headgate.model.constraints import Constraints
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import DatasetId, Instant, mint_content, mint_dataset, mint_version
+from headgate.model.ids import mint_content, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, TransactionType, Version
+from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
 from headgate.rows import working_set
-from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context, reads_of
+from headgate.rows.branch_tables import (
+    BranchTable,
+    BranchTables,
+    branch_context,
+    check_no_twin,
+    new_table,
+    reads_of,
+)
 from headgate.rows.engine import columns_sql, literal, quote
 from headgate.rows.outcome import AppliedSchema, Counts, Parts, PlannedSchema, Request
 from headgate.rows.schema_file import ColumnSpec, DatasetSpec, SchemaFile
 from headgate.rows.validate import check_constraints
 from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
-from headgate.rows.write import add_version, mutation_facts
+from headgate.rows.write import add_version, create_if_new, mutation_facts
 from headgate.tables.constraints import (
     PROPERTY,
     REFERRING_PROPERTY,
@@ -178,18 +182,7 @@ def _changes(
     version: Version,
 ) -> list[Change]:
     on_branch = plan.on_branch
-    if records.find_dataset(connection, plan.name) is None:
-        create_dataset_in(
-            connection,
-            plan.name,
-            kind=DatasetKind.TABLE,
-            branch=None,
-            caller=request.caller,
-            id=on_branch.dataset.id,
-        )
-    elif on_branch.dataset.created_at == 0:
-        # Another writer created the dataset after the plan.
-        raise DatasetExists(dataset=str(plan.name))
+    create_if_new(connection, on_branch, caller=request.caller)
     # All rows were validated, or there are none.
     facts = mutation_facts("schema", Counts(), keys_hold=True, steps=[*plan.change.steps])
     type = TransactionType.SNAPSHOT if plan.base is None else TransactionType.UPDATE
@@ -256,8 +249,8 @@ class _Planner:
             renamed = self._find_shown(spec.renamed_from)
         held = on_branch if on_branch is not None and on_branch.version else renamed
         if held is None:
-            self._check_no_twin(spec)
-        on_branch = on_branch or _new_dataset(spec.name)
+            check_no_twin(self.branch_tables, spec.name, old=spec.renamed_from)
+        on_branch = on_branch or new_table(spec.name)
         if held is None or held.version is None:
             location = self.versions.table_location(on_branch.dataset.id)
             created = create_table(spec, location=location, now_ms=working_set.now_ms())
@@ -272,24 +265,6 @@ class _Planner:
         return TablePlan(
             name=spec.name, on_branch=on_branch, base=base, change=change, renamed_from=renamed
         )
-
-    def _check_no_twin(self, spec: DatasetSpec) -> None:
-        """Raise where a new table would be the root of a second history of one that exists."""
-        context = self.branch_tables.context
-        for name in filter(None, (spec.name, spec.renamed_from)):
-            found = self.branch_tables.find(name)
-            if found is None or found.branch is not None or found.source is not None:
-                continue
-            others = self.branch_tables.database.read(partial(_shown_on, dataset=found.dataset.id))
-            if others:
-                raise ImpossibleSchemaChange(
-                    dataset=str(spec.name),
-                    reason=f"{name} is not on {str(context)!r} but on {', '.join(others)}: a new "
-                    "table would have no history in common with it, and could not be merged",
-                    remedy=f"Name a fallback, as in -b '{context}>{others[0]}', or create the "
-                    f"branch first: headgate branch create {name} {context.branch} --from "
-                    f"{others[0]} (with --root in place of --from: unrelated, and empty).",
-                )
 
     def _find_shown(self, name: DatasetName) -> BranchTable | None:
         found = self.branch_tables.find(name)
@@ -372,25 +347,6 @@ class _Planner:
         # The one step of a new table covers its properties.
         steps = plan.change.steps if base is None else (*plan.change.steps, step)
         self.plans[name] = replace(plan, change=replace(plan.change, metadata=updated, steps=steps))
-
-
-def _shown_on(connection: Connection, dataset: DatasetId) -> list[str]:
-    """Return the branches that the caller may read and that show a version of the dataset."""
-    policy = records.policy_of(connection)
-    on = [
-        branch
-        for branch in records.list_branches(connection, dataset)
-        if branch.view is not None and (policy is None or policy.shows_branch(branch.name))
-    ]
-    views = records.load_transactions(connection, [b.view for b in on if b.view])
-    return [b.name for b in on if b.view and views[b.view].version is not None]
-
-
-def _new_dataset(name: DatasetName) -> BranchTable:
-    dataset = Dataset(
-        id=mint_dataset(), name=name, kind=DatasetKind.TABLE, owned=True, created_at=Instant(0)
-    )
-    return BranchTable(dataset=dataset, branch=None, source=None, shown=None)
 
 
 # Next metadata of one table.

@@ -8,7 +8,7 @@ import difflib
 import re
 import tomllib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -57,14 +57,44 @@ class SchemaFile:
         return InvalidSchemaFile(file=self.file, line=line, reason=reason)
 
 
+class UnsuitableKey(ValueError):
+    """A column has a type whose values do not identify rows."""
+
+
+def with_key(columns: tuple[ColumnSpec, ...], key: Sequence[str]) -> tuple[ColumnSpec, ...]:
+    """Return the columns with those of the key required."""
+    for column in columns:
+        kind = column.type.split("(")[0].split("[")[0].strip()
+        if column.name in key and kind not in KEY_TYPES | {"decimal", "fixed"}:
+            raise UnsuitableKey(
+                f"column {column.name!r} of type {column.type} cannot be in a key: NaN and nested "
+                "values do not identify rows"
+            )
+    return tuple(
+        replace(column, required=True) if column.name in key else column for column in columns
+    )
+
+
+# Of a key with more parts than any schema file needs: the parser's time grows with their square.
+_LONG_KEY = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){20}""",
+)
+
+
 def parse_schema(text: str, file: str) -> SchemaFile:
     """Parse a schema file; errors name the file and the line."""
+    if found := _LONG_KEY.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise InvalidSchemaFile(file=file, line=line, reason="a name has over 20 parts")
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = _plain(tomllib.loads(text))
+    except RecursionError as error:
+        raise InvalidSchemaFile(file=file, line=1, reason="it is nested too deeply") from error
+    # Also a number of more digits than Python reads.
+    except ValueError as error:
         line = getattr(error, "lineno", None) or _line_in(str(error))
         raise InvalidSchemaFile(file=file, line=line, reason=str(error)) from error
-    return _Reader(file, Lines(text)).read(_plain(document))
+    return _Reader(file, Lines(text)).read(document)
 
 
 def _line_in(message: str) -> int:
@@ -107,9 +137,13 @@ class _Reader:
         buckets = body.get("buckets")
         if buckets is not None and not (_is_int(buckets) and 1 <= buckets <= 4096):
             raise self.error((*at, "buckets"), "buckets must be an integer from 1 to 4096")
+        try:
+            specs = with_key(specs, self.names(body, "key", at))
+        except UnsuitableKey as error:
+            raise self.error((*at, "key"), str(error)) from error
         return DatasetSpec(
             name=name,
-            columns=self.with_key(specs, self.names(body, "key", at), at),
+            columns=specs,
             constraints=self.constraints(columns, body, at),
             renamed_from=self.dataset_name(renamed, (*at, "renamed_from")) if renamed else None,
             buckets=buckets,
@@ -140,22 +174,6 @@ class _Reader:
             required=required,
             renamed_from=long.get("renamed_from"),
             doc=long.get("doc"),
-        )
-
-    def with_key(
-        self, columns: tuple[ColumnSpec, ...], key: tuple[str, ...], at: KeyPath
-    ) -> tuple[ColumnSpec, ...]:
-        """Return the columns with those of the key required."""
-        for column in columns:
-            kind = column.type.split("(")[0].split("[")[0].strip()
-            if column.name in key and kind not in KEY_TYPES | {"decimal", "fixed"}:
-                raise self.error(
-                    (*at, "key"),
-                    f"column {column.name!r} of type {column.type} cannot be in a key: NaN and "
-                    "nested values do not identify rows",
-                )
-        return tuple(
-            replace(column, required=True) if column.name in key else column for column in columns
         )
 
     def constraints(

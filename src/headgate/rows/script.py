@@ -85,7 +85,7 @@ class Statement:
 
     def name_of(self, node: exp.Table) -> DatasetName:
         line, column = self.place_of(node)
-        return _dataset_name(node, line, column)
+        return dataset_name(node, line, column)
 
     def place_of(self, node: exp.Expr) -> tuple[int, int]:
         """Return the line and column of a part of the statement in the script."""
@@ -205,7 +205,7 @@ def _parse(tokens: Sequence[Token], text: str) -> Statement:
     return Statement(
         action=action,
         tree=tree,
-        target=_dataset_name(_target_of(tree), line, column),
+        target=dataset_name(_target_of(tree), line, column),
         line=line,
         column=column,
         text=part,
@@ -232,7 +232,7 @@ def _problem(tree: exp.Expr) -> str | None:
         return "the statement names no table"
     if tree.args.get("returning"):
         return "RETURNING is not supported"
-    for name in _outside_functions(tree):
+    for name in outside_functions(tree):
         return f"{name}(…) reads the engine, not tables of the branch"
     if isinstance(tree, exp.Insert):
         if tree.args.get("overwrite"):
@@ -244,7 +244,7 @@ def _problem(tree: exp.Expr) -> str | None:
     return None
 
 
-def _outside_functions(tree: exp.Expr) -> Iterator[str]:
+def outside_functions(tree: exp.Expr) -> Iterator[str]:
     """Return functions that read something other than tables of the branch."""
     for node in tree.find_all(exp.Table):
         if isinstance(node.this, exp.Func):
@@ -267,7 +267,7 @@ def _target_node(tree: exp.Expr) -> object:
     return tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
 
 
-def _dataset_name(node: exp.Table, line: int, column: int) -> DatasetName:
+def dataset_name(node: exp.Table, line: int, column: int) -> DatasetName:
     if not isinstance(node.this, exp.Identifier):
         raise InvalidScript(line=line, column=column, reason=f"{node.sql()} is not a table")
     parts = [part.name for part in node.parts if part.name]

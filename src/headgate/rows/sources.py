@@ -10,10 +10,11 @@ import hashlib
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -32,6 +33,10 @@ _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1"
 # The name of a source's file, in the metadata of an Arrow schema.
 FILE_METADATA = b"headgate.file"
+# Beside it: the columns are text, as in CSV.
+TEXT_METADATA = b"headgate.text"
+# And for lines of JSON: the column that says which rows have a column, as JSON by column.
+GIVEN_METADATA = b"headgate.given"
 _SUFFIXES = {
     ".parquet": "parquet",
     ".arrow": "arrow",
@@ -69,6 +74,10 @@ class Source:
     file: str
     rows: pa.Table
     line_of: Callable[[int], int]
+    # Every column is text, whatever its values mean.
+    is_text: bool = False
+    # For a column that some rows do not have at all: whether each row has it.
+    given: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
 
 
 class StdinBytes(bytes):
@@ -169,7 +178,7 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
                 with read_arrow_batches(where) as (schema, batches):
                     rows = pa.Table.from_batches(batches, schema)
                 if isinstance(where, bytes):
-                    file = _file_named_in(rows) or file
+                    return _sent_by_client(file, rows)
             case "csv":
                 return read_csv(file, where)
             case _:
@@ -186,9 +195,9 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
 
 def _check_names(fields: Sequence[pa.Field]) -> None:
     """Raise `UnicodeDecodeError` for a name that is not UTF-8: Arrow decodes it only when read."""
-    for field in fields:
-        _ = field.name
-        kind = field.type
+    for one in fields:
+        _ = one.name
+        kind = one.type
         if pa.types.is_nested(kind):
             _check_names([kind.field(at) for at in range(kind.num_fields)])
 
@@ -204,10 +213,43 @@ def rejected(file: str, error: Exception, reason: str) -> HeadgateError:
     return find_quoted_failure(str(error), file) or InvalidSource(file=file, reason=reason)
 
 
-def _file_named_in(rows: pa.Table) -> str | None:
-    """Return the file that the rows came from, where their metadata names it."""
-    named = (rows.schema.metadata or {}).get(FILE_METADATA)
-    return named.decode(errors="replace") if named else None
+def _sent_by_client(file: str, rows: pa.Table) -> Source:
+    """Return rows with the facts about their file that a client adds as metadata."""
+    _check_names(list(rows.schema))
+    facts = rows.schema.metadata or {}
+    file = facts[FILE_METADATA].decode(errors="replace") if FILE_METADATA in facts else file
+    try:
+        marks = {
+            str(n): str(mark) for n, mark in orjson.loads(facts.get(GIVEN_METADATA, b"{}")).items()
+        }
+        given = {name: rows.column(mark).cast(pa.bool_()) for name, mark in marks.items()}
+        rows = rows.drop_columns(list(marks.values()))
+        if unknown := marks.keys() - set(rows.column_names):
+            raise KeyError(*unknown)
+    except (orjson.JSONDecodeError, AttributeError, KeyError, pa.ArrowException) as error:
+        reason = f"the metadata {GIVEN_METADATA.decode()!r} of its schema is not valid: {error}"
+        raise InvalidSource(file=file, reason=reason) from error
+    return Source(
+        file=file,
+        rows=rows,
+        line_of=lambda row: row + 1,
+        is_text=TEXT_METADATA in facts,
+        given=given,
+    )
+
+
+def as_sent(source: Source) -> pa.Table:
+    """Return the rows with the facts about their file as metadata, for `_sent_by_client`."""
+    facts = {FILE_METADATA: source.file.encode()}
+    if source.is_text:
+        facts[TEXT_METADATA] = b"1"
+    rows, marks = source.rows, {}
+    for number, (name, given) in enumerate(source.given.items()):
+        marks[name] = f"{GIVEN_METADATA.decode()}.{number}"
+        rows = rows.append_column(marks[name], given)
+    if marks:
+        facts[GIVEN_METADATA] = orjson.dumps(marks)
+    return rows.replace_schema_metadata(facts)
 
 
 def format_of_content(content: bytes) -> str:
@@ -313,7 +355,7 @@ def read_csv(file: str, where: Path | bytes) -> Source:
     lines = CsvLines(where)
     with _csv_options(file, where) as options:
         rows = csv.read_csv(open_for_arrow(where), **options)
-    return Source(file=file, rows=rows, line_of=lines.of)
+    return Source(file=file, rows=rows, line_of=lines.of, is_text=True)
 
 
 @contextmanager
@@ -504,9 +546,16 @@ def stream_jsonl(
 
 
 def _objects(file: str, found: list[dict[str, Any]], places: list[int]) -> Source:
-    columns = dict.fromkeys(name for row in found for name in row)
-    rows = _table(found, list(columns))
-    return Source(file=file, rows=rows, line_of=lambda row: places[row])
+    counts = Counter(chain.from_iterable(found))
+    given = {
+        name: pa.chunked_array([[name in row for row in found]])
+        for name, count in counts.items()
+        if count < len(found)
+    }
+    if found and not counts:
+        raise InvalidSource(file=f"{file}:{places[0]}", reason="its objects have no column")
+    rows = _table(found, list(counts))
+    return Source(file=file, rows=rows, line_of=lambda row: places[row], given=given)
 
 
 def _object(line: bytes) -> tuple[dict[str, Any], str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -54,12 +55,15 @@ class WorkingTable:
         scan: TableScan,
         *,
         constraints_from: Metadata | None = None,
+        is_new: bool = False,
     ) -> None:
         """`constraints_from`: metadata whose constraints apply in place of the version's own."""
         self.engine = engine
         self.on_branch = on_branch
         self.scan = scan
         self.name: DatasetName = on_branch.dataset.name
+        # The write creates the table: no version of it is stored.
+        self.is_new = is_new
         metadata = constraints_from or scan.version.metadata
         self.constraints = constraints_of(metadata)
         self.columns = [field.name for field in scan.schema]
@@ -73,7 +77,7 @@ class WorkingTable:
         self.pointer: Version | None = None
         self.reused: list[DataFile] = []
         # The metadata of the next version, where more than rows changes.
-        self.final: Metadata | None = None
+        self.final: Metadata | None = scan.version.metadata if is_new else None
         self.facts: dict[str, Any] = {}
         self._loaded: dict[str, tuple[int, DataFile, pa.Table]] = {}
         self._plans: dict[Any, list[DataFile]] = {}
@@ -127,17 +131,25 @@ class WorkingTable:
             self.engine.execute(f"INSERT INTO {name} SELECT *, 0 FROM {source}")
         return name
 
-    def merge(self, source: str, columns: list[str], *, by: str = "-1") -> None:
+    def merge(
+        self,
+        source: str,
+        columns: list[str],
+        *,
+        by: str = "-1",
+        given: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Update rows by key with the source's values in these columns, and insert the others.
 
-        No two rows of `source` have the same key; `by` is the SQL expression of the writer.
+        No two rows of `source` have the same key; `by` is the SQL expression of the writer. `given`
+        names, by column, the column that says which rows have it: the others leave it as it is.
         """
         key = self.constraints.key
         name = self.bring(self.key_conditions(source))
         others = [column for column in columns if column not in key]
         if others:
             sets = ", ".join(
-                f"{sql.quote(column)} = source.{sql.quote(column)}" for column in others
+                f"{sql.quote(column)} = {_new_value(column, given)}" for column in others
             )
             self.engine.execute(
                 f"UPDATE {name} AS held SET {sets}, {BY} = {by} FROM {source} AS source "
@@ -154,11 +166,27 @@ class WorkingTable:
             f"ANTI JOIN {name} AS held ON {sql.equal_sql(self.constraints.key, 'held', 'source')}"
         )
 
-    def newest_by_key(self, source: str) -> str:
-        """Return a relation of the last row of each key by `ORDER`; rows without a key all stay."""
+    def newest_by_key(
+        self, source: str, columns: Sequence[str] = (), given: Mapping[str, str] | None = None
+    ) -> str:
+        """Return a relation of the last row of each key by `ORDER`; rows without a key all stay.
+
+        Where rows lack columns, which `given` names as in `merge`, each of these has the value of
+        the last row that has it, as if the rows had been merged one after the other.
+        """
         key = self.constraints.key
         name = self.engine.new_name("s")
         known = " AND ".join(f"{sql.quote(column)} IS NOT NULL" for column in key)
+        if given:
+            values = [_last_value(column, given) for column in columns if column not in key]
+            marks = [f"bool_or({mark}) AS {mark}" for mark in given.values()]
+            keys = sql.columns_sql(key)
+            selected = ", ".join([keys, *values, *marks, f"max({ORDER}) AS {ORDER}"])
+            self.engine.execute(
+                f"CREATE TEMP TABLE {name} AS SELECT {selected} FROM {source} WHERE {known} "
+                f"GROUP BY {keys} UNION ALL BY NAME SELECT * FROM {source} WHERE NOT ({known})"
+            )
+            return name
         self.engine.execute(
             f"CREATE TEMP TABLE {name} AS SELECT * FROM {source} QUALIFY NOT ({known}) OR "
             f"row_number() OVER (PARTITION BY {sql.columns_sql(key)} ORDER BY {ORDER} DESC) = 1"
@@ -203,6 +231,24 @@ class WorkingTable:
         return [file for _, file, _ in touched], pa.concat_tables([empty, *left])
 
 
+def _new_value(column: str, given: Mapping[str, str]) -> str:
+    """Return SQL for a column of a row that a merge updates."""
+    new = f"source.{sql.quote(column)}"
+    if column not in given:
+        return new
+    return f"CASE WHEN source.{given[column]} THEN {new} ELSE held.{sql.quote(column)} END"
+
+
+def _last_value(column: str, given: Mapping[str, str]) -> str:
+    """Return SQL for the last value of a column among the rows of one key."""
+    name = sql.quote(column)
+    last = f"last({name} ORDER BY {ORDER})"
+    if column in given:
+        mark = given[column]
+        last = f"CASE WHEN bool_or({mark}) THEN {last} FILTER (WHERE {mark}) ELSE {last} END"
+    return f"{last} AS {name}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class VersionMove:
     """A branch that is to show an existing version; its rows are not read."""
@@ -237,6 +283,14 @@ class WorkingSet:
             scan = TableScan(self.versions.read(on_branch.version.location), self.options)
             self.tables[name] = WorkingTable(self.engine, on_branch, scan)
         return self.tables[name]
+
+    def create(self, on_branch: BranchTable, metadata: Metadata) -> WorkingTable:
+        """Return a table that the branch does not show, with this metadata as its first."""
+        version = StoredVersion(location=metadata["location"], content=b"", metadata=metadata)
+        scan = TableScan(version, self.options)
+        table = WorkingTable(self.engine, on_branch, scan, is_new=True)
+        self.tables[table.name] = table
+        return table
 
     def find_table(self, name: DatasetName) -> WorkingTable | None:
         """Return the table, or None if the branch does not show it."""
@@ -289,7 +343,7 @@ class TableEffect:
     @property
     def type(self) -> TransactionType:
         """The type of the change, where the caller gives none."""
-        if self.table.is_replaced:
+        if self.table.is_replaced or self.table.is_new:
             return TransactionType.SNAPSHOT
         if not self.counts.updated and not self.counts.deleted:
             return TransactionType.APPEND
@@ -399,7 +453,8 @@ def stage(versions: TableVersions, effect: TableEffect) -> Version:
     # A merge may bring a schema and no rows.
     metadata = base if base is not None and not effect.counts else stage_rows(effect, base)
     dataset, read = effect.table.on_branch.dataset, effect.table.scan.version
-    stored = versions.write(dataset.id, metadata, base=read.metadata)
+    before = None if effect.table.is_new else read.metadata
+    stored = versions.write(dataset.id, metadata, base=before)
     reach(Failpoint.MUTATION_VERSION_STAGED)
     return Version(id=mint_version(), location=stored.location, content_id=mint_content())
 
@@ -424,7 +479,7 @@ def stage_rows(effect: TableEffect, base: Metadata | None = None) -> Metadata:
             operation=operation, removed=removed, added=_added_files(effect, kept, added)
         )
     reach(Failpoint.MUTATION_DATA_WRITTEN)
-    return next_metadata(table.scan, change, now_ms=now_ms(), base=base)
+    return next_metadata(table.scan, change, now_ms=now_ms(), base=base, is_first=table.is_new)
 
 
 def now_ms() -> int:

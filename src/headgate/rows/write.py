@@ -12,17 +12,26 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from headgate import errors
 from headgate.attempts import Heartbeat
-from headgate.catalog.database import Connection, Suspended, backoff_seconds, kept_in_place
+from headgate.catalog.database import (
+    Connection,
+    Database,
+    Suspended,
+    backoff_seconds,
+    kept_in_place,
+)
+from headgate.catalog.datasets import create_dataset_in
 from headgate.catalog.operations import begin_operation, do_once, forget_operation, renew_operation
 from headgate.catalog.publish import publish_prepared
-from headgate.catalog.records import is_waited_for, load_transactions
+from headgate.catalog.records import find_datasets, is_waited_for, load_transactions
 from headgate.catalog.tickets import RENEW_SECONDS, Line
 from headgate.catalog.transactions import add_on_branch
 from headgate.model.changes import (
+    Caller,
     Change,
     Provenance,
     PublishRequest,
@@ -31,8 +40,8 @@ from headgate.model.changes import (
 )
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_operation
-from headgate.model.names import DatasetName
-from headgate.model.nouns import PublicationKind, TransactionType, Version
+from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
 from headgate.rows.branch_tables import (
     BranchTable,
     BranchTables,
@@ -43,6 +52,7 @@ from headgate.rows.branch_tables import (
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import PlaceOf, check_constraints, no_place
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, effect_of, stage
+from headgate.tables.schemas import type_text
 
 MIN_ATTEMPTS = 5
 CONFLICTS_BEFORE_TICKET = 2
@@ -51,6 +61,8 @@ CONFLICTS_BEFORE_TICKET = 2
 MUTATION_FACT = "mutation"
 # Within that fact: no key of the table occurs twice, so a merge by Spark need not check it.
 _KEYS_HOLD = "keys_hold"
+# The columns of a table that the write created, with their types.
+_CREATED = "created"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +123,8 @@ class PreparedTable:
     counts: Counts
     # The write left no key of the table twice, whatever was there before.
     keys_hold: bool = False
+    # The columns of a table that the write creates, with their types.
+    created: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -163,13 +177,14 @@ def prepare(write: TableWrite, working: WorkingSet, removed: Removed | None) -> 
 def _prepared(working: WorkingSet, effect: TableEffect, *, dry_run: bool) -> PreparedTable:
     table = effect.table
     # A merge may bring another key, by which the rows that stay were not checked.
-    same_key = table.pointer is None and table.final is None
+    same_key = table.pointer is None and (table.final is None or table.is_new)
     return PreparedTable(
         dataset=table.name,
         version=None if dry_run else stage(working.versions, effect),
         type=effect.type,
         counts=effect.counts,
         keys_hold=same_key and (table.is_replaced or table.is_empty or keys_hold(table.on_branch)),
+        created={n: type_text(kind) for n, kind in table.types.items()} if table.is_new else {},
         facts=table.facts,
     )
 
@@ -230,17 +245,19 @@ def _recorded_outcome(parts: Parts, receipt: Receipt) -> Outcome:
     """Return the outcome of a finished operation, from the transactions that it created."""
     ids = [TransactionId(id) for id in receipt.transactions.values() if id is not None]
 
-    def read(connection: Connection) -> dict[str, Counts]:
+    def read(connection: Connection) -> dict[str, Mapping[str, Any]]:
         return {
-            str(one.dataset): Counts(**one.provenance[MUTATION_FACT]["counts"])
+            str(one.dataset): one.provenance[MUTATION_FACT]
             for one in load_transactions(connection, ids).values()
             if MUTATION_FACT in one.provenance
         }
 
+    facts = parts.database.read(read)
     return Outcome(
         operation=receipt.operation,
         publication=receipt.publication,
-        counts=parts.database.read(read),
+        counts={name: Counts(**each["counts"]) for name, each in facts.items()},
+        created={name: each[_CREATED] for name, each in facts.items() if _CREATED in each},
         replayed=True,
     )
 
@@ -291,6 +308,7 @@ class _Writer:
             except (
                 errors.ViewConflict,
                 errors.BranchExists,
+                errors.DatasetExists,
                 errors.OpenTransactionAlreadyExists,
             ) as conflict:
                 self._check_time_left(conflict)
@@ -299,6 +317,8 @@ class _Writer:
         """Count the conflict; raise it where no attempt is left."""
         progress = self.progress
         progress.losses += 1
+        if isinstance(conflict, errors.DatasetExists) and self._is_hidden(conflict):
+            raise conflict
         is_over = time.monotonic() >= progress.line.deadline
         is_view = isinstance(conflict, errors.ViewConflict)
         if self.request.timeout_seconds <= 0 or (
@@ -311,6 +331,11 @@ class _Writer:
             progress.holder = TransactionId(conflict.facts["transaction"])
         else:
             time.sleep(backoff_seconds(progress.losses))
+
+    def _is_hidden(self, conflict: errors.DatasetExists) -> bool:
+        """Return whether another attempt would not find the dataset either."""
+        name = parse_dataset_name(conflict.facts["dataset"])
+        return not self.parts.database.read(lambda c: find_datasets(c, [name]))
 
     def _queue(self) -> None:
         """Wait with a ticket after the second conflict, or at once where other writers wait."""
@@ -346,6 +371,7 @@ class _Writer:
             operation=receipt.operation,
             publication=receipt.publication,
             counts=prepared.counts,
+            created={str(one.dataset): one.created for one in prepared.tables if one.created},
             losses=self.progress.losses,
         )
 
@@ -373,7 +399,8 @@ class _Writer:
         written: list[BranchTable] = []
         for one in prepared.tables:
             on_branch = tables.load(one.dataset)
-            facts = mutation_facts(self.write.verb, one.counts, keys_hold=one.keys_hold)
+            created = {_CREATED: dict(one.created)} if one.created else {}
+            facts = mutation_facts(self.write.verb, one.counts, keys_hold=one.keys_hold, **created)
             facts |= one.facts
             written.append(on_branch)
             changes += add_version(
@@ -399,7 +426,36 @@ class _Writer:
             reads=(*reads, *head_reads(tables, self.request, checked)),
             operation=self.request.operation,
         )
-        return self.progress.line.publish(request, publish_prepared)
+        return self.progress.line.publish(request, partial(_publish_creating, written))
+
+
+def _publish_creating(
+    written: Sequence[BranchTable],
+    database: Database,
+    prepare: Callable[[Connection], PublishRequest],
+) -> Receipt:
+    """Publish, and create the datasets of new tables in the same unit of work."""
+
+    def create_and_prepare(connection: Connection) -> PublishRequest:
+        request = prepare(connection)
+        for table in written:
+            create_if_new(connection, table, caller=request.caller)
+        return request
+
+    return publish_prepared(database, create_and_prepare)
+
+
+def create_if_new(connection: Connection, table: BranchTable, *, caller: Caller) -> None:
+    """Create the dataset of a new table; raise if another writer has created it since."""
+    if table.is_new:
+        create_dataset_in(
+            connection,
+            table.dataset.name,
+            kind=DatasetKind.TABLE,
+            branch=None,
+            caller=caller,
+            id=table.dataset.id,
+        )
 
 
 # The caller's own condition: the views that it has seen.

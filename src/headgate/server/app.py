@@ -33,6 +33,7 @@ from starlette.routing import Match, Route
 
 from headgate import __version__
 from headgate.catalog.migrate import find_version
+from headgate.catalog.tokens import Stamps
 from headgate.errors import Denied, HeadgateError, OutsideUnread, Unavailable
 from headgate.iceberg.app import IcebergApp
 from headgate.iceberg.service import Service
@@ -45,6 +46,7 @@ from headgate.server.authorization import Authority, ServedTokens
 from headgate.server.builds import ServerBuilds
 from headgate.server.connections import Connections, HttpConnection, SocketConnection
 from headgate.server.content_rights import ContentRights
+from headgate.server.hot_reads import HotReads
 from headgate.server.limits import MESSAGE_BYTES, Gate, Visitors
 from headgate.server.metrics import (
     CONTENT_TYPE,
@@ -139,13 +141,15 @@ def create_server(
     app.add_middleware(
         Gate, limits=limits or store.settings.server, visitors=Visitors(authority.is_valid)
     )
+    service = _iceberg(store, authority)
+    app.add_middleware(HotReads, service=service, stamps=Stamps(store.database))
     for routes in ROUTERS:
         app.include_router(routes)
     app.add_route(
         "/api/{rest:path}", _unrouted, methods=[str(m) for m in HTTPMethod], include_in_schema=False
     )
     _add_health(app, store)
-    app.mount("/iceberg", IcebergApp(_iceberg(store, authority)))
+    app.mount("/iceberg", IcebergApp(service))
     # The pages are mounted after this: they match every path below `/` that has no route here.
     return app
 

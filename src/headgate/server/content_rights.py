@@ -2,7 +2,7 @@
 
 A digest is not a right. A reader, and a token that patterns limit, reads a content only as part of
 a tree of files that it may read, and names that tree with the request. A limited token also uses in
-an edit only contents of such a tree, or contents that it uploaded itself.
+an edit only contents of such a tree, or contents that were uploaded with it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ContentRights:
     def __init__(self, store: Store) -> None:
         self._trees = store.trees
         self._members: WeighedCache[frozenset[str]] = WeighedCache(limit=_KEPT_DIGESTS)
-        self._uploads: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._uploads: OrderedDict[tuple[str | None, str], None] = OrderedDict()
         self._lock = threading.Lock()
 
     def readable(
@@ -72,8 +72,8 @@ class ContentRights:
             return
         with self._lock:
             for digest in digests:
-                self._uploads[grant.actor, digest] = None
-                self._uploads.move_to_end((grant.actor, digest))
+                self._uploads[grant.token, digest] = None
+                self._uploads.move_to_end((grant.token, digest))
             while len(self._uploads) > _KEPT_UPLOADS:
                 self._uploads.popitem(last=False)
 
@@ -85,7 +85,7 @@ class ContentRights:
         if grant.policy is None:
             return wanted
         with self._lock:
-            own = {digest for digest in wanted if (grant.actor, digest) in self._uploads}
+            own = {digest for digest in wanted if (grant.token, digest) in self._uploads}
         return own | set(self.readable(store, grant, sorted(wanted - own), trees))
 
     def check_usable(

@@ -44,6 +44,10 @@ class SparkLoad:
 FILE, ROW = "__file", "__row"
 POSITION = (FILE, ROW)
 _PATH = "__path"
+# The names in an object of JSON, and the prefix of columns that say which rows have a column.
+_NAMES = "__names"
+_GIVEN = "__given:"
+_JSON = {"mode": "FAILFAST", "allowSingleQuotes": False, "allowNonNumericNumbers": False}
 _MISSING = "\x01missing\x01"
 # Spark writes one slash after the scheme in some places, and three in others.
 _SCHEME = re.compile("^file:/+")
@@ -74,7 +78,18 @@ def read_rows(
 
 def file_columns(rows: DataFrame) -> list[str]:
     """Return the columns that the files have."""
-    return [column for column in rows.columns if column not in POSITION]
+    return [c for c in rows.columns if c not in POSITION and not c.startswith(_GIVEN)]
+
+
+def given_mark(rows: DataFrame, column: str) -> str | None:
+    """Return the column that says which rows have this column; None if all have it."""
+    mark = f"{_GIVEN}{column}"
+    return mark if mark in rows.columns else None
+
+
+def columns_of_all_rows(rows: DataFrame) -> list[str]:
+    """Return the columns that every row of the files has."""
+    return [column for column in file_columns(rows) if given_mark(rows, column) is None]
 
 
 def has_replacement_characters(rows: Sequence[DataFrame]) -> bool:
@@ -163,26 +178,66 @@ def _read(session: SparkSession, paths: Sequence[str], format: str) -> DataFrame
                 sep="\t" if paths[0].lower().endswith(".tsv") else ",",
             ).csv(urls)
         case "jsonl":
-            return session.read.options(
-                mode="FAILFAST", allowSingleQuotes=False, allowNonNumericNumbers=False
-            ).json(urls)
+            return _read_jsonl(session, urls)
         case _:
             return session.read.option("mergeSchema", len(urls) > 1).parquet(*urls)
 
 
+def _read_jsonl(session: SparkSession, urls: Sequence[str]) -> DataFrame:
+    """Read lines of JSON, with the names that each line has: Spark's reader forgets these."""
+    schema = session.read.options(**_JSON).json(urls).schema
+    line = sf.regexp_replace("value", "^\ufeff", "")
+    names = sf.coalesce(
+        sf.json_object_keys(line), sf.raise_error(sf.lit("not an object")).cast("array<string>")
+    )
+    options = {name: str(value).lower() for name, value in _JSON.items()}
+    lines = session.read.text(urls).where(sf.trim(line) != "")
+    read = lines.select(sf.from_json(line, schema, options).alias("row"), names.alias(_NAMES))
+    return read.select("row.*", _NAMES)
+
+
 def _typed(session: SparkSession, load: SparkLoad, frame: DataFrame, text: bool) -> DataFrame:
     fields = {f.name.lower(): f for f in session.table(load.table).schema.fields}
-    columns = []
+    columns, names = [], {}
+    if file_columns(frame) == [_NAMES]:
+        # Lines of JSON without an object, which must not have rows.
+        if frame.take(1):
+            raise UnknownColumn("")
+        nowhere = (sf.lit(None).cast("bigint").alias(column) for column in POSITION)
+        return session.table(load.table).limit(0).select("*", *nowhere)
     for name in file_columns(frame):
+        if name == _NAMES:
+            continue
         if name.lower() not in fields:
             raise UnknownColumn(name)
         target = fields[name.lower()]
+        names[target.name] = name
         given = frame.schema[name].dataType
         columns.append(_cast(sf.col(quote(name)), name, given, target.dataType).alias(target.name))
-    typed = frame.select(*columns, *POSITION)
-    # Text is parsed once, and the plan that parses it is cut off: MERGE rejects a source that is
-    # not deterministic, and every further read would parse the text again.
-    return typed.localCheckpoint() if text else typed
+    if _NAMES not in frame.columns:
+        typed = frame.select(*columns, *POSITION)
+        # Text is parsed once, and the plan that parses it is cut off: MERGE rejects a source that
+        # is not deterministic, and every further read would parse the text again.
+        return typed.localCheckpoint() if text else typed
+    typed = frame.select(*columns, *POSITION, _NAMES).localCheckpoint()
+    return _with_defaults(load, typed, names)
+
+
+def _with_defaults(load: SparkLoad, rows: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """Fill in defaults where an object lacks a column, and mark the rows that have it."""
+    has = {c: sf.array_contains(_NAMES, sf.lit(name)) for c, name in names.items()}
+    [lacking] = rows.agg(*(sf.bool_and(mark).alias(c) for c, mark in has.items())).collect()
+    marks = {column: mark for column, mark in has.items() if lacking[column] is False}
+    columns = []
+    for column in names:
+        value = sf.col(quote(column))
+        if column in marks and load.defaults.get(column) is not None:
+            default = sf.lit(load.defaults[column]).cast(rows.schema[column].dataType)
+            value = sf.when(marks[column], value).otherwise(default)
+        columns.append(value.alias(column))
+    return rows.select(
+        *columns, *POSITION, *(mark.alias(f"{_GIVEN}{column}") for column, mark in marks.items())
+    )
 
 
 # --- casts to the types of a table, as strict as a load by Arrow -----------------------------
@@ -365,27 +420,37 @@ def merge_rows(session: SparkSession, load: SparkLoad, at: int, rows: DataFrame)
     the merge, where rows are sorted by their keys anyway.
     """
     try:
-        _merge(session, load, _failing_on_repeated_keys(load, rows), file_columns(rows))
+        _merge(session, load, _failing_on_repeated_keys(load, rows).select(*_named(rows)))
     except Exception as error:
         if not any(sign in str(error) for sign in (_REPEATED_KEY, "MERGE_CARDINALITY_VIOLATION")):
             raise
         positioned = read_rows(session, load, positions=True)[at]
-        _merge(session, load, newest_by_key(load, positioned), file_columns(rows))
+        _merge(session, load, newest_by_key(load, positioned).select(*_named(rows)))
 
 
-def _merge(
-    session: SparkSession, load: SparkLoad, newest: DataFrame, columns: Sequence[str]
-) -> None:
-    newest.select(*(quote(c) for c in columns)).createOrReplaceTempView(_VIEW)
+def _named(rows: DataFrame) -> list[str]:
+    return [quote(column) for column in rows.columns if column not in POSITION]
+
+
+def _merge(session: SparkSession, load: SparkLoad, newest: DataFrame) -> None:
+    newest.createOrReplaceTempView(_VIEW)
+    columns = file_columns(newest)
     others = [c for c in columns if c not in load.key]
+    # Conditions under which a row has a column, for columns that not all rows have.
+    has = {c: f"s.{quote(mark)}" for c in others if (mark := given_mark(newest, c))}
     fields = session.table(load.table).schema.fields
     update = ""
     if others:
         types = {f.name: f.dataType for f in fields}
         differs = " OR ".join(
-            differs_sql(types[c], f"t.{quote(c)}", f"s.{quote(c)}") for c in others
+            f"{has.get(c, 'true')} AND {differs_sql(types[c], f't.{quote(c)}', f's.{quote(c)}')}"
+            for c in others
         )
-        sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in others)
+        sets = ", ".join(
+            f"t.{quote(c)} = "
+            + (f"if({has[c]}, s.{quote(c)}, t.{quote(c)})" if c in has else f"s.{quote(c)}")
+            for c in others
+        )
         update = f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {sets} "
     values = [
         f"s.{quote(f.name)}"
@@ -434,13 +499,47 @@ def complete_rows(
 
 
 def newest_by_key(load: SparkLoad, positioned: DataFrame) -> DataFrame:
-    """Return the last row of each key, and all rows without a key."""
+    """Return the last row of each key, and all rows without a key.
+
+    A column that not all rows have gets the value of the last row that has it.
+    """
+    marks = {c: mark for c in file_columns(positioned) if (mark := given_mark(positioned, c))}
+    if marks:
+        return _combined_by_key(load, positioned, marks)
     last = Window.partitionBy(*(quote(column) for column in load.key)).orderBy(
         *(sf.col(column).desc() for column in POSITION)
     )
     keyless = reduce(operator.or_, (sf.col(quote(c)).isNull() for c in load.key))
     numbered = positioned.withColumn(_NUMBER, sf.row_number().over(last))
     return numbered.where((sf.col(_NUMBER) == 1) | keyless).drop(_NUMBER)
+
+
+def _combined_by_key(load: SparkLoad, positioned: DataFrame, marks: Mapping[str, str]) -> DataFrame:
+    keyless = reduce(operator.or_, (sf.col(quote(c)).isNull() for c in load.key))
+    position = sf.struct(*POSITION)
+
+    def last(column: str, among: Column) -> Column:
+        # In a struct, since a NULL counts as a value here.
+        return sf.max_by(sf.struct(quote(column)), among).getField(column)
+
+    found = []
+    for column in positioned.columns:
+        if column in load.key:
+            continue
+        if column in POSITION:
+            value = sf.max(position).getField(column)
+        elif column in marks.values():
+            value = sf.bool_or(sf.col(quote(column)))
+        elif column in marks:
+            has = sf.col(quote(marks[column]))
+            among = sf.when(has, position)
+            value = sf.when(sf.bool_or(has), last(column, among)).otherwise(last(column, position))
+        else:
+            value = last(column, position)
+        found.append(value.alias(column))
+    combined = positioned.where(~keyless).groupBy(*map(quote, load.key)).agg(*found)
+    names = [quote(column) for column in positioned.columns]
+    return combined.select(*names).union(positioned.where(keyless).select(*names))
 
 
 def differs_sql(kind: DataType, one: str, other: str) -> str:

@@ -90,7 +90,7 @@ def _counted(
     for option in _USE_LAYOUT:
         session.conf.set(option, "true")
     held = session.table(table).dropna(subset=list(columns))
-    if rows and all(set(columns) <= set(frame.columns) for frame in rows):
+    if rows and all(set(columns) <= set(spark_load.columns_of_all_rows(f)) for f in rows):
         names = [quote(column) for column in columns]
         held = held.join(
             spark_load.union(frame.select(*names) for frame in rows), list(columns), "left_semi"
@@ -104,7 +104,9 @@ def _values_after(session: SparkSession, check: LoadCheck, column: str) -> Itera
         value = sf.col(quote(column)).alias("value")
         if column in frame.columns:
             yield frame.select(value)
-        elif check.merged:
+        if column in spark_load.columns_of_all_rows(frame):
+            continue
+        if check.merged:
             # An existing row keeps its values in the other columns, and these are checked too.
             keys = frame.select(*(quote(c) for c in check.constraints.key))
             held = session.table(check.table).join(keys, list(check.constraints.key), "left_semi")
@@ -193,11 +195,12 @@ def _merged(
     columns = []
     for column in fields:
         default = sf.lit(load.defaults.get(column.name)).cast(column.dataType)
-        value = (
-            sf.when(came, _of("s", column.name)).otherwise(_of("t", column.name))
-            if column.name in given
-            else sf.when(was_held, _of("t", column.name)).otherwise(default)
-        )
+        if column.name in given:
+            mark = spark_load.given_mark(frame, column.name)
+            counts = came if mark is None else came & (_of("s", mark) | ~was_held)
+            value = sf.when(counts, _of("s", column.name)).otherwise(_of("t", column.name))
+        else:
+            value = sf.when(was_held, _of("t", column.name)).otherwise(default)
         columns.append(value.alias(column.name))
     positions = [
         sf.when(came, _of("s", c)).otherwise(_of("t", c)).cast("bigint").alias(c) for c in POSITION

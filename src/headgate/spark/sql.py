@@ -19,6 +19,7 @@ from headgate.errors.families import kinds_by_code, rebuild
 from headgate.tables.metadata import not_finite
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -46,19 +47,33 @@ class SqlResult:
 
 def run_sql(session: SparkSession, text: str) -> SqlResult:
     """Run one statement; a statement without a result set has no columns and no rows."""
+    with _translated_errors():
+        frame = session.sql(text)
+        columns = distinct_names(frame.columns)
+        types = [field.dataType for field in frame.schema.fields]
+        rows = [map(_json_value, row, types) for row in frame.collect()]
+    return SqlResult(columns=columns, rows=[dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def arrow_of(session: SparkSession, text: str) -> pa.Table:
+    """Run one statement and return its rows as an Arrow table."""
+    with _translated_errors():
+        frame = session.sql(text)
+        found: pa.Table = frame.toDF(*distinct_names(frame.columns)).toArrow()
+        return found
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (optional: PySpark brings it)
     from pyspark import errors as pyspark  # noqa: PLC0415  (optional, and slow)
 
     try:
         with reporting_end(), without_error_log():
-            frame = session.sql(text)
-            columns = _distinct(frame.columns)
-            types = [field.dataType for field in frame.schema.fields]
-            rows = [map(_json_value, row, types) for row in frame.collect()]
+            yield
     except (pyspark.PySparkException, Py4JJavaError) as error:
         analysed = isinstance(error, pyspark.AnalysisException)
         raise failure_of(str(error), analysed=analysed) from error
-    return SqlResult(columns=columns, rows=[dict(zip(columns, row, strict=True)) for row in rows])
 
 
 @contextmanager
@@ -183,7 +198,7 @@ def _json_value(value: Any, kind: Any) -> Any:
     return str(value)
 
 
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return column names that can be keys: a repeated name gets a number."""
     seen: dict[str, int] = {}
     result = []

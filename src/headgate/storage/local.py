@@ -58,12 +58,12 @@ class LocalStore:
         with storage_errors(target):
             if _is_taken(target):
                 # Its creator may not have synced it yet, and the caller relies on it.
-                _sync_directory(target.parent)
+                self._sync_with_parents(target.parent)
                 return False
             with self._written_aside(chunks) as temporary:
-                _make_directories(target.parent)
+                make_private_directory(target.parent)
                 created = _link(temporary, target)
-            _sync_directory(target.parent)
+            self._sync_with_parents(target.parent)
             return created
 
     def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
@@ -71,17 +71,17 @@ class LocalStore:
         with self._written_aside(iter(file)) as temporary:
             target = self._path(key_of(file.sha256))
             with storage_errors(target):
-                _make_directories(target.parent)
+                make_private_directory(target.parent)
                 _link(temporary, target)
-                _sync_directory(target.parent)
+                self._sync_with_parents(target.parent)
         return file.sha256, file.size
 
     def replace(self, key: str, data: bytes) -> None:
         target = self._path(key)
         with storage_errors(target), self._written_aside(iter((data,))) as temporary:
-            _make_directories(target.parent)
+            make_private_directory(target.parent)
             temporary.replace(target)
-            _sync_directory(target.parent)
+            self._sync_with_parents(target.parent)
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
@@ -124,7 +124,10 @@ class LocalStore:
                 self._sync_with_parents(directory)
 
     def _sync_with_parents(self, directory: Path) -> None:
-        """Sync a directory and, unless that was done before, the directories that name it."""
+        """Sync a directory and, unless that was done before, the directories that name it.
+
+        Another process may have made one of them, and not synced its name yet.
+        """
         _sync_directory(directory)
         above = directory
         while above != self._root and above not in self._named:

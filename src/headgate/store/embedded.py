@@ -19,25 +19,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headgate.attempts import Contents
-from headgate.builds.attempt import Parts, read_log
-from headgate.builds.plan import (
-    BuildOptions,
-    Plan,
-    PlanOptions,
-    PlanRequest,
-    check_limits,
-    plan_build,
-    plan_request,
-)
-from headgate.builds.project import (
-    Discovery,
-    PublishReport,
-    compare_with_fallback,
-    discover,
-    find_project,
-    publish_discovery,
-)
-from headgate.builds.report import PlannedBuild, graph_of, planned_reports
 from headgate.catalog import warehouse
 from headgate.catalog.attempts import CheckHolder
 from headgate.catalog.branches import delete_branches, protect_branch, restore_branches
@@ -50,40 +31,41 @@ from headgate.catalog.retention import remembered_since
 from headgate.catalog.tokens import create_token, revoke_token
 from headgate.errors import CatalogReadOnly, HeadgateError, Invalid, NotFound
 from headgate.files.tree_store import FileTrees
-from headgate.lakefs.endpoint import HeadReader, connect
-from headgate.lineage.events import Lineage
 from headgate.model import names
 from headgate.model.access import ALL, Grant, ReadPolicy, Role, make_grant, write_check
 from headgate.model.changes import OperationKey, Receipt
 from headgate.model.contexts import parse_context
-from headgate.model.graph import Graph
-from headgate.model.graph_render import GraphFormat, render_json
 from headgate.model.ids import BuildId
 from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings, with_actor
 from headgate.storage.address import open_store
 from headgate.store import documents
 from headgate.store.datasets import DatasetHandle
-from headgate.store.overview import Overview
 from headgate.store.queries import StoreQueries
 from headgate.store.rows import RowOptions, Rows
 from headgate.store.transactions import StoreBase, UnitHandle
 from headgate.tables.versions import Remembered, TableVersions
-from headgate.upkeep.cleanup import RetentionPolicy, check_older_than, clean_up
-from headgate.upkeep.doctor import examine
-from headgate.upkeep.reachability import Marking, choose_marking
 
 if TYPE_CHECKING:
+    from headgate.builds.attempt import Parts
     from headgate.builds.client_jobs import ClientJobs
-    from headgate.builds.report import BuildOutcome, Watch
+    from headgate.builds.plan import BuildOptions, Plan, PlanOptions, PlanRequest
+    from headgate.builds.project import Discovery, PublishReport
+    from headgate.builds.report import BuildOutcome, PlannedBuild, Watch
     from headgate.files.private_copy import ContentCache
+    from headgate.lineage.events import Lineage
+    from headgate.model.graph import Graph
+    from headgate.rows.answer import SqlAnswer, TableReader
     from headgate.rows.outcome import Outcome
+    from headgate.rows.query import ContextTables
     from headgate.spark.engines import SharedJvm
     from headgate.spark.session import SparkSession
     from headgate.spark.workplace import StoreSpark
+    from headgate.store.overview import Overview
     from headgate.tasks import ports
     from headgate.tasks.declare import TableSpec
     from headgate.tasks.supervisor import TaskHost
+    from headgate.upkeep.reachability import Marking
 
 
 class TaskVerbs(StoreBase):
@@ -130,6 +112,8 @@ class TaskVerbs(StoreBase):
 
     @cached_property
     def _lakefs_workspaces(self) -> ports.WorkspaceStore:
+        from headgate.lakefs.endpoint import connect  # noqa: PLC0415  (slow)
+
         lakefs = connect(self.settings)
         from headgate.tasks.lakefs_store import (  # noqa: PLC0415  (optional: pydantic, its SDK)
             LakeFSWorkspaces,
@@ -144,6 +128,8 @@ class TaskVerbs(StoreBase):
 
         :param dry_run: return the names, and delete nothing.
         """
+        from headgate.lakefs.endpoint import connect  # noqa: PLC0415  (slow)
+
         if self.settings.lakefs_endpoint is None:
             return []
         lakefs = connect(self.settings)
@@ -276,7 +262,7 @@ class AdminVerbs(TaskVerbs):
         *,
         older_than_seconds: int,
         dry_run: bool = False,
-        engine: Marking = Marking.AUTO,
+        engine: Marking | str = "auto",
         confirm_warehouse: bool = False,
         confirm_clock: bool = False,
     ) -> documents.Json:
@@ -289,6 +275,9 @@ class AdminVerbs(TaskVerbs):
             or put over it; see `headgate init --adopt-warehouse`.
         :param confirm_clock: the clock is right, also if nothing was recorded for weeks.
         """
+        from headgate.upkeep.cleanup import RetentionPolicy, check_older_than, clean_up  # noqa: PLC0415  (slow)
+        from headgate.upkeep.reachability import Marking, choose_marking  # noqa: PLC0415  (slow)
+
         if confirm_warehouse and not dry_run:
             warehouse.confirm(self.database, self.objects)
         policy = RetentionPolicy(
@@ -303,7 +292,7 @@ class AdminVerbs(TaskVerbs):
             dry_run=dry_run,
             confirm_clock=confirm_clock,
             mark_manifests=choose_marking(
-                engine,
+                Marking(engine),
                 self.objects,
                 self.settings.environ,
                 lambda: self.spark(self.settings.builds.branch),
@@ -318,6 +307,8 @@ class AdminVerbs(TaskVerbs):
 
         :param deep: read every row and byte. Without it the checks take seconds.
         """
+        from headgate.upkeep.doctor import examine  # noqa: PLC0415  (slow)
+
         return examine(self.settings, deep=deep).to_json()
 
 
@@ -429,6 +420,7 @@ class Store(StoreQueries, AdminVerbs):
             self.objects,
             remembered=Remembered(partial(self.database.read, remembered_since)),
             options=self.settings.environ,
+            allowed=self.settings.allowed_locations,
         )
 
     @property
@@ -458,6 +450,7 @@ class Store(StoreQueries, AdminVerbs):
     @cached_property
     def build_parts(self) -> Parts:
         """Parts that builds use."""
+        from headgate.builds.attempt import Parts  # noqa: PLC0415  (slow)
         from headgate.spark.workplace import (  # noqa: PLC0415  (slow: HTTP, Spark)
             Workplace,
             open_endpoint,
@@ -480,6 +473,8 @@ class Store(StoreQueries, AdminVerbs):
     @cached_property
     def lineage(self) -> Lineage | None:
         """Sender of OpenLineage events about builds; None where no receiver is configured."""
+        from headgate.lineage.events import Lineage  # noqa: PLC0415  (slow)
+
         if self.settings.lineage is None:
             return None
         return Lineage(self.settings.lineage, self.database, self.tables)
@@ -554,6 +549,56 @@ class Store(StoreQueries, AdminVerbs):
         self.database.read(lambda c: check_context(c, parse_context(context)))
         return self.spark_runtime.session(context, actor=self.settings.actor)
 
+    def sql(
+        self,
+        text: str,
+        *,
+        branch: str | None = None,
+        engine: str = "auto",
+        file: Path | str | None = None,
+    ) -> SqlAnswer:
+        """Run one statement of Spark SQL on a context, and return its rows as JSON values.
+
+        :param branch: branch, chain, moment or `txn:<id>`; the primary branch by default.
+        :param engine: `duckdb` (SELECT only), `spark`, or `auto`: DuckDB for statements that it is
+            known to answer as Spark does.
+        :param file: file to write the rows to: .parquet, .csv, .arrow or .jsonl.
+        """
+        from headgate.rows.answer import answer_sql  # noqa: PLC0415  (slow)
+
+        context = branch or self.settings.builds.branch
+        return answer_sql(
+            text,
+            self.context_tables(context),
+            lambda: self.spark(context),
+            engine=engine,
+            file=Path(file) if file is not None else None,
+        )
+
+    def table(self, name: str, *, branch: str | None = None) -> TableReader:
+        """Return a reader of the rows of a table: Arrow, pandas, Polars or DuckDB.
+
+        :param branch: branch, chain, moment or `txn:<id>`; the primary branch by default.
+        """
+        from headgate.rows.answer import TableReader  # noqa: PLC0415  (slow)
+
+        context = branch or self.settings.builds.branch
+        parsed = names.parse_dataset_name(name)
+        return TableReader(name=parsed, context=context, tables=self.context_tables(context))
+
+    def context_tables(self, context: str) -> ContextTables:
+        """Return the tables that a context shows to the caller."""
+        from headgate.rows.answer import ShownTables  # noqa: PLC0415  (slow)
+
+        parsed = parse_context(context)
+        self.database.read(lambda c: check_context(c, parsed))
+        return ShownTables(
+            database=self.database,
+            versions=self.tables,
+            context=parsed,
+            options=self.settings.environ,
+        )
+
     def task_tables(
         self, spec: TableSpec, workspace: ports.WorkspaceRef, identity: ports.Identity
     ) -> ports.TableWork:
@@ -582,6 +627,8 @@ class Store(StoreQueries, AdminVerbs):
         :param fallback: branches that the branch falls back to, by default those of the settings.
             Transforms that the project removed since it left them are marked as removed.
         """
+        from headgate.builds.project import compare_with_fallback, discover, find_project  # noqa: PLC0415  (slow)
+
         project = find_project(directory)
         found = discover(project, branch=branch, allow_dirty=allow_dirty, committed=committed)
         if fallback is None:
@@ -591,13 +638,19 @@ class Store(StoreQueries, AdminVerbs):
 
     def publish_discovery(self, found: Discovery) -> PublishReport:
         """Publish the transforms that this process or a client discovered in a project."""
+        from headgate.builds.project import publish_discovery  # noqa: PLC0415  (slow)
+
         return publish_discovery(self.database, self.objects, found, actor=self.settings.actor)
 
     def decide(self, targets: Sequence[str], **asked: Unpack[PlanOptions]) -> Plan:
         """Return the plan of a build with the reasons of its decisions. Takes options of `plan`."""
+        from headgate.builds.plan import plan_build  # noqa: PLC0415  (slow)
+
         return plan_build(self.full_database, self.contents, self._plan_request(targets, asked))
 
     def _plan_request(self, targets: Sequence[str], asked: PlanOptions) -> PlanRequest:
+        from headgate.builds.plan import plan_request  # noqa: PLC0415  (slow)
+
         request = plan_request(targets, asked, builds=self.settings.builds, policy=self.policy)
         create = asked.get("create")
         if not create:
@@ -609,6 +662,8 @@ class Store(StoreQueries, AdminVerbs):
 
     def graph(self, plan: Plan) -> Graph:
         """Return the datasets of a plan and their dependencies as a graph."""
+        from headgate.builds.report import graph_of  # noqa: PLC0415  (slow)
+
         primary = self.settings.builds.branch
         return self.database.read(lambda c: graph_of(c, plan, primary=primary))
 
@@ -626,6 +681,9 @@ class Store(StoreQueries, AdminVerbs):
         :param asked: options of :class:`PlanOptions`: `branch` (required), `fallback`, `upstream`,
             `force`, `full`, `parameters` and `create`.
         """
+        from headgate.builds.report import PlannedBuild, planned_reports  # noqa: PLC0415  (slow)
+        from headgate.model.graph_render import GraphFormat, render_json  # noqa: PLC0415  (slow)
+
         made, drawn = self.decide(targets, **asked), None
         if graph:
             format = names.parse_member(GraphFormat, graph, what="format of a graph")
@@ -658,6 +716,7 @@ class Store(StoreQueries, AdminVerbs):
             `abort_on_failure`, `wait_seconds` and `task_key`.
         """
         from headgate.builds import run  # noqa: PLC0415  (slow: HTTP, Spark)
+        from headgate.builds.plan import check_limits  # noqa: PLC0415  (slow)
 
         check_limits(asked)
         request = run.BuildRequest(
@@ -680,6 +739,8 @@ class Store(StoreQueries, AdminVerbs):
 
         :param job: an output of the job, or its number; all jobs by default.
         """
+        from headgate.builds.attempt import read_log  # noqa: PLC0415  (slow)
+
         jobs = list(enumerate(self.build_record(id)["jobs"]))
         if job is not None:
             known = {name: at for at, one in jobs for name in one["outputs"]}
@@ -715,6 +776,8 @@ class Store(StoreQueries, AdminVerbs):
     @property
     def overview(self) -> Overview:
         """Summaries of datasets, branches and logic for pages."""
+        from headgate.store.overview import Overview  # noqa: PLC0415  (slow)
+
         return Overview(self)
 
     # --- rows -------------------------------------------------------------------------------
@@ -735,10 +798,14 @@ class Store(StoreQueries, AdminVerbs):
         *,
         mode: str = "append",
         engine: str = "arrow",
+        create: bool = False,
+        primary_key: Mapping[str, Sequence[str]] | None = None,
         **how: Unpack[RowOptions],
     ) -> Outcome:
         """Load files or data in memory into tables, in one publication. See `Rows.load`."""
-        return self.rows.load(branch, sources, mode=mode, engine=engine, **how)
+        return self.rows.load(
+            branch, sources, mode=mode, engine=engine, create=create, primary_key=primary_key, **how
+        )
 
     def merge(
         self,
@@ -763,7 +830,11 @@ class Store(StoreQueries, AdminVerbs):
 
         :param dry_run: report, and change nothing.
         """
-        read_head = HeadReader(self.settings) if self.settings.lakefs_endpoint else None
+        read_head = None
+        if self.settings.lakefs_endpoint:
+            from headgate.lakefs.endpoint import HeadReader  # noqa: PLC0415  (slow)
+
+            read_head = HeadReader(self.settings)
         return recover(self.database, read_head, dry_run=dry_run)
 
     def close(self) -> None:

@@ -41,6 +41,8 @@ class ShownDataset:
     opened: nouns.Transaction | None
     # Whether the primary branch has a JobSpec that produces it.
     blue: bool
+    # The newest publication on the branch: that of the view, or a reset to it.
+    last: nouns.LastMove | None
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ class Overview:
                 view=find_shown(connection, chosen, dataset),
                 opened=records.find_transaction(connection, head) if head is not None else None,
                 blue=bool(overview.datasets_built_on(connection, primary, [wanted])),
+                last=overview.find_last_move(connection, branch.id) if branch else None,
             )
 
         return self.store.database.read(read)

@@ -12,6 +12,7 @@ from headgate.catalog.jobspecs import load_jobspecs
 from headgate.catalog.log import list_events, list_publications, list_recoveries, load_publication
 from headgate.catalog.operations import find_operations
 from headgate.catalog.records import find_unit, list_branches, list_datasets, load_dataset
+from headgate.catalog.resolve import check_exists
 from headgate.catalog.tokens import list_tokens
 from headgate.errors import Invalid, NotFound
 from headgate.model.access import Protections
@@ -94,17 +95,23 @@ class StoreQueries(StoreBase):
         """
         check_limit(limit)
         wanted = parse_member(PublicationKind, kind, what="kind of publication") if kind else None
-        return self.database.read(
-            lambda c: list_publications(
-                c,
+
+        def read(connection: Connection) -> list[Publication]:
+            found = list_publications(
+                connection,
                 actor=actor,
-                dataset=_id(c, dataset),
+                dataset=_id(connection, dataset),
                 branch=branch,
                 kind=wanted,
                 limit=limit,
                 before=before,
             )
-        )
+            if branch and not found and not (actor or dataset or kind or before):
+                # No branch, deleted or not, ever had this name.
+                check_exists(connection, [branch])
+            return found
+
+        return self.database.read(read)
 
     def publication(self, number: int) -> Publication:
         """Return a publication by its number, or raise `NotFound`."""

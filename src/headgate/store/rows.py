@@ -23,7 +23,7 @@ from headgate.model.access import ReadPolicy
 from headgate.model.changes import Caller, operation_key
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
-from headgate.model.names import check_label, check_options, parse_dataset_name
+from headgate.model.names import DatasetName, check_label, check_options, parse_dataset_name
 from headgate.store.diff import review_json
 from headgate.store.documents import Json
 from headgate.store.transactions import StoreBase
@@ -152,6 +152,8 @@ class Rows:
         *,
         mode: str = "append",
         engine: str = "arrow",
+        create: bool = False,
+        primary_key: Mapping[str, Sequence[str]] | None = None,
         **how: Unpack[RowOptions],
     ) -> Outcome:
         """Load files, directories or data in memory into tables, and publish them together.
@@ -161,10 +163,14 @@ class Rows:
             bytes, a list of dicts, or an Arrow table or data frame.
         :param mode: `append`, `merge` (insert or update by key) or `overwrite`.
         :param engine: `arrow` loads in this process, `spark` in a Spark session.
+        :param create: create tables that the branch lacks, with the columns of their sources, in
+            the same publication; the outcome has the columns in `created`.
+        :param primary_key: columns of the key by dataset, for tables that the load creates.
         :param how: options of :class:`RowOptions`.
         """
         with _needing_extra():
             from headgate.rows.load import LoadMode, load  # noqa: PLC0415  (an optional extra)
+            from headgate.rows.outcome import Creation  # noqa: PLC0415  (an optional extra)
         if mode not in set(LoadMode):
             raise Invalid(
                 f"{mode!r} is not a load mode: choose append, merge or overwrite.", mode=mode
@@ -173,7 +179,12 @@ class Rows:
         listed = {
             parse_dataset_name(name): _several(argument) for name, argument in sources.items()
         }
+        keys = {parse_dataset_name(name): tuple(key) for name, key in (primary_key or {}).items()}
+        _check_creation(create, keys, listed, engine)
         body: dict[str, Any] = {"mode": mode}
+        if create:
+            body["create"] = {str(name): list(key) for name, key in keys.items()}
+        creation = Creation(keys=keys) if create else None
         contents = None
         if how.get("idempotency_key"):
             from headgate.rows.sources import contents_of, names_of, with_stdin_read  # noqa: PLC0415  (an optional extra)
@@ -194,8 +205,8 @@ class Rows:
                 contents=self.store.contents,
             )
         if self.store.evaluators is not None:
-            return self.store.evaluators.load(self._parts(), request, listed, mode)
-        return load(self._parts(), request, listed, LoadMode(mode))
+            return self.store.evaluators.load(self._parts(), request, listed, mode, creation)
+        return load(self._parts(), request, listed, LoadMode(mode), creation)
 
     def merge(
         self,
@@ -435,6 +446,28 @@ def _check_engine(engine: str) -> None:
         raise Invalid(f"{engine!r} is not an engine: choose arrow or spark.", engine=engine)
 
 
+def _check_creation(
+    create: bool,
+    keys: Mapping[DatasetName, Sequence[str]],
+    sources: Mapping[DatasetName, Any],
+    engine: str,
+) -> None:
+    if create and engine != "arrow":
+        raise Invalid(
+            "a load by Spark creates no table: its columns are inferred by Arrow. Create the table "
+            "with `headgate schema apply`, or load a first file with --create and without "
+            "--engine spark.",
+            engine=engine,
+        )
+    if keys and not create:
+        raise Invalid("a primary key is given only for tables that a load creates: add --create.")
+    for name in keys:
+        if name not in sources:
+            raise Invalid(
+                f"a primary key is given for {name}, which is not loaded.", dataset=str(name)
+            )
+
+
 def read_given(sources: Mapping[str, SourceArgument]) -> dict[str, list[Source]]:
     """Read all rows of each dataset's sources, with the file of each source."""
     with _needing_extra():
@@ -472,7 +505,10 @@ def read_schema(file: Path | str) -> str:
     """Return the text of a schema file."""
     try:
         return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        reason = f"it cannot be read ({error.strerror or error})"
+        raise InvalidSchemaFile(file=str(file), line=1, reason=reason) from error
+    except UnicodeDecodeError as error:
         raise InvalidSchemaFile(file=str(file), line=1, reason=str(error)) from error
 
 

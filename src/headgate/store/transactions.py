@@ -18,7 +18,14 @@ from headgate.catalog.records import list_unit_transactions
 from headgate.catalog.transactions import abort_transactions, renew_transactions
 from headgate.catalog.units import abort_unit, close_empty_unit, open_in_unit, open_unit, renew_unit
 from headgate.errors import FileNotInView, HeadgateError, Invalid, VersionExpired
-from headgate.files.edits import FileEdit, check_is_files, root_of, stage_edit, write_uploaded
+from headgate.files.edits import (
+    FileEdit,
+    check_is_files,
+    nearest_path,
+    root_of,
+    stage_edit,
+    write_uploaded,
+)
 from headgate.files.objects import Objects
 from headgate.files.transfer import Progress, scan, upload
 from headgate.files.tree import Entry, Mode
@@ -122,7 +129,7 @@ class ShownFiles:
         """Return the entries at or below a path; raise `FileNotInView` if a given path has none."""
         found = list(self._walk(path))
         if path and not found:
-            raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
+            raise self._no_file(path)
         return found
 
     def find(self, path: str) -> Entry:
@@ -130,8 +137,12 @@ class ShownFiles:
         names.check_file_path(path)
         entry = next(self._walk(path), None)
         if entry is None or entry.path != path or entry.is_directory:
-            raise FileNotInView(dataset=str(self.dataset), path=path, where=self.where)
+            raise self._no_file(path)
         return entry
+
+    def _no_file(self, path: str) -> FileNotInView:
+        near = nearest_path(path, self._walk(""))
+        return FileNotInView(dataset=str(self.dataset), path=path, where=self.where, near=near)
 
     def download(self, target: Path, path: str = "", *, progress: Progress | None = None) -> None:
         """Download the files at or below a path into a directory, and verify their digests.

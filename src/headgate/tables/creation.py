@@ -73,10 +73,9 @@ def create_metadata(request: Mapping[str, Any], *, location: str, now_ms: int) -
 def _format_version(properties: Mapping[str, str]) -> int:
     if "format-version" not in properties:
         return _DEFAULT_FORMAT_VERSION
-    version = updates.parse_format_version(properties["format-version"])
-    if version < _DEFAULT_FORMAT_VERSION:
-        raise impossible("format version 1", "new tables are written at version 2 or 3")
-    return version
+    # Headgate writes no tables of version 1; every client that writes it writes version 2 too.
+    wanted = updates.parse_format_version(properties["format-version"])
+    return max(wanted, _DEFAULT_FORMAT_VERSION)
 
 
 class _Numbering:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import NoneReader, Reader, StructReader
 from pyiceberg.avro.resolver import construct_reader, resolve_reader
+from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import FixedType, ListType, MapType, StructType, UnknownType
 
@@ -77,7 +79,7 @@ class ManifestReader:
 def parse_manifest_list(content: bytes, location: str) -> list[ManifestRef]:
     """Return all manifests of a snapshot; raise `FileDamaged` for a damaged list."""
     found = []
-    for path, length, added, existing in _records(content, location, _LIST):
+    for path, length, added, existing in _select(content, location, _LIST):
         _check_kinds(location, path, length)
         counted = isinstance(added, int) and isinstance(existing, int)
         files = added + existing if counted else None
@@ -91,7 +93,7 @@ def parse_manifest(content: bytes, manifest: ManifestRef) -> list[FileRef]:
         reason = f"it has {len(content)} bytes instead of {manifest.length}"
         raise FileDamaged(where=manifest.path, reason=reason)
     found = []
-    for status, file in _records(content, manifest.path, _ENTRY, {_ENTRY[1]: _FILE}):
+    for status, file in _select(content, manifest.path, _ENTRY, {_ENTRY[1]: _FILE}):
         if not isinstance(file, Record):
             raise FileDamaged(where=manifest.path, reason="an entry has no file")
         _check_kinds(manifest.path, file[0], file[1])
@@ -110,11 +112,21 @@ def _check_kinds(location: str, path: object, size: object) -> None:
         raise FileDamaged(where=location, reason="an entry has no path, or no size")
 
 
-def _only(whole: StructReader, ids: Ids, inside: Mapping[int, Ids] | None = None) -> StructReader:
-    """Return a reader of these fields, in this order, that skips the others.
+def _select(
+    content: bytes, location: str, ids: Ids, inside: Mapping[int, Ids] | None = None
+) -> Iterator[Any]:
+    return read_records(content, location, lambda schema: select_fields(schema, ids, inside))
+
+
+def select_fields(schema: Schema, ids: Ids, inside: Mapping[int, Ids] | None = None) -> Reader:
+    """Return a reader of these fields of a file, in this order, that skips the others.
 
     `inside` names the fields to read of a field that is a struct.
     """
+    return _only(resolve_reader(schema, schema), ids, inside)
+
+
+def _only(whole: StructReader, ids: Ids, inside: Mapping[int, Ids] | None = None) -> StructReader:
     places = {id: place for place, id in enumerate(ids)}
     readers: list[tuple[int | None, Reader]] = []
     for field, (_, reader) in zip(whole.struct.fields, whole.field_readers, strict=True):
@@ -126,15 +138,22 @@ def _only(whole: StructReader, ids: Ids, inside: Mapping[int, Ids] | None = None
     return StructReader(tuple(readers), Record, whole.struct)
 
 
-def _records(
-    content: bytes, location: str, ids: Ids, inside: Mapping[int, Ids] | None = None
+def read_header(content: bytes, location: str) -> AvroFileHeader:
+    """Return the header of an Avro file, with its schema and metadata."""
+    with _damage_of(location):
+        return construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(CheckedDecoder(content))
+
+
+def read_records(
+    content: bytes, location: str, reader_of: Callable[[Schema], Reader]
 ) -> Iterator[Any]:
-    try:
+    """Yield the records of an Avro file, as a reader for its schema returns them."""
+    with _damage_of(location):
         decoder = CheckedDecoder(content)
         header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
         schema, codec = header.get_schema(), header.compression_codec()
         _check_sizes(schema.as_struct())
-        reader = _only(resolve_reader(schema, schema), ids, inside)
+        reader = reader_of(schema)
         while decoder.tell() < len(content):
             count, block = decoder.read_int(), decoder.read_bytes()
             if codec is not None:
@@ -146,6 +165,12 @@ def _records(
                 yield reader.read(inner)
             if inner.tell() != len(block) or decoder.read(SYNC_SIZE) != header.sync:
                 raise ValueError("a block does not end where it should")
+
+
+@contextmanager
+def _damage_of(location: str) -> Iterator[None]:
+    try:
+        yield
     # The library's errors on bytes that are not an Avro file have no common base class.
     except Exception as error:
         reason = f"it is not a complete Avro file: {error}"

@@ -1,12 +1,12 @@
 """Files that a table's metadata refers to: which they are, and where new ones may be.
 
 A table writes below its own location only. Cleanup and backups know the warehouse, so a file
-elsewhere would be looked after by neither.
+elsewhere is looked after by neither: only where `[store] allowed_locations` says may tables lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -136,13 +136,17 @@ class NewFiles:
 
 
 def find_new_files(
-    metadata: Metadata, base: Metadata | None, get: Callable[[str], bytes]
+    metadata: Metadata,
+    base: Metadata | None,
+    get: Callable[[str], bytes],
+    roots: Sequence[str] = (),
 ) -> NewFiles:
     """Return the files of all snapshots that the base does not have.
 
-    Raise `TablePlaceRefused` if one of them is not below the table's location, and
-    `UnreadableTableFile` if a manifest is missing or damaged. Only new manifests are read, so the
-    cost follows the change, apart from the manifest lists, which Iceberg writes whole.
+    Raise `TablePlaceRefused` if one of them is below neither the table's location nor one of the
+    other `roots`, and `UnreadableTableFile` if a manifest is missing or damaged. Only new manifests
+    are read, so the cost follows the change, apart from the manifest lists, which Iceberg writes
+    whole.
     """
     before = base or {}
     snapshots = [s for s in added_items(before, metadata) if "manifest-list" in s]
@@ -153,14 +157,14 @@ def find_new_files(
     ]
     if not snapshots and not statistics:
         return NewFiles()
-    root = canonical(metadata["location"])
+    roots = (canonical(metadata["location"]), *roots)
     for place in statistics:
-        _check_place(place, root, "statistics-path")
+        check_place(place, roots, "statistics-path")
     if not snapshots:
         return NewFiles(statistics=tuple(statistics))
     lists = [snapshot["manifest-list"] for snapshot in snapshots]
     for place in lists:
-        _check_place(place, root, "manifest-list")
+        check_place(place, roots, "manifest-list")
     reader = open_manifests(get)
     held = _manifests_of_parents(snapshots, before, reader)
     named = {
@@ -172,18 +176,18 @@ def find_new_files(
     contents: list[FileRef] = []
     moved: set[str] = set()
     for manifest in new:
-        _check_place(manifest.path, root, "manifest")
+        check_place(manifest.path, roots, "manifest")
         for file in _read(reader.files, "manifest", manifest.path, manifest):
             if file.is_added:
-                _check_place(file.path, root, "data file")
+                check_place(file.path, roots, "data file")
                 contents.append(file)
-            elif key_below(root, file.path) is None:
+            elif not _is_below(roots, file.path):
                 moved.add(file.path)
     if moved:
         # Of a registered table: its own files stay where they are, also in rewritten manifests.
         replaced = [manifest for path, manifest in held.items() if path not in named]
         for path in moved - {file.path for manifest in replaced for file in reader.files(manifest)}:
-            _check_place(path, root, "data file")
+            check_place(path, roots, "data file")
     return NewFiles(
         manifest_lists=tuple(lists),
         manifests=tuple(new),
@@ -216,24 +220,36 @@ def _read(read: Callable[[T], list[R]], what: str, location: str, item: T) -> li
         raise UnreadableTableFile(what=what, location=location, reason=error.message) from error
 
 
-def _check_place(place: str, root: str, what: str) -> None:
-    if key_below(root, place) is None:
-        raise TablePlaceRefused(setting=what, value=place, location=root)
+def _is_below(roots: Sequence[str], place: str) -> bool:
+    return any(key_below(root, place) is not None for root in roots)
+
+
+def check_place(place: str, roots: Sequence[str], what: str) -> None:
+    """Raise unless an address is below one of the canonical locations."""
+    if not _is_below(roots, place):
+        raise TablePlaceRefused(setting=what, value=place, location=roots[0])
 
 
 # --- locations ------------------------------------------------------------------------------
 
 
-def check_location_settings(metadata: Metadata) -> None:
-    """Raise if a property would place files anywhere but below the table's location."""
-    root = canonical(metadata["location"])
+def check_location(place: str, roots: Sequence[str]) -> None:
+    """Raise unless a table may lie at a place: at or below one of the roots."""
+    found = canonical(place.rstrip("/"))
+    if not any(f"{found}/".startswith(f"{root}/") for root in roots):
+        raise TablePlaceRefused(setting="LOCATION", value=place, location=roots[0])
+
+
+def check_location_settings(metadata: Metadata, roots: Sequence[str] = ()) -> None:
+    """Raise if a property would place files below neither the table's location nor the roots."""
+    roots = (canonical(metadata["location"]), *roots)
     for name, value in (metadata.get("properties") or {}).items():
         if name in _PROVIDER_SETTINGS:
-            raise TablePlaceRefused(setting=name, value=value, location=root)
+            raise TablePlaceRefused(setting=name, value=value, location=roots[0])
         if name in _LOCATION_SETTINGS:
             place = canonical(value.rstrip("/"))
-            if place != root and not place.startswith(f"{root}/"):
-                raise TablePlaceRefused(setting=name, value=value, location=root)
+            if not any(f"{place}/".startswith(f"{root}/") for root in roots):
+                raise TablePlaceRefused(setting=name, value=value, location=roots[0])
 
 
 def added_items(

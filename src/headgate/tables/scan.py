@@ -177,19 +177,18 @@ class TableScan:
         *,
         columns: Sequence[str] | None = None,
         limit: int | None = None,
+        where: Conditions = (),
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of these files in the current schema, one file in memory at a time.
 
-        With a limit, each file is read only that far.
+        With a limit, each file is read only that far; with conditions, only rows that meet them.
         """
         schema = self._schema_of(columns)
         for file in files:
             with library_errors(self.version.location):
                 whole = self.metadata.schema()
                 projected = whole if columns is None else whole.select(*columns)
-                scan = ArrowScan(
-                    self.metadata, self.io, projected, expressions.AlwaysTrue(), limit=limit
-                )
+                scan = ArrowScan(self.metadata, self.io, projected, _expression(where), limit=limit)
                 found = [_conform(b, schema) for b in scan.to_record_batches([file.task])]
             yield from found
 

@@ -96,10 +96,12 @@ _PRIMITIVES = (
 )
 # Types whose values can identify rows and be put into buckets.
 KEY_TYPES = frozenset(_PRIMITIVES) - {"boolean", "float", "double"}
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
-_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]\Z")
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\)\Z")
+_FIXED = re.compile(r"fixed\[\s*(\d{1,9})\s*\]\Z")
 _NESTED = re.compile(r"(list|map|struct)<(.*)>\Z", re.DOTALL)
 _DECIMAL_DIGITS = 38
+# Of nested types: each level reads the text of all that it holds.
+_MOST_LEVELS = 32
 # Pairs of primitives of which the second holds every value of the first.
 _WIDENED = {("int", "long"), ("float", "double")}
 # Names of other systems, for a hint.
@@ -154,7 +156,7 @@ def _is_wider_decimal(wide: str, narrow: str) -> bool:
     return one[2] == other[2] and int(one[1]) > int(other[1])
 
 
-def parse_type(text: str, next_id: Callable[[], int]) -> Any:
+def parse_type(text: str, next_id: Callable[[], int], *, levels: int = _MOST_LEVELS) -> Any:
     """Return a primitive's name, or the JSON object of a nested type with new ids."""
     word = text.strip()
     if word in _PRIMITIVES:
@@ -167,21 +169,23 @@ def parse_type(text: str, next_id: Callable[[], int]) -> Any:
     if found := _FIXED.match(word):
         return f"fixed[{int(found[1])}]"
     if found := _NESTED.match(word):
-        return _nested(found[1], found[2], next_id)
+        if levels == 0:
+            raise UnknownType(f"a type has over {_MOST_LEVELS} levels of nested types")
+        return _nested(found[1], found[2], next_id, levels - 1)
     near = difflib.get_close_matches(word, [*_PRIMITIVES, *_FOREIGN], n=1)
     meant = _FOREIGN.get(near[0], near[0]) if near else None
     hint = f"did you mean {meant!r}?" if meant else f"the types are {', '.join(_PRIMITIVES)}"
     raise UnknownType(f"{word!r} is not an Iceberg type; {hint}")
 
 
-def _nested(kind: str, inside: str, next_id: Callable[[], int]) -> Any:
+def _nested(kind: str, inside: str, next_id: Callable[[], int], levels: int) -> Any:
     parts = _split(inside)
     if kind == "list" and len(parts) == 1:
         element = next_id()
         return {
             "type": "list",
             "element-id": element,
-            "element": parse_type(parts[0], next_id),
+            "element": parse_type(parts[0], next_id, levels=levels),
             "element-required": False,
         }
     if kind == "map" and len(parts) == 2:
@@ -189,22 +193,22 @@ def _nested(kind: str, inside: str, next_id: Callable[[], int]) -> Any:
         return {
             "type": "map",
             "key-id": key,
-            "key": parse_type(parts[0], next_id),
+            "key": parse_type(parts[0], next_id, levels=levels),
             "value-id": value,
-            "value": parse_type(parts[1], next_id),
+            "value": parse_type(parts[1], next_id, levels=levels),
             "value-required": False,
         }
     if kind == "struct" and parts:
-        return {"type": "struct", "fields": [_field(part, next_id) for part in parts]}
+        return {"type": "struct", "fields": [_field(part, next_id, levels) for part in parts]}
     raise UnknownType(f"{kind}<{inside}> has the wrong number of parts")
 
 
-def _field(part: str, next_id: Callable[[], int]) -> Any:
+def _field(part: str, next_id: Callable[[], int], levels: int) -> Any:
     name, colon, kind = part.partition(":")
     if not colon or not name.strip():
         raise UnknownType(f"{part.strip()!r} is not a field; write `name: type`")
-    id = next_id()
-    return {"id": id, "name": name.strip(), "required": False, "type": parse_type(kind, next_id)}
+    id, type = next_id(), parse_type(kind, next_id, levels=levels)
+    return {"id": id, "name": name.strip(), "required": False, "type": type}
 
 
 def _split(text: str) -> list[str]:

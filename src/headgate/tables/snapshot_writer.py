@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -38,7 +38,7 @@ from pyiceberg.table import WriteTask
 from headgate.errors import NeedsSparkToWrite
 from headgate.tables.metadata import MAIN, Json, Metadata
 from headgate.tables.scan import DataFile, TableScan, library_errors
-from headgate.tables.snapshots import current_snapshot
+from headgate.tables.snapshots import current_snapshot, total_counts
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import WeighedCache, uuid_with_digest
 
@@ -67,9 +67,17 @@ def check_writable(scan: TableScan) -> None:
 
 
 def next_metadata(
-    scan: TableScan, change: FileChange, *, now_ms: int, base: Metadata | None = None
+    scan: TableScan,
+    change: FileChange,
+    *,
+    now_ms: int,
+    base: Metadata | None = None,
+    is_first: bool = False,
 ) -> Metadata:
-    """Return the metadata after the change; `base` has earlier updates that change no files."""
+    """Return the metadata after the change; `base` has earlier updates that change no files.
+
+    `is_first`: no metadata of the table is stored yet.
+    """
     metadata = base if base is not None else scan.version.metadata
     check_writable(scan)
     with library_errors(scan.version.location):
@@ -86,7 +94,7 @@ def next_metadata(
             },
         ],
         now_ms=now_ms,
-        base_location=scan.version.location,
+        base_location=None if is_first else scan.version.location,
     )
 
 
@@ -191,12 +199,6 @@ def _pieces(part: pa.Table) -> Iterator[pa.Table]:
 # --- the snapshot and its summary -----------------------------------------------------------
 
 _COMPRESSION: Any = "gzip"
-_TOTALS = {
-    "total-data-files": ("added-data-files", "deleted-data-files"),
-    "total-records": ("added-records", "deleted-records"),
-    "total-files-size": ("added-files-size", "removed-files-size"),
-}
-_DELETE_TOTALS = ("total-delete-files", "total-position-deletes", "total-equality-deletes")
 
 
 def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now_ms: int) -> Json:
@@ -241,20 +243,9 @@ def _summary(parent: Json | None, change: FileChange) -> dict[str, str]:
         "deleted-records": sum(file.row_count for file in change.removed),
         "removed-files-size": sum(file.size_bytes for file in change.removed),
     }
-    before: Mapping[str, str] = (parent or {}).get("summary") or {}
     summary = {"operation": change.operation}
     summary |= {name: str(count) for name, count in counts.items() if count}
-    for name, (plus, minus) in _TOTALS.items():
-        known = str(before.get(name, "0" if parent is None else "?"))
-        if known.isdigit():
-            summary[name] = str(int(known) + counts[plus] - counts[minus])
-    for name in _DELETE_TOTALS:
-        # Delete files stay listed, even if every file that they apply to is removed.
-        if parent is None or change.replaces_all:
-            summary[name] = "0"
-        elif name in before:
-            summary[name] = str(before[name])
-    return summary
+    return summary | total_counts(parent, counts, without_deletes=change.replaces_all)
 
 
 # --- manifests ------------------------------------------------------------------------------

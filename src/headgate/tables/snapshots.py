@@ -7,7 +7,7 @@ forgotten by every version at once, and cleanup may remove the files that only t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -147,6 +147,39 @@ def check_transaction_type(*, transaction: str, type: TransactionType, effect: E
     else:
         return
     raise TransactionTypeViolated(transaction=transaction, type=type, reason=reason)
+
+
+# --- totals of a summary --------------------------------------------------------------------
+
+_TOTALS = {
+    "total-data-files": ("added-data-files", "deleted-data-files"),
+    "total-records": ("added-records", "deleted-records"),
+    "total-files-size": ("added-files-size", "removed-files-size"),
+}
+_DELETE_TOTALS = ("total-delete-files", "total-position-deletes", "total-equality-deletes")
+
+
+def total_counts(
+    parent: Json | None, counts: Mapping[str, int], *, without_deletes: bool = False
+) -> dict[str, str]:
+    """Return the totals of a snapshot's summary, from those of its parent and its own counts.
+
+    A total that the parent does not have is left out. `without_deletes`: the snapshot has no
+    delete files; otherwise it lists those of its parent.
+    """
+    before: Mapping[str, str] = (parent or {}).get("summary") or {}
+    totals = {}
+    for name, (plus, minus) in _TOTALS.items():
+        known = str(before.get(name, "0" if parent is None else "?"))
+        if known.isdigit():
+            totals[name] = str(int(known) + counts.get(plus, 0) - counts.get(minus, 0))
+    for name in _DELETE_TOTALS:
+        # Delete files stay listed, even if every file that they apply to is removed.
+        if parent is None or without_deletes:
+            totals[name] = "0"
+        elif name in before:
+            totals[name] = str(before[name])
+    return totals
 
 
 # --- retention ------------------------------------------------------------------------------

@@ -106,8 +106,8 @@ def upgrade_format_version(state: State, update: Json) -> State:
         raise impossible(f"format version {wanted}", reason)
     if wanted < held and state.metadata.get("schemas"):
         raise impossible(f"format version {wanted}", f"the table is at {held}, which is newer")
-    if wanted < 2:
-        raise impossible("format version 1", "new tables are written at version 2 or 3")
+    # A new table of version 1 is written at version 2.
+    wanted = max(wanted, 2)
     metadata = upgrade_from_v1(state.metadata) if held == 1 else state.metadata
     upgraded = {**metadata, "format-version": wanted}
     if wanted >= 3:
@@ -289,11 +289,14 @@ def set_default_sort_order(state: State, update: Json) -> State:
 
 
 def _check_sources(state: State, fields: list[Json], change: str) -> None:
-    schema = current_schema(state.metadata)
-    if schema is None:
-        raise impossible(change, "the table has no current schema yet")
     for field in fields:
         read_str(field, "transform")
+    # Some clients create a table by a schema, a spec and an order, and then make them current.
+    schema = current_schema(state.metadata) or next(reversed(state.items("schemas")), None)
+    if schema is None:
+        if fields:
+            raise impossible(change, "the table has no schema yet")
+        return
     _check_columns(fields, set(field_ids(schema)), change)
 
 
@@ -585,7 +588,7 @@ def find_unmet(metadata: Metadata | None, requirements: Iterable[Json]) -> Requi
     for compare, requirement in [(_requirement(item), item) for item in requirements]:
         expected, actual = compare(metadata or {}, requirement)
         if expected != actual:
-            ref = f" {requirement['ref']!r}" if "ref" in requirement else ""
+            ref = f" {requirement['ref']}" if "ref" in requirement else ""
             name = f"{requirement['type']}{ref}"
             return RequirementFailed(requirement=name, expected=expected, actual=actual)
     return None

@@ -10,17 +10,18 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import orjson
 
-from headgate.errors import ObjectNotFound, StorageUnavailable, UnreadableTableFile
+from headgate.errors import Invalid, ObjectNotFound, StorageUnavailable, UnreadableTableFile
 from headgate.model.ids import DatasetId, Instant, is_dataset_id
 from headgate.model.object_store import ObjectStore
-from headgate.storage.address import key_below
+from headgate.storage.address import canonical, key_below
+from headgate.storage.local import make_private_directory, storage_errors
 from headgate.tables.metadata import Json, Metadata, as_object
 from headgate.tables.referenced_files import find_new_files, get_anywhere
 from headgate.tables.snapshots import forget_snapshots
@@ -62,8 +63,16 @@ class TableVersions:
         cache_bytes: int = 64 * 1024 * 1024,
         remembered: Callable[[], Instant] = lambda: Instant(0),
         options: Mapping[str, str] | None = None,
+        allowed: Sequence[str] = (),
     ) -> None:
         self._store = store
+        # Addresses outside the warehouse where tables may lie; their files are not cleaned up.
+        self._allowed = tuple(canonical(one.rstrip("/")) for one in allowed)
+        if within := [one for one in self._allowed if _overlap(canonical(store.url), one)]:
+            raise Invalid(
+                f"store.allowed_locations has {within[0]}, which overlaps the warehouse "
+                f"{store.url}. Name places outside of it."
+            )
         # Of a registered table, earlier files are outside of the warehouse.
         self._get = partial(get_anywhere, store, options or {})
         self._warehouse = store.url.rstrip("/")
@@ -85,11 +94,32 @@ class TableVersions:
         """Return where all branches of a dataset write data: by id, so that names can change."""
         return f"{self._warehouse}/{_TABLES}/{dataset}"
 
+    def new_location(self, dataset: DatasetId) -> str:
+        """Return where a table that is created now writes data: a directory without files.
+
+        Other branches, and a table that was dropped or renamed, have theirs; engines refuse to
+        create a table where files are.
+        """
+        return f"{self.table_location(dataset)}/{secrets.token_hex(6)}"
+
     def find_dataset(self, location: str) -> DatasetId | None:
-        """Return the dataset that has this table location."""
-        start = f"{self._warehouse}/{_TABLES}/"
-        name = location.rstrip("/").removeprefix(start)
-        return DatasetId(name) if location.startswith(start) and is_dataset_id(name) else None
+        """Return the dataset in whose directory a table lies."""
+        key = key_below(f"{self._warehouse}/{_TABLES}", location) or ""
+        name = key.partition("/")[0]
+        return DatasetId(name) if is_dataset_id(name) else None
+
+    def roots(self, dataset: DatasetId) -> tuple[str, ...]:
+        """Return the addresses at and below which a dataset may have a table and its files."""
+        return (canonical(self.table_location(dataset)), *self._allowed)
+
+    def prepare_directories(self, location: str) -> None:
+        """Create the directories that clients write to: not every client creates them itself."""
+        key = key_below(self._warehouse, location)
+        path = self._store.local_path(key) if key is not None else None
+        if path is not None:
+            with storage_errors(path):
+                for name in ("data", "metadata"):
+                    make_private_directory(path / name)
 
     def write(
         self, dataset: DatasetId, metadata: Metadata, *, base: Metadata | None
@@ -100,7 +130,7 @@ class TableVersions:
         them, so they must survive a power failure like the metadata itself.
         The number in the name of the file counts versions for a reader.
         """
-        self._sync(find_new_files(metadata, base, self._get).addresses())
+        self._sync(find_new_files(metadata, base, self._get, self.roots(dataset)).addresses())
         number = len(metadata.get("metadata-log") or [])
         listed = metadata.get("snapshots")
         snapshots = orjson.dumps(listed) if listed else None
@@ -115,6 +145,17 @@ class TableVersions:
         )
         self._keep(version, Instant(0))
         return version
+
+    def fetch(self, location: str) -> bytes:
+        """Return a file that a version names; of a registered table also one outside."""
+        return self._get(location)
+
+    def put_manifest(self, dataset: DatasetId, name: str, content: bytes) -> str:
+        """Store a manifest or manifest list, with its digest at `{uuid}` in the name."""
+        file = name.format(uuid=uuid_with_digest(content))
+        key = f"{_TABLES}/{dataset}/metadata/{file}"
+        self._store.put(key, content)
+        return f"{self._warehouse}/{key}"
 
     def read(self, location: str) -> StoredVersion:
         """Return the version stored at a location below the warehouse."""
@@ -136,7 +177,8 @@ class TableVersions:
 
     def _sync(self, addresses: list[str]) -> None:
         try:
-            self._store.sync([self._key(address) for address in addresses])
+            keys = [key_below(self._warehouse, address) for address in addresses]
+            self._store.sync([key for key in keys if key is not None])
         except ObjectNotFound as error:
             raise UnreadableTableFile(
                 what="file", location=error.location, reason="it does not exist"
@@ -151,6 +193,10 @@ class TableVersions:
         if key is None:
             raise StorageUnavailable(where=location, reason="it is not below the warehouse")
         return key
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def _to_encode(metadata: Metadata, snapshots: bytes | None) -> Json:

@@ -288,6 +288,7 @@ class _Cleanup:
             condemned = tuple(done)
             if condemned:
                 reach(Failpoint.CLEANUP_CONDEMNED)
+            garbage_collection.forget_holds(self.database)
         self._report_versions(versions, condemned)
         left_out = condemned if self.report.dry_run else ()
         mark = self.database.read(lambda c: garbage_collection.mark_objects(c, left_out))

@@ -24,7 +24,7 @@ from headgate.catalog.consistency import Finding, Shown
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.garbage_collection import find_condemned
 from headgate.catalog.jobspecs import load_jobspecs
-from headgate.catalog.migrate import NEWEST, find_version
+from headgate.catalog.migrate import NEWEST, WITHOUT_CATALOG, find_version
 from headgate.catalog.retention import remembered_since
 from headgate.errors import FileDamaged, HeadgateError, ObjectCorrupted, StorageReadOnly
 from headgate.files.objects import Digest, Objects, in_parallel
@@ -173,12 +173,7 @@ def _check_catalog(database: Database, *, deep: bool) -> Iterator[Finding]:
     where = database.where
     if database.path is not None and not Path(database.path).is_file():
         # Opening it would create it.
-        yield Finding(
-            what="the file does not exist",
-            where=where,
-            remedy="Check `[store] catalog`, restore the file from a backup, or create a new store "
-            "with `headgate init`.",
-        )
+        yield Finding(what="the file does not exist", where=where, remedy=WITHOUT_CATALOG)
         return
     with database.raw() as connection:
         found = find_version(connection)
@@ -186,8 +181,7 @@ def _check_catalog(database: Database, *, deep: bool) -> Iterator[Finding]:
             what = f"its schema version is {found}, this release has version {NEWEST}"
             remedy = "Upgrade Headgate." if found > NEWEST else "Run `headgate migrate`."
             if found == 0:
-                what = "it is empty"
-                remedy = "Restore it from a backup, or create a new store with `headgate init`."
+                what, remedy = "it is empty", WITHOUT_CATALOG
             yield Finding(what=what, where=where, remedy=remedy)
             return
         if database.dialect == "sqlite":
@@ -218,6 +212,7 @@ def check_rows(connection: Connection, *, deep: bool) -> list[Check]:
         make_check("tags", consistency.check_tags(connection)),
         make_check("histories", histories(connection)),
         make_check("versions", consistency.check_versions(connection, deep=deep)),
+        make_check("holds", consistency.check_holds(connection)),
         make_check("leases", consistency.check_leases(connection), notes),
         make_check("intents", consistency.check_intents(connection)),
         make_check("clock", consistency.check_clock(connection)),

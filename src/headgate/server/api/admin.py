@@ -21,7 +21,7 @@ past_routes = api.router("past")
 
 
 @past_routes.get(
-    "/history/{dataset}",
+    "/history/{dataset:dataset}",
     **api.documented("list_history", list[models.TransactionModel], paged=True),
 )
 def list_history(

@@ -32,6 +32,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.datastructures import URL
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -59,6 +60,17 @@ from headgate.server.threads import RESERVED_OPERATIONS, ThreadRoute, Threads
 from headgate.storage.local import make_private_directory
 from headgate.store.documents import PUBLICATION, unpublished_json
 from headgate.tables.metadata import check_document, too_deep
+
+
+class _DatasetConvertor(StringConvertor):
+    """A dataset's name in a path, in which a part in backticks may have slashes."""
+
+    regex = r"(?:`[^`]*`|[^/`]|`(?=[^`]*\Z))+"
+
+
+# Routes of the API and of the pages name it; both are declared after this.
+register_url_convertor("dataset", _DatasetConvertor())
+
 
 if TYPE_CHECKING:
     from headgate.server.builds import ServerBuilds

@@ -52,7 +52,9 @@ def create_dataset(
         return api.JsonReply(dataset_wire(dataset.load(), dataset.branches()), status_code=201)
 
 
-@dataset_routes.get("/datasets/{dataset}", **api.documented("show_dataset", models.DatasetModel))
+@dataset_routes.get(
+    "/datasets/{dataset:dataset}", **api.documented("show_dataset", models.DatasetModel)
+)
 def show_dataset(caller: api.CallerDependency, dataset: str) -> api.JsonReply:
     """Return one dataset."""
     found = caller.reading().dataset(dataset)
@@ -60,7 +62,7 @@ def show_dataset(caller: api.CallerDependency, dataset: str) -> api.JsonReply:
 
 
 @dataset_routes.post(
-    "/datasets/{dataset}/register",
+    "/datasets/{dataset:dataset}/register",
     **api.documented("register_dataset", models.DatasetModel, status=201),
 )
 def register_dataset(
@@ -78,7 +80,7 @@ def register_dataset(
 
 
 @dataset_routes.get(
-    "/datasets/{dataset}/content", **api.documented("show_content", models.ContentModel)
+    "/datasets/{dataset:dataset}/content", **api.documented("show_content", models.ContentModel)
 )
 def show_content(
     caller: api.CallerDependency,
@@ -179,7 +181,7 @@ def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.
 
 
 @branch_routes.get(
-    "/branches/{dataset}/{name:path}", **api.documented("show_branch", models.BranchModel)
+    "/branches/{dataset:dataset}/{name:path}", **api.documented("show_branch", models.BranchModel)
 )
 def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
     """Return one branch of one dataset."""
@@ -187,7 +189,7 @@ def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.Js
 
 
 @branch_routes.delete(
-    "/branches/{dataset}/{name:path}",
+    "/branches/{dataset:dataset}/{name:path}",
     **api.documented("delete_branch", models.PublicationModel),
 )
 def delete_branch(
@@ -273,7 +275,9 @@ def create_tag(caller: api.CallerDependency, body: models.NewTag) -> api.JsonRep
         return api.JsonReply(TAG.json(pinned), status_code=201)
 
 
-@tag_routes.delete("/tags/{dataset}/{name:path}", **api.documented("delete_tag", models.TagModel))
+@tag_routes.delete(
+    "/tags/{dataset:dataset}/{name:path}", **api.documented("delete_tag", models.TagModel)
+)
 def delete_tag(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
     """Delete a tag; cleanup may then condemn content that only the tag kept."""
     with caller.writing(_branch_of(caller, dataset, name)) as store:

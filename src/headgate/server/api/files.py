@@ -49,7 +49,7 @@ AtQuery = Annotated[str | None, Query(max_length=200, description="As a transact
 
 
 @file_routes.get(
-    "/files/{dataset}", **api.documented("list_files", list[models.FileModel], paged=True)
+    "/files/{dataset:dataset}", **api.documented("list_files", list[models.FileModel], paged=True)
 )
 def list_files(
     caller: api.CallerDependency,
@@ -69,7 +69,7 @@ def list_files(
 
 
 @file_routes.get(
-    "/files/{dataset}/{path:path}",
+    "/files/{dataset:dataset}/{path:path}",
     **api.documented("get_file", None, what="The bytes.") | {"response_class": StreamingResponse},
 )
 def get_file(
@@ -97,7 +97,7 @@ def get_file(
 
 
 @file_routes.put(
-    "/files/{dataset}/{path:path}",
+    "/files/{dataset:dataset}/{path:path}",
     **api.documented("put_file", _WRITTEN),
     openapi_extra={"requestBody": {"required": True, "content": {api.OCTETS: {"schema": {}}}}},
 )
@@ -130,7 +130,9 @@ async def put_file(
             return await caller.threads.run_in_turn(write, request.receive)
 
 
-@file_routes.delete("/files/{dataset}/{path:path}", **api.documented("delete_file", _WRITTEN))
+@file_routes.delete(
+    "/files/{dataset:dataset}/{path:path}", **api.documented("delete_file", _WRITTEN)
+)
 def delete_file(
     caller: api.CallerDependency,
     dataset: str,
@@ -144,7 +146,7 @@ def delete_file(
     return _write(caller, dataset, branch, txn, edit, key)
 
 
-@file_routes.post("/files/{dataset}", **api.documented("edit_files", _WRITTEN))
+@file_routes.post("/files/{dataset:dataset}", **api.documented("edit_files", _WRITTEN))
 def edit_files(
     caller: api.CallerDependency,
     dataset: str,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from headgate.errors import Invalid, ObjectNotFound
+from headgate.errors import Invalid, InvalidSchemaFile, ObjectNotFound
 from headgate.files.objects import Digest, StoredContent
 from headgate.model.contexts import parse_context
 from headgate.server.api import conventions as api
@@ -53,6 +53,14 @@ class Load(BaseModel):
         description="Arrow streams that were put as contents, by dataset and SHA-256: for more "
         "rows than a document may hold.",
     )
+    create: bool = Field(
+        False,
+        description="Create tables that the branch lacks, with the columns of their rows.",
+    )
+    primary_key: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="Columns of the key, by dataset, for tables that the load creates.",
+    )
     if_head: dict[str, str | None] = Field(default_factory=dict)
     timeout_seconds: TimeoutSeconds = 60
 
@@ -85,6 +93,10 @@ class OutcomeModel(BaseModel):
     )
     publication: int | None = Field(description="Null where nothing changed.")
     counts: dict[str, CountsModel]
+    created: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="Columns and types of tables that a load created, by dataset; absent for none.",
+    )
 
 
 class Schema(BaseModel):
@@ -168,6 +180,8 @@ def load(
                 **{name: _stored(caller, store, sent) for name, sent in body.contents.items()},
             },
             mode=body.mode,
+            create=body.create,
+            primary_key=body.primary_key,
             if_head=body.if_head,
             timeout_seconds=body.timeout_seconds,
             idempotency_key=key,
@@ -196,7 +210,8 @@ def merge(
 def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
     """Return what a schema file would change on a branch, without changing anything."""
     rows = caller.reading().rows
-    planned = rows.plan_schema_text(body.text, file=body.file, branch=body.branch)
+    text = _schema_text(caller, body)
+    planned = rows.plan_schema_text(text, file=body.file, branch=body.branch)
     return api.JsonReply(planned.to_json())
 
 
@@ -207,7 +222,7 @@ def apply_schema(
     """Change the tables of a branch to match a schema file; existing rows must fit."""
     with caller.writing(_written(body.branch)) as store:
         applied = store.rows.apply_schema_text(
-            body.text, file=body.file, branch=body.branch, idempotency_key=key
+            _schema_text(caller, body), file=body.file, branch=body.branch, idempotency_key=key
         )
         return api.JsonReply(applied.to_json())
 
@@ -230,6 +245,14 @@ def optimize(
 def _written(context: str) -> str:
     """Return the branch that is written; the fallbacks of a chain are only read."""
     return str(getattr(parse_context(context), "branch", context))
+
+
+def _schema_text(caller: api.Caller, body: Schema) -> str:
+    limit = caller.served.settings.server.script_bytes
+    if len(body.text.encode(errors="surrogatepass")) > limit:
+        reason = f"it is over {limit} bytes, the limit of this server ([server] script_bytes)"
+        raise InvalidSchemaFile(file=body.file, line=1, reason=reason)
+    return body.text
 
 
 def _decoded(dataset: str, sent: str | list[str]) -> list[bytes]:

@@ -225,7 +225,9 @@ def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api
         return _attempt_reply(store, attempt)
 
 
-@task_routes.get("/tasks/workspaces/{dataset}", **api.documented("show_workspace", WorkspaceModel))
+@task_routes.get(
+    "/tasks/workspaces/{dataset:dataset}", **api.documented("show_workspace", WorkspaceModel)
+)
 def show_workspace(
     caller: api.CallerDependency,
     dataset: str,
@@ -250,7 +252,7 @@ def show_workspace(
 
 
 @task_routes.post(
-    "/tasks/workspaces/{dataset}",
+    "/tasks/workspaces/{dataset:dataset}",
     **api.documented("publish_workspace", PublishedWorkspaceModel),
 )
 def publish_workspace(

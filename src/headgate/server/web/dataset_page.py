@@ -303,8 +303,11 @@ def _facts(visit: Visit, shown: ShownDataset) -> list[tuple[str, markup.Child]]:
         return pairs
     pairs += [
         ("View", [markup.code(view.id), " ", markup.badge(view.type.value, "kind")]),
-        ("Published", [markup.moment(view.closed_at, visit.now), f" by {view.actor}"]),
+        ("Written", [markup.moment(view.closed_at, visit.now), f" by {view.actor}"]),
     ]
+    if shown.last is not None:
+        published = [markup.moment(shown.last.at, visit.now), f" by {shown.last.actor}"]
+        pairs.append(("Published", published))
     if shown.opened is not None:
         pairs.append(("Open now", _open(visit, shown.opened)))
     if "build" in view.provenance:

@@ -13,11 +13,13 @@ from headgate.server.web.page import Page, Visit, build_table, split_page
 PAGE_ROWS = 50
 # Branches and builds that a search shows at most.
 _OTHERS = 10
+# Each word is a condition of SQL, and databases have limits for conditions and patterns.
+_LONGEST_SEARCH = 300
 
 
 def datasets_page(visit: Visit) -> Page:
     """Return one page of the datasets whose names contain the searched text, by name."""
-    search = visit.param("q")
+    search = visit.param("q")[:_LONGEST_SEARCH]
     total, found = visit.store.overview.datasets(
         search=search, after=visit.param("after"), limit=PAGE_ROWS + 1
     )

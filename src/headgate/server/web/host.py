@@ -237,7 +237,7 @@ def mount_pages(
     app.mount(markup.ASSETS, StaticFiles(directory=_ASSETS))
     host = Host(store=store, sign_in=forms, note=authority.note, threads=app.state.threads)
     _page(host, markup.DATASETS, datasets_page)
-    _page(host, "/datasets/{subject}", dataset_page)
+    _page(host, "/datasets/{subject:dataset}", dataset_page)
     _page(host, markup.BRANCHES, branches_page)
     _page(host, markup.LINEAGE, lineage_page)
     _page(host, markup.BUILDS, builds_page)
@@ -272,7 +272,7 @@ def _page(host: Host, path: str, make: PageMaker, act: Act | None = None) -> Non
     async def draw_one(request: Request) -> Response | None:
         return await host.serve(request, make, "", act)
 
-    chosen: Callable[..., Awaitable[Response | None]] = draw if "{subject}" in path else draw_one
+    chosen: Callable[..., Awaitable[Response | None]] = draw if "{subject" in path else draw_one
     ui.page(path, response_timeout=_RESPONSE_SECONDS)(chosen)
 
 

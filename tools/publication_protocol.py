@@ -1,7 +1,7 @@
 """Run the publication protocol on a real store; exit with 1 at the first case that fails.
 
-    python scripts/publication_protocol.py --store files
-    python scripts/publication_protocol.py --store lakefs
+    python -m tools.publication_protocol --store files
+    python -m tools.publication_protocol --store lakefs
 
 `files` creates a store in a temporary directory, or uses the one of HEADGATE_STORE_CATALOG and
 HEADGATE_STORE_WAREHOUSE. `lakefs` uses the server of HEADGATE_LAKEFS_ENDPOINT, with
@@ -23,7 +23,7 @@ from headgate.catalog.migrate import ensure_schema
 from headgate.errors import HeadgateError
 from headgate.settings import load_settings
 from headgate.store.embedded import Store
-from headgate.testing.publication_cases import CASES, FilesHarness, StoreHarness, try_case
+from tests.support.publication_cases import CASES, FilesHarness, StoreHarness, try_case
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def _harness(store: Store, chosen: str) -> Iterator[StoreHarness]:
     if chosen == "files":
         yield FilesHarness(store)
         return
-    from headgate.testing.lakefs_harness import (  # noqa: PLC0415  (optional: the SDK)
+    from tests.support.lakefs_harness import (  # noqa: PLC0415  (optional: the SDK)
         lakefs_harness,
     )
 

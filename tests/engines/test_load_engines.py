@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -29,6 +30,47 @@ def test_load_engines_of_random_files_come_to_the_same(engines: Engines, name: s
         rows = [{"id": id, "age": chance.choice([None, 1, 2, 3])} for id in ids]
         by_arrow, by_spark = engines.both({PERSON: engines.file(name, rows)}, mode)
         assert by_arrow == by_spark, (mode, rows)
+
+
+def test_load_engines_of_random_ragged_lines_come_to_the_same(engines: Engines) -> None:
+    chance = random.Random(11)
+    for mode in ("merge", "append", "merge", "overwrite", "merge"):
+        ids = [chance.choice("abcdef") for _ in range(8)]
+        ids = ids if mode == "merge" else list(dict.fromkeys(ids))
+        values: dict[str, list[Any]] = {"age": [None, 1, 2], "name": [None, "A", "B"]}
+        rows = [
+            {"id": id, **{c: chance.choice(v) for c, v in values.items() if chance.random() < 0.5}}
+            for id in ids
+        ]
+        if mode == "append":
+            rows = [{**row, "id": f"{row['id']}-new"} for row in rows]
+        by_arrow, by_spark = engines.both({PERSON: engines.file("rows.jsonl", rows)}, mode)
+        assert by_arrow == by_spark, (mode, rows)
+
+
+def test_load_engines_of_ragged_lines_keep_constraints_over_the_values_that_stay(
+    engines: Engines,
+) -> None:
+    """A line with one column of a unique pair clashes by the value that it leaves alone."""
+    first = [{"id": 1, "src": "a", "dst": "b"}, {"id": 2, "src": "b", "dst": "b"}]
+    engines.same({KNOWS: engines.file("first.jsonl", first)}, "append")
+    clash = [{"id": 3, "src": "a", "dst": "a"}, {"id": 2, "src": "a"}]
+    said = engines.same({KNOWS: engines.file("clash.jsonl", clash)}, "merge")
+    assert said["violations"][0]["kind"] == "duplicate_unique"
+    fine = [{"id": 3, "src": "a", "dst": "a"}, {"id": 2, "dst": "a"}]
+    said = engines.same({KNOWS: engines.file("fine.jsonl", fine)}, "merge")
+    assert said == {KNOWS: {"inserted": 1, "updated": 1, "deleted": 0}}
+    lines = engines.root / "odd.jsonl"
+    lines.write_bytes(b'\xef\xbb\xbf{"id": "x", "age": 1}\r\n\r\n  {"name": "N", "id": "a"}\n')
+    assert engines.same({PERSON: lines}, "merge")[PERSON]["inserted"] == 1
+    for empty in ("", "\n\n"):
+        lines.write_text(empty)
+        assert engines.same({PERSON: lines}, "merge") == {}
+        assert engines.same({PERSON: lines}, "append") == {}
+    lines.write_text("{}\n")
+    assert "no column" in engines.same({PERSON: lines}, "merge")["reason"]
+    lines.write_text('{"id": "y", "age": 1}\nnull\n{"id": "a"}\n')
+    assert engines.same({PERSON: lines}, "merge")["rows"][0]["line"] == 2
 
 
 def test_load_by_spark_of_many_tables_is_one_publication(engines: Engines) -> None:

@@ -1,0 +1,78 @@
+"""The simulator finds no broken promise, repeats its runs, and reduces those that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import PostgresServer
+from tests.support.simulation.reduction import reduce_steps
+from tests.support.simulation.steps import Step, choose, read_steps, write_steps
+from tests.support.simulation.world import Stage, Tally, replay
+from tests.support.source import ROOT
+from tools.simulate import open_stage
+
+REGRESSIONS = sorted((ROOT / "tests" / "simulations").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def sqlite_stage() -> Iterator[Stage]:
+    with open_stage("sqlite") as stage:
+        yield stage
+
+
+@pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
+def test_steps_that_once_broke_a_promise_break_none(sqlite_stage: Stage, path: Path) -> None:
+    steps = read_steps(path)
+    assert replay(sqlite_stage, steps, seed=path.stem, tally=Tally()) is None
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_directory_that_another_writer_just_made_is_durable_at_the_reply(
+    sqlite_stage: Stage, nth: int
+) -> None:
+    made = "disk.directory_made"
+    for crash in range(6):
+        with sqlite_stage.world(seed="directory", tally=Tally()) as world:
+            world.run_until(Step("start", 0, verb="put"), made)
+            for _ in range(nth - 1):
+                world.run_until(Step("go", 0, a=1), made)
+            # The same content, in another dataset.
+            replied = world.witness.number
+            world.run([Step("start", 1, a=1, verb="put"), Step("go", 1, a=500)])
+            assert world.witness.number == replied + 1
+            world.run([Step("crash", a=crash)])
+
+
+def test_run_of_a_seed_is_repeated_step_by_step(sqlite_stage: Stage) -> None:
+    steps = list(choose("again", 60))
+    runs = [Tally(), Tally()]
+    for tally in runs:
+        assert replay(sqlite_stage, steps, seed="again", tally=tally) is None
+    assert runs[0] == runs[1]
+    assert runs[0].publications > 0
+
+
+def test_simulation_on_postgresql_keeps_every_promise(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    tally = Tally()
+    steps = list(choose("postgresql-1", 60))
+    stage = Stage(tmp_path, postgres_server)
+    assert replay(stage, steps, seed="postgresql-1", tally=tally) is None
+    assert tally.publications > 0
+
+
+def test_steps_read_back_are_the_steps_that_were_written(tmp_path: Path) -> None:
+    steps = list(choose("1", 50))
+    (tmp_path / "steps.json").write_text(write_steps(steps))
+    assert read_steps(tmp_path / "steps.json") == steps
+
+
+def test_failing_run_is_reduced_to_the_steps_that_it_needs() -> None:
+    steps = [Step("go", a=number) for number in range(100)]
+    needed = {steps[3], steps[50], steps[97]}
+    reduced = reduce_steps(steps, lambda some: needed <= set(some), tries=200)
+    assert set(reduced) == needed
