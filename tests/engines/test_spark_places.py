@@ -81,10 +81,14 @@ def test_cluster_builds_two_bundles_and_answers_the_command_line(
         publish_two_bundles(project)
         assert_each_used_its_own(project)
         assert_failure_names_the_users_line(project)
-    words = ("sql", "-b", "feature", "select id from shop.c", "--json")
+    words = ("sql", "--engine", "spark", "-b", "feature", "select id from shop.c", "--json")
     given = variables(settings, HEADGATE_SPARK_MASTER=spark_cluster)
     done = run_headgate(*words, cwd=settings.root, **given)
-    assert (done.returncode, json.loads(done.stdout or "null"), done.stderr) == (0, [{"id": 6}], "")
+    assert (done.returncode, json.loads(done.stdout or "null"), done.stderr) == (
+        0,
+        [{"id": 6}],
+        "engine: spark\n",
+    )
 
 
 def test_connect_server_builds_two_bundles_and_a_session_reads_them(
@@ -131,7 +135,7 @@ def test_connect_through_a_served_endpoint_answers_the_command_line(
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
         done = run_headgate("sql", "show namespaces", "--json", cwd=tmp_path, **given)
         assert json.loads(done.stdout) == [{"namespace": "shop"}], done.stderr
-        assert done.stderr == ""
+        assert done.stderr.startswith("engine: spark (") and done.stderr.count("\n") == 1
     [lent] = [t for t in headgate_json("token", "list", cwd=tmp_path) if t["role"] == "writer"][:1]
     assert lent["revoked_at"] is not None
 
@@ -169,9 +173,10 @@ def test_sql_on_the_command_line_is_quiet_and_needs_no_network_once_jars_are_cac
         "DEFAULT_ARTIFACT_REPOSITORY": nowhere,
         "HEADGATE_CACHE": str(tmp_path / "cache"),
     }
-    done = run_headgate("sql", "select 1 as one", "--json", cwd=tmp_path, **offline)
+    words = ("sql", "--engine", "spark", "select 1 as one", "--json")
+    done = run_headgate(*words, cwd=tmp_path, **offline)
     assert (done.returncode, json.loads(done.stdout or "null"), done.stderr) == (
         0,
         [{"one": 1}],
-        "",
+        "engine: spark\n",
     )

@@ -158,12 +158,17 @@ def test_streams_of_one_actor_are_limited_and_end_with_their_clients(
 
 
 def test_remote_build_on_the_server_shows_itself_and_gives_its_document(
-    remote: RemoteStore,
+    remote: RemoteStore, jobs: FileJobs
 ) -> None:
     seen: list[str] = []
-    done = remote.build_on_server(
-        ["s.y"], branch="master", upstream=True, watch=lambda build: seen.append(build["state"])
-    )
+    # No job ends before the client has seen the build.
+    jobs.gate.clear()
+
+    def watch(build: dict[str, Any]) -> None:
+        seen.append(build["state"])
+        jobs.gate.set()
+
+    done = remote.build_on_server(["s.y"], branch="master", upstream=True, watch=watch)
     assert seen[0] == "running" and seen[-1] == done["state"] == "succeeded"
     assert done["publications"] and remote.build_record(done["build"])["state"] == "succeeded"
     with pytest.raises(JobSpecNotFound):

@@ -26,7 +26,11 @@ from tests.support.proxy import Cut, proxy_before
 
 
 @pytest.fixture
-def work(small_api: Api, monkeypatch: pytest.MonkeyPatch) -> FileWork:
+def work(small_api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileWork:
+    # A client without a settings file keeps its logs below the working directory.
+    own = tmp_path / "client"
+    own.mkdir()
+    monkeypatch.chdir(own)
     publish(small_api.store, "master", files_spec("s.x"), files_spec("s.y", "s.x"))
     return do_by_files(monkeypatch)
 

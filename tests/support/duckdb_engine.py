@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,13 +102,18 @@ def attached(packages: Path, *, url: str, token: str, context: str = _TRUNK) -> 
     setup = "\n".join(blocks_of_page("python"))
     assert setup.count(_TRUNK) == 1
     given = {"PYTHONPATH": str(packages), "HEADGATE_URL": url, "HEADGATE_TOKEN": token}
-    with subprocess.Popen(
-        [sys.executable, "-c", setup.replace(_TRUNK, context) + _LOOP],
-        env={**os.environ, **given},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    # The extension makes an empty directory `data` in the working directory on CREATE TABLE AS.
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        subprocess.Popen(
+            [sys.executable, "-c", setup.replace(_TRUNK, context) + _LOOP],
+            cwd=scratch,
+            env={**os.environ, **given},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         try:
             yield DuckDb(process)
         finally:

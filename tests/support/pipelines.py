@@ -48,6 +48,12 @@ def publish(store: Store, branch: str, *specs: JobSpec, clean: bool = True) -> N
     )
 
 
+def _open_gate() -> threading.Event:
+    gate = threading.Event()
+    gate.set()
+    return gate
+
+
 @dataclass(kw_only=True)
 class FileJobs:
     """Jobs without Spark: every output is one file with the texts of its inputs."""
@@ -58,6 +64,8 @@ class FileJobs:
     # Outputs whose jobs publish nothing, and outputs whose jobs end only when stopped.
     aborting: frozenset[str] = frozenset()
     endless: frozenset[str] = frozenset()
+    # Jobs that are not endless wait until it is set.
+    gate: threading.Event = field(default_factory=_open_gate)
     # By output: results of the checks of its job.
     checks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     # Executed jobs by first output; one entry for each attempt.
@@ -90,6 +98,7 @@ class _FileAttempt:
         if is_endless:
             assert self._stopped.wait(60), f"nothing stopped {first}"
             return JobResult(succeeded=False, error={"message": self._reason})
+        assert self._jobs.gate.wait(60), f"nothing let {first} end"
         if self._jobs.failing.get(first, 0) > 0:
             self._jobs.failing[first] -= 1
             error = {"message": f"{first} failed"}
