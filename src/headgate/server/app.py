@@ -55,6 +55,7 @@ from headgate.server.metrics import (
     log_to_stderr,
     write_access_line,
 )
+from headgate.server.oauth import add_token_endpoint
 from headgate.server.threads import Threads
 from headgate.server.web.build_page import retry_on
 from headgate.server.web.host import mount_pages
@@ -138,9 +139,8 @@ def create_server(
     app.state.contents = ContentRights(store)
     app.state.threads = Threads(store.database)
     handle_errors(app)
-    app.add_middleware(
-        Gate, limits=limits or store.settings.server, visitors=Visitors(authority.is_valid)
-    )
+    visitors = Visitors(authority.is_valid)
+    app.add_middleware(Gate, limits=limits or store.settings.server, visitors=visitors)
     service = _iceberg(store, authority)
     app.add_middleware(HotReads, service=service, stamps=Stamps(store.database))
     for routes in ROUTERS:
@@ -149,6 +149,7 @@ def create_server(
         "/api/{rest:path}", _unrouted, methods=[str(m) for m in HTTPMethod], include_in_schema=False
     )
     _add_health(app, store)
+    add_token_endpoint(app, authority, visitors.knows)
     app.mount("/iceberg", IcebergApp(service))
     # The pages are mounted after this: they match every path below `/` that has no route here.
     return app

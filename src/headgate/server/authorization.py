@@ -26,6 +26,9 @@ from headgate.model.ids import Instant, mint
 
 _log = logging.getLogger("headgate.server")
 
+# Clients without a token get one here, for a credential in the body.
+TOKEN_PATH = "/iceberg/v1/oauth/tokens"
+
 _OPERATIONS = {Action.READ: "iceberg_read", Action.WRITE: "iceberg_write"}
 # The denials of a token by one rule are one event in this time: they must not fill the catalog.
 _WINDOW_SECONDS = 3600.0

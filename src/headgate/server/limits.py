@@ -17,6 +17,7 @@ from headgate.catalog.database import RESERVED
 from headgate.errors import HeadgateError
 from headgate.iceberg.service import problem
 from headgate.server.api.conventions import TIMED_OUT, TOO_LARGE, TOO_SLOW, refusal, status_of
+from headgate.server.authorization import TOKEN_PATH
 from headgate.server.connections import SLOWEST_BYTES_PER_SECOND, recognize
 from headgate.settings import ServerSettings
 
@@ -28,7 +29,11 @@ _UPLOADS = ("/api/v1/files/", "/api/v1/contents/", "/api/v1/bundles/")
 # Forms and messages of the pages.
 _FORM_BYTES = 8 * 1024
 MESSAGE_BYTES = 1024 * 1024
-_PAGE_BODIES = {"/login": _FORM_BYTES, "/_nicegui_ws": MESSAGE_BYTES}
+_OTHER_BODIES = {
+    "/login": _FORM_BYTES,
+    TOKEN_PATH: _FORM_BYTES,
+    "/_nicegui_ws": MESSAGE_BYTES,
+}
 
 # No scripts, no frames, no content sniffing, no copies in caches of proxies.
 _SECURITY = {
@@ -109,7 +114,8 @@ class Gate:
 
     async def _is_stranger(self, scope: Scope) -> bool:
         """Return whether a request needs a token and has no valid one; pages check cookies."""
-        if not scope["path"].startswith(_BEARER):
+        path = scope["path"]
+        if path == TOKEN_PATH or not path.startswith(_BEARER):
             return False
         kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not await self._visitors.knows(token.strip()):
@@ -281,7 +287,7 @@ def _most(path: str, limits: ServerSettings, *, is_upload: bool) -> int:
     """Return the most bytes that the body of a request may have."""
     if is_upload:
         return limits.upload_bytes
-    for prefix, most in _PAGE_BODIES.items():
+    for prefix, most in _OTHER_BODIES.items():
         if path.startswith(prefix):
             return most
     return limits.document_bytes
