@@ -29,7 +29,7 @@ demo: setup ## Run the worked example on a local Spark: branch, build, merge, bu
 test: check postgres chromium classes ## Check the code, then run the tests of every promise but those of test-hostile and test-engines
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/hostile --ignore tests/engines $(ARGS)
 
-test-hostile: setup postgres chromium engines classes ## Run the tests of attacks, overload, power cuts and damaged files
+test-hostile: setup postgres chromium engines classes ## Run the tests of attacks, overload, power cuts, damaged files and random histories
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/hostile $(ARGS)
 
 test-engines: setup postgres conductor engines classes ## Run the tests of Spark in all places, other engines, Conductor and the examples
