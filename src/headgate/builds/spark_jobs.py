@@ -242,7 +242,8 @@ def _result(ended: Mapping[str, Any], rows: int) -> attempt.JobResult:
         replaced=tuple(ended.get("replaced", ())),
         aborted=bool(ended.get("aborted")),
         rows=rows,
-        spark_jobs=ended.get("spark_jobs") or 0,
+        # A Connect server reports tasks every two seconds, and so not those of short executions.
+        spark_jobs=max(ended.get("spark_jobs") or 0, int(rows > 0)),
         checks=tuple(ended.get("checks", ())),
         error={k: v for k, v in ended.items() if k not in other} if failed else None,
     )

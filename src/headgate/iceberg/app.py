@@ -228,10 +228,13 @@ class IcebergApp:
     """The endpoint, to be served by itself or mounted below another ASGI application.
 
     It handles each request on a worker thread and renders every error as the protocol's.
+
+    :param is_gated: the application around this one passes on no body of a client without a token.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, is_gated: bool = False) -> None:
         self._service = service
+        self._is_gated = is_gated
         self._refusals = RecordedRefusals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -252,14 +255,18 @@ class IcebergApp:
     async def _exchange(self, http: HttpRequest, head: _Head) -> Reply:
         if not head.announces_body:
             return await self._on_thread(head, lambda: self._finish(self._admit(http, head), b""))
-        # First the token: the body of a client without a valid one is not read.
-        admitted = await self._on_thread(head, lambda: self._admit(http, head))
-        if isinstance(admitted, Reply):
-            return admitted
+        admitted: _Admitted | Reply | None = None
+        if not self._is_gated:
+            # First the token: the body of a client without a valid one is not read.
+            admitted = await self._on_thread(head, lambda: self._admit(http, head))
+            if isinstance(admitted, Reply):
+                return admitted
         body = await _read_body(http)
         if body is None:
             return problem(400, "BadRequestException", "the request body is over 64 MiB.")
-        return await self._on_thread(head, lambda: self._finish(admitted, body))
+        return await self._on_thread(
+            head, lambda: self._finish(admitted or self._admit(http, head), body)
+        )
 
     async def _on_thread(self, head: _Head, work: Callable[[], _Result]) -> _Result | Reply:
         return await run_in_threadpool(self._guard, head, work)

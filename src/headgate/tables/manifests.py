@@ -7,9 +7,11 @@ Needs the extra `arrow`; `referenced_files.open_manifests` imports this module o
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +26,7 @@ from pyiceberg.avro.resolver import construct_reader, resolve_reader
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import FixedType, ListType, MapType, StructType, UnknownType
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from headgate.errors import FileDamaged
 from headgate.tables.referenced_files import FileRef, ManifestRef
@@ -40,6 +43,10 @@ _ENTRY, _FILE = (0, 2), (100, 104, 103)
 # Of a block, unpacked: writers begin a new one long before.
 _BLOCK_BYTES = 256 * 1024 * 1024
 _LONGEST_SHIFT = 70
+_HEADER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+_SCHEMA = "avro.schema"
+# In letters; the schemas of clients may be of any length, and are not remembered beyond it.
+_LONGEST_SCHEMA = 32 * 1024
 
 
 class ManifestReader:
@@ -79,7 +86,7 @@ class ManifestReader:
 def parse_manifest_list(content: bytes, location: str) -> list[ManifestRef]:
     """Return all manifests of a snapshot; raise `FileDamaged` for a damaged list."""
     found = []
-    for path, length, added, existing in _select(content, location, _LIST):
+    for path, length, added, existing in read_records(content, location, _list_reader):
         _check_kinds(location, path, length)
         counted = isinstance(added, int) and isinstance(existing, int)
         files = added + existing if counted else None
@@ -93,7 +100,7 @@ def parse_manifest(content: bytes, manifest: ManifestRef) -> list[FileRef]:
         reason = f"it has {len(content)} bytes instead of {manifest.length}"
         raise FileDamaged(where=manifest.path, reason=reason)
     found = []
-    for status, file in _select(content, manifest.path, _ENTRY, {_ENTRY[1]: _FILE}):
+    for status, file in read_records(content, manifest.path, _entry_reader):
         if not isinstance(file, Record):
             raise FileDamaged(where=manifest.path, reason="an entry has no file")
         _check_kinds(manifest.path, file[0], file[1])
@@ -107,15 +114,17 @@ def parse_manifest(content: bytes, manifest: ManifestRef) -> list[FileRef]:
     return found
 
 
+def _list_reader(schema: Schema) -> Reader:
+    return select_fields(schema, _LIST)
+
+
+def _entry_reader(schema: Schema) -> Reader:
+    return select_fields(schema, _ENTRY, {_ENTRY[1]: _FILE})
+
+
 def _check_kinds(location: str, path: object, size: object) -> None:
     if not isinstance(path, str) or not isinstance(size, int):
         raise FileDamaged(where=location, reason="an entry has no path, or no size")
-
-
-def _select(
-    content: bytes, location: str, ids: Ids, inside: Mapping[int, Ids] | None = None
-) -> Iterator[Any]:
-    return read_records(content, location, lambda schema: select_fields(schema, ids, inside))
 
 
 def select_fields(schema: Schema, ids: Ids, inside: Mapping[int, Ids] | None = None) -> Reader:
@@ -141,19 +150,23 @@ def _only(whole: StructReader, ids: Ids, inside: Mapping[int, Ids] | None = None
 def read_header(content: bytes, location: str) -> AvroFileHeader:
     """Return the header of an Avro file, with its schema and metadata."""
     with _damage_of(location):
-        return construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(CheckedDecoder(content))
+        return _HEADER.read(CheckedDecoder(content))
 
 
 def read_records(
     content: bytes, location: str, reader_of: Callable[[Schema], Reader]
 ) -> Iterator[Any]:
-    """Yield the records of an Avro file, as a reader for its schema returns them."""
+    """Yield the records of an Avro file, as a reader for its schema returns them.
+
+    :param reader_of: a function of a module, as readers are remembered by it.
+    """
     with _damage_of(location):
         decoder = CheckedDecoder(content)
-        header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
-        schema, codec = header.get_schema(), header.compression_codec()
-        _check_sizes(schema.as_struct())
-        reader = reader_of(schema)
+        header = _HEADER.read(decoder)
+        codec = header.compression_codec()
+        schema = header.meta[_SCHEMA]
+        make = _remembered_reader if len(schema) <= _LONGEST_SCHEMA else _make_reader
+        reader = make(schema, reader_of)
         while decoder.tell() < len(content):
             count, block = decoder.read_int(), decoder.read_bytes()
             if codec is not None:
@@ -165,6 +178,16 @@ def read_records(
                 yield reader.read(inner)
             if inner.tell() != len(block) or decoder.read(SYNC_SIZE) != header.sync:
                 raise ValueError("a block does not end where it should")
+
+
+def _make_reader(schema: str, reader_of: Callable[[Schema], Reader]) -> Reader:
+    found = AvroSchemaConversion().avro_to_iceberg(json.loads(schema))
+    _check_sizes(found.as_struct())
+    return reader_of(found)
+
+
+# Making a reader takes longer than reading a manifest with it, and most tables share the schemas.
+_remembered_reader = lru_cache(maxsize=64)(_make_reader)
 
 
 @contextmanager

@@ -18,8 +18,10 @@ from typing import Any
 
 import orjson
 from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestContent, ManifestEntryStatus
+from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
 from headgate.errors import FileDamaged, ObjectNotFound
@@ -124,9 +126,7 @@ class _Moving:
         return [canonical(self.metadata["location"])]
 
     def read_list(self, location: str) -> list[Record]:
-        return list(
-            read_records(self.get(location), location, lambda file: resolve_reader(file, _LIST))
-        )
+        return list(read_records(self.get(location), location, _list_reader))
 
     def add(self, snapshot: Json, parent: Json | None) -> Json:
         """Add the manifests of a snapshot, write the new list, and return the moved snapshot."""
@@ -245,11 +245,7 @@ def _encode(
 
 def _check_added(content: bytes, path: str, id: int) -> None:
     """Raise unless all entries of a manifest are new files, which inherit their numbers."""
-
-    def reader(schema: Any) -> Any:
-        return select_fields(schema, (_STATUS, _SNAPSHOT, _SEQUENCE, _FILE), {_FILE: (_FIRST_ROW,)})
-
-    for status, snapshot, sequence, file in read_records(content, path, reader):
+    for status, snapshot, sequence, file in read_records(content, path, _entry_reader):
         if not _is_own(status, snapshot, id) or sequence is not None or file[0] is not None:
             raise _Unmovable
 
@@ -261,13 +257,25 @@ def _only_added(content: bytes, path: str, id: int) -> tuple[str, bytes]:
     place = {field.field_id: at for at, field in enumerate(schema.fields)}
     entries = [
         entry
-        for entry in read_records(content, path, lambda file: resolve_reader(file, file))
+        for entry in read_records(content, path, _whole_reader)
         if _is_own(entry[place[_STATUS]], entry[place[_SNAPSHOT]], id)
     ]
     if any(entry[place[_SEQUENCE]] is not None for entry in entries):
         raise _Unmovable
     meta = {key: value for key, value in header.meta.items() if not key.startswith("avro.")}
     return "{uuid}-m0.avro", _encode(schema, "manifest_entry", entries, meta)
+
+
+def _list_reader(schema: Schema) -> Reader:
+    return resolve_reader(schema, _LIST)
+
+
+def _entry_reader(schema: Schema) -> Reader:
+    return select_fields(schema, (_STATUS, _SNAPSHOT, _SEQUENCE, _FILE), {_FILE: (_FIRST_ROW,)})
+
+
+def _whole_reader(schema: Schema) -> Reader:
+    return resolve_reader(schema, schema)
 
 
 def _is_own(status: int, snapshot: int | None, id: int) -> bool:
