@@ -6,11 +6,13 @@ validation read can move; then the staged rows are validated again, and not load
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -29,13 +31,13 @@ from headgate.model.nouns import Dataset, Transaction
 from headgate.rows import write
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.load import LoadMode, check_merge_key
-from headgate.rows.load_spark_files import FilesByTable, RowPlaces, SparkFile, as_files, check_files
+from headgate.rows.load_spark_files import Converter, TableFormat, check_readable
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
-from headgate.rows.sources import SourcesByTable
+from headgate.rows.sources import SourceLike, SourcesByTable
 from headgate.rows.validate import raise_if_any
 from headgate.spark import load as spark_load
 from headgate.spark import load_violations
-from headgate.spark.load import SparkLoad
+from headgate.spark.load import LoadFile, SparkLoad
 from headgate.spark.load_violations import FoundViolation, LoadCheck, LoadedTable
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import reporting_end, without_error_log
@@ -63,7 +65,7 @@ class _OpenLoad:
 
     parts: Parts
     request: Request
-    files: FilesByTable
+    sources: SourcesByTable
     mode: LoadMode
     session: Session
     contents: Contents
@@ -74,7 +76,7 @@ class _OpenLoad:
     def branch_tables(self) -> BranchTables:
         """Return the tables as the branch shows them now; the written ones cannot have moved."""
         branch_tables = BranchTables(self.parts.database, branch_context(self.request.branch))
-        branch_tables.prefetch([*self.files, *self.request.if_heads])
+        branch_tables.prefetch([*self.sources, *self.request.if_heads])
         return branch_tables
 
 
@@ -97,10 +99,10 @@ def load_by_spark(
     def act() -> tuple[Receipt, Outcome]:
         with (
             reporting_end(),
-            as_files(sources) as files,
-            _opened(parts, request, files, mode, session, contents) as loading,
+            tempfile.TemporaryDirectory(prefix="headgate-load-") as home,
+            _opened(parts, request, sources, mode, session, contents) as loading,
         ):
-            return _execute(loading)
+            return _execute(loading, Path(home))
 
     return write.run_once(parts, request, act)
 
@@ -109,7 +111,7 @@ def load_by_spark(
 def _opened(
     parts: Parts,
     request: Request,
-    files: FilesByTable,
+    sources: SourcesByTable,
     mode: LoadMode,
     session: Session,
     contents: Contents,
@@ -118,8 +120,8 @@ def _opened(
     deadline = time.monotonic() + request.timeout_seconds
     context = branch_context(request.branch)
     branch_tables = BranchTables(parts.database, context)
-    branch_tables.prefetch([*files, *request.if_heads])
-    datasets = [branch_tables.load(name).dataset for name in files]
+    branch_tables.prefetch([*sources, *request.if_heads])
+    datasets = [branch_tables.load(name).dataset for name in sources]
     write.check_heads(branch_tables, request)
     unit = open_unit(
         parts.database, context.branch, actor=request.caller.actor, lease_seconds=_LEASE_SECONDS
@@ -130,7 +132,7 @@ def _opened(
             yield _OpenLoad(
                 parts=parts,
                 request=request,
-                files=files,
+                sources=sources,
                 mode=mode,
                 session=session,
                 contents=contents,
@@ -162,17 +164,18 @@ def _open(
             time.sleep(0.2)
 
 
-def _execute(loading: _OpenLoad) -> tuple[Receipt, Outcome]:
+def _execute(loading: _OpenLoad, home: Path) -> tuple[Receipt, Outcome]:
     branch_tables = loading.branch_tables()
     write.check_heads(branch_tables, loading.request)
-    session = loading.session(f"txn:{loading.unit.id}")
+    converter = Converter(home)
     tables = [
-        _table_load(loading.parts, branch_tables, name, files, loading.mode)
-        for name, files in loading.files.items()
+        _table_load(loading, branch_tables, name, given, converter)
+        for name, given in loading.sources.items()
     ]
+    converter.raise_if_rejected()
+    session = loading.session(f"txn:{loading.unit.id}")
     with _bad_row_errors(loading, branch_tables, tables):
         staged = {table.name: _stage(session, table) for table in tables}
-    _check_encodings(tables, staged)
     counts = _counts(loading, session, branch_tables, staged)
     receipt, losses = _validate_and_commit(loading, session, staged, counts)
     return receipt, Outcome(
@@ -191,31 +194,20 @@ def _bad_row_errors(
     try:
         with reporting_end(), without_error_log():
             yield
-    except errors.SparkStopped:
-        raise
     except errors.HeadgateError:
-        # A missing key column matters only in a file that can be read.
-        _check_files(tables)
         raise
     except Exception as error:
-        _check_files(tables)
+        check_readable(file for table in tables for file in table.load.files)
         try:
             _raise_violations(loading, branch_tables, tables)
         except errors.HeadgateError:
             raise
         except Exception as again:
-            # A file that cannot be read to be written cannot be read to be checked either.
+            # What Spark cannot write, it may not be able to check either.
             error.add_note(f"and while its rows were checked: {again}")
         reason = str(error).split("\n", 1)[0]
-        file = tables[0].files[0].file
+        file = tables[0].load.files[0].name
         raise errors.InvalidSource(file=file, reason=f"Spark: {reason}") from error
-
-
-def _check_encodings(tables: Sequence[TableLoad], staged: StagedByTable) -> None:
-    """Check the bytes where Spark replaced some that are not UTF-8, which it does silently."""
-    text = [t for t in tables if any(file.format != "parquet" for file in t.files)]
-    if any(spark_load.has_replacement_characters(staged[table.name].rows) for table in text):
-        _check_files(tables)
 
 
 def _counts(
@@ -296,11 +288,9 @@ class TableLoad:
 
     name: DatasetName
     load: SparkLoad
-    files: Sequence[SparkFile]
     mode: LoadMode
     constraints: Constraints
     required: Sequence[str]
-    schema: pa.Schema
     # The Iceberg snapshot; None for a table that never had a row.
     snapshot: int | None
     # Keys are known to be unique.
@@ -319,33 +309,34 @@ class StagedRows:
 
 
 def _table_load(
-    parts: Parts,
+    loading: _OpenLoad,
     branch_tables: BranchTables,
     name: DatasetName,
-    files: Sequence[SparkFile],
-    mode: LoadMode,
+    given: Sequence[SourceLike],
+    converter: Converter,
 ) -> TableLoad:
     """Return a table's load before anything is staged."""
     on_branch = branch_tables.load(name)
-    version = _version_of(parts, on_branch)
+    version = _version_of(loading.parts, on_branch)
     constraints = constraints_of(version.metadata)
+    schema = TableScan(version, loading.parts.options).schema
+    files = converter.files(given, TableFormat(str(name), schema, constraints.defaults))
     snapshot = current_snapshot(version.metadata)
+    never_repeats = snapshot is None or loading.mode is LoadMode.OVERWRITE
     return TableLoad(
         name=name,
         load=SparkLoad(
             table=table_identifier(name),
-            files=[(str(file.path), file.format) for file in files],
+            files=files,
             key=constraints.key,
             defaults=constraints.defaults,
             share=_share(files, version.metadata),
         ),
-        files=files,
-        mode=mode,
+        mode=loading.mode,
         constraints=constraints,
         required=[column.name for column in columns_of(version.metadata) if column.required],
-        schema=TableScan(version, parts.options).schema,
         snapshot=int(snapshot["snapshot-id"]) if snapshot else None,
-        keys_hold=snapshot is None or mode is LoadMode.OVERWRITE or write.keys_hold(on_branch),
+        keys_hold=never_repeats or write.keys_hold(on_branch),
     )
 
 
@@ -405,10 +396,10 @@ def _version_of(parts: Parts, on_branch: BranchTable) -> StoredVersion:
     return parts.versions.read(on_branch.version.location)
 
 
-def _share(files: Sequence[SparkFile], metadata: Metadata) -> float:
+def _share(files: Sequence[LoadFile], metadata: Metadata) -> float:
     """Return the size of the files relative to that of the table."""
     table = recorded_size_bytes(metadata)
-    return sum(file.path.stat().st_size for file in files) / table if table else 1.0
+    return sum(file.size_bytes for file in files) / table if table else 1.0
 
 
 # Validation of the staged rows.
@@ -508,14 +499,7 @@ def _check(related: RelatedTables, staged: StagedRows) -> LoadCheck:
 
 # Errors of bad rows, with file and line.
 #
-# Spark only reports that there is a bad row. The rows are found by reading the files again, with
-# the reader that names rows, and then by checking previews of the tables.
-
-
-def _check_files(tables: Sequence[TableLoad]) -> None:
-    """Raise for files that cannot be read, and for rows that cannot be cast to their table."""
-    files = {table.name: table.files for table in tables}
-    check_files(files, {table.name: table.schema for table in tables})
+# Spark only reports that there is a bad row. The rows are found by previews of the tables.
 
 
 def _raise_violations(
@@ -523,7 +507,7 @@ def _raise_violations(
 ) -> None:
     """Raise for rows that violate constraints, by previews over the branch itself."""
     session = loading.session(loading.request.branch)
-    places = {str(table.name): RowPlaces(table.files) for table in tables}
+    files = {str(table.name): table.load.files for table in tables}
 
     def type_of(dataset: str, column: str) -> pa.DataType:
         on_branch = branch_tables.load(parse_dataset_name(dataset))
@@ -531,7 +515,7 @@ def _raise_violations(
         return scan.schema.field(column).type
 
     raise_if_any(
-        _violation(found, type_of, places)
+        _violation(found, type_of, files)
         for table in _loaded_tables(loading.parts, session, branch_tables, tables)
         for found in load_violations.find_violations(table)
     )
@@ -540,9 +524,13 @@ def _raise_violations(
 def _violation(
     found: FoundViolation,
     type_of: Callable[[str, str], pa.DataType],
-    places: Mapping[str, RowPlaces],
+    files: Mapping[str, Sequence[LoadFile]],
 ) -> Violation:
-    where = places[found.dataset].of(*found.position) if found.position is not None else {}
+    where: dict[str, Any] = {}
+    if found.position is not None:
+        number, row = found.position
+        file = files[found.dataset][number]
+        where = {"file": file.name, "line": file.line_of(row)}
     return Violation(
         dataset=found.dataset,
         kind=found.kind,
