@@ -25,7 +25,7 @@ from headgate.model.checks import CheckResult, CheckStage, blocking
 from headgate.model.jobspecs import CheckSpec, Declaration, InputSpec, OutputSpec
 from headgate.spark import check_columns, check_plan
 from headgate.spark.check_columns import Column, Columns, Family
-from headgate.spark.check_plan import Count, EachRow, Measure, SampledStep, Unique, Unmeasured
+from headgate.spark.check_plan import Count, Each, Measure, SampledStep, Unique, Unmeasured
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import quote
 from headgate.transforms import Input, Output, Transform
@@ -445,7 +445,7 @@ def _samplings(
 def _sample_rows(
     number: int, step: SampledStep, rows: _RowExpressions, columns: Columns
 ) -> _Sampling:
-    assert isinstance(step, EachRow), "the other steps are about groups"
+    assert isinstance(step, Each), "the other steps are about groups"
     names = [columns.load(name).name for name in check_columns.columns_named(step.condition)]
     return _Sampling(
         number=number,
