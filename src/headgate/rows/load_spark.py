@@ -51,6 +51,7 @@ from headgate.tables.versions import StoredVersion
 Session = Callable[[str], Any]
 StagedByTable: TypeAlias = "Mapping[DatasetName, StagedRows]"
 CountsByTable: TypeAlias = Mapping[DatasetName, Counts]
+OpenByTable: TypeAlias = Mapping[DatasetName, Transaction]
 
 _LEASE_SECONDS = 900
 # Keys of the snapshot summary that MERGE INTO writes.
@@ -60,8 +61,8 @@ _ALL_KEYS_FROM_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OpenLoad:
-    """A load with its request, its services and its open transactions."""
+class _Load:
+    """A load with its request and its services."""
 
     parts: Parts
     request: Request
@@ -69,14 +70,15 @@ class _OpenLoad:
     mode: LoadMode
     session: Session
     contents: Contents
-    unit: Unit
-    opened: Mapping[DatasetName, Transaction]
+    # Directory of converted sources.
+    home: Path
     deadline: float
 
     def branch_tables(self) -> BranchTables:
-        """Return the tables as the branch shows them now; the written ones cannot have moved."""
+        """Return the tables as the branch shows them now."""
         branch_tables = BranchTables(self.parts.database, branch_context(self.request.branch))
         branch_tables.prefetch([*self.sources, *self.request.if_heads])
+        write.check_heads(branch_tables, self.request)
         return branch_tables
 
 
@@ -97,87 +99,69 @@ def load_by_spark(
     write.check_may_write(parts, request)
 
     def act() -> tuple[Receipt, Outcome]:
-        with (
-            reporting_end(),
-            tempfile.TemporaryDirectory(prefix="headgate-load-") as home,
-            _opened(parts, request, sources, mode, session, contents) as loading,
-        ):
-            return _execute(loading, Path(home))
-
-    return write.run_once(parts, request, act)
-
-
-@contextmanager
-def _opened(
-    parts: Parts,
-    request: Request,
-    sources: SourcesByTable,
-    mode: LoadMode,
-    session: Session,
-    contents: Contents,
-) -> Iterator[_OpenLoad]:
-    """Hold the tables open; abort the unit unless it is committed."""
-    deadline = time.monotonic() + request.timeout_seconds
-    context = branch_context(request.branch)
-    branch_tables = BranchTables(parts.database, context)
-    branch_tables.prefetch([*sources, *request.if_heads])
-    datasets = [branch_tables.load(name).dataset for name in sources]
-    write.check_heads(branch_tables, request)
-    unit = open_unit(
-        parts.database, context.branch, actor=request.caller.actor, lease_seconds=_LEASE_SECONDS
-    )
-    try:
-        opened = _open(parts, request, unit, datasets, deadline)
-        with Heartbeat(partial(renew_unit, parts.database, unit.id)):
-            yield _OpenLoad(
+        with reporting_end(), tempfile.TemporaryDirectory(prefix="headgate-load-") as home:
+            load = _Load(
                 parts=parts,
                 request=request,
                 sources=sources,
                 mode=mode,
                 session=session,
                 contents=contents,
-                unit=unit,
-                opened=opened,
-                deadline=deadline,
+                home=Path(home),
+                deadline=time.monotonic() + request.timeout_seconds,
             )
+            return _hold_and_execute(load)
+
+    return write.run_once(parts, request, act)
+
+
+def _hold_and_execute(load: _Load) -> tuple[Receipt, Outcome]:
+    """Hold the tables open; abort the unit unless it is committed."""
+    database, caller = load.parts.database, load.request.caller
+    branch_tables = load.branch_tables()
+    datasets = [branch_tables.load(name).dataset for name in load.sources]
+    branch = branch_context(load.request.branch).branch
+    unit = open_unit(database, branch, actor=caller.actor, lease_seconds=_LEASE_SECONDS)
+    try:
+        opened = _open(load, unit, datasets)
+        with Heartbeat(partial(renew_unit, database, unit.id)):
+            return _execute(load, unit, opened)
     finally:
-        abort_unit_if_open(parts.database, unit.id, caller=request.caller)
+        abort_unit_if_open(database, unit.id, caller=caller)
 
 
-def _open(
-    parts: Parts, request: Request, unit: Unit, datasets: Sequence[Dataset], deadline: float
-) -> dict[DatasetName, Transaction]:
+def _open(load: _Load, unit: Unit, datasets: Sequence[Dataset]) -> OpenByTable:
     """Open all transactions, or none; wait for a transaction that is open."""
 
-    def work(connection: Connection) -> dict[DatasetName, Transaction]:
+    def work(connection: Connection) -> OpenByTable:
         return {
-            dataset.name: open_in_unit(connection, unit, dataset, caller=request.caller)
+            dataset.name: open_in_unit(connection, unit, dataset, caller=load.request.caller)
             for dataset in datasets
         }
 
     while True:
         try:
-            return parts.database.write(work)
+            return load.parts.database.write(work)
         except errors.OpenTransactionAlreadyExists:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= load.deadline:
                 raise
             time.sleep(0.2)
 
 
-def _execute(loading: _OpenLoad, home: Path) -> tuple[Receipt, Outcome]:
-    branch_tables = loading.branch_tables()
-    write.check_heads(branch_tables, loading.request)
-    converter = Converter(home)
+def _execute(load: _Load, unit: Unit, opened: OpenByTable) -> tuple[Receipt, Outcome]:
+    # Read again: now no other writer can move them.
+    branch_tables = load.branch_tables()
+    converter = Converter(load.home)
     tables = [
-        _table_load(loading, branch_tables, name, given, converter)
-        for name, given in loading.sources.items()
+        _table_load(load, branch_tables, name, given, converter)
+        for name, given in load.sources.items()
     ]
     converter.raise_if_rejected()
-    session = loading.session(f"txn:{loading.unit.id}")
-    with _bad_row_errors(loading, branch_tables, tables):
+    session = load.session(f"txn:{unit.id}")
+    with _bad_row_errors(load, branch_tables, tables):
         staged = {table.name: _stage(session, table) for table in tables}
-    counts = _counts(loading, session, branch_tables, staged)
-    receipt, losses = _validate_and_commit(loading, session, staged, counts)
+    counts = _counts(load, session, branch_tables, staged, opened)
+    receipt, losses = _validate_and_commit(load, session, staged, opened, counts)
     return receipt, Outcome(
         operation=receipt.operation,
         publication=receipt.publication,
@@ -188,7 +172,7 @@ def _execute(loading: _OpenLoad, home: Path) -> tuple[Receipt, Outcome]:
 
 @contextmanager
 def _bad_row_errors(
-    loading: _OpenLoad, branch_tables: BranchTables, tables: Sequence[TableLoad]
+    load: _Load, branch_tables: BranchTables, tables: Sequence[TableLoad]
 ) -> Iterator[None]:
     """Raise Spark's failure as errors of all bad rows: Spark fails at the first one."""
     try:
@@ -199,48 +183,56 @@ def _bad_row_errors(
     except Exception as error:
         check_readable(file for table in tables for file in table.load.files)
         try:
-            _raise_violations(loading, branch_tables, tables)
+            _raise_violations(load, branch_tables, tables)
         except errors.HeadgateError:
             raise
         except Exception as again:
             # What Spark cannot write, it may not be able to check either.
             error.add_note(f"and while its rows were checked: {again}")
         reason = str(error).split("\n", 1)[0]
-        file = tables[0].load.files[0].name
+        names = (file.name for table in tables for file in table.load.files)
+        file = next(names, str(tables[0].name))
         raise errors.InvalidSource(file=file, reason=f"Spark: {reason}") from error
 
 
 def _counts(
-    loading: _OpenLoad, session: Any, branch_tables: BranchTables, staged: StagedByTable
+    load: _Load,
+    session: Any,
+    branch_tables: BranchTables,
+    staged: StagedByTable,
+    opened: OpenByTable,
 ) -> dict[DatasetName, Counts]:
-    ids = [transaction.id for transaction in loading.opened.values()]
-    found = loading.parts.database.read(lambda c: load_transactions(c, ids))
+    ids = [transaction.id for transaction in opened.values()]
+    found = load.parts.database.read(lambda c: load_transactions(c, ids))
     return {
         name: _table_counts(
-            loading.parts, session, branch_tables.load(name), found[loading.opened[name].id], rows
+            load.parts, session, branch_tables.load(name), found[opened[name].id], rows
         )
         for name, rows in staged.items()
     }
 
 
 def _validate_and_commit(
-    loading: _OpenLoad, session: Any, staged: StagedByTable, counts: CountsByTable
+    load: _Load,
+    session: Any,
+    staged: StagedByTable,
+    opened: OpenByTable,
+    counts: CountsByTable,
 ) -> tuple[Receipt, int]:
     """Validate and commit; validate again where other writers moved what was read."""
     losses = 0
-    line = Line(loading.parts.database, seconds=max(0.0, loading.deadline - time.monotonic()))
+    line = Line(load.parts.database, seconds=max(0.0, load.deadline - time.monotonic()))
     try:
         while True:
-            branch_tables = loading.branch_tables()
-            write.check_heads(branch_tables, loading.request)
-            found = _validate(loading, session, branch_tables, staged)
+            branch_tables = load.branch_tables()
+            found = _validate(load, session, branch_tables, staged)
             reach(Failpoint.MUTATION_STAGED)
             try:
-                return _commit(loading, branch_tables, counts, found), losses
+                return _commit(load, branch_tables, opened, counts, found), losses
             except errors.ViewConflict:
                 losses += 1
-                over = time.monotonic() >= loading.deadline and losses >= write.MIN_ATTEMPTS
-                if over or loading.request.timeout_seconds <= 0:
+                over = time.monotonic() >= load.deadline and losses >= write.MIN_ATTEMPTS
+                if over or load.request.timeout_seconds <= 0:
                     raise
             if losses >= write.CONFLICTS_BEFORE_TICKET and line.ticket is None:
                 # For the tables that validation reads; those that are written are held open.
@@ -251,14 +243,17 @@ def _validate_and_commit(
 
 
 def _commit(
-    loading: _OpenLoad, branch_tables: BranchTables, counts: CountsByTable, found: Validated
+    load: _Load,
+    branch_tables: BranchTables,
+    opened: OpenByTable,
+    counts: CountsByTable,
+    found: Validated,
 ) -> Receipt:
-    opened = loading.opened
     ids = [transaction.id for transaction in opened.values()] if any(counts.values()) else []
     facts = {
         opened[name].id: Provenance(
             facts=write.mutation_facts(
-                f"load-{loading.mode}", count, keys_hold=name in found.keys_hold
+                f"load-{load.mode}", count, keys_hold=name in found.keys_hold
             )
         )
         for name, count in counts.items()
@@ -266,15 +261,15 @@ def _commit(
     written = [branch_tables.load(name).branch for name in opened]
     reads = {one.branch for one in found.reads} | {branch.id for branch in written if branch}
     return commit_transactions(
-        loading.parts.database,
-        loading.contents,
+        load.parts.database,
+        load.contents,
         # Without any effect nothing is committed, and the unit is aborted.
         ids,
         CommitOptions(
-            caller=loading.request.caller,
-            operation=loading.request.operation,
+            caller=load.request.caller,
+            operation=load.request.operation,
             provenance=facts,
-            reads=(*found.reads, *write.head_reads(branch_tables, loading.request, reads)),
+            reads=(*found.reads, *write.head_reads(branch_tables, load.request, reads)),
         ),
     )
 
@@ -309,7 +304,7 @@ class StagedRows:
 
 
 def _table_load(
-    loading: _OpenLoad,
+    load: _Load,
     branch_tables: BranchTables,
     name: DatasetName,
     given: Sequence[SourceLike],
@@ -317,12 +312,12 @@ def _table_load(
 ) -> TableLoad:
     """Return a table's load before anything is staged."""
     on_branch = branch_tables.load(name)
-    version = _version_of(loading.parts, on_branch)
+    version = _version_of(load.parts, on_branch)
     constraints = constraints_of(version.metadata)
-    schema = TableScan(version, loading.parts.options).schema
+    schema = TableScan(version, load.parts.options).schema
     files = converter.files(given, TableFormat(str(name), schema, constraints.defaults))
     snapshot = current_snapshot(version.metadata)
-    never_repeats = snapshot is None or loading.mode is LoadMode.OVERWRITE
+    never_repeats = snapshot is None or load.mode is LoadMode.OVERWRITE
     return TableLoad(
         name=name,
         load=SparkLoad(
@@ -332,7 +327,7 @@ def _table_load(
             defaults=constraints.defaults,
             share=_share(files, version.metadata),
         ),
-        mode=loading.mode,
+        mode=load.mode,
         constraints=constraints,
         required=[column.name for column in columns_of(version.metadata) if column.required],
         snapshot=int(snapshot["snapshot-id"]) if snapshot else None,
@@ -452,10 +447,10 @@ class RelatedTables:
 
 
 def _validate(
-    loading: _OpenLoad, session: Any, branch_tables: BranchTables, staged: StagedByTable
+    load: _Load, session: Any, branch_tables: BranchTables, staged: StagedByTable
 ) -> Validated:
     """Raise violations where a quick check finds any; return the views that were read."""
-    related = RelatedTables(loading.parts, branch_tables)
+    related = RelatedTables(load.parts, branch_tables)
     checks = {name: _check(related, rows) for name, rows in staged.items()}
     repeated = {
         name
@@ -465,7 +460,7 @@ def _validate(
         and load_violations.may_repeat_keys(session, check)
     }
     if repeated or any(load_violations.may_violate(session, check) for check in checks.values()):
-        _raise_violations(loading, branch_tables, [rows.table for rows in staged.values()])
+        _raise_violations(load, branch_tables, [rows.table for rows in staged.values()])
     holding = {
         name
         for name, check in checks.items()
@@ -503,20 +498,20 @@ def _check(related: RelatedTables, staged: StagedRows) -> LoadCheck:
 
 
 def _raise_violations(
-    loading: _OpenLoad, branch_tables: BranchTables, tables: Sequence[TableLoad]
+    load: _Load, branch_tables: BranchTables, tables: Sequence[TableLoad]
 ) -> None:
     """Raise for rows that violate constraints, by previews over the branch itself."""
-    session = loading.session(loading.request.branch)
+    session = load.session(load.request.branch)
     files = {str(table.name): table.load.files for table in tables}
 
     def type_of(dataset: str, column: str) -> pa.DataType:
         on_branch = branch_tables.load(parse_dataset_name(dataset))
-        scan = TableScan(_version_of(loading.parts, on_branch), loading.parts.options)
+        scan = TableScan(_version_of(load.parts, on_branch), load.parts.options)
         return scan.schema.field(column).type
 
     raise_if_any(
         _violation(found, type_of, files)
-        for table in _loaded_tables(loading.parts, session, branch_tables, tables)
+        for table in _loaded_tables(load.parts, session, branch_tables, tables)
         for found in load_violations.find_violations(table)
     )
 
