@@ -33,13 +33,14 @@ import httpx
 import sqlalchemy
 
 from headgate.builds import spark_jobs
-from headgate.builds.attempt import JobOrder, JobResult, Progress
+from headgate.builds.attempt import JobResult, Progress
 from headgate.cli.main import run
 from headgate.iceberg.app import IcebergApp
 from headgate.iceberg.service import EmbeddedTokens, Service
 from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.contexts import BranchContext, encode_prefix
 from headgate.settings import load_settings
+from headgate.spark.job_protocol import JobOrder
 from headgate.storage.address import read_outside
 from headgate.store.embedded import Store
 from headgate.tasks.definitions import load_task, parse_target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from decimal import Decimal
 
 import pyarrow as pa
@@ -82,3 +83,37 @@ def test_load_engines_take_moments_of_data_frames_and_refuse_alike(engines: Engi
         parquet.write_table(pa.table({"id": [5, 6], name: values}), file)
         said = engines.same({"shop.frames": file}, "append")
         assert [row["line"] for row in said["rows"]] == [2], (name, said)
+
+
+def test_load_engines_take_uuids_as_text_and_as_uuids(engines: Engines) -> None:
+    columns = 'id = "long", mark = "uuid", text = "string"'
+    apply_text(engines.store, f'[dataset."shop.marks"]\ncolumns = {{{columns}}}\nkey = ["id"]')
+    engines.on_both("shop.marks")
+    given = uuid.UUID("0190c0c8-7f2b-7e6a-9a51-000000000001")
+    kinds = {"text": (pa.string(), str(given)), "uuid": (pa.uuid(), given.bytes)}
+    for number, (kind, value) in enumerate(kinds.values()):
+        rows = {
+            "id": [2 * number, 2 * number + 1],
+            "mark": pa.array([value, None], kind),
+            "text": pa.array([value, None], kind),
+        }
+        parquet.write_table(pa.table(rows), engines.root / "good.parquet")
+        said = engines.same({"shop.marks": engines.root / "good.parquet"}, "append")
+        assert said["shop.marks"]["inserted"] == 2
+    assert [row["mark"] for row in engines.rows("shop.marks")] == [str(given), None] * 2
+    wrong = pa.table({"id": [5, 6], "mark": [str(given), "0190c0c8"]})
+    parquet.write_table(wrong, engines.root / "wrong.parquet")
+    said = engines.same({"shop.marks": engines.root / "wrong.parquet"}, "append")
+    assert [row["line"] for row in said["rows"]] == [2]
+
+
+def test_load_engines_take_a_header_without_rows_alike(engines: Engines) -> None:
+    file = engines.root / "header.csv"
+    file.write_text("id,age\n")
+    assert engines.same({"graph.person": file}, "merge") == {}
+    file.write_text("age\n")
+    assert engines.same({"graph.person": file}, "merge")["refused"] == "invalid"
+    file.write_text("id,agee\n")
+    assert "no column" in engines.same({"graph.person": file}, "append")["reason"]
+    parquet.write_table(pa.table({"id": pa.array([], pa.int32())}), engines.root / "0.parquet")
+    assert engines.same({"graph.person": engines.root / "0.parquet"}, "overwrite") != {}

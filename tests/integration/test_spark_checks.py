@@ -18,7 +18,7 @@ from headgate.model.jobspecs import CheckSpec
 from headgate.spark.checks import evaluate_checks
 from headgate.spark.java import ensure_jars, find_java_home
 from headgate.spark.job_processes import ProcessPool
-from headgate.spark.job_protocol import JobDocument, Source, Target
+from headgate.spark.job_protocol import InputOrder, JobDocument, JobOrder, OutputOrder
 from headgate.spark.jvm import Launch
 from headgate.spark.session import LocalSpark, bind_catalog, iceberg_catalog_conf, jvm_conf, start
 from headgate.transforms import expectations as E  # noqa: N812  (as users write it)
@@ -280,13 +280,21 @@ def run_job(local: LocalSpark, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
     def run(dataset: str, argument: str = "output", files: str | None = None) -> Any:
         log = place / f"{dataset}.log"
-        document = JobDocument(
+        numbers = InputOrder(dataset="raw.numbers", branch="master", transaction="")
+        order = JobOrder(
+            key=dataset,
+            epoch=1,
+            token="",
             module="pipeline",
+            bundle="",
+            inputs={} if dataset == "raw.numbers" else {"numbers": numbers},
+            outputs={argument: OutputOrder(dataset=dataset, is_files=files is not None)},
+            branch="master",
+        )
+        document = JobDocument(
+            order=order,
             bundle=str(place),
-            inputs={} if dataset == "raw.numbers" else {"numbers": Source(dataset="raw.numbers")},
-            outputs={
-                argument: Target(dataset=dataset, files={"current": files} if files else None)
-            },
+            files={argument: {"current": files}} if files else {},
             conf=conf,
             tag=f"job-{dataset}",
             directory=str(place),

@@ -21,7 +21,7 @@ import headgate.spark
 from headgate.spark.engines import SharedJvm
 from headgate.spark.java import ensure_jars, find_java_home
 from headgate.spark.job_processes import JobProcess, ProcessPool
-from headgate.spark.job_protocol import JobDocument, Source, Target
+from headgate.spark.job_protocol import InputOrder, JobDocument, JobOrder, OutputOrder
 from headgate.spark.jvm import Launch
 from headgate.spark.session import iceberg_catalog_conf, jvm_conf
 
@@ -169,16 +169,24 @@ def pool(place: Path) -> Iterator[ProcessPool]:
 def start(jvm: SharedJvm, pool: ProcessPool, place: Path) -> Iterator[Start]:
     started: list[JobProcess] = []
 
-    def start_job(bundle: Path, output: str, **inputs: Source) -> JobProcess:
+    def start_job(bundle: Path, output: str, **inputs: InputOrder) -> JobProcess:
         argument, _, dataset = output.partition("=")
-        document = JobDocument(
+        order = JobOrder(
+            key=bundle.name,
+            epoch=1,
+            token="",
             module="pipeline",
-            bundle=str(bundle),
+            bundle="",
             inputs=inputs,
-            outputs={argument: Target(dataset=dataset)},
+            outputs={argument: OutputOrder(dataset=dataset, is_files=False)},
+            branch="master",
+            incremental=any(given.since_snapshot for given in inputs.values()),
+        )
+        document = JobDocument(
+            order=order,
+            bundle=str(bundle),
             conf=iceberg_catalog_conf({"type": "hadoop", "warehouse": str(place / "tables")}),
             tag=f"job-{bundle.name}",
-            incremental=any(source.since_snapshot for source in inputs.values()),
             directory=str(place / "decoy"),
             log=str(place / f"{bundle.name}.log"),
         )
@@ -252,7 +260,9 @@ def test_incremental_job_reads_only_what_was_added_since(start: Start, place: Pa
     second = finished(start(bundle, "log=raw.log"))["written"]["snapshot"]
     copied = []
     for since in (None, first, second):
-        source = Source(dataset="raw.log", since_snapshot=since)
+        source = InputOrder(
+            dataset="raw.log", branch="master", transaction="", since_snapshot=since
+        )
         copied.append(finished(start(bundle, "output=out.copy", log=source))["written"]["rows"])
     assert copied == [6, 3, 0]
 
@@ -302,15 +312,16 @@ _PARENT = """
     import pickle, sys, time
     from pathlib import Path
     from headgate.spark.engines import SharedJvm
-    from headgate.spark.job_protocol import JobDocument, Target
+    from headgate.spark.job_protocol import JobDocument, JobOrder, OutputOrder
     from headgate.spark.job_processes import ProcessPool
 
     request, bundle, log = pickle.loads(sys.stdin.buffer.read())
     jvm = SharedJvm.start(request)
-    document = JobDocument(
-        module="pipeline", bundle=str(bundle), inputs={}, conf={}, tag="t",
-        outputs={"out": Target(dataset="out.slow")}, log=str(log),
+    order = JobOrder(
+        key="k", epoch=1, token="", module="pipeline", bundle="", inputs={}, branch="master",
+        outputs={"out": OutputOrder(dataset="out.slow", is_files=False)},
     )
+    document = JobDocument(order=order, bundle=str(bundle), conf={}, tag="t", log=str(log))
     job = ProcessPool(log.parent, request.environ).take(jvm.address)
     job.begin(document)
     while not jvm._context.statusTracker().getActiveJobIds():

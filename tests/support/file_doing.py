@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from headgate.builds.attempt import JobOrder, JobResult, Progress, log_in
+from headgate.builds.attempt import JobResult, Progress, log_in
 from headgate.builds.spark_jobs import JobResources
 from headgate.client import builds
 from headgate.errors import Unavailable
 from headgate.files.objects import Digest
 from headgate.files.tree import Entry
+from headgate.spark.job_protocol import JobOrder
 
 _FILE = "made"
 

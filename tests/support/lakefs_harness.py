@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from lakefs_sdk import RepositoryCreation
+
 from headgate.catalog.attempts import dispatch_attempt
 from headgate.lakefs.client import LakeFS
 from headgate.lakefs.endpoint import connect
@@ -84,8 +86,14 @@ def lakefs_harness(store: Store, storage: str | None = None) -> Iterator[LakeFSH
     """Yield a harness with a new repository on the configured server; delete it afterwards."""
     lakefs = connect(store.settings)
     name = f"headgate-protocol-{secrets.token_hex(4)}"
-    lakefs.create_repository(name, f"{storage or _STORAGE}/{name}", _MAIN)
+    create_repository(lakefs, name, f"{storage or _STORAGE}/{name}", _MAIN)
     try:
         yield LakeFSHarness(store, lakefs, name)
     finally:
-        lakefs.delete_repository(name)
+        lakefs._api.repositories_api.delete_repository(name)
+
+
+def create_repository(lakefs: LakeFS, name: str, storage: str, branch: str) -> None:
+    """Create an empty repository whose objects are below an address of the storage."""
+    wanted = RepositoryCreation(name=name, storage_namespace=storage, default_branch=branch)
+    lakefs._api.repositories_api.create_repository(wanted)

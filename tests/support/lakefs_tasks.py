@@ -18,7 +18,7 @@ from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import WorkspaceRef
 from headgate.testing.failpoints import die_at, pause_at
 from tests.support.lakefs_double import LakeFSDouble, serve_double
-from tests.support.lakefs_harness import LakeFSHarness
+from tests.support.lakefs_harness import LakeFSHarness, create_repository
 from tests.support.processes import running
 from tests.support.stores import files_branch, new_settings, put
 from tests.support.task_runs import wait_for
@@ -85,7 +85,7 @@ def lakefs_place(catalog_url: str, root: Path) -> Iterator[Place]:
             environ=KEYS,
         )
         lakefs = connect(settings)
-        lakefs.create_repository(REPOSITORY, "mem://songs", "main")
+        create_repository(lakefs, REPOSITORY, "mem://songs", "main")
         with Store(settings) as store:
             put(files_branch(store), a="1")
             given = LakeFSHarness(store, lakefs, REPOSITORY).new_target(OLD)

@@ -163,7 +163,7 @@ def _attempt(
             path.write_text(text)
         changes = changes_of(copy)
         if not changes:
-            return store.keep(given, identity)
+            return store.publish(given, None, identity)
         staged = store.stage(given, "", changes, identity)
         try:
             if spoil:

@@ -9,8 +9,7 @@ from headgate.spark.check_columns import Column, Columns
 from headgate.spark.check_plan import (
     Combination,
     Count,
-    EachGroup,
-    EachRow,
+    Each,
     Measure,
     OneNumber,
     Settled,
@@ -41,7 +40,7 @@ def planned(expectation: Expectation) -> Step:
 @pytest.mark.parametrize(
     ("expectation", "step"),
     [
-        (POSITIVE, EachRow(condition=POSITIVE)),
+        (POSITIVE, Each(condition=POSITIVE)),
         (E.group_by("name").col("amount").gt(0), None),
         (E.count().gte(1), OneNumber(expectation=E.count().gte(1))),
         (E.col("amount").sum().gt(1), OneNumber(expectation=E.col("amount").sum().gt(1))),
@@ -53,12 +52,12 @@ def planned(expectation: Expectation) -> Step:
 def test_expectation_becomes_the_step_of_its_level(
     expectation: Expectation, step: Step | None
 ) -> None:
-    assert planned(expectation) == (step or EachRow(condition=expectation))
+    assert planned(expectation) == (step or Each(condition=expectation))
 
 
 def test_property_of_groups_is_asked_of_each_group() -> None:
     few = E.group_by("name").count().lte(5)
-    assert planned(few) == EachGroup(by=("name",), condition=few)
+    assert planned(few) == Each(by=("name",), condition=few)
     assert planned(E.approx_distinct_count("id", "name").gt(3)) == OneNumber(
         expectation=E.approx_distinct_count("id", "name").gt(3)
     )
@@ -66,21 +65,22 @@ def test_property_of_groups_is_asked_of_each_group() -> None:
 
 def test_all_of_rows_is_counted_apart_and_any_of_rows_together() -> None:
     assert planned(E.all(POSITIVE, NAMED)) == Combination(
-        op=Op.ALL, parts=(EachRow(condition=POSITIVE), EachRow(condition=NAMED))
+        op=Op.ALL, parts=(Each(condition=POSITIVE), Each(condition=NAMED))
     )
     either = E.any(POSITIVE, E.negate(NAMED))
-    assert planned(either) == EachRow(condition=either)
+    assert planned(either) == Each(condition=either)
 
 
 def test_combination_of_unlike_levels_settles_each_part_first() -> None:
     step = planned(E.any(POSITIVE, E.count().equals(0)))
     assert isinstance(step, Combination)
-    assert isinstance(step.parts[0], EachRow)
+    assert isinstance(step.parts[0], Each) and not step.parts[0].by
     assert isinstance(step.parts[1], OneNumber)
     other_groups = E.any(E.group_by("id").count().gt(1), E.group_by("name").count().gt(1))
     assert isinstance(planned(other_groups), Combination)
     same_groups = E.any(E.group_by("id").count().gt(1), E.group_by("ID").col("amount").sum().gt(1))
-    assert isinstance(planned(same_groups), EachGroup)
+    merged = planned(same_groups)
+    assert isinstance(merged, Each) and merged.by == ("id",)
 
 
 def test_negated_uniqueness_is_about_the_whole_and_not_about_each_group() -> None:
@@ -112,8 +112,8 @@ def test_what_the_schema_decides_is_settled_without_a_pass(
 
 
 def test_constant_that_decides_nothing_falls_out() -> None:
-    assert planned(E.any(E.false(), POSITIVE)) == EachRow(condition=POSITIVE)
-    assert planned(E.all(E.col("id").exists(), POSITIVE)) == EachRow(condition=POSITIVE)
+    assert planned(E.any(E.false(), POSITIVE)) == Each(condition=POSITIVE)
+    assert planned(E.all(E.col("id").exists(), POSITIVE)) == Each(condition=POSITIVE)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.attempts import Contents
 from headgate.catalog.attempts import set_attempt_scope
@@ -34,6 +34,7 @@ from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, DatasetKind, Transaction
 from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings
+from headgate.spark.job_protocol import InputOrder, JobOrder, OutputOrder
 from headgate.tables.snapshots import current_snapshot_id
 
 if TYPE_CHECKING:
@@ -224,72 +225,6 @@ class Parts:
 
 
 # --- orders ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputOrder:
-    """A pinned input; of files, the roots of its tree and of the tree that was read last."""
-
-    dataset: str
-    branch: str
-    transaction: str
-    # The Iceberg snapshot that was read last, where only newer rows are read.
-    since_snapshot: int | None = None
-    root: str | None = None
-    since_root: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputOrder:
-    """An output, and its earlier content: an Iceberg snapshot, or the root of a tree."""
-
-    dataset: str
-    is_files: bool
-    base_snapshot: int | None = None
-    base_root: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOrder:
-    """One attempt by ids and digests; the token opens only this attempt's own context."""
-
-    key: str
-    epoch: int
-    token: str
-    module: str
-    # Digest of the code bundle.
-    bundle: str
-    inputs: Mapping[str, InputOrder]
-    outputs: Mapping[str, OutputOrder]
-    branch: str
-    fallback: tuple[str, ...] = ()
-    incremental: bool = False
-    # Full or incremental, and the reason; for the log.
-    extent: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    allowed_run_seconds: float | None = None
-
-    @property
-    def id(self) -> str:
-        """Return the id of the attempt, as in the context `job:<id>`."""
-        return f"{self.key}:{self.epoch}"
-
-    @property
-    def name(self) -> str:
-        """Return the id in the form of a file name and of a Spark job tag."""
-        return f"{self.key.replace('/', '-')}-{self.epoch}"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        inputs, outputs = document["inputs"].items(), document["outputs"].items()
-        fields = dict(document)
-        fields["inputs"] = {name: InputOrder(**given) for name, given in inputs}
-        fields["outputs"] = {name: OutputOrder(**given) for name, given in outputs}
-        fields["fallback"] = tuple(document["fallback"])
-        return cls(**fields)
 
 
 def make_order(parts: Parts, work: JobWork) -> JobOrder:

@@ -17,7 +17,6 @@ from typing import Any
 
 from headgate.attempts import LEASE_SECONDS
 from headgate.builds.attempt import (
-    JobOrder,
     JobResult,
     JobWork,
     Parts,
@@ -33,6 +32,7 @@ from headgate.files.tree import Entry
 from headgate.model.checks import blocking, check_result_from_json
 from headgate.model.names import check_file_path
 from headgate.model.nouns import DatasetKind
+from headgate.spark.job_protocol import JobOrder
 from headgate.storage.local import make_private_directory
 
 _POLL_SECONDS = 1.0

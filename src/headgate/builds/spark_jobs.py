@@ -25,7 +25,7 @@ from headgate.files.tree_store import FileTrees
 from headgate.model.object_store import ObjectStore
 from headgate.spark.engines import Engine
 from headgate.spark.job_processes import JobProcess
-from headgate.spark.job_protocol import EventKind, JobDocument, Source, Target
+from headgate.spark.job_protocol import EventKind, InputOrder, JobDocument, JobOrder, OutputOrder
 from headgate.spark.session import catalog_conf
 from headgate.storage.local import make_private_directory
 from headgate.transforms.runtime import ReadMode
@@ -107,7 +107,7 @@ class JobRunner:
         self._stopped: str | None = None
         self._tags: tuple[str, ...] = ()
 
-    def run(self, order: attempt.JobOrder, progress: attempt.Progress) -> attempt.JobResult:
+    def run(self, order: JobOrder, progress: attempt.Progress) -> attempt.JobResult:
         """Run the order and upload the files that it wrote; the result has their entries."""
         make_private_directory(self._directory)
         # The session adds a tag of its own, which covers the threads of the user's code.
@@ -160,40 +160,19 @@ class JobRunner:
         finally:
             timer.cancel()
 
-    def _document(self, order: attempt.JobOrder) -> JobDocument:
+    def _document(self, order: JobOrder) -> JobDocument:
+        files = {name: self._files.of_input(name, given) for name, given in order.inputs.items()}
+        files |= {name: self._files.of_output(name, to) for name, to in order.outputs.items()}
         return JobDocument(
-            module=order.module,
+            order=order,
             bundle=str(self._bundle(order.bundle)),
-            inputs={
-                name: Source(
-                    dataset=given.dataset,
-                    branch=given.branch,
-                    transaction=given.transaction,
-                    files=self._files.of_input(name, given),
-                    since_snapshot=given.since_snapshot,
-                )
-                for name, given in order.inputs.items()
-            },
-            outputs={
-                name: Target(
-                    dataset=target.dataset,
-                    branch=order.branch,
-                    files=self._files.of_output(name, target),
-                    base_snapshot=target.base_snapshot,
-                )
-                for name, target in order.outputs.items()
-            },
+            files={name: directories for name, directories in files.items() if directories},
             conf=catalog_conf(
                 uri=self._workplace.url, warehouse=f"job:{order.id}", token=order.token
             ),
             tag=self._tags[0],
             directory=str(self._directory),
             log=str(attempt.log_in(self._directory)),
-            branch=order.branch,
-            fallback=order.fallback,
-            incremental=order.incremental,
-            extent=order.extent,
-            parameters=order.parameters,
         )
 
     def _bundle(self, digest: str) -> Path:
@@ -257,7 +236,7 @@ class JobFiles:
         self._directory = directory
         self._fills: dict[str, Fill] = {}
 
-    def of_input(self, name: str, given: attempt.InputOrder) -> dict[str, str] | None:
+    def of_input(self, name: str, given: InputOrder) -> dict[str, str] | None:
         """Return the directories of an input by read mode; the default one is filled."""
         if given.root is None:
             return None
@@ -272,7 +251,7 @@ class JobFiles:
         previous = self._add_lazy(f"inputs/{name}/previous", partial(self._trees.download, before))
         return _by_mode(current, added, previous)
 
-    def of_output(self, name: str, target: attempt.OutputOrder) -> dict[str, str] | None:
+    def of_output(self, name: str, target: OutputOrder) -> dict[str, str] | None:
         """Return the directories of an output: for new files, and for the earlier ones."""
         if not target.is_files:
             return None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.attempts import LEASE_SECONDS
-from headgate.builds.attempt import JobOrder, JobResult, failed, job_position, log_in, read_log
+from headgate.builds.attempt import JobResult, failed, job_position, log_in, read_log
 from headgate.builds.plan import BuildOptions, PlanOptions, check_limits
 from headgate.builds.project import Discovery, PublishReport
 from headgate.builds.report import BuildInterrupted, BuildOutcome, RemoteJob, Watch
@@ -33,6 +33,7 @@ from headgate.model.jobspecs import JobSpec, PublishedJobSpec
 from headgate.model.names import check_options, split_names
 from headgate.model.nouns import BuildState
 from headgate.settings import Settings
+from headgate.spark.job_protocol import JobOrder
 from headgate.store.documents import Json, to_instant
 
 if TYPE_CHECKING:

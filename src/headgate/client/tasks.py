@@ -108,7 +108,7 @@ class RemoteWorkspaces:
     def publish(
         self,
         workspace: WorkspaceRef,
-        staged: Staged,
+        staged: Staged | None,
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
@@ -116,22 +116,15 @@ class RemoteWorkspaces:
     ) -> str:
         # A caller with a time limit stops waiting by itself; a shorter timeout of the request
         # would only repeat it.
+        root = staged.ref if staged is not None else None
         try:
-            return publish_at_server(self._http, workspace, identity, staged.ref)
+            return publish_at_server(self._http, workspace, identity, root)
         except (ContentSwept, ObjectNotFound):
+            if root is None:
+                raise
             # Contents that were not sent, because the server had them, have been swept since.
-            self._staging[staged.ref]()
-            return publish_at_server(self._http, workspace, identity, staged.ref)
-
-    def keep(
-        self,
-        workspace: WorkspaceRef,
-        identity: Identity,
-        *,
-        timeout_seconds: float | None = None,
-        table_changes: TableChanges | None = None,
-    ) -> str:
-        return publish_at_server(self._http, workspace, identity, None)
+            self._staging[root]()
+            return publish_at_server(self._http, workspace, identity, root)
 
     def discard(self, staged: Staged) -> None:
         """Forget a staged root; the server's cleanup sweeps contents that nothing references."""

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import urllib3
 from lakefs.client import Client
-from lakefs_sdk import BranchCreation, CommitCreation, Merge, PathList, RepositoryCreation
+from lakefs_sdk import BranchCreation, CommitCreation, Merge, PathList
 from lakefs_sdk.exceptions import ApiException
 
 from headgate.errors import (
@@ -194,16 +194,6 @@ class LakeFS:
             if not page.pagination.has_more:
                 return names
             after = page.pagination.next_offset
-
-    def create_repository(self, name: str, storage: str, branch: str) -> None:
-        """Create an empty repository whose objects are below an address of the storage."""
-        wanted = RepositoryCreation(name=name, storage_namespace=storage, default_branch=branch)
-        with _errors(f"create repository {name!r}"):
-            self._api.repositories_api.create_repository(wanted)
-
-    def delete_repository(self, name: str) -> None:
-        with _errors(f"delete repository {name!r}"):
-            self._api.repositories_api.delete_repository(name)
 
 
 @contextmanager

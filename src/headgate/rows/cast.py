@@ -56,15 +56,7 @@ class CastFailure:
 
 def cast_rows(source: Source, schema: pa.Schema, dataset: str) -> pa.Table:
     """Return the source's columns in the table's types; raise for an unknown column."""
-    known = {field.name.lower(): field for field in schema}
-    names: dict[str, str] = {}
-    for name in source.rows.column_names:
-        if name.lower() not in known:
-            raise _unknown_column(source, dataset, name, [f.name for f in schema])
-        field = known[name.lower()]
-        if field.name in names:
-            raise InvalidSource(file=source.file, reason=f"column {field.name!r} occurs twice")
-        names[field.name] = name
+    names = match_columns(source.file, source.rows.column_names, schema, dataset)
     columns, failures = {}, []
     for wanted, name in names.items():
         kind = schema.field(wanted).type
@@ -79,9 +71,21 @@ def cast_rows(source: Source, schema: pa.Schema, dataset: str) -> pa.Table:
     return pa.table(columns)
 
 
-def _unknown_column(source: Source, dataset: str, name: str, known: Sequence[str]) -> InvalidSource:
-    reason = f"{dataset} has no column {name!r}; {column_hint(name, known)}"
-    return InvalidSource(file=source.file, reason=reason)
+def match_columns(
+    file: str, given: Sequence[str], schema: pa.Schema, dataset: str
+) -> dict[str, str]:
+    """Return the names of a file's columns by those of the table; raise for an unknown column."""
+    known = {name.lower(): name for name in schema.names}
+    names: dict[str, str] = {}
+    for name in given:
+        if name.lower() not in known:
+            reason = f"{dataset} has no column {name!r}; {column_hint(name, schema.names)}"
+            raise InvalidSource(file=file, reason=reason)
+        column = known[name.lower()]
+        if column in names:
+            raise InvalidSource(file=file, reason=f"column {column!r} occurs twice")
+        names[column] = name
+    return names
 
 
 def _invalid_rows(source: Source, failures: Sequence[CastFailure]) -> InvalidRows:
@@ -132,7 +136,7 @@ def _check_finite(column: pa.ChunkedArray, made: pa.ChunkedArray) -> None:
 
 
 def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if column.type == kind and not (pa.types.is_nested(kind) and _has_temporal(kind)):
+    if column.type == kind and not (pa.types.is_nested(kind) and has_temporal(kind)):
         return column
     if column.null_count == len(column):
         # All NULL: Arrow cannot cast NULLs between some types.
@@ -293,10 +297,10 @@ def _cast_nested(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([part(chunk, kind) for chunk in column.chunks], kind)
 
 
-def _has_temporal(kind: pa.DataType) -> bool:
+def has_temporal(kind: pa.DataType) -> bool:
     """Return whether a type contains a date or time, which may have an impossible year."""
     if pa.types.is_nested(kind):
-        return any(_has_temporal(kind.field(n).type) for n in range(kind.num_fields))
+        return any(has_temporal(kind.field(n).type) for n in range(kind.num_fields))
     return bool(pa.types.is_temporal(kind))
 
 
@@ -378,6 +382,8 @@ def text_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         # Arrow writes the fewest digits that identify the number, in the precision of its type.
         texts = column.cast(pa.string()).to_pylist()
         return pa.chunked_array([[text and _number(text) for text in texts]], kind)
+    if isinstance(given, pa.UuidType):
+        return pa.chunked_array([[value and str(value) for value in column.to_pylist()]], kind)
     if pa.types.is_timestamp(given) or pa.types.is_time(given):
         return _timestamp_texts(column).cast(kind)
     return column.cast(kind)

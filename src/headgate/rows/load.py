@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain
@@ -22,7 +22,7 @@ from headgate.rows.inferred_schema import infer_table
 from headgate.rows.outcome import Creation, Outcome, Parts, Request
 from headgate.rows.schema_apply import create_table
 from headgate.rows.sources import Source, SourceLike, SourcesByTable, read_sources
-from headgate.rows.working_set import BY, ORDER, WorkingSet, WorkingTable, now_ms
+from headgate.rows.working_set import BY, ORDER, WorkingSet, now_ms
 from headgate.rows.write import TableWrite, write_tables
 
 # The prefix of columns that say which rows have a column.
@@ -124,9 +124,9 @@ def _load(working: WorkingSet, batch: Batch, mode: LoadMode) -> None:
     first = 1
     # Lines of JSON without a line have no columns either.
     for source in (one for one in batch.sources if one.rows.column_names):
-        rows, given = _with_defaults(
-            cast_rows(source, table.scan.schema, str(batch.dataset)), source, table
-        )
+        rows = cast_rows(source, table.scan.schema, str(batch.dataset))
+        given = given_columns(source, rows)
+        rows = with_defaults(rows, given, table.constraints.defaults)
         numbers = pa.array(range(first, first + rows.num_rows), pa.int64())
         first += rows.num_rows
         marked, marks = rows.append_column(ORDER, numbers), {}
@@ -145,19 +145,23 @@ def _load(working: WorkingSet, batch: Batch, mode: LoadMode) -> None:
             )
 
 
-def _with_defaults(
-    rows: pa.Table, source: Source, table: WorkingTable
-) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
-    """Return the rows with defaults where a row lacks a column, and which rows have it."""
+def given_columns(source: Source, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return which rows have a column that some rows lack, by its name in the table."""
     names = {name.lower(): name for name in rows.column_names}
-    given = {names[name.lower()]: has for name, has in source.given.items()}
+    return {names[name.lower()]: has for name, has in source.given.items()}
+
+
+def with_defaults(
+    rows: pa.Table, given: Mapping[str, pa.ChunkedArray], defaults: Mapping[str, Any]
+) -> pa.Table:
+    """Return the rows with defaults where a row lacks a column."""
     for column, has in given.items():
-        if (value := table.constraints.defaults.get(column)) is not None:
+        if (value := defaults.get(column)) is not None:
             kind = rows.schema.field(column).type
             [default] = cast_column(pa.chunked_array([pa.array([value])]), kind)
             filled = pc.if_else(has, rows.column(column), default)
             rows = rows.set_column(rows.column_names.index(column), column, filled)
-    return rows, given
+    return rows
 
 
 def check_merge_key(dataset: DatasetName, key: Sequence[str], columns: Sequence[str]) -> None:

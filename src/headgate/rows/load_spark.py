@@ -6,11 +6,13 @@ validation read can move; then the staged rows are validated again, and not load
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -29,13 +31,13 @@ from headgate.model.nouns import Dataset, Transaction
 from headgate.rows import write
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.load import LoadMode, check_merge_key
-from headgate.rows.load_spark_files import FilesByTable, RowPlaces, SparkFile, as_files, check_files
+from headgate.rows.load_spark_files import Converter, TableFormat, check_readable
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
-from headgate.rows.sources import SourcesByTable
+from headgate.rows.sources import SourceLike, SourcesByTable
 from headgate.rows.validate import raise_if_any
 from headgate.spark import load as spark_load
 from headgate.spark import load_violations
-from headgate.spark.load import SparkLoad
+from headgate.spark.load import LoadFile, SparkLoad
 from headgate.spark.load_violations import FoundViolation, LoadCheck, LoadedTable
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import reporting_end, without_error_log
@@ -49,6 +51,7 @@ from headgate.tables.versions import StoredVersion
 Session = Callable[[str], Any]
 StagedByTable: TypeAlias = "Mapping[DatasetName, StagedRows]"
 CountsByTable: TypeAlias = Mapping[DatasetName, Counts]
+OpenByTable: TypeAlias = Mapping[DatasetName, Transaction]
 
 _LEASE_SECONDS = 900
 # Keys of the snapshot summary that MERGE INTO writes.
@@ -58,23 +61,24 @@ _ALL_KEYS_FROM_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OpenLoad:
-    """A load with its request, its services and its open transactions."""
+class _Load:
+    """A load with its request and its services."""
 
     parts: Parts
     request: Request
-    files: FilesByTable
+    sources: SourcesByTable
     mode: LoadMode
     session: Session
     contents: Contents
-    unit: Unit
-    opened: Mapping[DatasetName, Transaction]
+    # Directory of converted sources.
+    home: Path
     deadline: float
 
     def branch_tables(self) -> BranchTables:
-        """Return the tables as the branch shows them now; the written ones cannot have moved."""
+        """Return the tables as the branch shows them now."""
         branch_tables = BranchTables(self.parts.database, branch_context(self.request.branch))
-        branch_tables.prefetch([*self.files, *self.request.if_heads])
+        branch_tables.prefetch([*self.sources, *self.request.if_heads])
+        write.check_heads(branch_tables, self.request)
         return branch_tables
 
 
@@ -95,86 +99,69 @@ def load_by_spark(
     write.check_may_write(parts, request)
 
     def act() -> tuple[Receipt, Outcome]:
-        with (
-            reporting_end(),
-            as_files(sources) as files,
-            _opened(parts, request, files, mode, session, contents) as loading,
-        ):
-            return _execute(loading)
+        with reporting_end(), tempfile.TemporaryDirectory(prefix="headgate-load-") as home:
+            load = _Load(
+                parts=parts,
+                request=request,
+                sources=sources,
+                mode=mode,
+                session=session,
+                contents=contents,
+                home=Path(home),
+                deadline=time.monotonic() + request.timeout_seconds,
+            )
+            return _hold_and_execute(load)
 
     return write.run_once(parts, request, act)
 
 
-@contextmanager
-def _opened(
-    parts: Parts,
-    request: Request,
-    files: FilesByTable,
-    mode: LoadMode,
-    session: Session,
-    contents: Contents,
-) -> Iterator[_OpenLoad]:
+def _hold_and_execute(load: _Load) -> tuple[Receipt, Outcome]:
     """Hold the tables open; abort the unit unless it is committed."""
-    deadline = time.monotonic() + request.timeout_seconds
-    context = branch_context(request.branch)
-    branch_tables = BranchTables(parts.database, context)
-    branch_tables.prefetch([*files, *request.if_heads])
-    datasets = [branch_tables.load(name).dataset for name in files]
-    write.check_heads(branch_tables, request)
-    unit = open_unit(
-        parts.database, context.branch, actor=request.caller.actor, lease_seconds=_LEASE_SECONDS
-    )
+    database, caller = load.parts.database, load.request.caller
+    branch_tables = load.branch_tables()
+    datasets = [branch_tables.load(name).dataset for name in load.sources]
+    branch = branch_context(load.request.branch).branch
+    unit = open_unit(database, branch, actor=caller.actor, lease_seconds=_LEASE_SECONDS)
     try:
-        opened = _open(parts, request, unit, datasets, deadline)
-        with Heartbeat(partial(renew_unit, parts.database, unit.id)):
-            yield _OpenLoad(
-                parts=parts,
-                request=request,
-                files=files,
-                mode=mode,
-                session=session,
-                contents=contents,
-                unit=unit,
-                opened=opened,
-                deadline=deadline,
-            )
+        opened = _open(load, unit, datasets)
+        with Heartbeat(partial(renew_unit, database, unit.id)):
+            return _execute(load, unit, opened)
     finally:
-        abort_unit_if_open(parts.database, unit.id, caller=request.caller)
+        abort_unit_if_open(database, unit.id, caller=caller)
 
 
-def _open(
-    parts: Parts, request: Request, unit: Unit, datasets: Sequence[Dataset], deadline: float
-) -> dict[DatasetName, Transaction]:
+def _open(load: _Load, unit: Unit, datasets: Sequence[Dataset]) -> OpenByTable:
     """Open all transactions, or none; wait for a transaction that is open."""
 
-    def work(connection: Connection) -> dict[DatasetName, Transaction]:
+    def work(connection: Connection) -> OpenByTable:
         return {
-            dataset.name: open_in_unit(connection, unit, dataset, caller=request.caller)
+            dataset.name: open_in_unit(connection, unit, dataset, caller=load.request.caller)
             for dataset in datasets
         }
 
     while True:
         try:
-            return parts.database.write(work)
+            return load.parts.database.write(work)
         except errors.OpenTransactionAlreadyExists:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= load.deadline:
                 raise
             time.sleep(0.2)
 
 
-def _execute(loading: _OpenLoad) -> tuple[Receipt, Outcome]:
-    branch_tables = loading.branch_tables()
-    write.check_heads(branch_tables, loading.request)
-    session = loading.session(f"txn:{loading.unit.id}")
+def _execute(load: _Load, unit: Unit, opened: OpenByTable) -> tuple[Receipt, Outcome]:
+    # Read again: now no other writer can move them.
+    branch_tables = load.branch_tables()
+    converter = Converter(load.home)
     tables = [
-        _table_load(loading.parts, branch_tables, name, files, loading.mode)
-        for name, files in loading.files.items()
+        _table_load(load, branch_tables, name, given, converter)
+        for name, given in load.sources.items()
     ]
-    with _bad_row_errors(loading, branch_tables, tables):
+    converter.raise_if_rejected()
+    session = load.session(f"txn:{unit.id}")
+    with _bad_row_errors(load, branch_tables, tables):
         staged = {table.name: _stage(session, table) for table in tables}
-    _check_encodings(tables, staged)
-    counts = _counts(loading, session, branch_tables, staged)
-    receipt, losses = _validate_and_commit(loading, session, staged, counts)
+    counts = _counts(load, session, branch_tables, staged, opened)
+    receipt, losses = _validate_and_commit(load, session, staged, opened, counts)
     return receipt, Outcome(
         operation=receipt.operation,
         publication=receipt.publication,
@@ -185,70 +172,67 @@ def _execute(loading: _OpenLoad) -> tuple[Receipt, Outcome]:
 
 @contextmanager
 def _bad_row_errors(
-    loading: _OpenLoad, branch_tables: BranchTables, tables: Sequence[TableLoad]
+    load: _Load, branch_tables: BranchTables, tables: Sequence[TableLoad]
 ) -> Iterator[None]:
     """Raise Spark's failure as errors of all bad rows: Spark fails at the first one."""
     try:
         with reporting_end(), without_error_log():
             yield
-    except errors.SparkStopped:
-        raise
     except errors.HeadgateError:
-        # A missing key column matters only in a file that can be read.
-        _check_files(tables)
         raise
     except Exception as error:
-        _check_files(tables)
+        check_readable(file for table in tables for file in table.load.files)
         try:
-            _raise_violations(loading, branch_tables, tables)
+            _raise_violations(load, branch_tables, tables)
         except errors.HeadgateError:
             raise
         except Exception as again:
-            # A file that cannot be read to be written cannot be read to be checked either.
+            # What Spark cannot write, it may not be able to check either.
             error.add_note(f"and while its rows were checked: {again}")
         reason = str(error).split("\n", 1)[0]
-        file = tables[0].files[0].file
+        names = (file.name for table in tables for file in table.load.files)
+        file = next(names, str(tables[0].name))
         raise errors.InvalidSource(file=file, reason=f"Spark: {reason}") from error
 
 
-def _check_encodings(tables: Sequence[TableLoad], staged: StagedByTable) -> None:
-    """Check the bytes where Spark replaced some that are not UTF-8, which it does silently."""
-    text = [t for t in tables if any(file.format != "parquet" for file in t.files)]
-    if any(spark_load.has_replacement_characters(staged[table.name].rows) for table in text):
-        _check_files(tables)
-
-
 def _counts(
-    loading: _OpenLoad, session: Any, branch_tables: BranchTables, staged: StagedByTable
+    load: _Load,
+    session: Any,
+    branch_tables: BranchTables,
+    staged: StagedByTable,
+    opened: OpenByTable,
 ) -> dict[DatasetName, Counts]:
-    ids = [transaction.id for transaction in loading.opened.values()]
-    found = loading.parts.database.read(lambda c: load_transactions(c, ids))
+    ids = [transaction.id for transaction in opened.values()]
+    found = load.parts.database.read(lambda c: load_transactions(c, ids))
     return {
         name: _table_counts(
-            loading.parts, session, branch_tables.load(name), found[loading.opened[name].id], rows
+            load.parts, session, branch_tables.load(name), found[opened[name].id], rows
         )
         for name, rows in staged.items()
     }
 
 
 def _validate_and_commit(
-    loading: _OpenLoad, session: Any, staged: StagedByTable, counts: CountsByTable
+    load: _Load,
+    session: Any,
+    staged: StagedByTable,
+    opened: OpenByTable,
+    counts: CountsByTable,
 ) -> tuple[Receipt, int]:
     """Validate and commit; validate again where other writers moved what was read."""
     losses = 0
-    line = Line(loading.parts.database, seconds=max(0.0, loading.deadline - time.monotonic()))
+    line = Line(load.parts.database, seconds=max(0.0, load.deadline - time.monotonic()))
     try:
         while True:
-            branch_tables = loading.branch_tables()
-            write.check_heads(branch_tables, loading.request)
-            found = _validate(loading, session, branch_tables, staged)
+            branch_tables = load.branch_tables()
+            found = _validate(load, session, branch_tables, staged)
             reach(Failpoint.MUTATION_STAGED)
             try:
-                return _commit(loading, branch_tables, counts, found), losses
+                return _commit(load, branch_tables, opened, counts, found), losses
             except errors.ViewConflict:
                 losses += 1
-                over = time.monotonic() >= loading.deadline and losses >= write.MIN_ATTEMPTS
-                if over or loading.request.timeout_seconds <= 0:
+                over = time.monotonic() >= load.deadline and losses >= write.MIN_ATTEMPTS
+                if over or load.request.timeout_seconds <= 0:
                     raise
             if losses >= write.CONFLICTS_BEFORE_TICKET and line.ticket is None:
                 # For the tables that validation reads; those that are written are held open.
@@ -259,14 +243,17 @@ def _validate_and_commit(
 
 
 def _commit(
-    loading: _OpenLoad, branch_tables: BranchTables, counts: CountsByTable, found: Validated
+    load: _Load,
+    branch_tables: BranchTables,
+    opened: OpenByTable,
+    counts: CountsByTable,
+    found: Validated,
 ) -> Receipt:
-    opened = loading.opened
     ids = [transaction.id for transaction in opened.values()] if any(counts.values()) else []
     facts = {
         opened[name].id: Provenance(
             facts=write.mutation_facts(
-                f"load-{loading.mode}", count, keys_hold=name in found.keys_hold
+                f"load-{load.mode}", count, keys_hold=name in found.keys_hold
             )
         )
         for name, count in counts.items()
@@ -274,15 +261,15 @@ def _commit(
     written = [branch_tables.load(name).branch for name in opened]
     reads = {one.branch for one in found.reads} | {branch.id for branch in written if branch}
     return commit_transactions(
-        loading.parts.database,
-        loading.contents,
+        load.parts.database,
+        load.contents,
         # Without any effect nothing is committed, and the unit is aborted.
         ids,
         CommitOptions(
-            caller=loading.request.caller,
-            operation=loading.request.operation,
+            caller=load.request.caller,
+            operation=load.request.operation,
             provenance=facts,
-            reads=(*found.reads, *write.head_reads(branch_tables, loading.request, reads)),
+            reads=(*found.reads, *write.head_reads(branch_tables, load.request, reads)),
         ),
     )
 
@@ -296,11 +283,9 @@ class TableLoad:
 
     name: DatasetName
     load: SparkLoad
-    files: Sequence[SparkFile]
     mode: LoadMode
     constraints: Constraints
     required: Sequence[str]
-    schema: pa.Schema
     # The Iceberg snapshot; None for a table that never had a row.
     snapshot: int | None
     # Keys are known to be unique.
@@ -319,33 +304,34 @@ class StagedRows:
 
 
 def _table_load(
-    parts: Parts,
+    load: _Load,
     branch_tables: BranchTables,
     name: DatasetName,
-    files: Sequence[SparkFile],
-    mode: LoadMode,
+    given: Sequence[SourceLike],
+    converter: Converter,
 ) -> TableLoad:
     """Return a table's load before anything is staged."""
     on_branch = branch_tables.load(name)
-    version = _version_of(parts, on_branch)
+    version = _version_of(load.parts, on_branch)
     constraints = constraints_of(version.metadata)
+    schema = TableScan(version, load.parts.options).schema
+    files = converter.files(given, TableFormat(str(name), schema, constraints.defaults))
     snapshot = current_snapshot(version.metadata)
+    never_repeats = snapshot is None or load.mode is LoadMode.OVERWRITE
     return TableLoad(
         name=name,
         load=SparkLoad(
             table=table_identifier(name),
-            files=[(str(file.path), file.format) for file in files],
+            files=files,
             key=constraints.key,
             defaults=constraints.defaults,
             share=_share(files, version.metadata),
         ),
-        files=files,
-        mode=mode,
+        mode=load.mode,
         constraints=constraints,
         required=[column.name for column in columns_of(version.metadata) if column.required],
-        schema=TableScan(version, parts.options).schema,
         snapshot=int(snapshot["snapshot-id"]) if snapshot else None,
-        keys_hold=snapshot is None or mode is LoadMode.OVERWRITE or write.keys_hold(on_branch),
+        keys_hold=never_repeats or write.keys_hold(on_branch),
     )
 
 
@@ -405,10 +391,10 @@ def _version_of(parts: Parts, on_branch: BranchTable) -> StoredVersion:
     return parts.versions.read(on_branch.version.location)
 
 
-def _share(files: Sequence[SparkFile], metadata: Metadata) -> float:
+def _share(files: Sequence[LoadFile], metadata: Metadata) -> float:
     """Return the size of the files relative to that of the table."""
     table = recorded_size_bytes(metadata)
-    return sum(file.path.stat().st_size for file in files) / table if table else 1.0
+    return sum(file.size_bytes for file in files) / table if table else 1.0
 
 
 # Validation of the staged rows.
@@ -461,10 +447,10 @@ class RelatedTables:
 
 
 def _validate(
-    loading: _OpenLoad, session: Any, branch_tables: BranchTables, staged: StagedByTable
+    load: _Load, session: Any, branch_tables: BranchTables, staged: StagedByTable
 ) -> Validated:
     """Raise violations where a quick check finds any; return the views that were read."""
-    related = RelatedTables(loading.parts, branch_tables)
+    related = RelatedTables(load.parts, branch_tables)
     checks = {name: _check(related, rows) for name, rows in staged.items()}
     repeated = {
         name
@@ -474,7 +460,7 @@ def _validate(
         and load_violations.may_repeat_keys(session, check)
     }
     if repeated or any(load_violations.may_violate(session, check) for check in checks.values()):
-        _raise_violations(loading, branch_tables, [rows.table for rows in staged.values()])
+        _raise_violations(load, branch_tables, [rows.table for rows in staged.values()])
     holding = {
         name
         for name, check in checks.items()
@@ -508,31 +494,24 @@ def _check(related: RelatedTables, staged: StagedRows) -> LoadCheck:
 
 # Errors of bad rows, with file and line.
 #
-# Spark only reports that there is a bad row. The rows are found by reading the files again, with
-# the reader that names rows, and then by checking previews of the tables.
-
-
-def _check_files(tables: Sequence[TableLoad]) -> None:
-    """Raise for files that cannot be read, and for rows that cannot be cast to their table."""
-    files = {table.name: table.files for table in tables}
-    check_files(files, {table.name: table.schema for table in tables})
+# Spark only reports that there is a bad row. The rows are found by previews of the tables.
 
 
 def _raise_violations(
-    loading: _OpenLoad, branch_tables: BranchTables, tables: Sequence[TableLoad]
+    load: _Load, branch_tables: BranchTables, tables: Sequence[TableLoad]
 ) -> None:
     """Raise for rows that violate constraints, by previews over the branch itself."""
-    session = loading.session(loading.request.branch)
-    places = {str(table.name): RowPlaces(table.files) for table in tables}
+    session = load.session(load.request.branch)
+    files = {str(table.name): table.load.files for table in tables}
 
     def type_of(dataset: str, column: str) -> pa.DataType:
         on_branch = branch_tables.load(parse_dataset_name(dataset))
-        scan = TableScan(_version_of(loading.parts, on_branch), loading.parts.options)
+        scan = TableScan(_version_of(load.parts, on_branch), load.parts.options)
         return scan.schema.field(column).type
 
     raise_if_any(
-        _violation(found, type_of, places)
-        for table in _loaded_tables(loading.parts, session, branch_tables, tables)
+        _violation(found, type_of, files)
+        for table in _loaded_tables(load.parts, session, branch_tables, tables)
         for found in load_violations.find_violations(table)
     )
 
@@ -540,9 +519,13 @@ def _raise_violations(
 def _violation(
     found: FoundViolation,
     type_of: Callable[[str, str], pa.DataType],
-    places: Mapping[str, RowPlaces],
+    files: Mapping[str, Sequence[LoadFile]],
 ) -> Violation:
-    where = places[found.dataset].of(*found.position) if found.position is not None else {}
+    where: dict[str, Any] = {}
+    if found.position is not None:
+        number, row = found.position
+        file = files[found.dataset][number]
+        where = {"file": file.name, "line": file.line_of(row)}
     return Violation(
         dataset=found.dataset,
         kind=found.kind,

@@ -1,121 +1,185 @@
-"""Sources of a load as files that Spark reads, and the errors of their rows by file and line."""
+"""Sources of a load as files of Parquet, which Spark reads in the types of their table.
+
+All other sources are cast by the rules of a load by Arrow, and written as such files: text, Arrow's
+own format, rows from memory or a pipe, and Parquet with columns of other types.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from headgate.errors import InvalidRows
+from headgate.errors import HeadgateError, InvalidRows, InvalidSource
 from headgate.files.objects import StoredContent
-from headgate.model.names import DatasetName
 from headgate.rows import sources
-from headgate.rows.cast import cast_rows
-from headgate.rows.sources import Source, SourceLike, SourcesByTable
+from headgate.rows.cast import cast_column, cast_rows, has_temporal, match_columns
+from headgate.rows.load import given_columns, with_defaults
+from headgate.rows.sources import Source, SourceLike
+from headgate.spark.load import LoadFile, mark_of
 
 # Characters of a glob pattern, which Spark would expand in a path.
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
 _PIPE_BLOCK = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class SparkFile:
-    """A file of Parquet, CSV or JSON lines."""
+class TableFormat:
+    """The columns of a table, as rows are cast to them and as Spark reads them."""
 
-    # As given by the caller; a source without a file has a name as well.
-    file: str
-    path: Path
-    format: str
-    # The original file and format, where this is a conversion: rows have the original's lines.
-    source: tuple[Path, str] | None = None
+    def __init__(self, dataset: str, schema: pa.Schema, defaults: Mapping[str, Any]) -> None:
+        self.dataset = dataset
+        self.schema = schema
+        self._defaults = defaults
+        self._kinds = {field.name: _for_spark(field.type) for field in schema}
+        marks = {mark_of(name): pa.bool_() for name in self._kinds}
+        self.written = pa.schema(list({**self._kinds, **marks}.items()))
 
-    @property
-    def origin(self) -> tuple[Path, str]:
-        return self.source or (self.path, self.format)
+    def reads(self, given: pa.Schema) -> bool:
+        """Return whether a file of Parquet with these columns needs no cast.
+
+        Its types are those of the table and those that Spark reads; a UUID is never both.
+        """
+        return all(
+            _has_types(_as_stored(given), _as_stored(wanted))
+            for wanted in (self.schema, self.written)
+        )
+
+    def complete(self, rows: pa.Table, given: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+        """Return rows with all columns, and with marks that say which rows have a column."""
+        marks = dict(given)
+        for name, kind in zip(self.schema.names, self.schema.types, strict=True):
+            if name not in rows.column_names:
+                rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+                marks[name] = pa.chunked_array([pa.repeat(False, rows.num_rows)])
+        filled = with_defaults(rows, marks, self._defaults)
+        every = pa.repeat(True, rows.num_rows)
+        columns = {name: _cast(filled.column(name), kind) for name, kind in self._kinds.items()}
+        columns |= {mark_of(name): marks.get(name, every) for name in self._kinds}
+        return pa.table(columns, schema=self.written)
 
 
-FilesByTable = Mapping[DatasetName, Sequence[SparkFile]]
-
-
-@contextmanager
-def as_files(given: SourcesByTable) -> Iterator[FilesByTable]:
-    """Return every source as files; others are converted in a temporary directory."""
-    with tempfile.TemporaryDirectory(prefix="headgate-load-") as home:
-        spool = _Spool(Path(home))
-        yield {
-            name: [file for source in each for file in spool.files(source)]
-            for name, each in given.items()
-        }
-
-
-class _Spool:
-    """A directory for sources from a pipe, from memory, or in Arrow's own format."""
+class Converter:
+    """Turns the sources of one load into files, in a directory that Spark reads too."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._count = 0
+        self._rejected: HeadgateError | None = None
 
-    def files(self, source: SourceLike) -> list[SparkFile]:
+    def files(self, given: Sequence[SourceLike], table: TableFormat) -> list[LoadFile]:
+        """Return the sources of a table as files; raise for a source that cannot be read."""
+        found = [file for source in given for file in self._files(source, table)]
+        # Lines of JSON without a line have no columns either.
+        return [file for file in found if file.columns]
+
+    def raise_if_rejected(self) -> None:
+        """Raise for the first rows that do not fit their table, after all sources were read."""
+        if self._rejected is not None:
+            raise self._rejected
+
+    def _files(self, source: SourceLike, table: TableFormat) -> Iterator[LoadFile]:
         if isinstance(source, pa.Table):
-            return [self._write("(rows)", source.schema, source.to_batches())]
-        if isinstance(source, bytes):
-            return [self._from_bytes("(rows)", [source])]
-        if isinstance(source, StoredContent):
-            return [self._from_bytes("(rows)", source.objects.stream(source.digest))]
-        if str(source) == sources.STDIN:
-            return [
-                self._from_bytes(
-                    sources.STDIN, iter(lambda: sys.stdin.buffer.read(_PIPE_BLOCK), b"")
+            parts = sources.in_parts("(rows)", source.schema, source.to_batches())
+            yield self._write("(rows)", parts, table, sources.row_number, source.nbytes)
+        elif isinstance(source, bytes):
+            yield self._from_bytes("(rows)", [source], table)
+        elif isinstance(source, StoredContent):
+            yield self._from_bytes("(rows)", source.objects.stream(source.digest), table)
+        elif str(source) == sources.STDIN:
+            blocks = iter(lambda: sys.stdin.buffer.read(_PIPE_BLOCK), b"")
+            yield self._from_bytes(sources.STDIN, blocks, table)
+        else:
+            for path in sources.files_of(Path(source)):
+                yield self._from_path(str(path), path, sources.format_of_file(path), table)
+
+    def _from_bytes(self, file: str, blocks: Iterable[bytes], table: TableFormat) -> LoadFile:
+        path = self._next()
+        with path.open("wb") as out:
+            out.writelines(blocks)
+        with path.open("rb") as opened:
+            format = sources.format_of_content(opened.read(4096))
+        return self._from_path(file, path, format, table)
+
+    def _from_path(self, file: str, path: Path, format: str, table: TableFormat) -> LoadFile:
+        size, line_of = path.stat().st_size, sources.line_finder(path, format)
+        with _format_errors(file, format):
+            if format == "parquet" and table.reads(schema := parquet.read_schema(path)):
+                columns = self._check_columns(file, path, schema, table)
+                readable = str(self._readable(path.absolute()))
+                return LoadFile(
+                    name=file, path=readable, columns=columns, size_bytes=size, line_of=line_of
                 )
-            ]
-        return [self._from_file(path) for path in sources.files_of(Path(source))]
-
-    def _from_file(self, path: Path) -> SparkFile:
-        format = sources.format_of_file(path)
-        if format == "arrow":
-            with _format_errors(str(path)), sources.read_arrow_batches(path) as (schema, batches):
-                return self._write(str(path), schema, batches)
-        return self._text_or_parquet(str(path), self._readable(path.absolute()), format)
-
-    def _text_or_parquet(self, file: str, path: Path, format: str) -> SparkFile:
-        """Return the file; check its bytes for what Spark fails on, or silently misreads."""
-        if format in ("csv", "jsonl"):
-            sources.check_line_lengths(file, path)
-        if format == "jsonl":
-            sources.check_no_arrays(file, path)
-        if format == "csv" and sources.check_quotes_closed(file, path):
-            # Spark would change the line ends within values.
             parts = sources.stream_file(path, format, file=file)
-            first = next(parts)
-            batches = chain.from_iterable(p.rows.to_batches() for p in chain([first], parts))
-            made = self._write(file, first.rows.schema, batches)
-            return replace(made, source=(path, format))
-        if format == "parquet" and (rewritten := self._rewritten(file, path)):
-            return replace(rewritten, source=(path, format))
-        return SparkFile(file=file, path=path, format=format)
+            return self._write(file, parts, table, line_of, size)
 
-    def _rewritten(self, file: str, path: Path) -> SparkFile | None:
-        """Return another file for one with columns of types that Spark does not read; else None."""
-        with _format_errors(file, "parquet"), parquet.ParquetFile(path) as given:
-            schema = given.schema_arrow
-            if schema_for_spark(schema) == schema:
-                return None
+    def _check_columns(
+        self, file: str, path: Path, schema: pa.Schema, table: TableFormat
+    ) -> tuple[str, ...]:
+        """Return the table's columns in a file that needs no cast; reject impossible years."""
+        try:
+            names = match_columns(file, schema.names, table.schema, table.dataset)
+        except InvalidSource as error:
+            self._reject(error)
+            return ()
+        timed = [name for column, name in names.items() if has_temporal(schema.field(name).type)]
+        if timed:
+            for _ in self._cast(sources.stream_parquet(file, path, columns=timed), table):
+                pass
+        return tuple(names)
+
+    def _write(
+        self,
+        file: str,
+        parts: Iterable[Source],
+        table: TableFormat,
+        line_of: Callable[[int], int],
+        size_bytes: int,
+    ) -> LoadFile:
+        path, columns = self._next(), dict[str, None]()
+        ragged: set[str] = set()
+        with parquet.ParquetWriter(path, table.written) as writer:
+            for rows, given in self._cast(parts, table):
+                columns |= dict.fromkeys(rows.column_names)
+                if rows.num_rows:
+                    ragged |= given.keys() | (set(table.schema.names) - set(rows.column_names))
+                    writer.write_table(table.complete(rows, given))
+        return LoadFile(
+            name=file,
+            path=str(path),
+            columns=tuple(columns),
+            ragged=frozenset(ragged & columns.keys()),
+            size_bytes=size_bytes,
+            line_of=line_of,
+        )
+
+    def _cast(
+        self, parts: Iterable[Source], table: TableFormat
+    ) -> Iterator[tuple[pa.Table, dict[str, pa.ChunkedArray]]]:
+        """Yield the rows of each part that fits the table, and which rows have a column."""
+        bad: list[dict[str, Any]] = []
+        for part in parts:
+            if not part.rows.column_names:
+                continue
             try:
-                return self._write(
-                    file, schema, given.iter_batches(batch_size=sources.ROWS_IN_PART)
-                )
-            except InvalidRows:
-                # Spark will fail on it as well; the bad rows are named then.
-                return None
+                rows = cast_rows(part, table.schema, table.dataset)
+            except InvalidRows as error:
+                bad += error.facts["rows"]
+            except InvalidSource as error:
+                self._reject(error)
+            else:
+                yield rows, given_columns(part, rows)
+        if bad:
+            self._reject(InvalidRows(rows=bad[: sources.ROWS_SHOWN], limit=sources.ROWS_SHOWN))
+
+    def _reject(self, error: HeadgateError) -> None:
+        """Keep the first error: a source that cannot be read at all is more important."""
+        self._rejected = self._rejected or error
 
     def _readable(self, path: Path) -> Path:
         """Return a link to a path that Spark would read as a pattern, or skip."""
@@ -125,127 +189,53 @@ class _Spool:
         link.symlink_to(path)
         return link
 
-    def _from_bytes(self, file: str, blocks: Any) -> SparkFile:
-        path = self._next()
-        with path.open("wb") as out:
-            for block in blocks:
-                out.write(block)
-        with path.open("rb") as opened:
-            format = sources.format_of_content(opened.read(4096))
-        if format != "arrow":
-            return self._text_or_parquet(file, path, format)
-        with _format_errors(file), sources.read_arrow_batches(path) as (schema, batches):
-            return self._write(file, schema, batches)
-
-    def _write(self, file: str, schema: pa.Schema, batches: Any) -> SparkFile:
-        path, wanted, first = self._next(), schema_for_spark(schema), 0
-        # Only columns of other types are cast, however large the rest is.
-        changed = [n for n, field in enumerate(wanted) if field.type != schema.field(n).type]
-        with _format_errors(file), parquet.ParquetWriter(path, wanted) as writer:
-            for batch in batches:
-                rows = pa.Table.from_batches([batch], schema)
-                if changed:
-                    line_of = sources.lines_from(first + 1, lambda row: row)
-                    part = Source(file=file, rows=rows.select(changed), line_of=line_of)
-                    cast = cast_rows(part, pa.schema([wanted.field(n) for n in changed]), file)
-                    for n, column in zip(changed, cast.columns, strict=True):
-                        rows = rows.set_column(n, wanted.field(n), column)
-                writer.write_table(rows)
-                first += rows.num_rows
-        return SparkFile(file=file, path=path, format="parquet")
-
     def _next(self) -> Path:
         self._count += 1
         return self._home / f"{self._count}.rows"
 
 
 @contextmanager
-def _format_errors(file: str, format: str = "arrow") -> Iterator[None]:
+def _format_errors(file: str, format: str) -> Iterator[None]:
     try:
         yield
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise sources.not_of_format(file, format, error) from error
 
 
-def check_files(files: FilesByTable, schemas: Mapping[DatasetName, pa.Schema]) -> None:
-    """Raise the error that a load without Spark raises for these files, if any."""
-    for several in files.values():
-        for file in several:
-            for _ in _parts(file):
+def check_readable(files: Iterable[LoadFile]) -> None:
+    """Raise for a damaged file: Spark's own error does not always name it."""
+    for file in files:
+        with _format_errors(file.name, "parquet"):
+            for _ in sources.stream_parquet(file.name, Path(file.path)):
                 pass
-    for name, several in files.items():
-        for file in several:
-            _check_rows(file, schemas[name], str(name))
 
 
-def _check_rows(file: SparkFile, schema: pa.Schema, dataset: str) -> None:
-    bad: list[dict[str, Any]] = []
-    for part in _parts(file):
-        try:
-            cast_rows(part, schema, dataset)
-        except InvalidRows as error:
-            bad += error.facts["rows"]
-        if len(bad) >= sources.ROWS_SHOWN:
-            break
-    if bad:
-        raise InvalidRows(rows=bad[: sources.ROWS_SHOWN], limit=sources.ROWS_SHOWN)
+def _as_stored(schema: pa.Schema) -> pa.Schema:
+    """Return the types that Parquet itself stores, which has one type for all kinds of strings."""
+    out = pa.BufferOutputStream()
+    parquet.ParquetWriter(out, schema, store_schema=False).close()
+    return parquet.read_schema(pa.BufferReader(out.getvalue()))
 
 
-def _parts(file: SparkFile) -> Iterator[Source]:
-    try:
-        yield from sources.stream_file(*file.origin, file=file.file)
-    except (pa.ArrowException, OSError) as error:
-        raise sources.not_of_format(file.file, file.format, error) from error
+def _has_types(given: pa.Schema, wanted: pa.Schema) -> bool:
+    """Return whether the columns that both have, whatever the case of their names, are alike."""
+    types = {field.name.lower(): field.type for field in wanted}
+    return all(types.get(field.name.lower(), field.type) == field.type for field in given)
 
 
-class RowPlaces:
-    """Finds the file and line of a row by its number in the file."""
-
-    def __init__(self, files: Sequence[SparkFile]) -> None:
-        self._files = files
-        self._finders: dict[int, Callable[[int], int]] = {}
-
-    def of(self, file: int, row: int) -> dict[str, Any]:
-        one = self._files[file]
-        if file not in self._finders:
-            self._finders[file] = sources.line_finder(*one.origin)
-        return {"file": one.file, "line": self._finders[file](row)}
-
-
-# Arrow types that Spark does not read from Parquet, and their replacements.
-
-
-def schema_for_spark(schema: pa.Schema) -> pa.Schema:
-    """Return the columns in types that Spark reads; the same schema where it reads all."""
-    return pa.schema([_field(field) for field in schema], schema.metadata)
-
-
-def _field(field: pa.Field) -> pa.Field:
-    return field.with_type(_kind(field.type))
-
-
-def _kind(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        # Data frames write these. A value with more digits is rejected by its row.
-        return pa.timestamp("us", tz=kind.tz)
-    if pa.types.is_time(kind):
+def _for_spark(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which Spark reads a column of a table: it reads UUIDs as text."""
+    if isinstance(kind, pa.UuidType):
         return pa.string()
-    if pa.types.is_float16(kind):
-        return pa.float32()
     if pa.types.is_struct(kind):
-        return pa.struct([_field(field) for field in kind])
+        return pa.struct([field.with_type(_for_spark(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_field(kind.key_field), _field(kind.item_field))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_field(kind.value_field))
-    if pa.types.is_fixed_size_list(kind):
-        # Parquet stores it as a list, so it stays: such columns are often most of a file.
-        inside = _field(kind.value_field)
-        return kind if inside.type == kind.value_type else pa.list_(inside)
-    if pa.types.is_list(kind):
-        return pa.list_(_field(kind.value_field))
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        return pa.large_list(_field(kind.value_field))
-    if pa.types.is_run_end_encoded(kind):
-        return _kind(kind.value_type)
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_for_spark(key.type)), item.with_type(_for_spark(item.type)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(kind.value_field.with_type(_for_spark(kind.value_type)))
     return kind
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == kind else cast_column(column, kind)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import csv as plain_csv
 import hashlib
 import io
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -59,9 +58,6 @@ BYTE_ORDERS = (b"\xff\xfe", b"\xfe\xff")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The field size limit of Python's CSV reader.
 _NO_LIMIT = 2**31 - 1
-# White space before the first character of a line may be this long.
-_OVERLAP = 256
-_ARRAY = re.compile(rb"\n\s*\[")
 
 SourceLike: TypeAlias = str | Path | bytes | pa.Table | StoredContent
 SourcesByTable: TypeAlias = Mapping[DatasetName, Sequence[SourceLike]]
@@ -87,7 +83,7 @@ class StdinBytes(bytes):
 def read_sources(where: SourceLike) -> Iterator[Source]:
     """Read every source of an argument; a directory gives its files in the order of their names."""
     if isinstance(where, pa.Table):
-        yield Source(file="(rows)", rows=where, line_of=lambda row: row + 1)
+        yield Source(file="(rows)", rows=where, line_of=row_number)
         return
     if isinstance(where, StoredContent):
         where = where.read()
@@ -120,17 +116,46 @@ def stream_file(path: Path, format: str, *, file: str) -> Iterator[Source]:
             return stream_csv(file, path)
         case "jsonl":
             return stream_jsonl(file, path, rows_at_most=ROWS_IN_PART)
-    return _stream_parquet(file, path)
+        case "arrow":
+            return _stream_arrow(file, path)
+    return stream_parquet(file, path)
 
 
-def _stream_parquet(file: str, path: Path) -> Iterator[Source]:
-    first = 0
+def stream_parquet(
+    file: str, path: Path, *, columns: Sequence[str] | None = None
+) -> Iterator[Source]:
+    """Read the rows of a Parquet file in parts, or some columns of them."""
     with parquet.ParquetFile(path) as parts:
-        for batch in map(_validated, parts.iter_batches(batch_size=ROWS_IN_PART)):
-            rows = pa.Table.from_batches([batch])
-            line_of = lines_from(first + 1, lambda row: row)
-            yield Source(file=file, rows=rows, line_of=line_of)
-            first += rows.num_rows
+        batches = parts.iter_batches(batch_size=ROWS_IN_PART, columns=columns)
+        schema = parts.schema_arrow
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        yield from in_parts(file, schema, map(_validated, batches))
+
+
+def _stream_arrow(file: str, path: Path) -> Iterator[Source]:
+    with read_arrow_batches(path) as (schema, batches):
+        yield from in_parts(file, schema, batches)
+
+
+def row_number(row: int) -> int:
+    """Return the place of a row in a file without lines."""
+    return row + 1
+
+
+def in_parts(
+    file: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    line_of: Callable[[int], int] = row_number,
+) -> Iterator[Source]:
+    """Yield batches as parts of a file, after a part without rows that has the columns."""
+    yield Source(file=file, rows=pa.Table.from_batches([], schema), line_of=line_of)
+    first = 0
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        yield Source(file=file, rows=rows, line_of=lines_from(first, line_of))
+        first += rows.num_rows
 
 
 def line_finder(path: Path, format: str) -> Callable[[int], int]:
@@ -140,7 +165,7 @@ def line_finder(path: Path, format: str) -> Callable[[int], int]:
             return CsvLines(path).of
         case "jsonl":
             return lambda row: line_of_object(path, row)
-    return lambda row: row + 1
+    return row_number
 
 
 def _is_data(path: Path) -> bool:
@@ -190,7 +215,7 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise not_of_format(file, format, error) from error
-    return Source(file=file, rows=rows, line_of=lambda row: row + 1)
+    return Source(file=file, rows=rows, line_of=row_number)
 
 
 def _check_names(fields: Sequence[pa.Field]) -> None:
@@ -232,7 +257,7 @@ def _sent_by_client(file: str, rows: pa.Table) -> Source:
     return Source(
         file=file,
         rows=rows,
-        line_of=lambda row: row + 1,
+        line_of=row_number,
         is_text=TEXT_METADATA in facts,
         given=given,
     )
@@ -306,19 +331,6 @@ def read_lines(file: str, stream: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def check_line_lengths(file: str, where: Path | bytes) -> None:
-    """Raise as `read_lines` does, without splitting the file into lines."""
-    number, length = 1, 0
-    with opened(where) as stream:
-        for block in iter(lambda: stream.read(_BLOCK), b""):
-            first, last = block.find(b"\n"), block.rfind(b"\n")
-            length += len(block) if first < 0 else first
-            if length >= LINE_LIMIT_BYTES:
-                raise InvalidSource(file=f"{file}:{number}", reason=_LINE_TOO_LONG)
-            number += block.count(b"\n")
-            length = length if first < 0 else len(block) - last - 1
-
-
 def opened(where: Path | bytes) -> BinaryIO:
     """Open the bytes of a source."""
     return io.BytesIO(where) if isinstance(where, bytes) else where.open("rb")
@@ -339,19 +351,15 @@ def open_for_arrow(where: Path | bytes) -> pa.NativeFile:
 
 def stream_csv(file: str, path: Path) -> Iterator[Source]:
     """Read the rows in parts that fit into memory, all columns as text."""
-    check_quotes_closed(file, path)
-    lines, first = CsvLines(path), 0
+    _check_quotes_closed(file, path)
     with _csv_options(file, path) as options:
-        for batch in csv.open_csv(path, **options):
-            rows = pa.Table.from_batches([batch])
-            line_of = lines_from(first, lines.of)
-            yield Source(file=file, rows=rows, line_of=line_of)
-            first += rows.num_rows
+        reader = csv.open_csv(path, **options)
+        yield from in_parts(file, reader.schema, reader, CsvLines(path).of)
 
 
 def read_csv(file: str, where: Path | bytes) -> Source:
     """Read all columns as text: the table's schema decides their types."""
-    check_quotes_closed(file, where)
+    _check_quotes_closed(file, where)
     lines = CsvLines(where)
     with _csv_options(file, where) as options:
         rows = csv.read_csv(open_for_arrow(where), **options)
@@ -392,30 +400,28 @@ def _csv_options(file: str, where: Path | bytes) -> Iterator[dict[str, Any]]:
         raise InvalidRows(rows=bad, limit=ROWS_SHOWN)
 
 
-def check_quotes_closed(file: str, where: Path | bytes) -> bool:
-    """Raise where a quoted value never ends; return whether a value holds a carriage return.
+def _check_quotes_closed(file: str, where: Path | bytes) -> None:
+    """Raise where a quoted value never ends.
 
-    Both engines silently end such a value with the file, and lose all rows behind it. An even count
-    of quotes proves nothing, since a quote within a value is just a character; so a file with any
+    Arrow silently ends such a value with the file, and loses all rows behind it. An even count of
+    quotes proves nothing, since a quote within a value is just a character; so a file with any
     quote is parsed once more.
     """
     with opened(where) as stream:
         if not any(b'"' in block for block in iter(lambda: stream.read(_BLOCK), b"")):
-            return False
+            return
     limit = plain_csv.field_size_limit(_NO_LIMIT)
     try:
         with io.TextIOWrapper(opened(where), "utf-8", errors="replace", newline="") as text:
             rows = plain_csv.reader(text, delimiter=_delimiter(file), strict=True)
-            line, returns = 1, False
+            line = 1
             try:
-                for row in rows:
+                for _ in rows:
                     line = rows.line_num + 1
-                    returns = returns or any("\r" in value for value in row)
             except plain_csv.Error as error:
                 if "end of data" in str(error):
                     reason = "a quoted value begins here and never ends"
                     raise InvalidSource(file=f"{file}:{line}", reason=reason) from error
-            return returns
     finally:
         plain_csv.field_size_limit(limit)
 
@@ -497,17 +503,6 @@ class CsvLines:
 
 
 # JSON lines.
-
-
-def check_no_arrays(file: str, path: Path) -> None:
-    """Raise where a line begins like an array, which Spark would read as rows."""
-    before = b"\n"
-    with path.open("rb") as stream:
-        for block in iter(lambda: stream.read(_BLOCK), b""):
-            if _ARRAY.search(before + block):
-                for _ in stream_jsonl(file, path, rows_at_most=ROWS_IN_PART):
-                    pass
-            before = block[-_OVERLAP:]
 
 
 def line_of_object(path: Path, row: int) -> int:

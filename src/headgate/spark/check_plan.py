@@ -55,18 +55,11 @@ class Settled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EachRow:
-    """Every row must meet the condition."""
+class Each:
+    """Every row or, with columns to group by, every group of rows must meet the condition."""
 
     condition: Expectation
-
-
-@dataclass(frozen=True, kw_only=True)
-class EachGroup:
-    """Every group of rows must meet the condition."""
-
-    by: tuple[str, ...]
-    condition: Expectation
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +85,9 @@ class Combination:
     parts: tuple[Step, ...]
 
 
-Step: TypeAlias = Settled | EachRow | EachGroup | OneNumber | Unique | Combination
+Step: TypeAlias = Settled | Each | OneNumber | Unique | Combination
 # Steps that single rows or groups can fail.
-SampledStep: TypeAlias = EachRow | EachGroup | Unique
+SampledStep: TypeAlias = Each | Unique
 
 
 # --- the plan -------------------------------------------------------------------------------
@@ -108,10 +101,11 @@ def plan(expectation: Expectation, columns: Columns) -> Step:
 def measures_of(step: Step) -> tuple[Measure, ...]:
     """Return the numbers that decide a step."""
     match step:
-        case EachRow(condition=condition):
-            return Measure(metric=Property.COUNT), _violations(condition)
-        case EachGroup(by=by, condition=condition):
-            return Measure(metric=Count.GROUPS, by=_pass(by)), _violations(condition, by)
+        case Each(by=by, condition=condition):
+            return (
+                Measure(metric=Count.GROUPS if by else Property.COUNT, by=_pass(by)),
+                Measure(metric=Count.VIOLATIONS, by=_pass(by), condition=condition),
+            )
         case OneNumber(expectation=expectation):
             return (_property_measure(_subject(expectation)),)
         case Unique(by=by, key=key):
@@ -136,10 +130,6 @@ def _property_measure(subject: Subject) -> Measure:
     assert subject.property is not None
     columns = (subject.column,) if subject.column is not None else subject.group_by
     return Measure(metric=subject.property, columns=columns)
-
-
-def _violations(condition: Expectation, by: Iterable[str] = ()) -> Measure:
-    return Measure(metric=Count.VIOLATIONS, by=_pass(by), condition=condition)
 
 
 def _pass(by: Iterable[str]) -> tuple[str, ...]:
@@ -172,13 +162,13 @@ def _measured_step(expectation: Expectation, columns: Columns) -> Step:
         return Unique(by=by, key=expectation.op is Op.PRIMARY_KEY)
     subject = _subject(expectation)
     if subject.property is None:
-        return EachRow(condition=expectation)
+        return Each(condition=expectation)
     # Without a column, group_by names the columns whose combinations are counted.
     counts_combinations = (
         subject.column is None and subject.property is Property.APPROX_DISTINCT_COUNT
     )
     if subject.group_by and not counts_combinations:
-        return EachGroup(by=_schema_names(subject.group_by, columns), condition=expectation)
+        return Each(by=_schema_names(subject.group_by, columns), condition=expectation)
     return OneNumber(expectation=expectation)
 
 
@@ -207,20 +197,18 @@ def _negated(step: Step) -> Step:
     return _merged(Op.NEGATE, (step,)) or Combination(op=Op.NEGATE, parts=(step,))
 
 
-def _merged(op: Op, steps: tuple[Step, ...]) -> EachRow | EachGroup | None:
+def _merged(op: Op, steps: tuple[Step, ...]) -> Each | None:
     """Return one step with the combined condition, if all are about rows or the same groups."""
-    conditions = tuple(step.condition for step in steps if isinstance(step, EachRow | EachGroup))
-    groupings = {_pass(step.by) if isinstance(step, EachGroup) else () for step in steps}
-    if len(conditions) < len(steps) or len(groupings) > 1:
+    alike = [step for step in steps if isinstance(step, Each)]
+    if len(alike) < len(steps) or len({_pass(step.by) for step in alike}) > 1:
         return None
-    first = steps[0]
-    assert isinstance(first, EachRow | EachGroup)
-    return replace(first, condition=Expectation(op=op, parts=conditions))
+    conditions = tuple(step.condition for step in alike)
+    return replace(alike[0], condition=Expectation(op=op, parts=conditions))
 
 
 def _split(step: Step) -> Step:
     """Count the parts of an outermost `all` separately, for clearer reasons."""
-    if isinstance(step, EachRow | EachGroup) and step.condition.op is Op.ALL:
+    if isinstance(step, Each) and step.condition.op is Op.ALL:
         parts = tuple(_split(replace(step, condition=part)) for part in step.condition.parts)
         return Combination(op=Op.ALL, parts=parts)
     if isinstance(step, Combination):
@@ -285,16 +273,16 @@ def judge(step: Step, found: Found) -> Judgement:
         if isinstance(value := found[measure], Unmeasured):
             return Judgement(verdict=Verdict.UNKNOWN, reason=value.reason)
     match step:
-        case EachRow() | EachGroup():
+        case Each():
             return _judge_each(step, found)
         case Unique():
             return _judge_unique(step, found)
     return _judge_number(step.expectation, found[measures_of(step)[0]])
 
 
-def _judge_each(step: EachRow | EachGroup, found: Found) -> Judgement:
+def _judge_each(step: Each, found: Found) -> Judgement:
     total, wrong = (found[measure] for measure in measures_of(step))
-    units = "rows" if isinstance(step, EachRow) else f"groups by {', '.join(step.by)}"
+    units = f"groups by {', '.join(step.by)}" if step.by else "rows"
     have, has = _violation_phrases(step.condition)
     if wrong:
         reason = f"{wrong} of {total} {units} {has if wrong == 1 else have}"

@@ -25,8 +25,7 @@ from headgate.model.checks import CheckResult, CheckStage, blocking
 from headgate.model.jobspecs import CheckSpec, Declaration, InputSpec, OutputSpec
 from headgate.spark import check_columns, check_plan
 from headgate.spark.check_columns import Column, Columns, Family
-from headgate.spark.check_plan import Count, EachRow, Measure, SampledStep, Unique, Unmeasured
-from headgate.spark.job_protocol import Source, Target
+from headgate.spark.check_plan import Count, Each, Measure, SampledStep, Unique, Unmeasured
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import quote
 from headgate.transforms import Input, Output, Transform
@@ -41,20 +40,19 @@ class JobChecks:
     def __init__(self) -> None:
         self.results: list[CheckResult] = []
 
-    def before(self, session: Any, transform: Transform, inputs: Mapping[str, Source]) -> None:
-        """Check all rows of each input; raise if a check that must hold does not."""
-        self._check(session, CheckStage.PRE, transform, _declared(transform).inputs, inputs)
+    def before(self, session: Any, transform: Transform, files: Collection[str]) -> None:
+        """Check all rows of each input; raise if a check that must hold does not.
+
+        `files` are the names of inputs and outputs that are trees of files.
+        """
+        self._check(session, CheckStage.PRE, transform, _declared(transform).inputs, files)
 
     def after(
-        self,
-        session: Any,
-        transform: Transform,
-        outputs: Mapping[str, Target],
-        written: Collection[str],
+        self, session: Any, transform: Transform, files: Collection[str], written: Collection[str]
     ) -> None:
         """Check all rows of each written output; raise if a check that must hold does not."""
         specs = [spec for spec in _declared(transform).outputs if spec.name in written]
-        self._check(session, CheckStage.POST, transform, specs, outputs)
+        self._check(session, CheckStage.POST, transform, specs, files)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [result.to_json() for result in self.results]
@@ -65,14 +63,14 @@ class JobChecks:
         stage: CheckStage,
         transform: Transform,
         specs: Iterable[InputSpec | OutputSpec],
-        contents: Mapping[str, Source] | Mapping[str, Target],
+        files: Collection[str],
     ) -> None:
         found: list[CheckResult] = []
         for spec in specs:
             if not spec.checks:
                 continue
             dataset = str(spec.dataset)
-            if contents[spec.name].files is not None:
+            if spec.name in files:
                 reason = f"{dataset} is a tree of files, and only rows of tables can be checked"
                 found += [_result(c, dataset, stage, False, reason) for c in spec.checks]
                 continue
@@ -447,7 +445,7 @@ def _samplings(
 def _sample_rows(
     number: int, step: SampledStep, rows: _RowExpressions, columns: Columns
 ) -> _Sampling:
-    assert isinstance(step, EachRow), "the other steps are about groups"
+    assert isinstance(step, Each), "the other steps are about groups"
     names = [columns.load(name).name for name in check_columns.columns_named(step.condition)]
     return _Sampling(
         number=number,

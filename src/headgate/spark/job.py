@@ -84,8 +84,8 @@ def _change_directory_and_output(document: JobDocument) -> None:
         with Path(document.log).open("ab") as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
-    if document.extent is not None:
-        sys.stderr.write(f"{document.extent}\n")
+    if document.order.extent is not None:
+        sys.stderr.write(f"{document.order.extent}\n")
 
 
 def _run(document: JobDocument, address: Address, session: Any, events: _Events) -> int:
@@ -138,43 +138,52 @@ def _compute(
             time.sleep(_FETCH_POLL_SECONDS)
         return directory
 
-    incremental = document.incremental
-    checks.before(session, transform, document.inputs)
+    order, files = document.order, document.files
+    checks.before(session, transform, files)
     outcome = run_transform(
         transform,
         {
-            name: make_input(session, name, source, incremental=incremental, fetch=fetch)
-            for name, source in document.inputs.items()
+            name: make_input(
+                session,
+                name,
+                given,
+                files.get(name),
+                incremental=order.incremental,
+                fetch=fetch,
+            )
+            for name, given in order.inputs.items()
         },
         {
             name: make_output(
                 session,
                 name,
                 target,
+                files.get(name),
                 transform.outputs[name],
                 report,
-                incremental=incremental,
+                branch=order.branch,
+                incremental=order.incremental,
                 fetch=fetch,
             )
-            for name, target in document.outputs.items()
+            for name, target in order.outputs.items()
         },
         TransformContext(
             spark_session=session,
-            is_incremental=incremental,
-            branch=document.branch,
-            fallback_branches=document.fallback,
-            parameters=document.parameters,
+            is_incremental=order.incremental,
+            branch=order.branch,
+            fallback_branches=order.fallback,
+            parameters=order.parameters,
         ),
     )
-    checks.after(session, transform, document.outputs, outcome.written)
+    checks.after(session, transform, files, outcome.written)
     return outcome
 
 
 def _load(document: JobDocument) -> Transform:
     sys.path[:0] = [str(root) for root in import_roots(Path(document.bundle))]
-    module = importlib.import_module(document.module)
+    module = importlib.import_module(document.order.module)
     return load_transform(
-        module, [parse_dataset_name(target.dataset) for target in document.outputs.values()]
+        module, [parse_dataset_name(target.dataset) for target in document.order.outputs.values()]
     )
 
 

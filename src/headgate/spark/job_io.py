@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from headgate.errors import Invalid
 from headgate.model.names import check_file_path, parse_dataset_name
-from headgate.spark.job_protocol import Source, Target
+from headgate.spark.job_protocol import InputOrder, OutputOrder
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import quote
 from headgate.transforms import FileStatus, FileSystem, Output, TransformInput, TransformOutput
@@ -32,40 +32,48 @@ class Written:
 
 
 def make_input(
-    session: Any, alias: str, source: Source, *, incremental: bool, fetch: Fetch
+    session: Any,
+    alias: str,
+    given: InputOrder,
+    directories: Mapping[str, str] | None,
+    *,
+    incremental: bool,
+    fetch: Fetch,
 ) -> TransformInput:
-    """Return an input that reads its table, or the files of its directory."""
-    name = parse_dataset_name(source.dataset)
+    """Return an input that reads its table, or the files of its directories."""
+    name = parse_dataset_name(given.dataset)
     table = table_identifier(name)
 
     def read(mode: ReadMode) -> Any:
-        return _read_table(session, table, mode, source.since_snapshot)
+        return _read_table(session, table, mode, given.since_snapshot)
 
     def files(mode: ReadMode) -> FileSystem:
-        return DirectoryFiles(fetch(Path((source.files or {})[mode])))
+        return DirectoryFiles(fetch(Path((directories or {})[mode])))
 
     return TransformInput(
         alias,
         read,
         dataset=name,
-        branch=source.branch,
-        transaction=source.transaction,
+        branch=given.branch,
+        transaction=given.transaction,
         default_mode=ReadMode.ADDED if incremental else ReadMode.CURRENT,
-        filesystem=files if source.files else None,
+        filesystem=files if directories else None,
     )
 
 
 def make_output(
     session: Any,
     alias: str,
-    target: Target,
+    target: OutputOrder,
+    directories: Mapping[str, str] | None,
     declared: Output,
     on_written: Callable[[Written], None],
     *,
+    branch: str,
     incremental: bool,
     fetch: Fetch,
 ) -> TransformOutput:
-    """Return an output that writes its table, or files into its directory."""
+    """Return an output that writes its table, or files into its directories."""
     name = parse_dataset_name(target.dataset)
     table = table_identifier(name)
 
@@ -85,7 +93,7 @@ def make_output(
         return _read_output(session, table, mode, target.base_snapshot, schema)
 
     def files(mode: ReadMode) -> FileSystem:
-        directory = Path((target.files or {})[mode])
+        directory = Path((directories or {})[mode])
         if mode is ReadMode.PREVIOUS:
             return DirectoryFiles(fetch(directory))
         return DirectoryFiles(directory, output.mark_written)
@@ -94,9 +102,9 @@ def make_output(
         alias,
         write,
         dataset=name,
-        branch=target.branch,
+        branch=branch,
         read=read,
-        filesystem=files if target.files else None,
+        filesystem=files if directories else None,
         options=WriteOptions(
             mode=WriteMode.MODIFY if incremental else WriteMode.REPLACE,
             partition_cols=declared.partition_cols,

@@ -1,4 +1,4 @@
-"""The messages between a build, its job processes and the fork server that starts them."""
+"""The orders of jobs, and the messages between a build, its job processes and their fork server."""
 
 from __future__ import annotations
 
@@ -26,48 +26,85 @@ class EventKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """The content of an input: a table by its name, or directories with a tree of files."""
+class InputOrder:
+    """A pinned input; of files, the roots of its tree and of the tree that was read last."""
 
     dataset: str
-    # By read mode. The build creates a missing directory when the job sends a `needs` event.
-    files: Mapping[str, str] | None = None
-    branch: str | None = None
-    transaction: str | None = None
-    # The Iceberg snapshot that was read last; rows of later snapshots are the added rows.
+    branch: str
+    transaction: str
+    # The Iceberg snapshot that was read last, where only newer rows are read.
     since_snapshot: int | None = None
+    root: str | None = None
+    since_root: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
-    """The destination of an output: a table by its name, or directories for its files."""
+class OutputOrder:
+    """An output, and its earlier content: an Iceberg snapshot, or the root of a tree."""
 
     dataset: str
-    # By read mode; the job writes into the current one.
-    files: Mapping[str, str] | None = None
-    branch: str | None = None
-    # The Iceberg snapshot that an incremental job adds to.
+    is_files: bool
     base_snapshot: int | None = None
+    base_root: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOrder:
+    """One attempt by ids and digests; the token opens only this attempt's own context."""
+
+    key: str
+    epoch: int
+    token: str
+    module: str
+    # Digest of the code bundle.
+    bundle: str
+    inputs: Mapping[str, InputOrder]
+    outputs: Mapping[str, OutputOrder]
+    branch: str
+    fallback: tuple[str, ...] = ()
+    incremental: bool = False
+    # Full or incremental, and the reason; for the log.
+    extent: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    allowed_run_seconds: float | None = None
+
+    @property
+    def id(self) -> str:
+        """Return the id of the attempt, as in the context `job:<id>`."""
+        return f"{self.key}:{self.epoch}"
+
+    @property
+    def name(self) -> str:
+        """Return the id in the form of a file name and of a Spark job tag."""
+        return f"{self.key.replace('/', '-')}-{self.epoch}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        inputs, outputs = document["inputs"].items(), document["outputs"].items()
+        fields = dict(document)
+        fields["inputs"] = {name: InputOrder(**given) for name, given in inputs}
+        fields["outputs"] = {name: OutputOrder(**given) for name, given in outputs}
+        fields["fallback"] = tuple(document["fallback"])
+        return cls(**fields)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobDocument:
-    """One attempt of one job: everything that its process needs."""
+    """An order as one process on this machine does it."""
 
-    module: str
+    order: JobOrder
+    # Directory of the unpacked bundle.
     bundle: str
-    inputs: Mapping[str, Source]
-    outputs: Mapping[str, Target]
+    # The directories of each input or output of files, by read mode. The build creates a missing
+    # one when the job sends a `needs` event.
+    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # Settings of the session, above all its catalog, which is bound to this job alone.
     conf: Mapping[str, str]
     # Of this attempt alone: a cancelled tag stays cancelled.
     tag: str
-    branch: str | None = None
-    fallback: tuple[str, ...] = ()
-    incremental: bool = False
-    # The extent and its reason, for the log.
-    extent: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
     # The working directory of the process, and the file that it prints to.
     directory: str | None = None
     log: str | None = None
@@ -78,7 +115,4 @@ class JobDocument:
     @classmethod
     def from_json(cls, text: str) -> Self:
         data = json.loads(text)
-        data["inputs"] = {name: Source(**given) for name, given in data["inputs"].items()}
-        data["outputs"] = {name: Target(**given) for name, given in data["outputs"].items()}
-        data["fallback"] = tuple(data["fallback"])
-        return cls(**data)
+        return cls(**{**data, "order": JobOrder.from_json(data["order"])})

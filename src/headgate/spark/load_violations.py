@@ -135,9 +135,8 @@ _HELD, _CAME = "__held", "__came"
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """One table after a load: the rows of the files with their positions, and all its rows."""
+    """One table after a load: what the load adds, and all rows."""
 
-    files: Sequence[DataFrame]
     # New and changed rows, with all columns and their positions.
     added: DataFrame
     rows: DataFrame
@@ -149,7 +148,7 @@ def preview_append(session: SparkSession, load: SparkLoad) -> Preview:
     files = spark_load.read_rows(session, load, positions=True)
     held = session.table(load.table)
     added = spark_load.complete_rows(session, load, files, positions=True)
-    return Preview(files=files, added=added, rows=held.union(added.select(*_columns(held))))
+    return Preview(added=added, rows=held.union(added.select(*_columns(held))))
 
 
 def preview_overwrite(session: SparkSession, load: SparkLoad) -> Preview:
@@ -157,7 +156,7 @@ def preview_overwrite(session: SparkSession, load: SparkLoad) -> Preview:
     files = spark_load.read_rows(session, load, positions=True)
     added = spark_load.complete_rows(session, load, files, positions=True)
     rows = added.select(*_columns(session.table(load.table)))
-    return Preview(files=files, added=added, rows=rows, replaced=True)
+    return Preview(added=added, rows=rows, replaced=True)
 
 
 def preview_merge(session: SparkSession, load: SparkLoad) -> Preview:
@@ -173,7 +172,6 @@ def preview_merge(session: SparkSession, load: SparkLoad) -> Preview:
         lambda rows, frame: _merged(load, held.schema.fields, rows, frame), files, before
     )
     return Preview(
-        files=files,
         added=merged.where(_is_added(held)).select(*_columns(held), *POSITION),
         rows=merged.select(*_columns(held)),
     )
@@ -254,7 +252,7 @@ class FoundViolation:
     columns: tuple[str, ...]
     values: tuple[Any, ...]
     detail: Mapping[str, Any] = field(default_factory=dict)
-    # The number of the file among those given, and how many rows of it come before.
+    # The number of the file among those of the load, and of the row in it.
     position: tuple[int, int] | None = None
 
 
@@ -374,12 +372,11 @@ def _found(
     at: Mapping[str, int],
     **detail: Any,
 ) -> FoundViolation:
-    file = int(at[FILE])
     return FoundViolation(
         dataset=table.dataset,
         kind=kind,
         columns=columns,
         values=values,
         detail=detail,
-        position=(file, spark_load.rows_before(table.preview.files, file, int(at[ROW]))),
+        position=(int(at[FILE]), int(at[ROW])),
     )

@@ -98,11 +98,7 @@ def _publish(
     if publication.read_only:
         tables.publish(table_changes, operation=operation)
         return workspace.ref
-    if root is None:
-        return workspaces.keep(
-            workspace, identity, table_changes=table_changes, operation=operation
-        )
-    staged = _received_tree(workspaces.trees, workspace, before, root)
+    staged = _received_tree(workspaces.trees, workspace, before, root) if root is not None else None
     return workspaces.publish(
         workspace, staged, identity, table_changes=table_changes, operation=operation
     )

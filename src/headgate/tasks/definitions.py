@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from headgate.errors import HeadgateError, Invalid, NotFound, UserCodeFailed
 from headgate.tasks.declare import DEFINITION, PARAMS, WORKSPACE, TaskDefinition, TimeoutPolicy
+from headgate.transforms.invocation import users_line
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 
@@ -114,11 +115,7 @@ def _import(name: str, directory: Path) -> ModuleType:
 
 
 def _broken(name: str, error: Exception) -> UserCodeFailed:
-    frames = traceback.extract_tb(error.__traceback__)
-    last = next(
-        (f for f in reversed(frames) if "importlib" not in f.filename and f.lineno), frames[-1]
-    )
-    file, line = last.filename, last.lineno or 0
+    file, line = users_line(error.__traceback__) or (name, 0)
     if isinstance(error, SyntaxError) and error.filename:
         file, line = error.filename, error.lineno or 0
     return UserCodeFailed(

@@ -194,7 +194,7 @@ class FilesWorkspaces:
     def publish(
         self,
         workspace: ports.WorkspaceRef,
-        staged: ports.Staged,
+        staged: ports.Staged | None,
         identity: ports.Identity,
         *,
         timeout_seconds: float | None = None,
@@ -202,52 +202,47 @@ class FilesWorkspaces:
         operation: OperationKey | None = None,
     ) -> str:
         target, replaced = self._may_move(workspace, identity)
-        before, after = edits.root_of(target.given.version), Digest(staged.ref)
-        change = AddTransaction(
-            branch=target.branch.id,
-            expected_head=target.branch.head,
-            expected_view=target.branch.view,
-            parent=target.given.id,
-            type=infer_type(self.trees.difference(before, after)),
-            version=edits.tree_version(after),
-            objects=staged.objects,
-            provenance=_provenance(identity, replaced),
-        )
-        changes = (change, *self._undo_tables(workspace, identity), *_changes(table_changes))
-        request = self._request(identity, changes, operation, replaced)
-        receipt = self._publish(workspace, target, request, after)
-        return str(receipt.transactions[target.branch.id])
-
-    def keep(
-        self,
-        workspace: ports.WorkspaceRef,
-        identity: ports.Identity,
-        *,
-        timeout_seconds: float | None = None,
-        table_changes: ports.TableChanges | None = None,
-        operation: OperationKey | None = None,
-    ) -> str:
-        target, replaced = self._may_move(workspace, identity)
-        if replaced is None:
-            if _changes(table_changes) or operation is not None:
-                request = self._request(identity, _changes(table_changes), operation)
-                # On condition that the workspace is still at the input.
-                read = ReadView(branch=target.branch.id, view=target.branch.view)
-                self._publish(workspace, target, replace(request, reads=(read,)))
-            return target.given.id
-        change = MoveBranch(
-            branch=target.branch.id,
-            expected_head=target.branch.head,
-            expected_view=target.branch.view,
-            to=target.given.id,
-        )
-        changes = (change, *self._undo_tables(workspace, identity), *_changes(table_changes))
-        request = self._request(identity, changes, operation, replaced)
-        self._publish(workspace, target, request)
+        tables = table_changes.changes if table_changes is not None else ()
+        if staged is not None:
+            after = Digest(staged.ref)
+            added = self._addition(target, after, staged, _provenance(identity, replaced))
+            changes = (added, *self._undo_tables(workspace, identity), *tables)
+            request = self._request(identity, changes, operation, replaced)
+            receipt = self._publish(workspace, target, request, after)
+            return str(receipt.transactions[target.branch.id])
+        if replaced is not None:
+            move = MoveBranch(
+                branch=target.branch.id,
+                expected_head=target.branch.head,
+                expected_view=target.branch.view,
+                to=target.given.id,
+            )
+            changes = (move, *self._undo_tables(workspace, identity), *tables)
+            self._publish(workspace, target, self._request(identity, changes, operation, replaced))
+        elif tables or operation is not None:
+            # On condition that the workspace is still at the input.
+            read = ReadView(branch=target.branch.id, view=target.branch.view)
+            request = self._request(identity, tables, operation)
+            self._publish(workspace, target, replace(request, reads=(read,)))
         return target.given.id
 
     def discard(self, staged: ports.Staged) -> None:
         """Do nothing: there is no staging branch, and cleanup deletes unreferenced contents."""
+
+    def _addition(
+        self, target: _Target, root: Digest, staged: ports.Staged, provenance: Provenance
+    ) -> AddTransaction:
+        before = edits.root_of(target.given.version)
+        return AddTransaction(
+            branch=target.branch.id,
+            expected_head=target.branch.head,
+            expected_view=target.branch.view,
+            parent=target.given.id,
+            type=infer_type(self.trees.difference(before, root)),
+            version=edits.tree_version(root),
+            objects=staged.objects,
+            provenance=provenance,
+        )
 
     def _load_target(
         self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None = None
@@ -411,10 +406,6 @@ def _provenance(identity: ports.Identity, replaced: nouns.Transaction | None) ->
         "replaced": replaced.id if replaced else None,
     }
     return Provenance(facts=facts)
-
-
-def _changes(table_changes: ports.TableChanges | None) -> tuple[Change, ...]:
-    return table_changes.changes if table_changes is not None else ()
 
 
 class CatalogAttempts:

@@ -101,16 +101,21 @@ class LakeFSWorkspaces:
     def publish(
         self,
         workspace: WorkspaceRef,
-        staged: Staged,
+        staged: Staged | None,
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
         table_changes: TableChanges | None = None,
     ) -> str:
         head, replaces = self._may_move(workspace, identity, table_changes)
-        if replaces:
+        if replaces and staged is not None:
             move = _planned(workspace, head, identity, Action.RESET, staged.ref)
             return self._reset(move, staged.ref, identity, timeout_seconds)
+        if replaces:
+            move = _planned(workspace, head, identity, Action.RESET_TO_INPUT, workspace.ref)
+            return self._reset(move, workspace.ref, identity, timeout_seconds)
+        if staged is None:
+            return workspace.ref
         move = _planned(workspace, head, identity, Action.MERGE)
 
         def merge() -> str:
@@ -124,20 +129,6 @@ class LakeFSWorkspaces:
             )
 
         return self._move(move, identity, merge, timeout_seconds)
-
-    def keep(
-        self,
-        workspace: WorkspaceRef,
-        identity: Identity,
-        *,
-        timeout_seconds: float | None = None,
-        table_changes: TableChanges | None = None,
-    ) -> str:
-        head, replaces = self._may_move(workspace, identity, table_changes)
-        if replaces:
-            move = _planned(workspace, head, identity, Action.RESET_TO_INPUT, workspace.ref)
-            return self._reset(move, workspace.ref, identity, timeout_seconds)
-        return workspace.ref
 
     def discard(self, staged: Staged) -> None:
         if staged.branch is not None:

@@ -208,20 +208,18 @@ class _Attempt:
                 "bytes": changes.total_bytes,
             }
         self._fenced("first fence", Failpoint.TASK_FENCED_FIRST)
-        identity = self._environment.identity
         if not changes:
-            keep = partial(store.keep, workspace, identity, table_changes=table_changes)
             with self._log.step("keep"):
-                return self._bounded(lambda seconds: keep(timeout_seconds=seconds))
+                return self._move(store, workspace, None, table_changes)
         with self._log.step("stage"):
             report = self._log.progress("stage")
+            identity = self._environment.identity
             staged = store.stage(workspace, spec.directory, changes, identity, report)
-        publish = partial(store.publish, workspace, staged, identity, table_changes=table_changes)
         try:
             reach(Failpoint.TASK_STAGED)
             self._fenced("second fence", Failpoint.TASK_FENCED_SECOND)
             with self._log.step("publish") as facts:
-                ref = self._bounded(lambda seconds: publish(timeout_seconds=seconds))
+                ref = self._move(store, workspace, staged, table_changes)
                 facts |= {"ref": ref, "paths": len(changes.put) + len(changes.remove)}
             reach(Failpoint.TASK_PUBLISHED)
             return ref
@@ -233,14 +231,23 @@ class _Attempt:
             self._environment.fence()
         reach(point)
 
-    def _bounded(self, publish: Callable[[float | None], str]) -> str:
+    def _move(
+        self,
+        store: ports.WorkspaceStore,
+        workspace: ports.WorkspaceRef,
+        staged: ports.Staged | None,
+        table_changes: ports.TableChanges,
+    ) -> str:
         """Publish within the budget; a call that takes longer is abandoned."""
+        identity = self._environment.identity
+        publish = partial(store.publish, workspace, staged, identity, table_changes=table_changes)
         budget = self._definition.controls.publish_budget
         if budget is None:
-            return publish(None)
+            return publish()
         seconds = float(budget.lakefs_merge_timeout_seconds)
         future: Future[str] = Future()
-        Thread(target=_resolve, args=(future, lambda: publish(seconds)), daemon=True).start()
+        bounded = partial(publish, timeout_seconds=seconds)
+        Thread(target=_resolve, args=(future, bounded), daemon=True).start()
         try:
             return future.result(seconds)
         except FutureTimeout as error:

@@ -301,7 +301,7 @@ class WorkspaceStore(Protocol):
     def publish(
         self,
         workspace: WorkspaceRef,
-        staged: Staged,
+        staged: Staged | None,
         identity: Identity,
         *,
         timeout_seconds: float | None = None,
@@ -309,20 +309,12 @@ class WorkspaceStore(Protocol):
     ) -> str:
         """Move the target branch to the staged tree and return the published ref.
 
+        An attempt that changed no files has no staged tree: the branch shows the input ref then.
+
         The branch must be at the input ref, or at an abandoned publication on top of it: one of an
         earlier attempt, or the one that the identity may replace. Otherwise `PublishFenceRefused`
         is raised.
         """
-
-    def keep(
-        self,
-        workspace: WorkspaceRef,
-        identity: Identity,
-        *,
-        timeout_seconds: float | None = None,
-        table_changes: TableChanges | None = None,
-    ) -> str:
-        """Make the target show the input ref, for an attempt that changed no files."""
 
     def discard(self, staged: Staged) -> None:
         """Remove the staged tree; idempotent."""
