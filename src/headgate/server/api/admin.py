@@ -21,8 +21,7 @@ past_routes = api.router("past")
 
 
 @past_routes.get(
-    "/history/{dataset:dataset}",
-    **api.documented("list_history", list[models.TransactionModel], paged=True),
+    "/history/{dataset:dataset}", **api.documented(list[models.TransactionModel], paged=True)
 )
 def list_history(
     caller: api.CallerDependency,
@@ -38,9 +37,7 @@ def list_history(
     return pages.page_by_offset(found, TRANSACTION.wire)
 
 
-@past_routes.get(
-    "/log", **api.documented("list_publications", list[models.PublicationModel], paged=True)
-)
+@past_routes.get("/log", **api.documented(list[models.PublicationModel], paged=True))
 def list_publications(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -61,7 +58,7 @@ def list_publications(
     return pages.page(found, cursor=lambda one: one.number, to=PUBLICATION.wire)
 
 
-@past_routes.get("/log/{number}", **api.documented("show_publication", models.PublicationModel))
+@past_routes.get("/log/{number}", **api.documented(models.PublicationModel))
 def show_publication(
     caller: api.CallerDependency, number: Annotated[int, Path(ge=1, lt=2**53)]
 ) -> api.JsonReply:
@@ -69,7 +66,7 @@ def show_publication(
     return api.JsonReply(PUBLICATION.wire(caller.reading().publication(number)))
 
 
-@past_routes.get("/events", **api.documented("list_events", list[models.EventModel], paged=True))
+@past_routes.get("/events", **api.documented(list[models.EventModel], paged=True))
 def list_events(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -92,10 +89,7 @@ def list_events(
     return pages.page_by_offset(found)
 
 
-@past_routes.get(
-    "/recoveries",
-    **api.documented("list_recoveries", list[models.RecoveryAuditModel], paged=True),
-)
+@past_routes.get("/recoveries", **api.documented(list[models.RecoveryAuditModel], paged=True))
 def list_recoveries(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -109,7 +103,7 @@ def list_recoveries(
     return pages.page_by_offset(found)
 
 
-@past_routes.get("/status/{key:path}", **api.documented("status", models.OperationModel))
+@past_routes.get("/status/{key:path}", **api.documented(models.OperationModel))
 def status(
     caller: api.CallerDependency,
     key: str,
@@ -125,7 +119,7 @@ def status(
 token_routes = api.router("tokens")
 
 
-@token_routes.get("/tokens", **api.documented("list_tokens", list[models.TokenModel], paged=True))
+@token_routes.get("/tokens", **api.documented(list[models.TokenModel], paged=True))
 def list_tokens(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -135,7 +129,7 @@ def list_tokens(
         return pages.page_by_key(_tokens(caller), key=lambda t: f"{t['created_at']} {t['id']}")
 
 
-@token_routes.post("/tokens", **api.documented("create_token", models.NewTokenModel, status=201))
+@token_routes.post("/tokens", **api.documented(models.NewTokenModel, status=201))
 def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.JsonReply:
     """Create a token; only this response contains it."""
     with caller.writing() as store:
@@ -145,7 +139,7 @@ def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.Jso
         return api.JsonReply(made, status_code=201)
 
 
-@token_routes.delete("/tokens/{id}", **api.documented("revoke_token", models.TokenModel))
+@token_routes.delete("/tokens/{id}", **api.documented(models.TokenModel))
 def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Revoke a token, with effect at once; to revoke it twice is not an error."""
     with caller.writing() as store:
@@ -179,7 +173,7 @@ store_routes = api.router("store")
 _RECOVER, _CLEAN_UP = models.Recover(), models.CleanUp.model_validate({})
 
 
-@store_routes.get("/store", **api.documented("show_store", models.StoreModel))
+@store_routes.get("/store", **api.documented(models.StoreModel))
 def show_store(caller: api.CallerDependency) -> api.JsonReply:
     """Return the store's primary branch and fallbacks, and the actor and rights of the token."""
     builds = caller.served.settings.builds
@@ -198,14 +192,14 @@ def show_store(caller: api.CallerDependency) -> api.JsonReply:
     )
 
 
-@store_routes.post("/recover", **api.documented("recover", models.RecoveryModel))
+@store_routes.post("/recover", **api.documented(models.RecoveryModel))
 def recover(caller: api.CallerDependency, body: models.Recover = _RECOVER) -> api.JsonReply:
     """Settle unfinished operations, and abort transactions that their owners abandoned."""
     with caller.writing() as store:
         return api.JsonReply(recovery_json(store.recover(dry_run=body.dry_run)))
 
 
-@store_routes.post("/cleanup", **api.documented("clean_up", models.CleanupModel))
+@store_routes.post("/cleanup", **api.documented(models.CleanupModel))
 def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> api.JsonReply:
     """Condemn content that nothing needs, and sweep content that was condemned a day before."""
     with caller.writing() as store:
@@ -219,7 +213,7 @@ def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> 
     return api.JsonReply(cleaned)
 
 
-@store_routes.get("/doctor", **api.documented("examine", models.ExaminedModel))
+@store_routes.get("/doctor", **api.documented(models.ExaminedModel))
 def examine(caller: api.CallerDependency, deep: bool = False) -> api.JsonReply:
     """Check the whole store and return the problems found, without changing anything."""
     with caller.writing() as store:

@@ -147,7 +147,7 @@ class OptimizedModel(BaseModel):
 row_routes = api.router("rows")
 
 
-@row_routes.post("/mutate", **api.documented("mutate", OutcomeModel))
+@row_routes.post("/mutate", **api.documented(OutcomeModel))
 def mutate(
     caller: api.CallerDependency,
     body: Mutation,
@@ -166,7 +166,7 @@ def mutate(
         return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
-@row_routes.post("/load", **api.documented("load", OutcomeModel))
+@row_routes.post("/load", **api.documented(OutcomeModel))
 def load(
     caller: api.CallerDependency, body: Load, key: api.IdempotencyKey, interrupt: api.Interruption
 ) -> api.JsonReply:
@@ -189,7 +189,7 @@ def load(
         return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
-@row_routes.post("/merge", **api.documented("merge", OutcomeModel))
+@row_routes.post("/merge", **api.documented(OutcomeModel))
 def merge(
     caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey, interrupt: api.Interruption
 ) -> api.JsonReply:
@@ -206,7 +206,7 @@ def merge(
         return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
-@row_routes.post("/schema/plan", **api.documented("plan_schema", SchemaModel))
+@row_routes.post("/schema/plan", **api.documented(SchemaModel))
 def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
     """Return what a schema file would change on a branch, without changing anything."""
     rows = caller.reading().rows
@@ -215,7 +215,7 @@ def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
     return api.JsonReply(planned.to_json())
 
 
-@row_routes.post("/schema/apply", **api.documented("apply_schema", SchemaModel))
+@row_routes.post("/schema/apply", **api.documented(SchemaModel))
 def apply_schema(
     caller: api.CallerDependency, body: Schema, key: api.IdempotencyKey
 ) -> api.JsonReply:
@@ -227,7 +227,7 @@ def apply_schema(
         return api.JsonReply(applied.to_json())
 
 
-@row_routes.post("/optimize", **api.documented("optimize", OptimizedModel))
+@row_routes.post("/optimize", **api.documented(OptimizedModel))
 def optimize(
     caller: api.CallerDependency, body: Optimize, key: api.IdempotencyKey
 ) -> api.JsonReply:
