@@ -67,27 +67,28 @@ def check_name_part(part: str, *, what: str, whole: str) -> None:
     """Raise unless a part between dots is short, visible, of one script and in normal form."""
     if PLAIN_PART.match(part) and len(part) <= _PART_LIMIT:
         return
+    if (flaw := _find_flaw(part)) is not None:
+        raise InvalidName(what=what, name=whole, reason=flaw)
+
+
+def _find_flaw(part: str) -> str | None:
     if not part:
-        raise InvalidName(what=what, name=whole, reason="a part between dots is empty")
+        return "a part between dots is empty"
     if len(part) > _PART_LIMIT:
-        raise InvalidName(what=what, name=whole, reason=f"a part is over {_PART_LIMIT} characters")
+        return f"a part is over {_PART_LIMIT} characters"
     if any(c in part for c in "\\`"):
-        raise InvalidName(what=what, name=whole, reason="'\\' and '`' are not allowed")
+        return "'\\' and '`' are not allowed"
     if any(piece.strip(".") == "" for piece in part.split("/")):
-        reason = "a part has nothing but dots before, between or after slashes"
-        raise InvalidName(what=what, name=whole, reason=reason)
+        return "a part has nothing but dots before, between or after slashes"
     if part != part.strip():
-        raise InvalidName(what=what, name=whole, reason="a part begins or ends with a space")
+        return "a part begins or ends with a space"
     if (invisible := _invisible_character(part)) is not None:
-        raise InvalidName(what=what, name=whole, reason=f"it has the character U+{invisible:04X}")
+        return f"it has the character U+{invisible:04X}"
     if unicodedata.normalize("NFKC", part) != part:
-        raise InvalidName(
-            what=what, name=whole, reason="it has characters that only look like others (not NFKC)"
-        )
+        return "it has characters that only look like others (not NFKC)"
     if len(scripts := _scripts(part)) > 1:
-        raise InvalidName(
-            what=what, name=whole, reason=f"it mixes scripts that look alike: {', '.join(scripts)}"
-        )
+        return f"it mixes scripts that look alike: {', '.join(scripts)}"
+    return None
 
 
 def check_branch_name(name: str, *, what: str = "branch") -> str:

@@ -73,7 +73,7 @@ class Source:
 
     file: str
     rows: pa.Table
-    line_of: Callable[[int], int]
+    line_of: Callable[[int], int] = field(default=lambda row: row + 1)
     # Every column is text, whatever its values mean.
     is_text: bool = False
     # For a column that some rows do not have at all: whether each row has it.
@@ -87,7 +87,7 @@ class StdinBytes(bytes):
 def read_sources(where: SourceLike) -> Iterator[Source]:
     """Read every source of an argument; a directory gives its files in the order of their names."""
     if isinstance(where, pa.Table):
-        yield Source(file="(rows)", rows=where, line_of=lambda row: row + 1)
+        yield Source(file="(rows)", rows=where)
         return
     if isinstance(where, StoredContent):
         where = where.read()
@@ -190,7 +190,7 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise not_of_format(file, format, error) from error
-    return Source(file=file, rows=rows, line_of=lambda row: row + 1)
+    return Source(file=file, rows=rows)
 
 
 def _check_names(fields: Sequence[pa.Field]) -> None:
@@ -229,13 +229,7 @@ def _sent_by_client(file: str, rows: pa.Table) -> Source:
     except (orjson.JSONDecodeError, AttributeError, KeyError, pa.ArrowException) as error:
         reason = f"the metadata {GIVEN_METADATA.decode()!r} of its schema is not valid: {error}"
         raise InvalidSource(file=file, reason=reason) from error
-    return Source(
-        file=file,
-        rows=rows,
-        line_of=lambda row: row + 1,
-        is_text=TEXT_METADATA in facts,
-        given=given,
-    )
+    return Source(file=file, rows=rows, is_text=TEXT_METADATA in facts, given=given)
 
 
 def as_sent(source: Source) -> pa.Table:

@@ -9,11 +9,11 @@ from fastapi import Path, Query
 
 from headgate import __version__
 from headgate.errors import NotFound
-from headgate.model.access import Grant, Role, is_within, make_grant, require_within
+from headgate.model.access import is_within, make_grant, require_within
 from headgate.model.nouns import PublicationKind
 from headgate.server.api import conventions as api
 from headgate.server.api import models
-from headgate.store.documents import PUBLICATION, TRANSACTION, Json, recovery_json
+from headgate.store.documents import PUBLICATION, TOKEN, TRANSACTION, Json, recovery_json
 
 # The past: histories, publications, events and operations
 
@@ -150,20 +150,8 @@ def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
 
 def _tokens(caller: api.Caller) -> list[Json]:
     """Return all tokens; to an admin that patterns limit, those that it could have created."""
-    return [
-        token
-        for token in caller.served.tokens()
-        if is_within(
-            caller.grant,
-            Grant(
-                actor=token["actor"],
-                role=Role(token["role"]),
-                branches=tuple(token["branches"]),
-                reads=tuple(token["reads"]),
-                datasets=tuple(token["datasets"]),
-            ),
-        )
-    ]
+    found = caller.served.tokens()
+    return [token for token in found if is_within(caller.grant, TOKEN.parse(token).grant)]
 
 
 # The store
