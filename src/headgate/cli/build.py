@@ -19,13 +19,7 @@ from rich.tree import Tree
 from headgate import connection
 from headgate.builds.plan import PlanOptions
 from headgate.builds.project import find_repository, find_unpublished
-from headgate.builds.report import (
-    BuildInterrupted,
-    JobStatus,
-    RemoteJob,
-    explain_job,
-    hold_text,
-)
+from headgate.builds.report import BuildInterrupted, JobStatus, RemoteJob, explain_job, hold_text
 from headgate.cli import output
 from headgate.cli.format import checks_text, note_report, report_json
 from headgate.errors import BranchNowhere, GitUnusable, HeadgateError, Invalid

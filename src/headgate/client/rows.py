@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.client.contents import remote_contents
 from headgate.client.http import HttpClient, Reply, segment
-from headgate.errors import (
-    ConstraintsViolated,
-    HeadgateError,
-    InvalidRows,
-    NotFound,
-    Unavailable,
-)
+from headgate.errors import ConstraintsViolated, HeadgateError, InvalidRows, NotFound, Unavailable
 from headgate.files.objects import digest_of
 from headgate.model.names import DatasetName
 from headgate.store.rows import RowOptions, Rows, read_given

@@ -27,14 +27,7 @@ from headgate.model.names import check_branch_name, parse_dataset_name
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.settings import Settings
 from headgate.store.datasets import DatasetHandle
-from headgate.store.documents import (
-    BRANCH,
-    DATASET,
-    PUBLICATION,
-    TAG,
-    TRANSACTION,
-    Json,
-)
+from headgate.store.documents import BRANCH, DATASET, PUBLICATION, TAG, TRANSACTION, Json
 from headgate.store.embedded import Store, TaskVerbs
 from headgate.store.queries import no_progress
 from headgate.store.transactions import TransactionHandle, UnitHandle
@@ -191,12 +184,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         )
 
     def recoveries(
-        self,
-        *,
-        actor: str | None = None,
-        kind: str | None = None,
-        limit: int = 50,
-        skip: int = 0,
+        self, *, actor: str | None = None, kind: str | None = None, limit: int = 50, skip: int = 0
     ) -> list[Json]:
         return list(
             self.http.pages("/recoveries", limit=limit, actor=actor, kind=kind, cursor=skip)
@@ -338,11 +326,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
     # --- builds, JobSpecs and Spark ---------------------------------------------------------
 
     def plan(
-        self,
-        targets: Sequence[str],
-        *,
-        graph: str | None = None,
-        **asked: Unpack[PlanOptions],
+        self, targets: Sequence[str], *, graph: str | None = None, **asked: Unpack[PlanOptions]
     ) -> PlannedBuild:
         body = request_body(targets, asked)
         return PlannedBuild.from_json(self.http.post("/plan", graph=graph, **body))

@@ -148,10 +148,7 @@ def fingerprint_from_json(data: Mapping[str, Any]) -> Fingerprint:
 
 
 def fingerprint(
-    spec: JobSpec,
-    *,
-    parameters: Mapping[str, Any],
-    inputs: Mapping[str, ContentId],
+    spec: JobSpec, *, parameters: Mapping[str, Any], inputs: Mapping[str, ContentId]
 ) -> Fingerprint:
     """Return the fingerprint of a job that reads all of its inputs."""
     return Fingerprint(

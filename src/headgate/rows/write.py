@@ -30,14 +30,7 @@ from headgate.catalog.publish import publish_prepared
 from headgate.catalog.records import find_datasets, is_waited_for, load_transactions
 from headgate.catalog.tickets import RENEW_SECONDS, Line
 from headgate.catalog.transactions import add_on_branch
-from headgate.model.changes import (
-    Caller,
-    Change,
-    Provenance,
-    PublishRequest,
-    ReadView,
-    Receipt,
-)
+from headgate.model.changes import Caller, Change, Provenance, PublishRequest, ReadView, Receipt
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_operation
 from headgate.model.names import DatasetName, parse_dataset_name

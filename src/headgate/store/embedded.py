@@ -668,11 +668,7 @@ class Store(StoreQueries, AdminVerbs):
         return self.database.read(lambda c: graph_of(c, plan, primary=primary))
 
     def plan(
-        self,
-        targets: Sequence[str],
-        *,
-        graph: str | None = None,
-        **asked: Unpack[PlanOptions],
+        self, targets: Sequence[str], *, graph: str | None = None, **asked: Unpack[PlanOptions]
     ) -> PlannedBuild:
         """Return the jobs that a build would execute, with reasons. Changes nothing.
 

@@ -252,12 +252,7 @@ class Rows:
         return [review_json(side) for side in found]
 
     def _merging(
-        self,
-        source: str,
-        into: str,
-        datasets: Sequence[str],
-        *,
-        dry_run: bool,
+        self, source: str, into: str, datasets: Sequence[str], *, dry_run: bool
     ) -> MergeRequest:
         from headgate.rows.merge import MergeRequest  # noqa: PLC0415  (an optional extra)
 

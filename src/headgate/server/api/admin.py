@@ -105,10 +105,7 @@ def list_recoveries(
 
 @past_routes.get("/status/{key:path}", **api.documented(models.OperationModel))
 def status(
-    caller: api.CallerDependency,
-    key: str,
-    branch: str | None = None,
-    kind: str | None = None,
+    caller: api.CallerDependency, key: str, branch: str | None = None, kind: str | None = None
 ) -> api.JsonReply:
     """Return the outcome of an operation by its idempotency key; 404 if nothing was committed."""
     return api.JsonReply(caller.reading().status(key, branch=branch, kind=kind))
@@ -120,10 +117,7 @@ token_routes = api.router("tokens")
 
 
 @token_routes.get("/tokens", **api.documented(list[models.TokenModel], paged=True))
-def list_tokens(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-) -> api.JsonReply:
+def list_tokens(caller: api.CallerDependency, pages: api.Pages) -> api.JsonReply:
     """List tokens, oldest first, with their actors and rights; never the tokens themselves."""
     with caller.writing():
         return pages.page_by_key(_tokens(caller), key=lambda t: f"{t['created_at']} {t['id']}")

@@ -41,14 +41,7 @@ from starlette.responses import Response
 from headgate import errors
 from headgate.catalog.attempts import Holder
 from headgate.files.objects import TREE_HEADER, Digest
-from headgate.model.access import (
-    Grant,
-    Role,
-    authorize,
-    check_rule,
-    check_supersedable,
-    rule_of,
-)
+from headgate.model.access import Grant, Role, authorize, check_rule, check_supersedable, rule_of
 from headgate.model.changes import Receipt
 from headgate.model.names import check_label
 from headgate.model.nouns import PublicationKind
@@ -468,8 +461,7 @@ class Caller:
 
 
 async def identify(
-    request: Request,
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
     """Return the caller; raise if their role does not have the right that the route needs."""
     operation = str(request.scope["route"].operation_id)

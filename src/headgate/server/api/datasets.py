@@ -22,10 +22,7 @@ dataset_routes = api.router("datasets")
 
 
 @dataset_routes.get("/datasets", **api.documented(list[models.DatasetModel], paged=True))
-def list_datasets(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-) -> api.JsonReply:
+def list_datasets(caller: api.CallerDependency, pages: api.Pages) -> api.JsonReply:
     """List all datasets by name, with the names of their branches."""
     store = caller.reading()
     branches = store.branches()
@@ -98,9 +95,7 @@ ForceQuery = Annotated[
 
 @branch_routes.get("/branches", **api.documented(list[models.BranchModel], paged=True))
 def list_branches(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-    dataset: str | None = None,
+    caller: api.CallerDependency, pages: api.Pages, dataset: str | None = None
 ) -> api.JsonReply:
     """List the branches of one dataset, or of all, by name."""
     found = caller.reading().branches(dataset)
@@ -188,10 +183,7 @@ def delete_branch(
 
 
 @branch_routes.get("/protected", **api.documented(list[models.ProtectionModel], paged=True))
-def list_protected(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-) -> api.JsonReply:
+def list_protected(caller: api.CallerDependency, pages: api.Pages) -> api.JsonReply:
     """List the branch names that accept only builds of clean commits and admins."""
     found = [_protection(name, patterns) for name, patterns in caller.reading().protected().items()]
     return pages.page_by_key(found, key=lambda one: str(one["name"]))
@@ -233,9 +225,7 @@ tag_routes = api.router("tags")
 
 @tag_routes.get("/tags", **api.documented(list[models.TagModel], paged=True))
 def list_tags(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-    dataset: str | None = None,
+    caller: api.CallerDependency, pages: api.Pages, dataset: str | None = None
 ) -> api.JsonReply:
     """List the tags of one dataset, or of all, with the transactions that they pin."""
     found = caller.reading().tags(dataset)

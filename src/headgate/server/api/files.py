@@ -144,10 +144,7 @@ def delete_file(
 
 @file_routes.post("/files/{dataset:dataset}", **api.documented(_WRITTEN))
 def edit_files(
-    caller: api.CallerDependency,
-    dataset: str,
-    body: models.Edit,
-    key: api.IdempotencyKey,
+    caller: api.CallerDependency, dataset: str, body: models.Edit, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Put and remove many files, from contents that are stored already, in one publication."""
     store = caller.reading()

@@ -28,13 +28,7 @@ from headgate.server.web.dataset_parts import (
 )
 from headgate.server.web.page import Page, Visit
 from headgate.store.overview import ShownDataset
-from headgate.tables.inspect import (
-    Column,
-    columns_of,
-    find_row_count,
-    partitioning_of,
-    read_rows,
-)
+from headgate.tables.inspect import Column, columns_of, find_row_count, partitioning_of, read_rows
 from headgate.tables.metadata import Row
 from headgate.tables.schemas import type_text
 from headgate.tables.versions import StoredVersion

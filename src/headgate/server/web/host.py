@@ -20,14 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from headgate.errors import (
-    Denied,
-    HeadgateError,
-    Invalid,
-    NotFound,
-    Unavailable,
-    find_known_error,
-)
+from headgate.errors import Denied, HeadgateError, Invalid, NotFound, Unavailable, find_known_error
 from headgate.model.access import Grant
 from headgate.server.authorization import Authority
 from headgate.server.threads import Threads
@@ -41,14 +34,7 @@ from headgate.server.web.lineage_page import lineage_page
 from headgate.server.web.log_page import log_page
 from headgate.server.web.page import Act, Page, PageHeaders, PageMaker, Visit
 from headgate.server.web.review_page import review_page
-from headgate.server.web.sessions import (
-    COOKIE,
-    Sessions,
-    SignedIn,
-    SignIn,
-    is_own_origin,
-    load_key,
-)
+from headgate.server.web.sessions import COOKIE, Sessions, SignedIn, SignIn, is_own_origin, load_key
 from headgate.store.embedded import Store
 
 _LOG = logging.getLogger("headgate.pages")
