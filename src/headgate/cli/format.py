@@ -13,7 +13,7 @@ from headgate.model import nouns
 from headgate.model.access import Protections
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
-from headgate.model.incrementality import extent_text
+from headgate.model.incrementality import extent_text as extent_text
 from headgate.store.documents import PUBLICATION, Json, jobspec_json, unpublished_json
 from headgate.tables.schemas import type_text
 
