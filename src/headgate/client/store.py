@@ -28,7 +28,7 @@ from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, 
 from headgate.settings import Settings
 from headgate.store.datasets import DatasetHandle
 from headgate.store.documents import BRANCH, DATASET, PUBLICATION, TAG, TRANSACTION, Json
-from headgate.store.embedded import Store, TaskVerbs
+from headgate.store.embedded import Store
 from headgate.store.queries import no_progress
 from headgate.store.transactions import TransactionHandle, UnitHandle
 from headgate.upkeep.reachability import Marking
@@ -44,47 +44,7 @@ if TYPE_CHECKING:
     from headgate.tasks.declare import TableSpec
 
 
-class RemoteTaskVerbs(TaskVerbs):
-    """Verbs on workspace tasks: the client executes the tasks, the server publishes."""
-
-    http: HttpClient
-    role: Role
-
-    @property
-    def _server(self) -> ports.ServerAddress:
-        from headgate.tasks.ports import ServerAddress  # noqa: PLC0415  (optional: pydantic)
-
-        return ServerAddress(url=self.http.url, token=self.settings.token)
-
-    @cached_property
-    def task_attempts(self) -> ports.Attempts:
-        from headgate.client.tasks import RemoteAttempts  # noqa: PLC0415  (optional: pydantic)
-
-        # A worker whose token cannot begin attempts must not poll a queue.
-        authorize(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
-        return RemoteAttempts(self.http)
-
-    def workspaces(self, workspace: ports.WorkspaceRef) -> ports.WorkspaceStore:
-        if "." not in workspace.repository:
-            raise Invalid(
-                f"{workspace.repository!r} is a lakeFS repository, whose publications are recorded "
-                "in the catalog itself: run the task where the store is, with HEADGATE_URL unset.",
-                repository=workspace.repository,
-            )
-        return self._files_workspaces
-
-    @cached_property
-    def _files_workspaces(self) -> ports.WorkspaceStore:
-        from headgate.client.tasks import RemoteWorkspaces  # noqa: PLC0415  (optional: pydantic)
-
-        return RemoteWorkspaces(self.http, self._content_cache)
-
-    def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
-        """Return nothing: the server's cleanup sweeps staging, and reports it in its document."""
-        return []
-
-
-class RemoteStore(RemoteTaskVerbs, Store):
+class RemoteStore(Store):
     """The verbs of an embedded store, carried out by a server in the name of the token's actor."""
 
     def __init__(
@@ -322,6 +282,41 @@ class RemoteStore(RemoteTaskVerbs, Store):
 
     def recover(self, *, dry_run: bool = False) -> Recovered:
         return Recovered(**self.http.post("/recover", dry_run=dry_run))
+
+    # --- workspace tasks: the client executes them, the server publishes --------------------
+
+    @property
+    def _server(self) -> ports.ServerAddress:
+        from headgate.tasks.ports import ServerAddress  # noqa: PLC0415  (optional: pydantic)
+
+        return ServerAddress(url=self.http.url, token=self.settings.token)
+
+    @cached_property
+    def task_attempts(self) -> ports.Attempts:
+        from headgate.client.tasks import RemoteAttempts  # noqa: PLC0415  (optional: pydantic)
+
+        # A worker whose token cannot begin attempts must not poll a queue.
+        authorize(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
+        return RemoteAttempts(self.http)
+
+    def workspaces(self, workspace: ports.WorkspaceRef) -> ports.WorkspaceStore:
+        if "." not in workspace.repository:
+            raise Invalid(
+                f"{workspace.repository!r} is a lakeFS repository, whose publications are recorded "
+                "in the catalog itself: run the task where the store is, with HEADGATE_URL unset.",
+                repository=workspace.repository,
+            )
+        return self._files_workspaces
+
+    @cached_property
+    def _files_workspaces(self) -> ports.WorkspaceStore:
+        from headgate.client.tasks import RemoteWorkspaces  # noqa: PLC0415  (optional: pydantic)
+
+        return RemoteWorkspaces(self.http, self._content_cache)
+
+    def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
+        """Return nothing: the server's cleanup sweeps staging, and reports it in its document."""
+        return []
 
     # --- builds, JobSpecs and Spark ---------------------------------------------------------
 

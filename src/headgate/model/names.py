@@ -144,37 +144,36 @@ def check_file_path(path: str) -> str:
     """Return a relative, forward-slashed path if it means the same on every machine."""
     if len(path) <= _PATH_LIMIT_BYTES and _PLAIN_PATH.fullmatch(path):
         return path
-    if not path:
-        raise UnsafePath(path=path, reason="it is empty")
     try:
-        encoded = path.encode()
+        flaw = _find_path_flaw(path, path.encode())
     except UnicodeEncodeError as error:
         raise UnsafePath(
             path=path.encode("utf-8", "backslashreplace").decode(), reason="it is not valid Unicode"
         ) from error
-    if len(encoded) > _PATH_LIMIT_BYTES:
-        raise UnsafePath(path=path, reason=f"it is over {_PATH_LIMIT_BYTES} bytes")
-    if path.startswith("/"):
-        raise UnsafePath(path=path, reason="it is absolute")
-    if "\\" in path:
-        raise UnsafePath(path=path, reason="it has a backslash")
-    if not (path.isascii() and path.isprintable()):
-        _check_visible(path)
-    for component in path.split("/"):
-        if component in {"", ".", ".."}:
-            raise UnsafePath(path=path, reason=f"it has the component {component!r}")
-        if len(component.encode()) > _COMPONENT_LIMIT_BYTES:
-            raise UnsafePath(
-                path=path, reason=f"a component is over {_COMPONENT_LIMIT_BYTES} bytes"
-            )
+    if flaw is not None:
+        raise UnsafePath(path=path, reason=flaw)
     return path
 
 
-def _check_visible(path: str) -> None:
+def _find_path_flaw(path: str, encoded: bytes) -> str | None:
+    if not path:
+        return "it is empty"
+    if len(encoded) > _PATH_LIMIT_BYTES:
+        return f"it is over {_PATH_LIMIT_BYTES} bytes"
+    if path.startswith("/"):
+        return "it is absolute"
+    if "\\" in path:
+        return "it has a backslash"
     if (invisible := _invisible_character(path)) is not None:
-        raise UnsafePath(path=path, reason=f"it has the character U+{invisible:04X}")
+        return f"it has the character U+{invisible:04X}"
     if unicodedata.normalize("NFC", path) != path:
-        raise UnsafePath(path=path, reason="it is not in Unicode's normal form NFC")
+        return "it is not in Unicode's normal form NFC"
+    for component in path.split("/"):
+        if component in {"", ".", ".."}:
+            return f"it has the component {component!r}"
+        if len(component.encode()) > _COMPONENT_LIMIT_BYTES:
+            return f"a component is over {_COMPONENT_LIMIT_BYTES} bytes"
+    return None
 
 
 # Labels, options and limits.
