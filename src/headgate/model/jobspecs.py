@@ -315,8 +315,9 @@ def _collect(
     wanted: dict[DatasetName, Resolved] = {}
     waiting = list(dict.fromkeys(targets))
     for target in waiting:
-        if not isinstance(found := resolve_jobspec(target, chain, published), Resolved):
-            removed_on = _removed_on(target, chain, published) if found else None
+        if not isinstance(resolve_jobspec(target, chain, published), Resolved):
+            marks = published.get(target, {})
+            removed_on = next((b for b in chain if isinstance(marks.get(b), Removed)), None)
             raise JobSpecNotFound(dataset=str(target), chain=chain, removed_on=removed_on)
     while waiting:
         dataset = waiting.pop()
@@ -379,8 +380,3 @@ def _sorted(
 def reads_build_branch(given: InputSpec, build_branch: str) -> bool:
     """Return whether an input reads what this build writes to its dataset."""
     return given.transaction is None and given.branch in {None, build_branch}
-
-
-def _removed_on(dataset: DatasetName, chain: Sequence[str], published: Published) -> str | None:
-    marks = published.get(dataset, {})
-    return next((branch for branch in chain if isinstance(marks.get(branch), Removed)), None)

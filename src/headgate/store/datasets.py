@@ -291,7 +291,11 @@ class DatasetHandle:
         edits.check_is_files(found)
         if txn is None:
             chosen = branch or self.store.settings.builds.branch
-            shown = self.branch(chosen).view(at=at) if is_plain(chosen) else self._shown_in(chosen)
+            if is_plain(chosen):
+                shown = self.branch(chosen).view(at=at)
+            else:
+                where = parse_context(chosen)
+                shown = self.store.database.read(lambda c: load_shown(c, where, found))
             return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
         if branch is not None or at is not None:
             raise errors.Invalid("a transaction excludes a branch and a moment: leave these out.")
@@ -299,12 +303,6 @@ class DatasetHandle:
         self.store.opened(txn).renew()
         shown = self.store.database.read(lambda c: find_shown(c, UnitContext(id=txn), found))
         return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
-
-    def _shown_in(self, context: str) -> Transaction | None:
-        where = parse_context(context)
-        return self.store.database.read(
-            lambda c: load_shown(c, where, records.load_dataset(c, self.name))
-        )
 
     def writing(
         self, *, branch: str | None = None, txn: str | None = None

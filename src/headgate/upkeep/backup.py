@@ -125,12 +125,13 @@ def _check_place(directory: Path, objects: ObjectStore) -> None:
     root = held.parent if held is not None else None
     if root is not None and (place.is_relative_to(root) or root.is_relative_to(place)):
         reason = f"it is in the warehouse {root}, or the warehouse is in it"
-        raise errors.BackupRefused(directory=str(directory), reason=reason)
-    if directory.exists() and not directory.is_dir():
-        raise errors.BackupRefused(directory=str(directory), reason="it is not a directory")
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / _MANIFEST).exists():
+    elif directory.exists() and not directory.is_dir():
+        reason = "it is not a directory"
+    elif directory.is_dir() and any(directory.iterdir()) and not (directory / _MANIFEST).exists():
         reason = "it is not empty, and it is not a backup"
-        raise errors.BackupRefused(directory=str(directory), reason=reason)
+    else:
+        return
+    raise errors.BackupRefused(directory=str(directory), reason=reason)
 
 
 @contextmanager
