@@ -178,21 +178,14 @@ def show_store(caller: api.CallerDependency) -> api.JsonReply:
 def recover(caller: api.CallerDependency, body: models.Recover = _RECOVER) -> api.JsonReply:
     """Settle unfinished operations, and abort transactions that their owners abandoned."""
     with caller.writing() as store:
-        return api.JsonReply(recovery_json(store.recover(dry_run=body.dry_run)))
+        return api.JsonReply(recovery_json(store.recover(**body.model_dump())))
 
 
 @store_routes.post("/cleanup", **api.documented(models.CleanupModel))
 def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> api.JsonReply:
     """Condemn content that nothing needs, and sweep content that was condemned a day before."""
     with caller.writing() as store:
-        cleaned = store.clean_up(
-            older_than_seconds=body.older_than_seconds,
-            dry_run=body.dry_run,
-            engine=body.engine,
-            confirm_warehouse=body.confirm_warehouse,
-            confirm_clock=body.confirm_clock,
-        )
-    return api.JsonReply(cleaned)
+        return api.JsonReply(store.clean_up(**body.model_dump()))
 
 
 @store_routes.get("/doctor", **api.documented(models.ExaminedModel))

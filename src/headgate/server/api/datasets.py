@@ -276,9 +276,7 @@ def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) 
 def open_unit(caller: api.CallerDependency, body: models.NewUnit) -> api.JsonReply:
     """Open a unit: transactions of several datasets that commit or abort together."""
     with caller.writing(body.branch) as store:
-        unit = store.transaction(
-            branch=body.branch, lease_seconds=body.lease_seconds, create=body.create
-        )
+        unit = store.transaction(**body.model_dump())
         return api.JsonReply(unit.noun(), status_code=201)
 
 

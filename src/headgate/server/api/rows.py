@@ -17,7 +17,7 @@ from headgate.server.api import conventions as api
 from headgate.server.api.models import Branch, Name, Sha256, asked, shown
 from headgate.store.embedded import Store
 
-# Bodies
+# Bodies; their fields are parameters of the verbs, by the same names
 
 Context = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 # The client waits this long for its response, so the limit is the life of a connection.
@@ -156,13 +156,7 @@ def mutate(
 ) -> api.JsonReply:
     """Run a script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements as one publication."""
     with caller.writing(_written(body.branch), interrupt=interrupt) as store:
-        outcome = store.mutate(
-            body.branch,
-            body.sql,
-            if_head=body.if_head,
-            timeout_seconds=body.timeout_seconds,
-            idempotency_key=key,
-        )
+        outcome = store.mutate(**body.model_dump(), idempotency_key=key)
         return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
@@ -195,14 +189,7 @@ def merge(
 ) -> api.JsonReply:
     """Merge the changes of a branch or transaction since the merge base; list all conflicts."""
     with caller.writing(body.into, interrupt=interrupt) as store:
-        outcome = store.merge(
-            body.source,
-            into=body.into,
-            datasets=body.datasets,
-            dry_run=body.dry_run,
-            timeout_seconds=body.timeout_seconds,
-            idempotency_key=key,
-        )
+        outcome = store.merge(**body.model_dump(), idempotency_key=key)
         return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
@@ -233,12 +220,7 @@ def optimize(
 ) -> api.JsonReply:
     """Compact the small files of a table; its rows and content id stay."""
     with caller.writing(body.branch) as store:
-        done = store.rows.optimize(
-            body.dataset,
-            branch=body.branch,
-            keep_snapshots=body.keep_snapshots,
-            idempotency_key=key,
-        )
+        done = store.rows.optimize(**body.model_dump(), idempotency_key=key)
         return api.JsonReply(done.to_json())
 
 
