@@ -455,10 +455,7 @@ def _description(graph: Graph) -> str:
 def _heading(graph: Graph) -> Iterator[str]:
     yield f'<text class="name" x="{_MARGIN:.0f}" y="28">{escape(f"chain {graph.title}")}</text>'
     x = _MARGIN
-    for mark, meaning in (
-        (Mark.BLUE, f"a JobSpec on {graph.primary}"),
-        (Mark.GRAY, "none there"),
-    ):
+    for mark, meaning in ((Mark.BLUE, f"a JobSpec on {graph.primary}"), (Mark.GRAY, "none there")):
         fill, line = MARK_COLORS[mark]
         yield f'<rect x="{x:.0f}" y="38" width="11" height="11" fill="{fill}" stroke="{line}"/>'
         yield f'<text class="small" x="{x + 17:.0f}" y="48">{escape(meaning)}</text>'

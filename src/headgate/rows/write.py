@@ -160,10 +160,7 @@ def prepare(write: TableWrite, working: WorkingSet, removed: Removed | None) -> 
     if not write.dry_run:
         reach(Failpoint.MUTATION_STAGED)
     return Prepared(
-        tables=tables,
-        read=tuple(working.tables),
-        removed=removes,
-        moves=tuple(working.moves),
+        tables=tables, read=tuple(working.tables), removed=removes, moves=tuple(working.moves)
     )
 
 

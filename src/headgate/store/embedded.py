@@ -166,11 +166,7 @@ class AdminVerbs(TaskVerbs):
         :param datasets: patterns of the datasets to protect; all datasets by default.
         """
         protect_branch(
-            self.database,
-            branch,
-            actor=self.settings.actor,
-            protected=protected,
-            datasets=datasets,
+            self.database, branch, actor=self.settings.actor, protected=protected, datasets=datasets
         )
 
     def delete_everywhere(

@@ -10,7 +10,7 @@ from fastapi import Path, Query
 from headgate import __version__
 from headgate.errors import NotFound
 from headgate.model.access import is_within, make_grant, require_within
-from headgate.model.nouns import PublicationKind
+from headgate.model.nouns import PublicationKind, as_json
 from headgate.server.api import conventions as api
 from headgate.server.api import models
 from headgate.store.documents import PUBLICATION, TOKEN, TRANSACTION, Json, recovery_json
@@ -158,18 +158,14 @@ _RECOVER, _CLEAN_UP = models.Recover(), models.CleanUp.model_validate({})
 @store_routes.get("/store", **api.documented(models.StoreModel))
 def show_store(caller: api.CallerDependency) -> api.JsonReply:
     """Return the store's primary branch and fallbacks, and the actor and rights of the token."""
-    builds = caller.served.settings.builds
+    builds, rights = caller.served.settings.builds, as_json(caller.grant)
     return api.JsonReply(
         {
             "version": __version__,
             "branch": builds.branch,
             "fallback": list(builds.fallback) if builds.fallback is not None else None,
             "storage": urlsplit(caller.served.objects.url).scheme,
-            "actor": caller.grant.actor,
-            "role": caller.grant.role.value,
-            "branches": list(caller.grant.branches),
-            "reads": list(caller.grant.reads),
-            "datasets": list(caller.grant.datasets),
+            **{name: rights[name] for name in ("actor", "role", "branches", "reads", "datasets")},
         }
     )
 

@@ -328,8 +328,4 @@ def _attempt_wire(attempt: Attempt) -> Json:
 
 
 def _workspace_wire(workspace: WorkspaceRef) -> Json:
-    return {
-        "repository": workspace.repository,
-        "branch": workspace.branch,
-        "ref": workspace.ref,
-    }
+    return {"repository": workspace.repository, "branch": workspace.branch, "ref": workspace.ref}

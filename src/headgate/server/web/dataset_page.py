@@ -66,11 +66,7 @@ def _nothing(visit: Visit, shown: ShownDataset) -> Markup:
 def _schema(version: StoredVersion) -> Markup:
     columns = columns_of(version.metadata)
     rows = [
-        (
-            markup.code(c.name),
-            type_text(c.type),
-            "not allowed" if c.required else "allowed",
-        )
+        (markup.code(c.name), type_text(c.type), "not allowed" if c.required else "allowed")
         for c in columns
     ]
     drawn = markup.table(("Column", "Type", "Null"), rows, label="Columns")
