@@ -15,13 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select, text, union, union_all
 
 from headgate.catalog.database import now
-from headgate.catalog.records import (
-    DATASET_NAME,
-    SKEW_US,
-    dataset_name,
-    in_chunks,
-    is_too_long,
-)
+from headgate.catalog.records import DATASET_NAME, SKEW_US, dataset_name, in_chunks, is_too_long
 from headgate.catalog.recovery import list_intents
 from headgate.catalog.retention import PAGE_ROWS, remembered_since
 from headgate.catalog.schema import (
@@ -482,8 +476,7 @@ def check_holds(connection: Connection) -> Iterator[Finding]:
         .outerjoin(
             moves,
             and_(
-                moves.c.branch_id == holds.c.branch_id,
-                moves.c.publication == holds.c.publication,
+                moves.c.branch_id == holds.c.branch_id, moves.c.publication == holds.c.publication
             ),
         )
         .where(or_(known.c.id.is_(None), moves.c.publication.is_(None)))

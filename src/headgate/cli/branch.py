@@ -34,8 +34,7 @@ def create(
         str | None, typer.Option("--from", help="Parent branch (default: the primary branch).")
     ] = None,
     at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="TXN", help="Start at this COMMITTED transaction."),
+        str | None, typer.Option("--at", metavar="TXN", help="Start at this COMMITTED transaction.")
     ] = None,
     root: Annotated[
         bool, typer.Option("--root", help="Create an empty branch without a parent.")

@@ -19,19 +19,14 @@ from rich.tree import Tree
 from headgate import connection
 from headgate.builds.plan import PlanOptions
 from headgate.builds.project import find_repository, find_unpublished
-from headgate.builds.report import (
-    BuildInterrupted,
-    JobStatus,
-    RemoteJob,
-    explain_job,
-    hold_text,
-)
+from headgate.builds.report import BuildInterrupted, JobStatus, RemoteJob, explain_job, hold_text
 from headgate.cli import output
-from headgate.cli.format import checks_text, extent_text, note_report, report_json
+from headgate.cli.format import checks_text, note_report, report_json
 from headgate.errors import BranchNowhere, GitUnusable, HeadgateError, Invalid
 from headgate.model.freshness import Reason
 from headgate.model.graph import Mark
 from headgate.model.graph_render import MARK_SIGNS, GraphFormat
+from headgate.model.incrementality import extent_text
 from headgate.model.names import split_names
 from headgate.model.nouns import BuildState, JobState
 from headgate.settings import Settings

@@ -13,7 +13,7 @@ from headgate.model import nouns
 from headgate.model.access import Protections
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
-from headgate.model.incrementality import REFUSED
+from headgate.model.incrementality import extent_text as extent_text
 from headgate.store.documents import PUBLICATION, Json, jobspec_json, unpublished_json
 from headgate.tables.schemas import type_text
 
@@ -250,18 +250,6 @@ def note_report(found: PublishReport) -> None:
         note(f"  warning {file}: skipped, because no import can reach it")
 
 
-def extent_text(incremental: Mapping[str, Any] | None) -> str:
-    """Return the transactions that a job reads, or the reason for a full read."""
-    if incremental is None:
-        return ""
-    if incremental["reason"]:
-        # The plan of a transform that rejects full builds shows that the job will fail.
-        word = REFUSED if incremental.get("refused") else incremental["extent"]
-        return f"{word}: {incremental['reason']}"
-    spans = ", ".join(_span_text(span) for span in incremental["reads"]) or "no input"
-    return f"{incremental['extent']}: reads {spans}"
-
-
 def checks_text(checks: Sequence[Mapping[str, Any]]) -> str:
     """Return `3 checks passed`, or the names of the failed checks."""
     if not checks:
@@ -271,15 +259,6 @@ def checks_text(checks: Sequence[Mapping[str, Any]]) -> str:
         return f"{count_text(len(checks), 'check')} passed"
     named = ", ".join(repr(name) for name in missed)
     return f"{len(missed)} of {count_text(len(checks), 'check')} not met: {named}"
-
-
-def _span_text(span: Mapping[str, Any]) -> str:
-    if span["since"] is None:
-        return f"all of {span['dataset']}"
-    if span["numbers"] is None:
-        return f"nothing new of {span['dataset']}"
-    first, last = span["numbers"]
-    return f"{span['dataset']} {first}..{last}" if first != last else f"{span['dataset']} {first}"
 
 
 # Content of a dataset.

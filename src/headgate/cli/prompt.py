@@ -36,8 +36,7 @@ def sql(
         typer.Option("--engine", help="auto: DuckDB where its answers are known to equal Spark's."),
     ] = SqlEngine.AUTO,
     file: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write .parquet, .csv, .arrow or .jsonl."),
+        Path | None, typer.Option("--output", "-o", help="Write .parquet, .csv, .arrow or .jsonl.")
     ] = None,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,

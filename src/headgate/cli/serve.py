@@ -160,12 +160,10 @@ def create(
         str, typer.Option("--branches", help="Branches that it may write: `feature/*,ana/*`.")
     ] = "*",
     reads: Annotated[
-        str,
-        typer.Option("--read", help="Branches that it may read: `main,ana/*`."),
+        str, typer.Option("--read", help="Branches that it may read: `main,ana/*`.")
     ] = "*",
     datasets: Annotated[
-        str,
-        typer.Option("--datasets", help="Datasets that it may read and write: `gold.*`."),
+        str, typer.Option("--datasets", help="Datasets that it may read and write: `gold.*`.")
     ] = "*",
     expires: Annotated[str, typer.Option("--expires", help="30d, 24h or `never`.")] = "30d",
     json: JsonOption = False,

@@ -51,8 +51,7 @@ def cleanup(
         typer.Option("--confirm-warehouse", help="This catalog alone uses the warehouse; go on."),
     ] = False,
     confirm_clock: Annotated[
-        bool,
-        typer.Option("--confirm-clock", help="The clock is right; go on."),
+        bool, typer.Option("--confirm-clock", help="The clock is right; go on.")
     ] = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from headgate.files.tree_store import FileTrees
 from headgate.model.ids import JobSpecId
 from headgate.model.jobspecs import JobSpec, PublishedJobSpec
 from headgate.model.names import check_options, split_names
-from headgate.model.nouns import BuildState
+from headgate.model.nouns import BuildState, as_json
 from headgate.settings import Settings
 from headgate.spark.job_protocol import JobOrder
 from headgate.store.documents import Json, to_instant
@@ -137,10 +138,7 @@ _AGAIN_SECONDS = 0.5
 # Length in characters to which a job's error message is cut.
 _SHORT = 2000
 # Events of a job's process that are sent to the server, each with the fields that are sent.
-_SENT_FIELDS = {
-    "progress": ("stages_done", "stages", "tasks_done", "tasks"),
-    "written": ("rows",),
-}
+_SENT_FIELDS = {"progress": ("stages_done", "stages", "tasks_done", "tasks"), "written": ("rows",)}
 
 
 class EventSender:
@@ -169,22 +167,9 @@ class EventSender:
         self, attempt: str, result: JobResult, files: Mapping[str, str], *, log: str | None
     ) -> None:
         """Queue the end of an attempt, its last event."""
-        self._queue(
-            attempt,
-            "ended",
-            {
-                "succeeded": result.succeeded,
-                "aborted": result.aborted,
-                "written": list(result.written),
-                "replaced": list(result.replaced),
-                "files": dict(files),
-                "rows": result.rows,
-                "spark_jobs": result.spark_jobs,
-                "checks": [dict(check) for check in result.checks],
-                "error": dict(result.error) if result.error is not None else None,
-                "log": log,
-            },
-        )
+        # Of files only the roots are sent, not the entries.
+        facts = as_json(replace(result, files={}))
+        self._queue(attempt, "ended", {**facts, "files": dict(files), "log": log})
 
     def close(self) -> None:
         """Stop sending; queued events are dropped."""

@@ -21,12 +21,7 @@ from headgate.model.ids import OperationId
 from headgate.model.names import parse_member
 from headgate.store import documents
 from headgate.store.datasets import LEASE_SECONDS, BranchHandle, DatasetHandle
-from headgate.store.transactions import (
-    CommitsAtExit,
-    ShownFiles,
-    TransactionHandle,
-    UnitHandle,
-)
+from headgate.store.transactions import CommitsAtExit, ShownFiles, TransactionHandle, UnitHandle
 
 # --- transactions and units -----------------------------------------------------------------
 
@@ -131,11 +126,7 @@ class RemoteDatasetHandle(DatasetHandle):
         return documents.DATASET.parse(self.http.get(f"/datasets/{self.where}"))
 
     def create(
-        self,
-        kind: str = "table",
-        *,
-        branch: str | None = None,
-        idempotency_key: str | None = None,
+        self, kind: str = "table", *, branch: str | None = None, idempotency_key: str | None = None
     ) -> Self:
         body = {
             "dataset": str(self.name),

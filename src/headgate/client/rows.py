@@ -10,20 +10,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.client.contents import remote_contents
 from headgate.client.http import HttpClient, Reply, segment
-from headgate.errors import (
-    ConstraintsViolated,
-    HeadgateError,
-    InvalidRows,
-    NotFound,
-    Unavailable,
-)
+from headgate.errors import ConstraintsViolated, HeadgateError, InvalidRows, NotFound, Unavailable
 from headgate.files.objects import digest_of
 from headgate.model.names import DatasetName
+from headgate.rows.outcome import AppliedSchema, Optimized, Outcome, PlannedSchema
 from headgate.store.rows import RowOptions, Rows, read_given
 from headgate.tables.versions import StoredVersion
 
 if TYPE_CHECKING:
-    from headgate.rows.outcome import AppliedSchema, Optimized, Outcome, PlannedSchema
     from headgate.rows.sources import Source
 
 
@@ -103,16 +97,12 @@ class RemoteRows(Rows):
         return None
 
     def plan_schema_text(self, text: str, *, file: str, branch: str) -> PlannedSchema:
-        from headgate.rows.outcome import PlannedSchema  # noqa: PLC0415  (seldom needed)
-
         body = {"text": text, "file": file, "branch": branch}
         return PlannedSchema.from_json(self._http.post("/schema/plan", **body))
 
     def apply_schema_text(
         self, text: str, *, file: str, branch: str, **how: Unpack[RowOptions]
     ) -> AppliedSchema:
-        from headgate.rows.outcome import AppliedSchema  # noqa: PLC0415  (seldom needed)
-
         body = {"text": text, "file": file, "branch": branch}
         return AppliedSchema.from_json(self._publish("/schema/apply", how, **body).document)
 
@@ -129,8 +119,6 @@ class RemoteRows(Rows):
         engine: str = "arrow",
         **how: Unpack[RowOptions],
     ) -> Optimized:
-        from headgate.rows.outcome import Optimized  # noqa: PLC0415  (seldom needed)
-
         if engine != "arrow":
             raise Unavailable(
                 "a server optimizes by Arrow. `headgate optimize --engine spark` is done where the "
@@ -143,8 +131,6 @@ class RemoteRows(Rows):
         return self._http.publish("POST", path, how.get("idempotency_key"), body=body)
 
     def _send(self, path: str, how: RowOptions, **body: Any) -> Outcome:
-        from headgate.rows.outcome import Outcome  # noqa: PLC0415  (an optional extra)
-
         if how.get("if_head"):
             body["if_head"] = dict(how["if_head"])
         if "timeout_seconds" in how:

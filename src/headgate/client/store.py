@@ -27,15 +27,8 @@ from headgate.model.names import check_branch_name, parse_dataset_name
 from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
 from headgate.settings import Settings
 from headgate.store.datasets import DatasetHandle
-from headgate.store.documents import (
-    BRANCH,
-    DATASET,
-    PUBLICATION,
-    TAG,
-    TRANSACTION,
-    Json,
-)
-from headgate.store.embedded import Store, TaskVerbs
+from headgate.store.documents import BRANCH, DATASET, PUBLICATION, TAG, TRANSACTION, Json
+from headgate.store.embedded import Store
 from headgate.store.queries import no_progress
 from headgate.store.transactions import TransactionHandle, UnitHandle
 from headgate.upkeep.reachability import Marking
@@ -51,47 +44,7 @@ if TYPE_CHECKING:
     from headgate.tasks.declare import TableSpec
 
 
-class RemoteTaskVerbs(TaskVerbs):
-    """Verbs on workspace tasks: the client executes the tasks, the server publishes."""
-
-    http: HttpClient
-    role: Role
-
-    @property
-    def _server(self) -> ports.ServerAddress:
-        from headgate.tasks.ports import ServerAddress  # noqa: PLC0415  (optional: pydantic)
-
-        return ServerAddress(url=self.http.url, token=self.settings.token)
-
-    @cached_property
-    def task_attempts(self) -> ports.Attempts:
-        from headgate.client.tasks import RemoteAttempts  # noqa: PLC0415  (optional: pydantic)
-
-        # A worker whose token cannot begin attempts must not poll a queue.
-        authorize(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
-        return RemoteAttempts(self.http)
-
-    def workspaces(self, workspace: ports.WorkspaceRef) -> ports.WorkspaceStore:
-        if "." not in workspace.repository:
-            raise Invalid(
-                f"{workspace.repository!r} is a lakeFS repository, whose publications are recorded "
-                "in the catalog itself: run the task where the store is, with HEADGATE_URL unset.",
-                repository=workspace.repository,
-            )
-        return self._files_workspaces
-
-    @cached_property
-    def _files_workspaces(self) -> ports.WorkspaceStore:
-        from headgate.client.tasks import RemoteWorkspaces  # noqa: PLC0415  (optional: pydantic)
-
-        return RemoteWorkspaces(self.http, self._content_cache)
-
-    def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
-        """Return nothing: the server's cleanup sweeps staging, and reports it in its document."""
-        return []
-
-
-class RemoteStore(RemoteTaskVerbs, Store):
+class RemoteStore(Store):
     """The verbs of an embedded store, carried out by a server in the name of the token's actor."""
 
     def __init__(
@@ -191,12 +144,7 @@ class RemoteStore(RemoteTaskVerbs, Store):
         )
 
     def recoveries(
-        self,
-        *,
-        actor: str | None = None,
-        kind: str | None = None,
-        limit: int = 50,
-        skip: int = 0,
+        self, *, actor: str | None = None, kind: str | None = None, limit: int = 50, skip: int = 0
     ) -> list[Json]:
         return list(
             self.http.pages("/recoveries", limit=limit, actor=actor, kind=kind, cursor=skip)
@@ -335,14 +283,45 @@ class RemoteStore(RemoteTaskVerbs, Store):
     def recover(self, *, dry_run: bool = False) -> Recovered:
         return Recovered(**self.http.post("/recover", dry_run=dry_run))
 
+    # --- workspace tasks: the client executes them, the server publishes --------------------
+
+    @property
+    def _server(self) -> ports.ServerAddress:
+        from headgate.tasks.ports import ServerAddress  # noqa: PLC0415  (optional: pydantic)
+
+        return ServerAddress(url=self.http.url, token=self.settings.token)
+
+    @cached_property
+    def task_attempts(self) -> ports.Attempts:
+        from headgate.client.tasks import RemoteAttempts  # noqa: PLC0415  (optional: pydantic)
+
+        # A worker whose token cannot begin attempts must not poll a queue.
+        authorize(Grant(actor=self.settings.actor, role=self.role), "dispatch_attempt")
+        return RemoteAttempts(self.http)
+
+    def workspaces(self, workspace: ports.WorkspaceRef) -> ports.WorkspaceStore:
+        if "." not in workspace.repository:
+            raise Invalid(
+                f"{workspace.repository!r} is a lakeFS repository, whose publications are recorded "
+                "in the catalog itself: run the task where the store is, with HEADGATE_URL unset.",
+                repository=workspace.repository,
+            )
+        return self._files_workspaces
+
+    @cached_property
+    def _files_workspaces(self) -> ports.WorkspaceStore:
+        from headgate.client.tasks import RemoteWorkspaces  # noqa: PLC0415  (optional: pydantic)
+
+        return RemoteWorkspaces(self.http, self._content_cache)
+
+    def sweep_staging(self, *, dry_run: bool = False) -> list[str]:
+        """Return nothing: the server's cleanup sweeps staging, and reports it in its document."""
+        return []
+
     # --- builds, JobSpecs and Spark ---------------------------------------------------------
 
     def plan(
-        self,
-        targets: Sequence[str],
-        *,
-        graph: str | None = None,
-        **asked: Unpack[PlanOptions],
+        self, targets: Sequence[str], *, graph: str | None = None, **asked: Unpack[PlanOptions]
     ) -> PlannedBuild:
         body = request_body(targets, asked)
         return PlannedBuild.from_json(self.http.post("/plan", graph=graph, **body))

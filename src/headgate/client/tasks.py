@@ -19,14 +19,7 @@ from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.store.documents import Json
 from headgate.tasks.declare import TableSpec
 from headgate.tasks.files_store import WorkspaceBytes
-from headgate.tasks.ports import (
-    AttemptHandle,
-    Head,
-    Identity,
-    Staged,
-    TableChanges,
-    WorkspaceRef,
-)
+from headgate.tasks.ports import AttemptHandle, Head, Identity, Staged, TableChanges, WorkspaceRef
 from headgate.tasks.table_work import LazySession, OpenSession
 
 # A network that drops requests must not block a supervisor while its lease expires.

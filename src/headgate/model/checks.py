@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headgate.model.nouns import Json, as_json
+
 _ONLY_RECORDED = "WARN"
 
 
@@ -75,12 +77,8 @@ class CheckResult:
         """True if the job may not publish because of this result."""
         return not self.passed and self.on_error != _ONLY_RECORDED
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "stage": self.stage.value,
-            "samples": [dict(sample) for sample in self.samples],
-        }
+    def to_json(self) -> Json:
+        return as_json(self)
 
 
 def check_result_from_json(data: Mapping[str, Any]) -> CheckResult:

@@ -29,7 +29,7 @@ from headgate.model.incrementality import (
     decide_incremental,
 )
 from headgate.model.jobspecs import FRESH_NEVER, InputSpec, JobSpec, ParameterSpec
-from headgate.model.nouns import DatasetName, TransactionType
+from headgate.model.nouns import DatasetName, Json, TransactionType, as_json
 
 if TYPE_CHECKING:
     from headgate.model.jobspecs import Job
@@ -128,12 +128,8 @@ class Fingerprint:
     def build_key(self) -> str:
         return digest(["build-1", self.inputs_key, None if self.base is None else list(self.base)])
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "inputs": [list(pair) for pair in self.inputs],
-            "base": None if self.base is None else [list(pair) for pair in self.base],
-        }
+    def to_json(self) -> Json:
+        return as_json(self)
 
 
 def fingerprint_from_json(data: Mapping[str, Any]) -> Fingerprint:
@@ -148,10 +144,7 @@ def fingerprint_from_json(data: Mapping[str, Any]) -> Fingerprint:
 
 
 def fingerprint(
-    spec: JobSpec,
-    *,
-    parameters: Mapping[str, Any],
-    inputs: Mapping[str, ContentId],
+    spec: JobSpec, *, parameters: Mapping[str, Any], inputs: Mapping[str, ContentId]
 ) -> Fingerprint:
     """Return the fingerprint of a job that reads all of its inputs."""
     return Fingerprint(

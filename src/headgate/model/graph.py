@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headgate.model.ids import TransactionId
-from headgate.model.nouns import DatasetKind, DatasetName, JobState
+from headgate.model.nouns import DatasetKind, DatasetName, JobState, Json, as_json
 
 if TYPE_CHECKING:
     from headgate.model.freshness import Decision, PlannedInput, Reason
@@ -27,10 +27,10 @@ class Node:
 
     dataset: DatasetName
     branch: str
-    kind: DatasetKind
-    mark: Mark
     # Set if an input names its own transaction, which may not be the branch's view.
     transaction: TransactionId | None = None
+    kind: DatasetKind
+    mark: Mark
     job: str | None = None
     jobspec_branch: str | None = None
     state: JobState | None = None
@@ -51,20 +51,6 @@ class Node:
         text = self.state.value if same else f"{self.state} ({self.reason})"
         return f"{text} from {self.adopted_from}" if self.adopted_from else text
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "dataset": str(self.dataset),
-            "branch": self.branch,
-            "transaction": self.transaction,
-            "kind": self.kind.value,
-            "mark": self.mark.value,
-            "job": self.job,
-            "jobspec_branch": self.jobspec_branch,
-            "state": self.state.value if self.state else None,
-            "reason": self.reason.value if self.reason else None,
-            "adopted_from": self.adopted_from,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
@@ -72,9 +58,6 @@ class Edge:
 
     source: int
     target: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +79,8 @@ class Graph:
             found[edge.target].append(edge.source)
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "chain": list(self.chain),
-            "primary": self.primary,
-            "nodes": [node.to_json() for node in self.nodes],
-            "edges": [edge.to_json() for edge in self.edges],
-        }
+    def to_json(self) -> Json:
+        return as_json(self)
 
 
 @dataclass(frozen=True, kw_only=True)

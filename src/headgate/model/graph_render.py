@@ -430,7 +430,7 @@ def _lines(graph: Graph, widths: list[float], layout: Layout) -> Iterator[str]:
     yield from _heading(graph)
     yield f'<g transform="translate({_MARGIN:.0f} {_TOP:.0f})">'
     for points in layout.paths:
-        yield f'<path class="edge" marker-end="url(#arrow)" d="{_curve(points)}"/>'
+        yield f'<path class="edge" marker-end="url(#arrow)" d="{curve(points)}"/>'
     for at, node in enumerate(graph.nodes):
         yield from _box(node, layout.x[at], layout.y[at], widths[at])
     yield "</g>"
@@ -455,10 +455,7 @@ def _description(graph: Graph) -> str:
 def _heading(graph: Graph) -> Iterator[str]:
     yield f'<text class="name" x="{_MARGIN:.0f}" y="28">{escape(f"chain {graph.title}")}</text>'
     x = _MARGIN
-    for mark, meaning in (
-        (Mark.BLUE, f"a JobSpec on {graph.primary}"),
-        (Mark.GRAY, "none there"),
-    ):
+    for mark, meaning in ((Mark.BLUE, f"a JobSpec on {graph.primary}"), (Mark.GRAY, "none there")):
         fill, line = MARK_COLORS[mark]
         yield f'<rect x="{x:.0f}" y="38" width="11" height="11" fill="{fill}" stroke="{line}"/>'
         yield f'<text class="small" x="{x + 17:.0f}" y="48">{escape(meaning)}</text>'
@@ -476,11 +473,12 @@ def _box(node: Node, x: float, middle: float, width: float) -> Iterator[str]:
         f'height="{_SIZES.box_height:.1f}" rx="{radius}" fill="{fill}" stroke="{line}"/>'
     )
     left = x + _PADDING
-    name = _cut(str(node.dataset), width, _LETTER)
+    room = width - 2 * _PADDING
+    name = cut_start(str(node.dataset), room, _LETTER)
     yield f'<text class="name" x="{left:.1f}" y="{top + 20:.1f}">{escape(name)}</text>'
-    place = _cut(_place(node), width, _SMALL_LETTER)
+    place = cut_start(_place(node), room, _SMALL_LETTER)
     yield f'<text class="small" x="{left:.1f}" y="{top + 35:.1f}">{escape(place)}</text>'
-    status = _cut(node.status, width, _SMALL_LETTER)
+    status = cut_start(node.status, room, _SMALL_LETTER)
     yield (
         f'<text class="small" x="{left:.1f}" y="{top + 50:.1f}" '
         f'style="fill:{STATE_COLORS[node.state]}">{escape(status)}</text>'
@@ -507,13 +505,13 @@ def _letters(text: str) -> float:
     return len(text) * _LETTER
 
 
-def _cut(text: str, width: float, letter: float) -> str:
+def cut_start(text: str, width: float, letter: float) -> str:
     """Return the text, or its end if it is too long: names differ most at their ends."""
-    room = int((width - 2 * _PADDING) / letter)
+    room = int(width / letter)
     return text if len(text) <= room else "…" + text[-(room - 1) :]
 
 
-def _curve(points: tuple[tuple[float, float], ...]) -> str:
+def curve(points: Iterable[tuple[float, float]]) -> str:
     """Return path commands: curves between the columns, straight lines through them."""
     (x, y), *rest = points
     parts = [f"M{x:.1f} {y:.1f}"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # The semantic version of builds from before the transform was declared incremental.
 FIRST_SEMANTIC_VERSION = 1
 # In place of an extent, if a transform requires incremental builds and needs a full one.
-REFUSED = "not incremental, although required"
+_REFUSED = "not incremental, although required"
 
 
 # Earlier builds and the histories of inputs.
@@ -149,12 +149,7 @@ class Span:
     since_snapshot: int | None = None
 
     def __str__(self) -> str:
-        if self.since is None:
-            return f"all of {self.dataset}"
-        if self.numbers is None:
-            return f"nothing new of {self.dataset}"
-        first, last = self.numbers
-        return f"{self.dataset} {first}..{last}" if first != last else f"{self.dataset} {first}"
+        return _span_text(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -181,10 +176,7 @@ class Incrementality:
     questions: tuple[Question, ...] = ()
 
     def __str__(self) -> str:
-        if self.extent is Extent.INCREMENTAL:
-            return f"incremental: reads {', '.join(map(str, self.reads)) or 'no input'}"
-        word = REFUSED if self.refused else self.extent.value
-        return f"{word}: {self.reason}"
+        return extent_text(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -195,6 +187,28 @@ class Incrementality:
             "refused": self.refused,
             "reads": [span.to_json() for span in self.reads],
         }
+
+
+def extent_text(document: Mapping[str, Any] | None) -> str:
+    """Return the transactions that a job reads, or the reason for a full read."""
+    if document is None:
+        return ""
+    if document["reason"]:
+        # The plan of a transform that rejects full builds shows that the job will fail.
+        word = _REFUSED if document.get("refused") else document["extent"]
+        return f"{word}: {document['reason']}"
+    spans = ", ".join(map(_span_text, document["reads"])) or "no input"
+    return f"{document['extent']}: reads {spans}"
+
+
+def _span_text(document: Mapping[str, Any]) -> str:
+    name = document["dataset"]
+    if document["since"] is None:
+        return f"all of {name}"
+    if document["numbers"] is None:
+        return f"nothing new of {name}"
+    first, last = document["numbers"]
+    return f"{name} {first}..{last}" if first != last else f"{name} {first}"
 
 
 @dataclass(frozen=True, kw_only=True)

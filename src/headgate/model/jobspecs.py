@@ -12,7 +12,7 @@ from typing import Any
 from headgate.errors import CyclicJobs, JobSpecNotFound, OutputContested
 from headgate.model.ids import Instant, JobSpecId, TransactionId
 from headgate.model.names import DatasetName, is_pattern, nearest, parse_dataset_name
-from headgate.model.nouns import DatasetKind
+from headgate.model.nouns import DatasetKind, Json, as_json
 
 FRESH_INPUTS = "inputs"
 FRESH_NEVER = "never"
@@ -26,9 +26,6 @@ class CheckSpec:
     # The expectation's tree, as the transforms room writes it.
     expectation: Mapping[str, Any]
     description: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "expectation": dict(self.expectation)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +44,6 @@ class InputSpec:
         """True if the input is read from its own branch or transaction, not from the chain."""
         return self.branch is not None or self.transaction is not None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "dataset": str(self.dataset),
-            "checks": [check.to_json() for check in self.checks],
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSpec:
@@ -65,16 +55,6 @@ class OutputSpec:
     sort_by: tuple[str, ...] = ()
     description: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "dataset": str(self.dataset),
-            "kind": self.kind.value,
-            "checks": [check.to_json() for check in self.checks],
-            "partition_cols": list(self.partition_cols),
-            "sort_by": list(self.sort_by),
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterSpec:
@@ -84,9 +64,6 @@ class ParameterSpec:
     default: str | int | float | bool
     description: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class IncrementalSpec:
@@ -95,9 +72,6 @@ class IncrementalSpec:
     snapshot_inputs: tuple[str, ...] = ()
     allow_retention: bool = False
     strict_append: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "snapshot_inputs": list(self.snapshot_inputs)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,17 +95,8 @@ class Declaration:
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     allow_empty: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "inputs": [given.to_json() for given in self.inputs],
-            "outputs": [output.to_json() for output in self.outputs],
-            "parameters": [parameter.to_json() for parameter in self.parameters],
-            "incremental": self.incremental.to_json() if self.incremental else None,
-            "bundle_data": list(self.bundle_data),
-            "profile": list(self.profile),
-            "spark_conf": dict(self.spark_conf),
-        }
+    def to_json(self) -> Json:
+        return as_json(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +108,8 @@ class Source:
     branch: str
     clean: bool
 
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self)}
+    def to_json(self) -> Json:
+        return as_json(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,12 +135,8 @@ class JobSpec:
         """The job's name in messages: `module.function`."""
         return f"{self.declaration.module}.{self.declaration.function}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "declaration": self.declaration.to_json(),
-            "source": self.source.to_json(),
-        }
+    def to_json(self) -> Json:
+        return as_json(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,13 +165,16 @@ def jobspec_from_json(data: Mapping[str, Any]) -> JobSpec:
 
 def declaration_from_json(data: Mapping[str, Any]) -> Declaration:
     incremental = data["incremental"]
+    if incremental is not None:
+        snapshot_inputs = tuple(incremental["snapshot_inputs"])
+        incremental = IncrementalSpec(**{**incremental, "snapshot_inputs": snapshot_inputs})
     return Declaration(
         **{
             **data,
             "inputs": tuple(_input(item) for item in data["inputs"]),
             "outputs": tuple(_output(item) for item in data["outputs"]),
             "parameters": tuple(ParameterSpec(**item) for item in data["parameters"]),
-            "incremental": None if incremental is None else _incremental(incremental),
+            "incremental": incremental,
             "bundle_data": tuple(data["bundle_data"]),
             "profile": tuple(data["profile"]),
         }
@@ -238,10 +202,6 @@ def _output(data: Mapping[str, Any]) -> OutputSpec:
 
 def _checks(data: Mapping[str, Any]) -> tuple[CheckSpec, ...]:
     return tuple(CheckSpec(**item) for item in data["checks"])
-
-
-def _incremental(data: Mapping[str, Any]) -> IncrementalSpec:
-    return IncrementalSpec(**{**data, "snapshot_inputs": tuple(data["snapshot_inputs"])})
 
 
 # The jobs of a build, in dependency order, from targets and JobSpecs.
@@ -355,8 +315,9 @@ def _collect(
     wanted: dict[DatasetName, Resolved] = {}
     waiting = list(dict.fromkeys(targets))
     for target in waiting:
-        if not isinstance(found := resolve_jobspec(target, chain, published), Resolved):
-            removed_on = _removed_on(target, chain, published) if found else None
+        if not isinstance(resolve_jobspec(target, chain, published), Resolved):
+            marks = published.get(target, {})
+            removed_on = next((b for b in chain if isinstance(marks.get(b), Removed)), None)
             raise JobSpecNotFound(dataset=str(target), chain=chain, removed_on=removed_on)
     while waiting:
         dataset = waiting.pop()
@@ -419,8 +380,3 @@ def _sorted(
 def reads_build_branch(given: InputSpec, build_branch: str) -> bool:
     """Return whether an input reads what this build writes to its dataset."""
     return given.transaction is None and given.branch in {None, build_branch}
-
-
-def _removed_on(dataset: DatasetName, chain: Sequence[str], published: Published) -> str | None:
-    marks = published.get(dataset, {})
-    return next((branch for branch in chain if isinstance(marks.get(branch), Removed)), None)

@@ -67,27 +67,28 @@ def check_name_part(part: str, *, what: str, whole: str) -> None:
     """Raise unless a part between dots is short, visible, of one script and in normal form."""
     if PLAIN_PART.match(part) and len(part) <= _PART_LIMIT:
         return
+    if (flaw := _find_flaw(part)) is not None:
+        raise InvalidName(what=what, name=whole, reason=flaw)
+
+
+def _find_flaw(part: str) -> str | None:
     if not part:
-        raise InvalidName(what=what, name=whole, reason="a part between dots is empty")
+        return "a part between dots is empty"
     if len(part) > _PART_LIMIT:
-        raise InvalidName(what=what, name=whole, reason=f"a part is over {_PART_LIMIT} characters")
+        return f"a part is over {_PART_LIMIT} characters"
     if any(c in part for c in "\\`"):
-        raise InvalidName(what=what, name=whole, reason="'\\' and '`' are not allowed")
+        return "'\\' and '`' are not allowed"
     if any(piece.strip(".") == "" for piece in part.split("/")):
-        reason = "a part has nothing but dots before, between or after slashes"
-        raise InvalidName(what=what, name=whole, reason=reason)
+        return "a part has nothing but dots before, between or after slashes"
     if part != part.strip():
-        raise InvalidName(what=what, name=whole, reason="a part begins or ends with a space")
+        return "a part begins or ends with a space"
     if (invisible := _invisible_character(part)) is not None:
-        raise InvalidName(what=what, name=whole, reason=f"it has the character U+{invisible:04X}")
+        return f"it has the character U+{invisible:04X}"
     if unicodedata.normalize("NFKC", part) != part:
-        raise InvalidName(
-            what=what, name=whole, reason="it has characters that only look like others (not NFKC)"
-        )
+        return "it has characters that only look like others (not NFKC)"
     if len(scripts := _scripts(part)) > 1:
-        raise InvalidName(
-            what=what, name=whole, reason=f"it mixes scripts that look alike: {', '.join(scripts)}"
-        )
+        return f"it mixes scripts that look alike: {', '.join(scripts)}"
+    return None
 
 
 def check_branch_name(name: str, *, what: str = "branch") -> str:
@@ -143,37 +144,36 @@ def check_file_path(path: str) -> str:
     """Return a relative, forward-slashed path if it means the same on every machine."""
     if len(path) <= _PATH_LIMIT_BYTES and _PLAIN_PATH.fullmatch(path):
         return path
-    if not path:
-        raise UnsafePath(path=path, reason="it is empty")
     try:
-        encoded = path.encode()
+        flaw = _find_path_flaw(path, path.encode())
     except UnicodeEncodeError as error:
         raise UnsafePath(
             path=path.encode("utf-8", "backslashreplace").decode(), reason="it is not valid Unicode"
         ) from error
-    if len(encoded) > _PATH_LIMIT_BYTES:
-        raise UnsafePath(path=path, reason=f"it is over {_PATH_LIMIT_BYTES} bytes")
-    if path.startswith("/"):
-        raise UnsafePath(path=path, reason="it is absolute")
-    if "\\" in path:
-        raise UnsafePath(path=path, reason="it has a backslash")
-    if not (path.isascii() and path.isprintable()):
-        _check_visible(path)
-    for component in path.split("/"):
-        if component in {"", ".", ".."}:
-            raise UnsafePath(path=path, reason=f"it has the component {component!r}")
-        if len(component.encode()) > _COMPONENT_LIMIT_BYTES:
-            raise UnsafePath(
-                path=path, reason=f"a component is over {_COMPONENT_LIMIT_BYTES} bytes"
-            )
+    if flaw is not None:
+        raise UnsafePath(path=path, reason=flaw)
     return path
 
 
-def _check_visible(path: str) -> None:
+def _find_path_flaw(path: str, encoded: bytes) -> str | None:
+    if not path:
+        return "it is empty"
+    if len(encoded) > _PATH_LIMIT_BYTES:
+        return f"it is over {_PATH_LIMIT_BYTES} bytes"
+    if path.startswith("/"):
+        return "it is absolute"
+    if "\\" in path:
+        return "it has a backslash"
     if (invisible := _invisible_character(path)) is not None:
-        raise UnsafePath(path=path, reason=f"it has the character U+{invisible:04X}")
+        return f"it has the character U+{invisible:04X}"
     if unicodedata.normalize("NFC", path) != path:
-        raise UnsafePath(path=path, reason="it is not in Unicode's normal form NFC")
+        return "it is not in Unicode's normal form NFC"
+    for component in path.split("/"):
+        if component in {"", ".", ".."}:
+            return f"it has the component {component!r}"
+        if len(component.encode()) > _COMPONENT_LIMIT_BYTES:
+            return f"a component is over {_COMPONENT_LIMIT_BYTES} bytes"
+    return None
 
 
 # Labels, options and limits.

@@ -5,11 +5,32 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from headgate.model import ids
+
+Json = dict[str, Any]
+
+
+def as_json(value: object) -> Json:
+    """Return a data class as JSON: names of datasets as text, members of enums by value."""
+    return {name: _plain(one) for name, one in vars(value).items()}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case DatasetName():
+            return str(value)
+        case enum.Enum():
+            return value.value
+        case Mapping():
+            return {key: _plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+    return as_json(value) if is_dataclass(value) else value
+
 
 # A part of a dataset's name that needs no backticks.
 PLAIN_PART = re.compile(r"[A-Za-z0-9_-]+\Z")

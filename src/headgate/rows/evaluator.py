@@ -179,9 +179,7 @@ def _versions(
     # One at a time: each has a cache.
     _versions.cache_clear()
     return TableVersions(
-        open_store(warehouse, dict(options)),
-        remembered=lambda: remembered,
-        options=dict(options),
+        open_store(warehouse, dict(options)), remembered=lambda: remembered, options=dict(options)
     )
 
 

@@ -51,14 +51,8 @@ _VARIABLES = {
 }
 _STORAGE_VARIABLES = "AWS_"
 # Events of an evaluator. The last one of each order is a result or an error.
-ASK, DONE, ERROR, OTHER_ROWS, OUT_OF_MEMORY, DEFECT = (
-    "ask",
-    "done",
-    "error",
-    "other_rows",
-    "out_of_memory",
-    "defect",
-)
+ASK, DONE, ERROR, DEFECT = "ask", "done", "error", "defect"
+OTHER_ROWS, OUT_OF_MEMORY = "other_rows", "out_of_memory"
 # Beside it: the evaluator is not to be used again.
 LAST = "last"
 _WAIT_SECONDS = 60.0

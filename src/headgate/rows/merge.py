@@ -27,12 +27,7 @@ from headgate.catalog.records import (
     load_transactions,
 )
 from headgate.catalog.resolve import check_exists, check_kept
-from headgate.errors import (
-    Invalid,
-    MergeConflict,
-    NotFound,
-    TransactionNotCommitted,
-)
+from headgate.errors import Invalid, MergeConflict, NotFound, TransactionNotCommitted
 from headgate.files.edits import root_of
 from headgate.files.tree import FilesDifference
 from headgate.model.ids import DatasetId, mint_version

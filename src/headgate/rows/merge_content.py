@@ -197,11 +197,7 @@ def merge_trees(
 
 
 def _merged(
-    parts: Parts,
-    target: Digest,
-    root: Digest,
-    samples: int,
-    objects: frozenset[str] = frozenset(),
+    parts: Parts, target: Digest, root: Digest, samples: int, objects: frozenset[str] = frozenset()
 ) -> MergedTree:
     changes = list(parts.trees.difference(target, root))
     found = summarize_changes(

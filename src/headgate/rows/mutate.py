@@ -152,11 +152,7 @@ def _check_columns(statement: Statement, table: WorkingTable, names: list[str]) 
     for name in names:
         if name.lower() not in known:
             line, column = statement.place_of_word(name)
-            raise InvalidScript(
-                line=line,
-                column=column,
-                reason=_no_column(table, name),
-            )
+            raise InvalidScript(line=line, column=column, reason=_no_column(table, name))
 
 
 def _no_column(table: WorkingTable, name: str) -> str:

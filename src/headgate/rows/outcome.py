@@ -6,7 +6,7 @@ import enum
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from headgate.catalog.database import Database
@@ -29,7 +29,7 @@ class Counts:
         return bool(self.inserted or self.updated or self.deleted)
 
     def to_json(self) -> dict[str, int]:
-        return {"inserted": self.inserted, "updated": self.updated, "deleted": self.deleted}
+        return asdict(self)
 
 
 TIMEOUT_SECONDS = 60.0

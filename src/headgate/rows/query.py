@@ -76,11 +76,7 @@ Consume = Callable[[pa.Schema, Iterable[pa.RecordBatch]], T]
 
 
 def run_query(
-    text: str,
-    tables: ContextTables,
-    consume: Consume[T],
-    *,
-    only_listed: bool = True,
+    text: str, tables: ContextTables, consume: Consume[T], *, only_listed: bool = True
 ) -> T:
     """Answer a SELECT by DuckDB, and return what `consume` makes of the answer.
 

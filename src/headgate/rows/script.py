@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -89,27 +89,24 @@ class Statement:
 
     def place_of(self, node: exp.Expr) -> tuple[int, int]:
         """Return the line and column of a part of the statement in the script."""
-        for part in node.find_all(exp.Identifier):
-            if "line" in part.meta:
-                return self._shifted(part)
-        return self.line, self.column
-
-    def _shifted(self, part: exp.Identifier) -> tuple[int, int]:
-        """Return the place in the script: the parser counts from the start of the statement."""
-        line, first = part.meta["line"], part.meta["start"]
-        before = self.text.rfind("\n", 0, first)
-        column = first - before + (self.column - 1 if line == 1 else 0)
-        return self.line + line - 1, column
-
-    def too_deep(self) -> InvalidScript:
-        return InvalidScript(line=self.line, column=self.column, reason=_TOO_DEEP)
+        return self._place_of_first(node.find_all(exp.Identifier))
 
     def place_of_word(self, word: str) -> tuple[int, int]:
         """Return the place of a name's first occurrence in the statement."""
-        for node in self.tree.find_all(exp.Identifier):
-            if node.name.lower() == word.lower() and "line" in node.meta:
-                return self._shifted(node)
+        parts = self.tree.find_all(exp.Identifier)
+        return self._place_of_first(part for part in parts if part.name.lower() == word.lower())
+
+    def _place_of_first(self, parts: Iterable[exp.Identifier]) -> tuple[int, int]:
+        """Return the place in the script: the parser counts from the start of the statement."""
+        for meta in (part.meta for part in parts if "line" in part.meta):
+            line, first = meta["line"], meta["start"]
+            before = self.text.rfind("\n", 0, first)
+            column = first - before + (self.column - 1 if line == 1 else 0)
+            return self.line + line - 1, column
         return self.line, self.column
+
+    def too_deep(self) -> InvalidScript:
+        return InvalidScript(line=self.line, column=self.column, reason=_TOO_DEEP)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,13 +63,18 @@ SourceLike: TypeAlias = str | Path | bytes | pa.Table | StoredContent
 SourcesByTable: TypeAlias = Mapping[DatasetName, Sequence[SourceLike]]
 
 
+def row_number(row: int) -> int:
+    """Return the place of a row in a file without lines."""
+    return row + 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """Rows with their file; `line_of` returns the line of a row."""
 
     file: str
     rows: pa.Table
-    line_of: Callable[[int], int]
+    line_of: Callable[[int], int] = row_number
     # Every column is text, whatever its values mean.
     is_text: bool = False
     # For a column that some rows do not have at all: whether each row has it.
@@ -83,7 +88,7 @@ class StdinBytes(bytes):
 def read_sources(where: SourceLike) -> Iterator[Source]:
     """Read every source of an argument; a directory gives its files in the order of their names."""
     if isinstance(where, pa.Table):
-        yield Source(file="(rows)", rows=where, line_of=row_number)
+        yield Source(file="(rows)", rows=where)
         return
     if isinstance(where, StoredContent):
         where = where.read()
@@ -136,11 +141,6 @@ def stream_parquet(
 def _stream_arrow(file: str, path: Path) -> Iterator[Source]:
     with read_arrow_batches(path) as (schema, batches):
         yield from in_parts(file, schema, batches)
-
-
-def row_number(row: int) -> int:
-    """Return the place of a row in a file without lines."""
-    return row + 1
 
 
 def in_parts(
@@ -215,7 +215,7 @@ def _read(file: str, format: str, where: Path | bytes) -> Source:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise not_of_format(file, format, error) from error
-    return Source(file=file, rows=rows, line_of=row_number)
+    return Source(file=file, rows=rows)
 
 
 def _check_names(fields: Sequence[pa.Field]) -> None:
@@ -254,13 +254,7 @@ def _sent_by_client(file: str, rows: pa.Table) -> Source:
     except (orjson.JSONDecodeError, AttributeError, KeyError, pa.ArrowException) as error:
         reason = f"the metadata {GIVEN_METADATA.decode()!r} of its schema is not valid: {error}"
         raise InvalidSource(file=file, reason=reason) from error
-    return Source(
-        file=file,
-        rows=rows,
-        line_of=row_number,
-        is_text=TEXT_METADATA in facts,
-        given=given,
-    )
+    return Source(file=file, rows=rows, is_text=TEXT_METADATA in facts, given=given)
 
 
 def as_sent(source: Source) -> pa.Table:

@@ -30,14 +30,7 @@ from headgate.catalog.publish import publish_prepared
 from headgate.catalog.records import find_datasets, is_waited_for, load_transactions
 from headgate.catalog.tickets import RENEW_SECONDS, Line
 from headgate.catalog.transactions import add_on_branch
-from headgate.model.changes import (
-    Caller,
-    Change,
-    Provenance,
-    PublishRequest,
-    ReadView,
-    Receipt,
-)
+from headgate.model.changes import Caller, Change, Provenance, PublishRequest, ReadView, Receipt
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_operation
 from headgate.model.names import DatasetName, parse_dataset_name
@@ -167,10 +160,7 @@ def prepare(write: TableWrite, working: WorkingSet, removed: Removed | None) -> 
     if not write.dry_run:
         reach(Failpoint.MUTATION_STAGED)
     return Prepared(
-        tables=tables,
-        read=tuple(working.tables),
-        removed=removes,
-        moves=tuple(working.moves),
+        tables=tables, read=tuple(working.tables), removed=removes, moves=tuple(working.moves)
     )
 
 

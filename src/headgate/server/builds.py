@@ -121,7 +121,7 @@ class ServerBuild:
 
     def _outcome(self) -> Json | None:
         """Return the outcome, None while the build runs; raise its error, for the client."""
-        if self.future is None or not self.future.done():
+        if self.future is None or self.is_running:
             return None
         error = self.future.exception()
         if error is None:
@@ -238,10 +238,9 @@ class ServerBuilds:
     def find_outcome(self, id: str) -> Json | None:
         """Return the document of a build that ended here; None if there is none."""
         kept = self._known.get(BuildId(id))
-        future = kept.future if kept is not None else None
-        if future is None or not future.done() or future.exception() is not None:
+        if kept is None or kept.future is None or kept.is_running or kept.future.exception():
             return None
-        return future.result().to_json()
+        return kept.future.result().to_json()
 
     def stop(self) -> None:
         """Cancel the running builds, and end the streams that watch builds."""

@@ -54,8 +54,9 @@ class ContentRights:
         """
         if grant.policy is None and grant.role is not Role.READER:
             return list(digests)
-        shown = self._members_of(store, trees)
-        return [digest for digest in digests if digest[:_KEPT_CHARACTERS] in shown]
+        shown = store.database.read(lambda c: [one for one in trees if is_location_shown(c, one)])
+        members = frozenset().union(*map(self._members_of, shown))
+        return [digest for digest in digests if digest[:_KEPT_CHARACTERS] in members]
 
     def check_readable(
         self, store: Store, grant: Grant, digest: Digest, trees: Sequence[Digest]
@@ -104,12 +105,7 @@ class ContentRights:
             self.check_usable(store, grant, [root], trees)
             self.check_usable(store, grant, self._trees.references([root]), trees)
 
-    def _members_of(self, store: Store, trees: Sequence[Digest]) -> frozenset[str]:
-        """Return the objects of the trees that the caller may read."""
-        shown = store.database.read(lambda c: [one for one in trees if is_location_shown(c, one)])
-        return frozenset().union(*(self._members_of_one(root) for root in shown))
-
-    def _members_of_one(self, root: Digest) -> frozenset[str]:
+    def _members_of(self, root: Digest) -> frozenset[str]:
         found = self._members.find(root)
         if found is None:
             needed = self._trees.references([root])

@@ -29,11 +29,7 @@ _UPLOADS = ("/api/v1/files/", "/api/v1/contents/", "/api/v1/bundles/")
 # Forms and messages of the pages.
 _FORM_BYTES = 8 * 1024
 MESSAGE_BYTES = 1024 * 1024
-_OTHER_BODIES = {
-    "/login": _FORM_BYTES,
-    TOKEN_PATH: _FORM_BYTES,
-    "/_nicegui_ws": MESSAGE_BYTES,
-}
+_OTHER_BODIES = {"/login": _FORM_BYTES, TOKEN_PATH: _FORM_BYTES, "/_nicegui_ws": MESSAGE_BYTES}
 
 # No scripts, no frames, no content sniffing, no copies in caches of proxies.
 _SECURITY = {

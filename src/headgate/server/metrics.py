@@ -265,11 +265,7 @@ def _families(found: CatalogFigures) -> Iterator[Metric]:
     )
     for name, what, by_state in (
         ("headgate_builds", "Builds by state.", found.builds_by_state),
-        (
-            "headgate_attempts",
-            "Attempts of jobs and tasks by state.",
-            found.attempts_by_state,
-        ),
+        ("headgate_attempts", "Attempts of jobs and tasks by state.", found.attempts_by_state),
     ):
         family = GaugeMetricFamily(name, what, labels=["state"])
         for state, number in sorted(by_state.items()):

@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive
 
-from headgate.catalog.database import PLACE, RESERVED, Connection, Database, Place, Suspended, Wait
+from headgate.catalog.database import PLACE, RESERVED, Database, Place, Suspended, Wait
 from headgate.catalog.tickets import RENEW_SECONDS, LineWait, count_ahead, renew_lines
 from headgate.errors import HeadgateError, Unavailable
 
@@ -149,15 +149,10 @@ class Threads:
                 woken.set()
 
     async def _find_ready(self, waits: list[LineWait], *, renews: bool) -> list[LineWait]:
-        def look(connection: Connection) -> list[int | None]:
-            return count_ahead(connection, waits)
-
-        def renew(connection: Connection) -> None:
-            renew_lines(connection, [wait.line for wait in waits])
-
+        database, lines = self._database, [wait.line for wait in waits]
         if renews:
-            await self._run_reserved(partial(self._database.write, renew))
-        counts = await self._run_reserved(partial(self._database.read, look))
+            await self._run_reserved(lambda: database.write(lambda c: renew_lines(c, lines)))
+        counts = await self._run_reserved(lambda: database.read(lambda c: count_ahead(c, waits)))
         return [wait for wait, ahead in zip(waits, counts, strict=True) if not ahead]
 
     async def _run_reserved(self, call: Callable[[], T]) -> T:

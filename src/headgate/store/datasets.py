@@ -22,12 +22,7 @@ from headgate.catalog.transactions import Opener, Opening, open_transactions, st
 from headgate.files import edits
 from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
-from headgate.iceberg.table_catalog import (
-    Idempotency,
-    TableCatalog,
-    operation_key,
-    register,
-)
+from headgate.iceberg.table_catalog import Idempotency, TableCatalog, operation_key, register
 from headgate.model.changes import OperationKey, Receipt, request_hash
 from headgate.model.contexts import BranchContext, UnitContext, is_plain, parse_context
 from headgate.model.ids import mint_content, mint_version
@@ -50,12 +45,7 @@ from headgate.model.nouns import (
 )
 from headgate.storage.address import open_outside, read_outside
 from headgate.store.documents import TRANSACTION, Json, dataset_json, file_json
-from headgate.store.transactions import (
-    ShownFiles,
-    StoreBase,
-    TransactionHandle,
-    UnitHandle,
-)
+from headgate.store.transactions import ShownFiles, StoreBase, TransactionHandle, UnitHandle
 from headgate.tables.creation import is_metadata_file, newest_metadata
 from headgate.tables.inspect import columns_of, find_row_count, partitioning_of, read_rows
 from headgate.tables.metadata import MAIN
@@ -169,11 +159,7 @@ class DatasetHandle:
         return True
 
     def create(
-        self,
-        kind: str = "table",
-        *,
-        branch: str | None = None,
-        idempotency_key: str | None = None,
+        self, kind: str = "table", *, branch: str | None = None, idempotency_key: str | None = None
     ) -> Self:
         """Create the dataset with an empty root branch, and return this handle.
 
@@ -305,7 +291,11 @@ class DatasetHandle:
         edits.check_is_files(found)
         if txn is None:
             chosen = branch or self.store.settings.builds.branch
-            shown = self.branch(chosen).view(at=at) if is_plain(chosen) else self._shown_in(chosen)
+            if is_plain(chosen):
+                shown = self.branch(chosen).view(at=at)
+            else:
+                where = parse_context(chosen)
+                shown = self.store.database.read(lambda c: load_shown(c, where, found))
             return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
         if branch is not None or at is not None:
             raise errors.Invalid("a transaction excludes a branch and a moment: leave these out.")
@@ -313,12 +303,6 @@ class DatasetHandle:
         self.store.opened(txn).renew()
         shown = self.store.database.read(lambda c: find_shown(c, UnitContext(id=txn), found))
         return ShownFiles(store=self.store, dataset=self.name, transaction=shown)
-
-    def _shown_in(self, context: str) -> Transaction | None:
-        where = parse_context(context)
-        return self.store.database.read(
-            lambda c: load_shown(c, where, records.load_dataset(c, self.name))
-        )
 
     def writing(
         self, *, branch: str | None = None, txn: str | None = None

@@ -12,16 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, asdict, fields
 from datetime import datetime
 from functools import cache, cached_property
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from headgate.catalog.tokens import TokenRecord
 from headgate.files.objects import Digest
@@ -408,20 +399,16 @@ TOKEN = Document(
 def history_json(transaction: nouns.Transaction) -> Json:
     """Return the transaction, its number in the history, and the facts that its build recorded."""
     facts = transaction.provenance
+    incremental = dict(facts.get("incremental") or {})
+    incremental.pop("snapshots", None)
     return {
         **TRANSACTION.json(transaction),
         "number": transaction.depth + 1,
         "build": facts.get("build"),
         "adopted_from": facts.get("adopted_from"),
-        "incremental": _without_snapshots(facts.get("incremental")),
+        "incremental": incremental or None,
         "checks": list(facts.get("checks") or ()),
     }
-
-
-def _without_snapshots(incremental: Mapping[str, Any] | None) -> Json | None:
-    if incremental is None:
-        return None
-    return {name: value for name, value in incremental.items() if name != "snapshots"}
 
 
 def file_json(entry: Entry) -> Json:

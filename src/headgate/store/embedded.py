@@ -166,11 +166,7 @@ class AdminVerbs(TaskVerbs):
         :param datasets: patterns of the datasets to protect; all datasets by default.
         """
         protect_branch(
-            self.database,
-            branch,
-            actor=self.settings.actor,
-            protected=protected,
-            datasets=datasets,
+            self.database, branch, actor=self.settings.actor, protected=protected, datasets=datasets
         )
 
     def delete_everywhere(
@@ -668,11 +664,7 @@ class Store(StoreQueries, AdminVerbs):
         return self.database.read(lambda c: graph_of(c, plan, primary=primary))
 
     def plan(
-        self,
-        targets: Sequence[str],
-        *,
-        graph: str | None = None,
-        **asked: Unpack[PlanOptions],
+        self, targets: Sequence[str], *, graph: str | None = None, **asked: Unpack[PlanOptions]
     ) -> PlannedBuild:
         """Return the jobs that a build would execute, with reasons. Changes nothing.
 

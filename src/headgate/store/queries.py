@@ -147,12 +147,7 @@ class StoreQueries(StoreBase):
         return [documents.event_json(event) for event in found]
 
     def recoveries(
-        self,
-        *,
-        actor: str | None = None,
-        kind: str | None = None,
-        limit: int = 50,
-        skip: int = 0,
+        self, *, actor: str | None = None, kind: str | None = None, limit: int = 50, skip: int = 0
     ) -> list[documents.Json]:
         """Return the audit log of recovery, newest first.
 

@@ -24,20 +24,23 @@ from headgate.model.changes import Caller, operation_key
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
 from headgate.model.names import DatasetName, check_label, check_options, parse_dataset_name
+from headgate.rows.outcome import (
+    TIMEOUT_SECONDS,
+    AppliedSchema,
+    Creation,
+    Interrupt,
+    Optimized,
+    Outcome,
+    Parts,
+    PlannedSchema,
+    Request,
+)
 from headgate.store.diff import review_json
 from headgate.store.documents import Json
 from headgate.store.transactions import StoreBase
 
 if TYPE_CHECKING:
     from headgate.rows.merge import MergeRequest, Side
-    from headgate.rows.outcome import (
-        AppliedSchema,
-        Optimized,
-        Outcome,
-        Parts,
-        PlannedSchema,
-        Request,
-    )
     from headgate.rows.sources import Source
 
 
@@ -170,7 +173,6 @@ class Rows:
         """
         with _needing_extra():
             from headgate.rows.load import LoadMode, load  # noqa: PLC0415  (an optional extra)
-            from headgate.rows.outcome import Creation  # noqa: PLC0415  (an optional extra)
         if mode not in set(LoadMode):
             raise Invalid(
                 f"{mode!r} is not a load mode: choose append, merge or overwrite.", mode=mode
@@ -252,12 +254,7 @@ class Rows:
         return [review_json(side) for side in found]
 
     def _merging(
-        self,
-        source: str,
-        into: str,
-        datasets: Sequence[str],
-        *,
-        dry_run: bool,
+        self, source: str, into: str, datasets: Sequence[str], *, dry_run: bool
     ) -> MergeRequest:
         from headgate.rows.merge import MergeRequest  # noqa: PLC0415  (an optional extra)
 
@@ -348,8 +345,6 @@ class Rows:
         return apply_schema(self._parts(), request, parse_schema(text, file))
 
     def _parts(self) -> Parts:
-        from headgate.rows.outcome import Parts  # noqa: PLC0415  (an optional extra)
-
         return Parts(
             database=self.store.database,
             versions=self.store.contents.tables,
@@ -366,8 +361,6 @@ class Rows:
         *,
         contents: str | None = None,
     ) -> Request:
-        from headgate.rows.outcome import TIMEOUT_SECONDS, Interrupt, Request  # noqa: PLC0415  (an optional extra)
-
         check_options(how, RowOptions)
         named = how.get("actor")
         actor = check_label(named, what="an actor") if named else self.store.settings.actor

@@ -12,12 +12,13 @@ import fcntl
 import hashlib
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -37,6 +38,9 @@ from headgate.storage.local import CHUNK_BYTES, LocalStore, storage_errors
 from headgate.upkeep import doctor, reachability
 from headgate.upkeep.doctor import DoctorReport, make_check
 from headgate.upkeep.reachability import Kind, Needed
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _MANIFEST, _LOCK, _OBJECTS = "backup.json", "backup.lock", "warehouse"
 _CATALOGS = "catalog-*"
@@ -73,6 +77,23 @@ class Manifest:
     # Objects that the catalog names and the store has lost, or has damaged.
     missing: Mapping[str, str] = field(default_factory=dict)
 
+    def size_of(self, key: str) -> int:
+        return self.objects[key][0]
+
+
+def _watched(
+    watch: Watch, items: Collection[T], size_of: Callable[[T], int], work: Callable[[T], R]
+) -> Iterator[tuple[T, R]]:
+    """Yield each item with the result of the work on it, done in parallel, and report progress."""
+    done = 0
+    with watch(len(items), sum(map(size_of, items))) as progress:
+        results = zip(items, in_parallel(work, items), strict=True)
+        for number, (item, result) in enumerate(results, start=1):
+            yield item, result
+            done += size_of(item)
+            if progress is not None:
+                progress(number, done)
+
 
 # --- backup ---------------------------------------------------------------------------------
 
@@ -104,12 +125,13 @@ def _check_place(directory: Path, objects: ObjectStore) -> None:
     root = held.parent if held is not None else None
     if root is not None and (place.is_relative_to(root) or root.is_relative_to(place)):
         reason = f"it is in the warehouse {root}, or the warehouse is in it"
-        raise errors.BackupRefused(directory=str(directory), reason=reason)
-    if directory.exists() and not directory.is_dir():
-        raise errors.BackupRefused(directory=str(directory), reason="it is not a directory")
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / _MANIFEST).exists():
+    elif directory.exists() and not directory.is_dir():
+        reason = "it is not a directory"
+    elif directory.is_dir() and any(directory.iterdir()) and not (directory / _MANIFEST).exists():
         reason = "it is not empty, and it is not a backup"
-        raise errors.BackupRefused(directory=str(directory), reason=reason)
+    else:
+        return
+    raise errors.BackupRefused(directory=str(directory), reason=reason)
 
 
 @contextmanager
@@ -238,18 +260,12 @@ class _Backup:
 
     def _copy(self, new: list[ObjectInfo], held: Mapping[str, int]) -> dict[str, tuple[int, str]]:
         copied: dict[str, tuple[int, str]] = {}
-        size = 0
-        with self.watch(len(new), sum(info.size for info in new)) as progress:
-            for info, entry in zip(
-                new, in_parallel(lambda info: self._copy_one(info, held), new), strict=True
-            ):
-                if isinstance(entry, errors.HeadgateError):
-                    self._find(info.key, entry.message)
-                else:
-                    copied[info.key] = entry
-                size += info.size
-                if progress is not None:
-                    progress(len(copied), size)
+        copy = partial(self._copy_one, held=held)
+        for info, entry in _watched(self.watch, new, lambda info: info.size, copy):
+            if isinstance(entry, errors.HeadgateError):
+                self._find(info.key, entry.message)
+            else:
+                copied[info.key] = entry
         return copied
 
     def _copy_one(
@@ -432,16 +448,13 @@ def check_backup(directory: Path, *, watch: Watch = _unwatched) -> DoctorReport:
 def _check_objects(store: LocalStore, manifest: Manifest, watch: Watch) -> Iterator[Finding]:
     for key, what in manifest.missing.items():
         yield Finding(what=f"it was not copied: {what}", where=key, remedy=_SOURCE)
-    entries = manifest.objects.items()
-    total, done = sum(size for size, _ in manifest.objects.values()), 0
-    with watch(len(entries), total) as progress:
-        found = in_parallel(lambda entry: _find_damage(store, entry[0], *entry[1]), entries)
-        for number, ((key, (size, _)), damage) in enumerate(zip(entries, found, strict=True), 1):
-            if damage is not None:
-                yield Finding(what=damage, where=f"{_OBJECTS}/{key}", remedy=_COPY_AGAIN)
-            done += size
-            if progress is not None:
-                progress(number, done)
+
+    def examine(key: str) -> str | None:
+        return _find_damage(store, key, *manifest.objects[key])
+
+    for key, damage in _watched(watch, manifest.objects, manifest.size_of, examine):
+        if damage is not None:
+            yield Finding(what=damage, where=f"{_OBJECTS}/{key}", remedy=_COPY_AGAIN)
 
 
 def _find_damage(store: LocalStore, key: str, size: int, digest: str) -> str | None:
@@ -541,7 +554,7 @@ def restore(settings: Settings, directory: Path, *, watch: Watch = _unwatched) -
 def _put_back(objects: ObjectStore, directory: Path, manifest: Manifest, watch: Watch) -> int:
     """Write the objects that the warehouse does not have, or has in another size."""
     held = {info.key: info.size for info in objects.list()}
-    lost = {k: entry for k, entry in manifest.objects.items() if held.get(k) != entry[0]}
+    lost = [key for key in manifest.objects if held.get(key) != manifest.size_of(key)]
 
     def put(key: str) -> None:
         path, digest = directory / _OBJECTS / key, manifest.objects[key][1]
@@ -549,10 +562,4 @@ def _put_back(objects: ObjectStore, directory: Path, manifest: Manifest, watch: 
             objects.delete([key])
         objects.put_file(key, path, sha256=digest)
 
-    done = 0
-    with watch(len(lost), sum(size for size, _ in lost.values())) as progress:
-        for number, (key, _) in enumerate(zip(lost, in_parallel(put, lost), strict=True), 1):
-            done += lost[key][0]
-            if progress is not None:
-                progress(number, done)
-    return len(lost)
+    return sum(1 for _ in _watched(watch, lost, manifest.size_of, put))

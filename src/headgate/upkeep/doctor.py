@@ -257,11 +257,7 @@ def check_content(
         make_check(
             "tables",
             _check_tables(
-                store,
-                tables,
-                since=database.read(remembered_since),
-                options=options,
-                deep=deep,
+                store, tables, since=database.read(remembered_since), options=options, deep=deep
             ),
         ),
         make_check("bundles", _check_bundles(store, _bundles(database), deep=rehash)),

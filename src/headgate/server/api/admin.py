@@ -9,11 +9,11 @@ from fastapi import Path, Query
 
 from headgate import __version__
 from headgate.errors import NotFound
-from headgate.model.access import Grant, Role, is_within, make_grant, require_within
-from headgate.model.nouns import PublicationKind
+from headgate.model.access import is_within, make_grant, require_within
+from headgate.model.nouns import PublicationKind, as_json
 from headgate.server.api import conventions as api
 from headgate.server.api import models
-from headgate.store.documents import PUBLICATION, TRANSACTION, Json, recovery_json
+from headgate.store.documents import PUBLICATION, TOKEN, TRANSACTION, Json, recovery_json
 
 # The past: histories, publications, events and operations
 
@@ -21,8 +21,7 @@ past_routes = api.router("past")
 
 
 @past_routes.get(
-    "/history/{dataset:dataset}",
-    **api.documented("list_history", list[models.TransactionModel], paged=True),
+    "/history/{dataset:dataset}", **api.documented(list[models.TransactionModel], paged=True)
 )
 def list_history(
     caller: api.CallerDependency,
@@ -38,9 +37,7 @@ def list_history(
     return pages.page_by_offset(found, TRANSACTION.wire)
 
 
-@past_routes.get(
-    "/log", **api.documented("list_publications", list[models.PublicationModel], paged=True)
-)
+@past_routes.get("/log", **api.documented(list[models.PublicationModel], paged=True))
 def list_publications(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -61,7 +58,7 @@ def list_publications(
     return pages.page(found, cursor=lambda one: one.number, to=PUBLICATION.wire)
 
 
-@past_routes.get("/log/{number}", **api.documented("show_publication", models.PublicationModel))
+@past_routes.get("/log/{number}", **api.documented(models.PublicationModel))
 def show_publication(
     caller: api.CallerDependency, number: Annotated[int, Path(ge=1, lt=2**53)]
 ) -> api.JsonReply:
@@ -69,7 +66,7 @@ def show_publication(
     return api.JsonReply(PUBLICATION.wire(caller.reading().publication(number)))
 
 
-@past_routes.get("/events", **api.documented("list_events", list[models.EventModel], paged=True))
+@past_routes.get("/events", **api.documented(list[models.EventModel], paged=True))
 def list_events(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -92,10 +89,7 @@ def list_events(
     return pages.page_by_offset(found)
 
 
-@past_routes.get(
-    "/recoveries",
-    **api.documented("list_recoveries", list[models.RecoveryAuditModel], paged=True),
-)
+@past_routes.get("/recoveries", **api.documented(list[models.RecoveryAuditModel], paged=True))
 def list_recoveries(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -109,12 +103,9 @@ def list_recoveries(
     return pages.page_by_offset(found)
 
 
-@past_routes.get("/status/{key:path}", **api.documented("status", models.OperationModel))
+@past_routes.get("/status/{key:path}", **api.documented(models.OperationModel))
 def status(
-    caller: api.CallerDependency,
-    key: str,
-    branch: str | None = None,
-    kind: str | None = None,
+    caller: api.CallerDependency, key: str, branch: str | None = None, kind: str | None = None
 ) -> api.JsonReply:
     """Return the outcome of an operation by its idempotency key; 404 if nothing was committed."""
     return api.JsonReply(caller.reading().status(key, branch=branch, kind=kind))
@@ -125,17 +116,14 @@ def status(
 token_routes = api.router("tokens")
 
 
-@token_routes.get("/tokens", **api.documented("list_tokens", list[models.TokenModel], paged=True))
-def list_tokens(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-) -> api.JsonReply:
+@token_routes.get("/tokens", **api.documented(list[models.TokenModel], paged=True))
+def list_tokens(caller: api.CallerDependency, pages: api.Pages) -> api.JsonReply:
     """List tokens, oldest first, with their actors and rights; never the tokens themselves."""
     with caller.writing():
         return pages.page_by_key(_tokens(caller), key=lambda t: f"{t['created_at']} {t['id']}")
 
 
-@token_routes.post("/tokens", **api.documented("create_token", models.NewTokenModel, status=201))
+@token_routes.post("/tokens", **api.documented(models.NewTokenModel, status=201))
 def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.JsonReply:
     """Create a token; only this response contains it."""
     with caller.writing() as store:
@@ -145,7 +133,7 @@ def create_token(caller: api.CallerDependency, body: models.NewToken) -> api.Jso
         return api.JsonReply(made, status_code=201)
 
 
-@token_routes.delete("/tokens/{id}", **api.documented("revoke_token", models.TokenModel))
+@token_routes.delete("/tokens/{id}", **api.documented(models.TokenModel))
 def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Revoke a token, with effect at once; to revoke it twice is not an error."""
     with caller.writing() as store:
@@ -156,20 +144,8 @@ def revoke_token(caller: api.CallerDependency, id: str) -> api.JsonReply:
 
 def _tokens(caller: api.Caller) -> list[Json]:
     """Return all tokens; to an admin that patterns limit, those that it could have created."""
-    return [
-        token
-        for token in caller.served.tokens()
-        if is_within(
-            caller.grant,
-            Grant(
-                actor=token["actor"],
-                role=Role(token["role"]),
-                branches=tuple(token["branches"]),
-                reads=tuple(token["reads"]),
-                datasets=tuple(token["datasets"]),
-            ),
-        )
-    ]
+    found = caller.served.tokens()
+    return [token for token in found if is_within(caller.grant, TOKEN.parse(token).grant)]
 
 
 # The store
@@ -179,47 +155,36 @@ store_routes = api.router("store")
 _RECOVER, _CLEAN_UP = models.Recover(), models.CleanUp.model_validate({})
 
 
-@store_routes.get("/store", **api.documented("show_store", models.StoreModel))
+@store_routes.get("/store", **api.documented(models.StoreModel))
 def show_store(caller: api.CallerDependency) -> api.JsonReply:
     """Return the store's primary branch and fallbacks, and the actor and rights of the token."""
-    builds = caller.served.settings.builds
+    builds, rights = caller.served.settings.builds, as_json(caller.grant)
     return api.JsonReply(
         {
             "version": __version__,
             "branch": builds.branch,
             "fallback": list(builds.fallback) if builds.fallback is not None else None,
             "storage": urlsplit(caller.served.objects.url).scheme,
-            "actor": caller.grant.actor,
-            "role": caller.grant.role.value,
-            "branches": list(caller.grant.branches),
-            "reads": list(caller.grant.reads),
-            "datasets": list(caller.grant.datasets),
+            **{name: rights[name] for name in ("actor", "role", "branches", "reads", "datasets")},
         }
     )
 
 
-@store_routes.post("/recover", **api.documented("recover", models.RecoveryModel))
+@store_routes.post("/recover", **api.documented(models.RecoveryModel))
 def recover(caller: api.CallerDependency, body: models.Recover = _RECOVER) -> api.JsonReply:
     """Settle unfinished operations, and abort transactions that their owners abandoned."""
     with caller.writing() as store:
-        return api.JsonReply(recovery_json(store.recover(dry_run=body.dry_run)))
+        return api.JsonReply(recovery_json(store.recover(**body.model_dump())))
 
 
-@store_routes.post("/cleanup", **api.documented("clean_up", models.CleanupModel))
+@store_routes.post("/cleanup", **api.documented(models.CleanupModel))
 def clean_up(caller: api.CallerDependency, body: models.CleanUp = _CLEAN_UP) -> api.JsonReply:
     """Condemn content that nothing needs, and sweep content that was condemned a day before."""
     with caller.writing() as store:
-        cleaned = store.clean_up(
-            older_than_seconds=body.older_than_seconds,
-            dry_run=body.dry_run,
-            engine=body.engine,
-            confirm_warehouse=body.confirm_warehouse,
-            confirm_clock=body.confirm_clock,
-        )
-    return api.JsonReply(cleaned)
+        return api.JsonReply(store.clean_up(**body.model_dump()))
 
 
-@store_routes.get("/doctor", **api.documented("examine", models.ExaminedModel))
+@store_routes.get("/doctor", **api.documented(models.ExaminedModel))
 def examine(caller: api.CallerDependency, deep: bool = False) -> api.JsonReply:
     """Check the whole store and return the problems found, without changing anything."""
     with caller.writing() as store:

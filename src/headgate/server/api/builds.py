@@ -255,7 +255,7 @@ _POLL_SECONDS = 0.5
 _SILENCE_SECONDS = 15.0
 
 
-@build_routes.get("/builds", **api.documented("list_builds", list[models.BuildModel], paged=True))
+@build_routes.get("/builds", **api.documented(list[models.BuildModel], paged=True))
 def list_builds(
     caller: api.CallerDependency, pages: Annotated[api.Paging, Depends(api.paging(50))]
 ) -> api.JsonReply:
@@ -264,9 +264,7 @@ def list_builds(
     return pages.page(found, cursor=lambda build: build["build"])
 
 
-@build_routes.post(
-    "/builds", **api.documented("start_build", models.BuildWithJobsModel, status=202)
-)
+@build_routes.post("/builds", **api.documented(models.BuildWithJobsModel, status=202))
 def start_build(caller: api.CallerDependency, body: models.Building) -> api.JsonReply:
     """Start a build, and return its record while it runs.
 
@@ -300,13 +298,13 @@ def _request_key(actor: str, body: models.Building) -> BuildRequestKey | None:
     return BuildRequestKey(actor=actor, key=body.request_key, request_hash=request_hash)
 
 
-@build_routes.get("/builds/{build}", **api.documented("show_build", models.BuildWithJobsModel))
+@build_routes.get("/builds/{build}", **api.documented(models.BuildWithJobsModel))
 def show_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Return one build with its jobs."""
     return api.JsonReply(caller.reading().build_record(build))
 
 
-@build_routes.get("/builds/{build}/logs", **api.documented("build_logs", models.BuildLogsModel))
+@build_routes.get("/builds/{build}/logs", **api.documented(models.BuildLogsModel))
 def build_logs(
     caller: api.CallerDependency,
     build: str,
@@ -318,7 +316,7 @@ def build_logs(
     return api.JsonReply(caller.reading().build_logs(build, job))
 
 
-@build_routes.post("/builds/{build}/cancel", **api.documented("cancel_build", models.BuildModel))
+@build_routes.post("/builds/{build}/cancel", **api.documented(models.BuildModel))
 def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
     """Cancel a running build, wherever it runs, and abort what it has not committed."""
     found = caller.reading().build_record(build)
@@ -332,7 +330,7 @@ def cancel_build(caller: api.CallerDependency, build: str) -> api.JsonReply:
 
 @build_routes.get(
     "/builds/{build}/progress",
-    **api.documented("watch_build", None, what="Events `progress`, then one `end`.")
+    **api.documented(None, what="Events `progress`, then one `end`.")
     | {"response_class": StreamingResponse},
 )
 def watch_build(caller: api.CallerDependency, build: str) -> Response:
@@ -409,7 +407,7 @@ Sha256Path = Annotated[
 ]
 
 
-@client_build_routes.post("/builds/{build}/work", **api.documented("work_build", WorkModel))
+@client_build_routes.post("/builds/{build}/work", **api.documented(WorkModel))
 async def work_build(caller: api.CallerDependency, build: str, body: Working) -> api.JsonReply:
     """Report the client's jobs, and return the attempts to start and stop; called repeatedly.
 
@@ -420,8 +418,7 @@ async def work_build(caller: api.CallerDependency, build: str, body: Working) ->
 
 
 @client_build_routes.get(
-    "/bundles/{digest}",
-    **api.documented("get_bundle", None, what="The archive.") | {"response_class": Response},
+    "/bundles/{digest}", **api.documented(None, what="The archive.") | {"response_class": Response}
 )
 def get_bundle(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """Return the code of a JobSpec to a client that may build."""
@@ -431,7 +428,7 @@ def get_bundle(caller: api.CallerDependency, digest: Sha256Path) -> Response:
 
 @client_build_routes.put(
     "/bundles/{digest}",
-    **api.documented("put_bundle", dict[str, str | int], status=201),
+    **api.documented(dict[str, str | int], status=201),
     openapi_extra={"requestBody": {"required": True, "content": {api.OCTETS: {"schema": {}}}}},
 )
 async def put_bundle(
@@ -635,9 +632,7 @@ jobspec_routes = api.router("jobspecs")
 _BUNDLE_BYTES = 256 * 1024 * 1024
 
 
-@jobspec_routes.get(
-    "/jobspecs", **api.documented("list_jobspecs", list[models.JobSpecModel], paged=True)
-)
+@jobspec_routes.get("/jobspecs", **api.documented(list[models.JobSpecModel], paged=True))
 def list_jobspecs(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -661,7 +656,7 @@ def list_jobspecs(
     return pages.page_by_key(found, key=lambda spec: str(spec["jobspec"]))
 
 
-@jobspec_routes.post("/jobspecs", **api.documented("publish_jobspecs", PublishedJobSpecsModel))
+@jobspec_routes.post("/jobspecs", **api.documented(PublishedJobSpecsModel))
 def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> api.JsonReply:
     """Replace the JobSpecs of a repository on a branch name; mark those left out as removed."""
     branch = check_branch_name(body.source.branch)
@@ -674,7 +669,7 @@ def publish_jobspecs(caller: api.CallerDependency, body: JobSpecsToPublish) -> a
         return api.JsonReply({"published": published, "removed": list(done.removed)})
 
 
-@jobspec_routes.post("/plan", **api.documented("plan", models.PlanModel))
+@jobspec_routes.post("/plan", **api.documented(models.PlanModel))
 def plan(caller: api.CallerDependency, body: models.PlanToShow) -> api.JsonReply:
     """Return what a build would do, and why, without changing anything."""
     return api.JsonReply(caller.reading().plan(body.targets, **body.options()).to_json())

@@ -41,14 +41,7 @@ from starlette.responses import Response
 from headgate import errors
 from headgate.catalog.attempts import Holder
 from headgate.files.objects import TREE_HEADER, Digest
-from headgate.model.access import (
-    Grant,
-    Role,
-    authorize,
-    check_rule,
-    check_supersedable,
-    rule_of,
-)
+from headgate.model.access import Grant, Role, authorize, check_rule, check_supersedable, rule_of
 from headgate.model.changes import Receipt
 from headgate.model.names import check_label
 from headgate.model.nouns import PublicationKind
@@ -367,9 +360,14 @@ def _validated(body: bytes, model: Any) -> Any:
 class DocumentRoute(ThreadRoute):
     """A route whose body is a document of limited depth and size.
 
-    FastAPI parses and validates bodies on the event loop. It leaves a value alone that is an
-    instance of the route's model already.
+    The name of its function is the operation, which must have an access rule. FastAPI parses and
+    validates bodies on the event loop. It leaves a value alone that is an instance of the route's
+    model already.
     """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **how: Any) -> None:
+        rule_of(endpoint.__name__)
+        super().__init__(path, endpoint, **{**how, "operation_id": endpoint.__name__})
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -406,10 +404,9 @@ def router(noun: str) -> APIRouter:
 
 
 def documented(
-    operation: str, model: Any, *, status: int = 200, paged: bool = False, what: str = "Done."
+    model: Any, *, status: int = 200, paged: bool = False, what: str = "Done."
 ) -> dict[str, Any]:
-    """Return the keywords of a route; raise if its operation has no access rule."""
-    rule_of(operation)
+    """Return the keywords of a route that describe its answer."""
     answer: dict[str, Any] = {"model": model, "description": what}
     if paged:
         answer["headers"] = {
@@ -418,12 +415,7 @@ def documented(
                 "schema": {"type": "string"},
             }
         }
-    return {
-        "operation_id": operation,
-        "response_model": None,
-        "status_code": status,
-        "responses": {status: answer},
-    }
+    return {"response_model": None, "status_code": status, "responses": {status: answer}}
 
 
 # Callers: bearers of tokens, subject to the access rule of the route
@@ -469,8 +461,7 @@ class Caller:
 
 
 async def identify(
-    request: Request,
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
     """Return the caller; raise if their role does not have the right that the route needs."""
     operation = str(request.scope["route"].operation_id)

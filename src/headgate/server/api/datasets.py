@@ -21,13 +21,8 @@ from headgate.store.transactions import TransactionHandle, UnitHandle
 dataset_routes = api.router("datasets")
 
 
-@dataset_routes.get(
-    "/datasets", **api.documented("list_datasets", list[models.DatasetModel], paged=True)
-)
-def list_datasets(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-) -> api.JsonReply:
+@dataset_routes.get("/datasets", **api.documented(list[models.DatasetModel], paged=True))
+def list_datasets(caller: api.CallerDependency, pages: api.Pages) -> api.JsonReply:
     """List all datasets by name, with the names of their branches."""
     store = caller.reading()
     branches = store.branches()
@@ -38,9 +33,7 @@ def list_datasets(
     )
 
 
-@dataset_routes.post(
-    "/datasets", **api.documented("create_dataset", models.DatasetModel, status=201)
-)
+@dataset_routes.post("/datasets", **api.documented(models.DatasetModel, status=201))
 def create_dataset(
     caller: api.CallerDependency, body: models.NewDataset, key: api.IdempotencyKey
 ) -> api.JsonReply:
@@ -52,9 +45,7 @@ def create_dataset(
         return api.JsonReply(dataset_wire(dataset.load(), dataset.branches()), status_code=201)
 
 
-@dataset_routes.get(
-    "/datasets/{dataset:dataset}", **api.documented("show_dataset", models.DatasetModel)
-)
+@dataset_routes.get("/datasets/{dataset:dataset}", **api.documented(models.DatasetModel))
 def show_dataset(caller: api.CallerDependency, dataset: str) -> api.JsonReply:
     """Return one dataset."""
     found = caller.reading().dataset(dataset)
@@ -62,8 +53,7 @@ def show_dataset(caller: api.CallerDependency, dataset: str) -> api.JsonReply:
 
 
 @dataset_routes.post(
-    "/datasets/{dataset:dataset}/register",
-    **api.documented("register_dataset", models.DatasetModel, status=201),
+    "/datasets/{dataset:dataset}/register", **api.documented(models.DatasetModel, status=201)
 )
 def register_dataset(
     caller: api.CallerDependency,
@@ -79,9 +69,7 @@ def register_dataset(
         return api.JsonReply(dataset_wire(named.load(), named.branches()), status_code=201)
 
 
-@dataset_routes.get(
-    "/datasets/{dataset:dataset}/content", **api.documented("show_content", models.ContentModel)
-)
+@dataset_routes.get("/datasets/{dataset:dataset}/content", **api.documented(models.ContentModel))
 def show_content(
     caller: api.CallerDependency,
     dataset: str,
@@ -105,13 +93,9 @@ ForceQuery = Annotated[
 ]
 
 
-@branch_routes.get(
-    "/branches", **api.documented("list_branches", list[models.BranchModel], paged=True)
-)
+@branch_routes.get("/branches", **api.documented(list[models.BranchModel], paged=True))
 def list_branches(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-    dataset: str | None = None,
+    caller: api.CallerDependency, pages: api.Pages, dataset: str | None = None
 ) -> api.JsonReply:
     """List the branches of one dataset, or of all, by name."""
     found = caller.reading().branches(dataset)
@@ -119,7 +103,7 @@ def list_branches(
     return pages.page_by_key(found, key=lambda b: f"{b.dataset}/{b.name}", to=BRANCH.wire)
 
 
-@branch_routes.post("/branches", **api.documented("create_branch", models.BranchModel, status=201))
+@branch_routes.post("/branches", **api.documented(models.BranchModel, status=201))
 def create_branch(
     caller: api.CallerDependency, body: models.NewBranch, key: api.IdempotencyKey
 ) -> api.JsonReply:
@@ -130,9 +114,7 @@ def create_branch(
         return api.JsonReply(BRANCH.wire(branch.load()), status_code=201)
 
 
-@branch_routes.delete(
-    "/branches", **api.documented("delete_branch_everywhere", models.PublicationModel)
-)
+@branch_routes.delete("/branches", **api.documented(models.PublicationModel))
 def delete_branch_everywhere(
     caller: api.CallerDependency,
     name: Annotated[str, Query(max_length=200)],
@@ -145,9 +127,7 @@ def delete_branch_everywhere(
         return api.published(store, receipt, kind=PublicationKind.DELETE)
 
 
-@branch_routes.post(
-    "/branches/restore", **api.documented("restore_branch", models.PublicationModel)
-)
+@branch_routes.post("/branches/restore", **api.documented(models.PublicationModel))
 def restore_branch(
     caller: api.CallerDependency, body: models.Restore, key: api.IdempotencyKey
 ) -> api.JsonReply:
@@ -161,7 +141,7 @@ def restore_branch(
         return api.published(store, receipt, kind=PublicationKind.RESTORE)
 
 
-@branch_routes.post("/branches/reset", **api.documented("reset_branch", models.PublicationModel))
+@branch_routes.post("/branches/reset", **api.documented(models.PublicationModel))
 def reset_branch(
     caller: api.CallerDependency, body: models.Reset, key: api.IdempotencyKey
 ) -> api.JsonReply:
@@ -172,7 +152,7 @@ def reset_branch(
         return api.published(store, receipt, kind=PublicationKind.RESET)
 
 
-@branch_routes.post("/branches/reparent", **api.documented("reparent_branch", models.BranchModel))
+@branch_routes.post("/branches/reparent", **api.documented(models.BranchModel))
 def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.JsonReply:
     """Correct the ancestry that builds check; no transaction moves and no view changes."""
     with caller.writing(body.branch) as store:
@@ -180,17 +160,14 @@ def reparent_branch(caller: api.CallerDependency, body: models.Reparent) -> api.
         return api.JsonReply(BRANCH.wire(changed))
 
 
-@branch_routes.get(
-    "/branches/{dataset:dataset}/{name:path}", **api.documented("show_branch", models.BranchModel)
-)
+@branch_routes.get("/branches/{dataset:dataset}/{name:path}", **api.documented(models.BranchModel))
 def show_branch(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
     """Return one branch of one dataset."""
     return api.JsonReply(BRANCH.wire(caller.reading().dataset(dataset).branch(name).load()))
 
 
 @branch_routes.delete(
-    "/branches/{dataset:dataset}/{name:path}",
-    **api.documented("delete_branch", models.PublicationModel),
+    "/branches/{dataset:dataset}/{name:path}", **api.documented(models.PublicationModel)
 )
 def delete_branch(
     caller: api.CallerDependency,
@@ -205,21 +182,14 @@ def delete_branch(
         return api.published(store, receipt, kind=PublicationKind.DELETE)
 
 
-@branch_routes.get(
-    "/protected", **api.documented("list_protected", list[models.ProtectionModel], paged=True)
-)
-def list_protected(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-) -> api.JsonReply:
+@branch_routes.get("/protected", **api.documented(list[models.ProtectionModel], paged=True))
+def list_protected(caller: api.CallerDependency, pages: api.Pages) -> api.JsonReply:
     """List the branch names that accept only builds of clean commits and admins."""
     found = [_protection(name, patterns) for name, patterns in caller.reading().protected().items()]
     return pages.page_by_key(found, key=lambda one: str(one["name"]))
 
 
-@branch_routes.put(
-    "/protected/{name:path}", **api.documented("protect_branch", models.ProtectionModel)
-)
+@branch_routes.put("/protected/{name:path}", **api.documented(models.ProtectionModel))
 def protect_branch(
     caller: api.CallerDependency,
     name: str,
@@ -232,9 +202,7 @@ def protect_branch(
     return _protect(caller, name, datasets or ALL)
 
 
-@branch_routes.delete(
-    "/protected/{name:path}", **api.documented("unprotect_branch", models.ProtectionModel)
-)
+@branch_routes.delete("/protected/{name:path}", **api.documented(models.ProtectionModel))
 def unprotect_branch(caller: api.CallerDependency, name: str) -> api.JsonReply:
     """Remove the protection of a branch name."""
     return _protect(caller, name, ())
@@ -255,18 +223,16 @@ def _protection(name: str, datasets: Sequence[str]) -> Json:
 tag_routes = api.router("tags")
 
 
-@tag_routes.get("/tags", **api.documented("list_tags", list[models.TagModel], paged=True))
+@tag_routes.get("/tags", **api.documented(list[models.TagModel], paged=True))
 def list_tags(
-    caller: api.CallerDependency,
-    pages: api.Pages,
-    dataset: str | None = None,
+    caller: api.CallerDependency, pages: api.Pages, dataset: str | None = None
 ) -> api.JsonReply:
     """List the tags of one dataset, or of all, with the transactions that they pin."""
     found = caller.reading().tags(dataset)
     return pages.page_by_key(found, key=lambda tag: f"{tag.dataset}/{tag.name}", to=TAG.json)
 
 
-@tag_routes.post("/tags", **api.documented("create_tag", models.TagModel, status=201))
+@tag_routes.post("/tags", **api.documented(models.TagModel, status=201))
 def create_tag(caller: api.CallerDependency, body: models.NewTag) -> api.JsonReply:
     """Pin a COMMITTED transaction; the caller must have the right to write its branch."""
     branch = caller.reading().opened(body.at).branch
@@ -275,9 +241,7 @@ def create_tag(caller: api.CallerDependency, body: models.NewTag) -> api.JsonRep
         return api.JsonReply(TAG.json(pinned), status_code=201)
 
 
-@tag_routes.delete(
-    "/tags/{dataset:dataset}/{name:path}", **api.documented("delete_tag", models.TagModel)
-)
+@tag_routes.delete("/tags/{dataset:dataset}/{name:path}", **api.documented(models.TagModel))
 def delete_tag(caller: api.CallerDependency, dataset: str, name: str) -> api.JsonReply:
     """Delete a tag; cleanup may then condemn content that only the tag kept."""
     with caller.writing(_branch_of(caller, dataset, name)) as store:
@@ -299,10 +263,7 @@ def _branch_of(caller: api.Caller, dataset: str, name: str) -> str:
 transaction_routes = api.router("transactions")
 
 
-@transaction_routes.post(
-    "/transactions",
-    **api.documented("open_transaction", models.TransactionModel, status=201),
-)
+@transaction_routes.post("/transactions", **api.documented(models.TransactionModel, status=201))
 def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) -> api.JsonReply:
     """Open a transaction on a branch of a dataset."""
     with caller.writing(body.branch) as store:
@@ -311,19 +272,15 @@ def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) 
         return api.JsonReply(TRANSACTION.wire(opened.transaction), status_code=201)
 
 
-@transaction_routes.post("/units", **api.documented("open_unit", models.UnitModel, status=201))
+@transaction_routes.post("/units", **api.documented(models.UnitModel, status=201))
 def open_unit(caller: api.CallerDependency, body: models.NewUnit) -> api.JsonReply:
     """Open a unit: transactions of several datasets that commit or abort together."""
     with caller.writing(body.branch) as store:
-        unit = store.transaction(
-            branch=body.branch, lease_seconds=body.lease_seconds, create=body.create
-        )
+        unit = store.transaction(**body.model_dump())
         return api.JsonReply(unit.noun(), status_code=201)
 
 
-@transaction_routes.post(
-    "/units/{unit}/transactions", **api.documented("open_in_unit", models.TransactionModel)
-)
+@transaction_routes.post("/units/{unit}/transactions", **api.documented(models.TransactionModel))
 def open_in_unit(caller: api.CallerDependency, unit: str, body: models.InUnit) -> api.JsonReply:
     """Return the unit's transaction on a dataset; the first request opens it."""
     with caller.writing(UnitHandle.load(caller.reading(), unit).branch) as store:
@@ -332,8 +289,7 @@ def open_in_unit(caller: api.CallerDependency, unit: str, body: models.InUnit) -
 
 
 @transaction_routes.get(
-    "/transactions/{id}",
-    **api.documented("show_transaction", models.TransactionModel | models.UnitModel),
+    "/transactions/{id}", **api.documented(models.TransactionModel | models.UnitModel)
 )
 def show_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Return a transaction, or a unit with all of its transactions."""
@@ -342,8 +298,7 @@ def show_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
 
 
 @transaction_routes.post(
-    "/transactions/{id}/renew",
-    **api.documented("renew_transaction", models.TransactionModel | models.UnitModel),
+    "/transactions/{id}/renew", **api.documented(models.TransactionModel | models.UnitModel)
 )
 def renew_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Renew the lease of a transaction or unit."""
@@ -354,8 +309,7 @@ def renew_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
 
 
 @transaction_routes.post(
-    "/transactions/{id}/commit",
-    **api.documented("commit_transaction", models.TransactionModel | models.UnitModel),
+    "/transactions/{id}/commit", **api.documented(models.TransactionModel | models.UnitModel)
 )
 def commit_transaction(
     caller: api.CallerDependency, id: str, key: api.IdempotencyKey
@@ -375,8 +329,7 @@ def commit_transaction(
 
 
 @transaction_routes.post(
-    "/transactions/{id}/abort",
-    **api.documented("abort_transaction", models.TransactionModel | models.UnitModel),
+    "/transactions/{id}/abort", **api.documented(models.TransactionModel | models.UnitModel)
 )
 def abort_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Abort a transaction or a whole unit; its changes never become visible."""
@@ -398,7 +351,7 @@ difference_routes = api.router("differences")
 
 
 @difference_routes.get(
-    "/diff", **api.documented("diff", models.DifferenceModel | list[models.DifferenceModel])
+    "/diff", **api.documented(models.DifferenceModel | list[models.DifferenceModel])
 )
 def diff(
     caller: api.CallerDependency,

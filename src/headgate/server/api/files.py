@@ -48,9 +48,7 @@ TxnQuery = Annotated[str | None, Query(max_length=200, description="An OPEN tran
 AtQuery = Annotated[str | None, Query(max_length=200, description="As a transaction showed it.")]
 
 
-@file_routes.get(
-    "/files/{dataset:dataset}", **api.documented("list_files", list[models.FileModel], paged=True)
-)
+@file_routes.get("/files/{dataset:dataset}", **api.documented(list[models.FileModel], paged=True))
 def list_files(
     caller: api.CallerDependency,
     pages: api.Pages,
@@ -70,7 +68,7 @@ def list_files(
 
 @file_routes.get(
     "/files/{dataset:dataset}/{path:path}",
-    **api.documented("get_file", None, what="The bytes.") | {"response_class": StreamingResponse},
+    **api.documented(None, what="The bytes.") | {"response_class": StreamingResponse},
 )
 def get_file(
     caller: api.CallerDependency,
@@ -98,7 +96,7 @@ def get_file(
 
 @file_routes.put(
     "/files/{dataset:dataset}/{path:path}",
-    **api.documented("put_file", _WRITTEN),
+    **api.documented(_WRITTEN),
     openapi_extra={"requestBody": {"required": True, "content": {api.OCTETS: {"schema": {}}}}},
 )
 async def put_file(
@@ -130,9 +128,7 @@ async def put_file(
             return await caller.threads.run_in_turn(write, request.receive)
 
 
-@file_routes.delete(
-    "/files/{dataset:dataset}/{path:path}", **api.documented("delete_file", _WRITTEN)
-)
+@file_routes.delete("/files/{dataset:dataset}/{path:path}", **api.documented(_WRITTEN))
 def delete_file(
     caller: api.CallerDependency,
     dataset: str,
@@ -146,12 +142,9 @@ def delete_file(
     return _write(caller, dataset, branch, txn, edit, key)
 
 
-@file_routes.post("/files/{dataset:dataset}", **api.documented("edit_files", _WRITTEN))
+@file_routes.post("/files/{dataset:dataset}", **api.documented(_WRITTEN))
 def edit_files(
-    caller: api.CallerDependency,
-    dataset: str,
-    body: models.Edit,
-    key: api.IdempotencyKey,
+    caller: api.CallerDependency, dataset: str, body: models.Edit, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Put and remove many files, from contents that are stored already, in one publication."""
     store = caller.reading()
@@ -222,9 +215,7 @@ Sha256Path = Annotated[
 ]
 
 
-@content_routes.head(
-    "/contents/{digest}", **api.documented("find_content", None, what="It is stored.")
-)
+@content_routes.head("/contents/{digest}", **api.documented(None, what="It is stored."))
 def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """Return the size of a content in the headers; 404 if it is not stored."""
     store = caller.reading()
@@ -236,8 +227,7 @@ def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
 
 @content_routes.get(
     "/contents/{digest}",
-    **api.documented("get_content", None, what="The bytes.")
-    | {"response_class": StreamingResponse},
+    **api.documented(None, what="The bytes.") | {"response_class": StreamingResponse},
 )
 def get_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     """Return a stored content, of a tree that the caller may read."""
@@ -254,7 +244,7 @@ def get_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
 
 @content_routes.put(
     "/contents/{digest}",
-    **api.documented("put_content", dict[str, str | int], status=201),
+    **api.documented(dict[str, str | int], status=201),
     openapi_extra={"requestBody": {"required": True, "content": {api.OCTETS: {"schema": {}}}}},
 )
 async def put_content(
@@ -307,7 +297,7 @@ class StoredModel(BaseModel):
     stored: int = Field(description="Number of contents received.")
 
 
-@parcel_routes.post("/contents/missing", **api.documented("find_missing_contents", MissingModel))
+@parcel_routes.post("/contents/missing", **api.documented(MissingModel))
 def find_missing_contents(caller: api.CallerDependency, body: Contents) -> api.JsonReply:
     """Return those of the contents that are not stored: only they have to be sent."""
     store, wanted = caller.reading(), _digests(body)
@@ -318,8 +308,7 @@ def find_missing_contents(caller: api.CallerDependency, body: Contents) -> api.J
 
 @parcel_routes.post(
     "/contents/get",
-    **api.documented("get_contents", None, what="The small contents.")
-    | {"response_class": StreamingResponse},
+    **api.documented(None, what="The small contents.") | {"response_class": StreamingResponse},
 )
 def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
     """Return small contents in one stream: each a line `<sha256> <bytes>`, then its bytes.
@@ -335,7 +324,7 @@ def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
 
 @parcel_routes.post(
     "/contents/put",
-    **api.documented("put_contents", StoredModel, status=201),
+    **api.documented(StoredModel, status=201),
     openapi_extra={
         "requestBody": {
             "required": True,

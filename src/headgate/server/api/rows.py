@@ -17,7 +17,7 @@ from headgate.server.api import conventions as api
 from headgate.server.api.models import Branch, Name, Sha256, asked, shown
 from headgate.store.embedded import Store
 
-# Bodies
+# Bodies; their fields are parameters of the verbs, by the same names
 
 Context = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 # The client waits this long for its response, so the limit is the life of a connection.
@@ -147,7 +147,7 @@ class OptimizedModel(BaseModel):
 row_routes = api.router("rows")
 
 
-@row_routes.post("/mutate", **api.documented("mutate", OutcomeModel))
+@row_routes.post("/mutate", **api.documented(OutcomeModel))
 def mutate(
     caller: api.CallerDependency,
     body: Mutation,
@@ -156,17 +156,11 @@ def mutate(
 ) -> api.JsonReply:
     """Run a script of INSERT, UPDATE, DELETE, UPSERT and MERGE statements as one publication."""
     with caller.writing(_written(body.branch), interrupt=interrupt) as store:
-        outcome = store.mutate(
-            body.branch,
-            body.sql,
-            if_head=body.if_head,
-            timeout_seconds=body.timeout_seconds,
-            idempotency_key=key,
-        )
+        outcome = store.mutate(**body.model_dump(), idempotency_key=key)
         return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
-@row_routes.post("/load", **api.documented("load", OutcomeModel))
+@row_routes.post("/load", **api.documented(OutcomeModel))
 def load(
     caller: api.CallerDependency, body: Load, key: api.IdempotencyKey, interrupt: api.Interruption
 ) -> api.JsonReply:
@@ -189,24 +183,17 @@ def load(
         return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
-@row_routes.post("/merge", **api.documented("merge", OutcomeModel))
+@row_routes.post("/merge", **api.documented(OutcomeModel))
 def merge(
     caller: api.CallerDependency, body: Merge, key: api.IdempotencyKey, interrupt: api.Interruption
 ) -> api.JsonReply:
     """Merge the changes of a branch or transaction since the merge base; list all conflicts."""
     with caller.writing(body.into, interrupt=interrupt) as store:
-        outcome = store.merge(
-            body.source,
-            into=body.into,
-            datasets=body.datasets,
-            dry_run=body.dry_run,
-            timeout_seconds=body.timeout_seconds,
-            idempotency_key=key,
-        )
+        outcome = store.merge(**body.model_dump(), idempotency_key=key)
         return api.JsonReply(outcome.to_json(), replayed=outcome.replayed)
 
 
-@row_routes.post("/schema/plan", **api.documented("plan_schema", SchemaModel))
+@row_routes.post("/schema/plan", **api.documented(SchemaModel))
 def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
     """Return what a schema file would change on a branch, without changing anything."""
     rows = caller.reading().rows
@@ -215,7 +202,7 @@ def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
     return api.JsonReply(planned.to_json())
 
 
-@row_routes.post("/schema/apply", **api.documented("apply_schema", SchemaModel))
+@row_routes.post("/schema/apply", **api.documented(SchemaModel))
 def apply_schema(
     caller: api.CallerDependency, body: Schema, key: api.IdempotencyKey
 ) -> api.JsonReply:
@@ -227,18 +214,13 @@ def apply_schema(
         return api.JsonReply(applied.to_json())
 
 
-@row_routes.post("/optimize", **api.documented("optimize", OptimizedModel))
+@row_routes.post("/optimize", **api.documented(OptimizedModel))
 def optimize(
     caller: api.CallerDependency, body: Optimize, key: api.IdempotencyKey
 ) -> api.JsonReply:
     """Compact the small files of a table; its rows and content id stay."""
     with caller.writing(body.branch) as store:
-        done = store.rows.optimize(
-            body.dataset,
-            branch=body.branch,
-            keep_snapshots=body.keep_snapshots,
-            idempotency_key=key,
-        )
+        done = store.rows.optimize(**body.model_dump(), idempotency_key=key)
         return api.JsonReply(done.to_json())
 
 

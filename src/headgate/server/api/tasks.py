@@ -14,13 +14,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
 from headgate.attempts import LEASE_SECONDS
-from headgate.catalog.attempts import (
-    dispatch_once,
-    end_attempt,
-    find_attempt_by_token,
-    heartbeat,
-    load_attempt,
-)
+from headgate.catalog import attempts
 from headgate.catalog.records import check_newest
 from headgate.errors import AttemptNotFound, AttemptOfAnother, Invalid
 from headgate.files.objects import TREE_HEADER, Digest
@@ -166,7 +160,7 @@ task_routes = api.router("tasks")
 NameQuery = Annotated[str, Query(min_length=1, max_length=200)]
 
 
-@task_routes.post("/tasks/attempts", **api.documented("dispatch_attempt", AttemptModel, status=201))
+@task_routes.post("/tasks/attempts", **api.documented(AttemptModel, status=201))
 def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.JsonReply:
     """Start an attempt of a task key: a new epoch, which supersedes every older one.
 
@@ -174,7 +168,7 @@ def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.Json
     """
     named = () if body.branch is None else (body.branch,)
     with caller.writing(*named) as store:
-        made = dispatch_once(
+        made = attempts.dispatch_once(
             store.database,
             check_task_key(body.key),
             actor=caller.grant.actor,
@@ -188,26 +182,26 @@ def dispatch_attempt(caller: api.CallerDependency, body: NewAttempt) -> api.Json
         return api.JsonReply(_attempt_wire(made), status_code=201)
 
 
-@task_routes.post("/tasks/attempts/renew", **api.documented("renew_attempt", AttemptModel))
+@task_routes.post("/tasks/attempts/renew", **api.documented(AttemptModel))
 def renew_attempt(caller: api.CallerDependency, body: AttemptToRenew) -> api.JsonReply:
     """Renew the lease of an attempt; return an error if it was superseded or has ended."""
     with caller.writing() as store:
         attempt = _own(caller, store, body.secret)
-        heartbeat(store.database, attempt.ref)
+        attempts.heartbeat(store.database, attempt.ref)
         return _attempt_reply(store, attempt)
 
 
-@task_routes.post("/tasks/attempts/end", **api.documented("end_attempt", AttemptModel))
-def end_attempt_route(caller: api.CallerDependency, body: AttemptToEnd) -> api.JsonReply:
+@task_routes.post("/tasks/attempts/end", **api.documented(AttemptModel))
+def end_attempt(caller: api.CallerDependency, body: AttemptToEnd) -> api.JsonReply:
     """End an attempt and abort its OPEN transactions; one that has ended stays as it is."""
     with caller.writing() as store:
         attempt = _own(caller, store, body.secret)
         _tables(store, _identity(store, attempt)).close()
-        end_attempt(store.database, attempt.ref, AttemptState(body.state))
+        attempts.end_attempt(store.database, attempt.ref, AttemptState(body.state))
         return _attempt_reply(store, attempt)
 
 
-@task_routes.post("/tasks/attempts/tables", **api.documented("open_attempt_tables", AttemptModel))
+@task_routes.post("/tasks/attempts/tables", **api.documented(AttemptModel))
 def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api.JsonReply:
     """Open tables to an attempt: its secret is then the token of its context at `/iceberg`.
 
@@ -225,9 +219,7 @@ def open_attempt_tables(caller: api.CallerDependency, body: TablesToOpen) -> api
         return _attempt_reply(store, attempt)
 
 
-@task_routes.get(
-    "/tasks/workspaces/{dataset:dataset}", **api.documented("show_workspace", WorkspaceModel)
-)
+@task_routes.get("/tasks/workspaces/{dataset:dataset}", **api.documented(WorkspaceModel))
 def show_workspace(
     caller: api.CallerDependency,
     dataset: str,
@@ -251,10 +243,7 @@ def show_workspace(
     return reply
 
 
-@task_routes.post(
-    "/tasks/workspaces/{dataset:dataset}",
-    **api.documented("publish_workspace", PublishedWorkspaceModel),
-)
+@task_routes.post("/tasks/workspaces/{dataset:dataset}", **api.documented(PublishedWorkspaceModel))
 def publish_workspace(
     caller: api.CallerDependency, dataset: str, body: WorkspaceToPublish
 ) -> Response:
@@ -288,7 +277,7 @@ def publish_workspace(
 
 def _own(caller: api.Caller, store: Store, secret: str, *, moving: str | None = None) -> Attempt:
     """Return the attempt of a secret; raise unless it is the caller's, and for this branch."""
-    found = store.database.read(lambda c: find_attempt_by_token(c, secret))
+    found = store.database.read(lambda c: attempts.find_attempt_by_token(c, secret))
     if found is None:
         raise AttemptNotFound
     attempt, scope = found
@@ -324,7 +313,8 @@ def _workspaces(store: Store) -> FilesWorkspaces:
 
 
 def _attempt_reply(store: Store, attempt: Attempt) -> api.JsonReply:
-    return api.JsonReply(_attempt_wire(store.database.read(lambda c: load_attempt(c, attempt.ref))))
+    found = store.database.read(lambda c: attempts.load_attempt(c, attempt.ref))
+    return api.JsonReply(_attempt_wire(found))
 
 
 def _attempt_wire(attempt: Attempt) -> Json:
@@ -338,8 +328,4 @@ def _attempt_wire(attempt: Attempt) -> Json:
 
 
 def _workspace_wire(workspace: WorkspaceRef) -> Json:
-    return {
-        "repository": workspace.repository,
-        "branch": workspace.branch,
-        "ref": workspace.ref,
-    }
+    return {"repository": workspace.repository, "branch": workspace.branch, "ref": workspace.ref}

@@ -15,7 +15,7 @@ from headgate.builds.attempt import read_log
 from headgate.builds.plan import BuildOptions
 from headgate.builds.report import explain_job, hold_text
 from headgate.errors import Invalid
-from headgate.model.access import Right, require
+from headgate.model.access import Right, may_write, require
 from headgate.model.ids import BuildId
 from headgate.model.nouns import Attempt
 from headgate.server.web import markup
@@ -134,7 +134,8 @@ def _head(visit: Visit, build: Json, *, can_retry: bool) -> Markup:
 
 
 def _buttons(visit: Visit, build: Json, *, can_retry: bool) -> markup.Child:
-    if not visit.may_write(build["branch"]):
+    # Whether to show buttons; each action is checked again.
+    if not may_write(visit.grant, build["branch"]):
         return None
     if build["state"] == "running":
         question = "Cancel this build? What it has not committed is aborted."

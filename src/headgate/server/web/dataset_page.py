@@ -28,13 +28,7 @@ from headgate.server.web.dataset_parts import (
 )
 from headgate.server.web.page import Page, Visit
 from headgate.store.overview import ShownDataset
-from headgate.tables.inspect import (
-    Column,
-    columns_of,
-    find_row_count,
-    partitioning_of,
-    read_rows,
-)
+from headgate.tables.inspect import Column, columns_of, find_row_count, partitioning_of, read_rows
 from headgate.tables.metadata import Row
 from headgate.tables.schemas import type_text
 from headgate.tables.versions import StoredVersion
@@ -72,11 +66,7 @@ def _nothing(visit: Visit, shown: ShownDataset) -> Markup:
 def _schema(version: StoredVersion) -> Markup:
     columns = columns_of(version.metadata)
     rows = [
-        (
-            markup.code(c.name),
-            type_text(c.type),
-            "not allowed" if c.required else "allowed",
-        )
+        (markup.code(c.name), type_text(c.type), "not allowed" if c.required else "allowed")
         for c in columns
     ]
     drawn = markup.table(("Column", "Type", "Null"), rows, label="Columns")

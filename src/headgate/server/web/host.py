@@ -6,7 +6,7 @@ Sections are drawn as HTML. NiceGUI's socket refreshes them and receives the act
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from headgate import __version__
-from headgate.errors import (
-    Denied,
-    HeadgateError,
-    Invalid,
-    NotFound,
-    Unavailable,
-    find_known_error,
-)
+from headgate.errors import Denied, HeadgateError, Invalid, NotFound, Unavailable, find_known_error
 from headgate.model.access import Grant
 from headgate.server.authorization import Authority
 from headgate.server.threads import Threads
@@ -42,14 +34,7 @@ from headgate.server.web.lineage_page import lineage_page
 from headgate.server.web.log_page import log_page
 from headgate.server.web.page import Act, Page, PageHeaders, PageMaker, Visit
 from headgate.server.web.review_page import review_page
-from headgate.server.web.sessions import (
-    COOKIE,
-    Sessions,
-    SignedIn,
-    SignIn,
-    is_own_origin,
-    load_key,
-)
+from headgate.server.web.sessions import COOKIE, Sessions, SignedIn, SignIn, is_own_origin, load_key
 from headgate.store.embedded import Store
 
 _LOG = logging.getLogger("headgate.pages")
@@ -67,14 +52,14 @@ class Host:
     threads: Threads
 
     async def serve(
-        self, request: Request, make: PageMaker, subject: str = "", act: Act | None = None
+        self, request: Request, make: PageMaker, act: Act | None = None
     ) -> Response | None:
         """Draw a page, or redirect a visitor without a valid token to the sign-in form."""
         find_visit = partial(
             self.find_visit,
             request.cookies.get(COOKIE),
             query=dict(request.query_params),
-            subject=subject,
+            subject=request.path_params.get("subject", ""),
             path=request.url.path,
         )
         try:
@@ -83,7 +68,7 @@ class Host:
             # Without the catalog, every visitor is a stranger.
             _LOG.warning("%s: %s", error.code, error.message)
             body = frame.error_body(503, str(error.without_addresses()))
-            return HTMLResponse(frame.document("Error", body, __version__), status_code=503)
+            return HTMLResponse(frame.document("Error", body), status_code=503)
         if visit is None:
             return self.sign_in.redirect(request)
         # For the access log.
@@ -205,17 +190,15 @@ def _error_page(status: int, message: str, visit: Visit) -> Page:
 _ASSETS = Path(__file__).with_name("assets")
 # Long, because large tables take time to compare; the browser shows that it is loading.
 _RESPONSE_SECONDS = 60.0
-# All pages, and NiceGUI's sockets; its scripts and styles are public.
-_PATHS = (
-    markup.DATASETS,
-    "/datasets",
-    markup.BRANCHES,
-    markup.LINEAGE,
-    markup.BUILDS,
-    markup.LOG,
-    markup.REVIEW,
-    "/_nicegui_ws",
-)
+_PAGES: Mapping[str, PageMaker] = {
+    markup.DATASETS: datasets_page,
+    "/datasets/{subject:dataset}": dataset_page,
+    markup.BRANCHES: branches_page,
+    markup.LINEAGE: lineage_page,
+    markup.BUILDS: builds_page,
+    markup.LOG: log_page,
+    markup.REVIEW: review_page,
+}
 
 
 def mount_pages(
@@ -227,7 +210,7 @@ def mount_pages(
     """
     key = load_key(store.settings.root / ".headgate" / "pages.key")
     authority: Authority = app.state.authority
-    forms = SignIn(authority, Sessions(key), __version__, public_url)
+    forms = SignIn(authority, Sessions(key), public_url)
     # NiceGUI's default is every origin: pages of another port or subdomain could then connect in
     # the name of a visitor, since the browser adds the cookie.
     core.sio.eio.cors_allowed_origins = partial(_is_allowed, public_url)
@@ -236,19 +219,15 @@ def mount_pages(
     app.add_api_route(markup.SIGN_OUT, forms.sign_out, methods=["POST"], include_in_schema=False)
     app.mount(markup.ASSETS, StaticFiles(directory=_ASSETS))
     host = Host(store=store, sign_in=forms, note=authority.note, threads=app.state.threads)
-    _page(host, markup.DATASETS, datasets_page)
-    _page(host, "/datasets/{subject:dataset}", dataset_page)
-    _page(host, markup.BRANCHES, branches_page)
-    _page(host, markup.LINEAGE, lineage_page)
-    _page(host, markup.BUILDS, builds_page)
+    for path, make in _PAGES.items():
+        _page(host, path, make)
     one_build = partial(build_page, can_retry=retry is not None)
     _page(host, "/builds/{subject}", one_build, build_actions(retry))
-    _page(host, markup.LOG, log_page)
-    _page(host, markup.REVIEW, review_page)
     nicegui_app.add_exception_handler(404, _not_found)
-    nicegui_app.add_middleware(SignedIn, sign_in=forms, paths=_PATHS)
+    # NiceGUI's sockets too; its scripts and styles are public.
+    nicegui_app.add_middleware(SignedIn, sign_in=forms, paths=[*_PAGES, "/_nicegui_ws"])
     nicegui_app.add_middleware(PageHeaders)
-    ui.add_head_html(frame.head(__version__), shared=True)
+    ui.add_head_html(frame.head(), shared=True)
     ui.run_with(
         app,
         title="Headgate",
@@ -266,16 +245,12 @@ def _is_allowed(public_url: str | None, origin: str | None, environ: Mapping[str
 
 
 def _page(host: Host, path: str, make: PageMaker, act: Act | None = None) -> None:
-    async def draw(request: Request, subject: str = "") -> Response | None:
-        return await host.serve(request, make, subject, act)
+    async def draw(request: Request) -> Response | None:
+        return await host.serve(request, make, act)
 
-    async def draw_one(request: Request) -> Response | None:
-        return await host.serve(request, make, "", act)
-
-    chosen: Callable[..., Awaitable[Response | None]] = draw if "{subject" in path else draw_one
-    ui.page(path, response_timeout=_RESPONSE_SECONDS)(chosen)
+    ui.page(path, response_timeout=_RESPONSE_SECONDS)(draw)
 
 
 async def _not_found(_: Request, __: Exception) -> Response:
     body = frame.error_body(404, "There is no page at this address.")
-    return HTMLResponse(frame.document("Not found", body, __version__), status_code=404)
+    return HTMLResponse(frame.document("Not found", body), status_code=404)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
 from headgate.model.freshness import Reason
 from headgate.model.graph import Edge, Graph, Mark, Node
-from headgate.model.graph_render import Layout, Sizes, lay_out
+from headgate.model.graph_render import Layout, Sizes, curve, cut_start, lay_out
 from headgate.model.names import parse_dataset_name, split_names
 from headgate.model.nouns import DatasetKind, JobState
 from headgate.server.web import markup
@@ -92,7 +92,7 @@ _ARROW = Markup(
 
 
 def _edge(edge: Edge, points: Sequence[tuple[float, float]]) -> Markup:
-    path = " ".join(_curve(points))
+    path = curve((x + _MARGIN, y + _MARGIN) for x, y in points)
     return Markup(f'<path class="edge" data-s="{edge.source}" data-t="{edge.target}" d="{path}"/>')
 
 
@@ -128,7 +128,7 @@ def _shapes(node: Node, at: int, layout: Layout, width: float) -> markup.Child:
     texts = [
         markup.tag(
             "text",
-            _cut(text, width, letter),
+            cut_start(text, width - 2 * _PADDING - 8, letter),
             class_=class_,
             x=f"{x + 23:.1f}",
             y=f"{top + down:.1f}",
@@ -141,25 +141,6 @@ def _shapes(node: Node, at: int, layout: Layout, width: float) -> markup.Child:
 def _width(node: Node) -> float:
     needed = max(len(str(node.dataset)) * _LETTER, len(node.place) * _SMALL) + 2 * _PADDING + 8
     return min(max(needed, _NARROWEST), _WIDEST)
-
-
-def _cut(text: str, width: float, letter: float) -> str:
-    """Return the text, cut at its start if too long: names differ at their ends."""
-    room = int((width - 2 * _PADDING - 8) / letter)
-    return text if len(text) <= room else "…" + text[-(room - 1) :]
-
-
-def _curve(points: Sequence[tuple[float, float]]) -> Iterator[str]:
-    """Yield the parts of an SVG path that is curved between layers and straight through them."""
-    (x, y), *rest = [(x + _MARGIN, y + _MARGIN) for x, y in points]
-    yield f"M{x:.1f} {y:.1f}"
-    for at, (to_x, to_y) in enumerate(rest):
-        if at % 2 == 1:
-            yield f"L{to_x:.1f} {to_y:.1f}"
-        else:
-            half = (x + to_x) / 2
-            yield f"C{half:.1f} {y:.1f} {half:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
-        x, y = to_x, to_y
 
 
 def legend() -> Markup:

@@ -15,9 +15,10 @@ from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate import __version__
 from headgate.builds.plan import Plan
-from headgate.errors import HeadgateError, Invalid, JobSpecNotFound, RoleDenied
-from headgate.model.access import Grant, Right, Role, require
+from headgate.errors import HeadgateError, Invalid, JobSpecNotFound
+from headgate.model.access import Grant, Role
 from headgate.model.freshness import Decided
 from headgate.model.ids import Instant
 from headgate.model.names import is_pattern
@@ -66,14 +67,6 @@ class Visit:
         """Return the message of an error; only admins see addresses and paths of the server."""
         is_admin = self.grant.role is Role.ADMIN
         return str(error if is_admin else error.without_addresses())
-
-    def may_write(self, branch: str) -> bool:
-        """Return whether to show buttons that change a branch; each action is checked again."""
-        try:
-            require(self.grant, Right.WRITE, written=[branch])
-        except RoleDenied:
-            return False
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,17 +197,17 @@ _ICON = (
 )
 
 
-def head(version: str) -> str:
+def head() -> str:
     """Return the document's head; the version in the URLs makes browsers reload new assets."""
     return (
         f"{_EARLY}"
         f'<meta name="color-scheme" content="light dark">'
         f'<link rel="icon" href="{_ICON}">'
-        f'<link rel="stylesheet" href="{markup.ASSETS}/pages.css?{version}">'
-        f'<link rel="stylesheet" href="{markup.ASSETS}/parts.css?{version}">'
-        f'<link rel="stylesheet" href="{markup.ASSETS}/lineage.css?{version}">'
-        f'<script src="{markup.ASSETS}/pages.js?{version}" defer></script>'
-        f'<script src="{markup.ASSETS}/lineage.js?{version}" defer></script>'
+        f'<link rel="stylesheet" href="{markup.ASSETS}/pages.css?{__version__}">'
+        f'<link rel="stylesheet" href="{markup.ASSETS}/parts.css?{__version__}">'
+        f'<link rel="stylesheet" href="{markup.ASSETS}/lineage.css?{__version__}">'
+        f'<script src="{markup.ASSETS}/pages.js?{__version__}" defer></script>'
+        f'<script src="{markup.ASSETS}/lineage.js?{__version__}" defer></script>'
     )
 
 
@@ -268,13 +261,13 @@ def _who(actor: str) -> Markup:
     )
 
 
-def document(title: str, body: Child, version: str) -> str:
+def document(title: str, body: Child) -> str:
     """Return a static HTML document, for the sign-in form and for errors outside a page."""
     shown = tag("main", body, class_="plain")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"{head(version)}{tag('title', f'{title} · Headgate')}</head>"
+        f"{head()}{tag('title', f'{title} · Headgate')}</head>"
         f"<body>{shown}</body></html>"
     )
 

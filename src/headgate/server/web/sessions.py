@@ -128,15 +128,10 @@ class SignIn:
     """Signs visitors in and out; every visit checks the token against the catalog again."""
 
     def __init__(
-        self,
-        authority: Authority,
-        sessions: Sessions,
-        version: str,
-        public_url: str | None = None,
+        self, authority: Authority, sessions: Sessions, public_url: str | None = None
     ) -> None:
         self._authority = authority
         self._sessions = sessions
-        self._version = version
         self._public_url = public_url
         self._guesses = Guesses()
 
@@ -213,7 +208,7 @@ class SignIn:
         return origin is None or is_own_origin(origin, host, self._public_url)
 
     def _form(self, wanted: str, problem: str | None = None, status: int = 200) -> HTMLResponse:
-        text = document("Sign in", _sign_in(wanted, problem), self._version)
+        text = document("Sign in", _sign_in(wanted, problem))
         return HTMLResponse(text, status_code=status, headers=HEADERS)
 
 
