@@ -156,6 +156,8 @@ class JobSpec:
     # The bundle's sha256.
     bundle: str
     source: Source
+    # Of the logic without its locked dependencies; None if an earlier release published it.
+    code_hash: str | None = None
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -197,6 +199,7 @@ def jobspec_from_json(data: Mapping[str, Any]) -> JobSpec:
     return JobSpec(
         declaration=declaration_from_json(data["declaration"]),
         logic_hash=data["logic_hash"],
+        code_hash=data.get("code_hash"),
         bundle=data["bundle"],
         source=Source(**data["source"]),
     )
