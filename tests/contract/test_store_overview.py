@@ -153,13 +153,24 @@ def test_build_page_of_a_failed_job_shows_all_of_its_checks(store: Store) -> Non
     assert "passed" in text and "reason of some" in text
 
 
-def _check(name: str, *, passed: bool) -> dict[str, Any]:
+@pytest.mark.parametrize(("on_error", "tone"), [("FAIL", "bad"), ("WARN", "warn")])
+def test_build_page_counts_failed_checks_beside_the_state_of_their_job(
+    store: Store, on_error: str, tone: str
+) -> None:
+    checks = [_check("key", passed=True), _check("some", passed=False, on_error=on_error)]
+    jobs = FileJobs(store=store, failing={"s.b": 1}, checks={"s.b": checks})
+    jobs_card = build_page(visit(store, build(store, "s.b", jobs=jobs).id)).sections["jobs"]
+    assert f'<span class="badge {tone}">1 of 2 failed</span>' in jobs_card
+    assert "of 2" not in build_page(visit(store, build(store, "s.b").id)).sections["jobs"]
+
+
+def _check(name: str, *, passed: bool, on_error: str = "FAIL") -> dict[str, Any]:
     result = CheckResult(
         name=name,
         dataset="s.b",
         stage=CheckStage.POST,
         expectation="count > 0",
-        on_error="FAIL",
+        on_error=on_error,
         passed=passed,
         reason=f"reason of {name}",
     )
