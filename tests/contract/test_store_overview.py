@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,14 @@ def test_review_page_shows_logic_and_data_that_differ(store: Store) -> None:
     assert "a merge changes 1 dataset " in text and "2 transforms changed" in text
     with pytest.raises(NotFound):
         review_page(visit(store, branch="none"))
+
+
+def test_review_page_lists_branches_of_data_and_those_with_jobspecs_alone(store: Store) -> None:
+    publish(store, "logic", files_spec("s.a", logic="2"))
+    shown = "".join(review_page(visit(store)).sections.values())
+    links = re.findall(r'href="/review\?branch=(\w+)">', shown)
+    assert links == ["feature", "logic"]
+    assert "1 transform changed" in text_of(review_page(visit(store, branch="logic")))
 
 
 def test_build_page_cancels_in_the_name_of_the_visitor(store: Store) -> None:
