@@ -19,6 +19,7 @@ from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.postgres_binaries import NO_POSTGRES, find_binaries
 from tests.support.skips import SkipsAreErrors
 from tests.support.spark import SHARED_SPARK
+from tests.support.working_directory import WorkingDirectory
 
 pytest_plugins = [
     "pytester",
@@ -43,13 +44,13 @@ hypothesis.settings.register_profile("make", **_PATIENT, print_blob=True)
 hypothesis.settings.register_profile("ci", **_PATIENT, print_blob=True, max_examples=150)
 
 
-_ENTRIES = pytest.StashKey[frozenset[str]]()
-# Made by pytest itself and by its plugins.
-_CACHES = {".pytest_cache", ".hypothesis", "__pycache__"}
+_DIRECTORY = pytest.StashKey[WorkingDirectory]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_ENTRIES] = frozenset(path.name for path in config.rootpath.iterdir())
+    directory = config.stash[_DIRECTORY] = WorkingDirectory(config.rootpath)
+    directory.enter()
+    config.add_cleanup(directory.remove)
     if "JDK_JAVA_OPTIONS" not in os.environ:
         # Every JVM started by this process reads them.
         os.environ["JDK_JAVA_OPTIONS"] = options_of_jvms()
@@ -72,16 +73,9 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Fail the test during which an entry appeared in the repository's directory.
-
-    Tests of other workers that ran at that moment fail too; repeated alone, they pass.
-    """
-    stash, root = item.config.stash, item.config.rootpath
-    before: frozenset[str] = stash[_ENTRIES]
-    left = {path.name for path in root.iterdir()} - before - _CACHES
-    stash[_ENTRIES] = before | left
-    if left:
-        pytest.fail(f"the test left {', '.join(sorted(left))} in {root}", pytrace=False)
+    """Fail the test during which an entry appeared in the working directory."""
+    if left := item.config.stash[_DIRECTORY].find_left():
+        pytest.fail(f"the test left {', '.join(map(str, left))}", pytrace=False)
 
 
 def pytest_sessionfinish() -> None:

@@ -113,6 +113,25 @@ def test_t02_commit_that_is_not_published_is_named_until_build_publishes_it(
     assert warning(cli, "-b", "other", "--create") == ""
 
 
+def test_changed_lock_file_alone_makes_jobs_stale_by_their_environment(
+    cli: Cli, work: Work
+) -> None:
+    def publish(lock: str, text: str) -> str:
+        work.write_file("uv.lock", lock)
+        work.write(kept=transform("s.kept", text))
+        work.commit()
+        cli.ok("jobspecs", "publish")
+        return str(cli.json("plan", "s.kept")["jobs"][0]["reason"])
+
+    assert publish("a 1", "x") == "never-built"
+    with open_store(work.root) as store:
+        build(store, "s.kept")
+    assert publish("a 1  # as before", "x") == "fresh"
+    assert publish("a 2", "x") == "stale-environment"
+    assert publish("a 1", "y") == publish("a 2", "y") == "stale-logic"
+    assert publish("a 1", "x") == "fresh"
+
+
 @pytest.mark.parametrize("cli", ["sqlite", "served"], indirect=True)
 def test_t02_dirty_tree_and_detached_head_are_reported(cli: Cli, work: Work) -> None:
     cli.ok("jobspecs", "publish")

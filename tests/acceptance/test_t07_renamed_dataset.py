@@ -179,7 +179,11 @@ def test_t07_merge_of_a_rename_alone_keeps_the_rows_of_the_target(
         rename(store, "feature", ITEM, THING)
         _insert(store, "master", ITEM, 3)
         assert store.merge("feature", into="master", dry_run=True).publication is None
+        [review] = store.review("feature")
+        assert (review["dataset"], review["renamed_from"]) == (THING, ITEM)
+        assert review["counts"] == {"from": 3, "to": 3, "added": 0, "removed": 0, "changed": 0}
         store.merge("feature", into="master")
+        assert store.review("feature") == []
         assert (_tables(store, "master"), ids_of(store, THING)) == (["thing"], [1, 2, 3])
         _insert(store, "master", THING, 4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -153,13 +154,24 @@ def test_build_page_of_a_failed_job_shows_all_of_its_checks(store: Store) -> Non
     assert "passed" in text and "reason of some" in text
 
 
-def _check(name: str, *, passed: bool) -> dict[str, Any]:
+@pytest.mark.parametrize(("on_error", "tone"), [("FAIL", "bad"), ("WARN", "warn")])
+def test_build_page_counts_failed_checks_beside_the_state_of_their_job(
+    store: Store, on_error: str, tone: str
+) -> None:
+    checks = [_check("key", passed=True), _check("some", passed=False, on_error=on_error)]
+    jobs = FileJobs(store=store, failing={"s.b": 1}, checks={"s.b": checks})
+    jobs_card = build_page(visit(store, build(store, "s.b", jobs=jobs).id)).sections["jobs"]
+    assert f'<span class="badge {tone}">1 of 2 failed</span>' in jobs_card
+    assert "of 2" not in build_page(visit(store, build(store, "s.b").id)).sections["jobs"]
+
+
+def _check(name: str, *, passed: bool, on_error: str = "FAIL") -> dict[str, Any]:
     result = CheckResult(
         name=name,
         dataset="s.b",
         stage=CheckStage.POST,
         expectation="count > 0",
-        on_error="FAIL",
+        on_error=on_error,
         passed=passed,
         reason=f"reason of {name}",
     )
@@ -178,6 +190,14 @@ def test_review_page_shows_logic_and_data_that_differ(store: Store) -> None:
     assert "a merge changes 1 dataset " in text and "2 transforms changed" in text
     with pytest.raises(NotFound):
         review_page(visit(store, branch="none"))
+
+
+def test_review_page_lists_branches_of_data_and_those_with_jobspecs_alone(store: Store) -> None:
+    publish(store, "logic", files_spec("s.a", logic="2"))
+    shown = "".join(review_page(visit(store)).sections.values())
+    links = re.findall(r'href="/review\?branch=(\w+)">', shown)
+    assert links == ["feature", "logic"]
+    assert "1 transform changed" in text_of(review_page(visit(store, branch="logic")))
 
 
 def test_build_page_cancels_in_the_name_of_the_visitor(store: Store) -> None:

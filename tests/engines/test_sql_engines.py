@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.errors import TableNotFound, UnknownInStatement
 from headgate.rows.answer import SqlEngine
 from headgate.spark.session import LocalSpark
 from headgate.spark.sql import run_sql
@@ -208,6 +209,18 @@ def test_another_query_is_left_to_spark_with_a_reason(
     with pytest.raises(LookupError):
         store.sql(text, branch="master")
     assert asked == ["master"]
+
+
+def test_an_unknown_table_is_named_with_the_nearest_name(
+    store: Store, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "spark", lambda context: session)
+    with pytest.raises(
+        TableNotFound, match=r"^Table does not exist: t\.vv on master\. Did you mean"
+    ):
+        store.sql("select id from t.vv", branch="master")
+    with pytest.raises(UnknownInStatement):
+        store.sql("select id from no_namespace", branch="master")
 
 
 def test_the_file_of_an_answer_holds_the_same_from_both_engines(

@@ -175,6 +175,29 @@ def test_remote_build_on_the_server_shows_itself_and_gives_its_document(
         remote.build_on_server(["s.none"], branch="master")
 
 
+def test_remote_build_whose_stream_is_cut_is_followed_to_its_end(
+    remote: RemoteStore, small_api: Api, jobs: FileJobs
+) -> None:
+    stopping = small_api.app.state.builds.stopping
+    seen: list[str] = []
+    jobs.gate.clear()
+
+    def watch(build: dict[str, Any]) -> None:
+        seen.append(build["state"])
+        match len(seen):
+            case 1:
+                # The next stream ends after one event, without the event `end`.
+                stopping.set()
+            case 2:
+                stopping.clear()
+            case 3:
+                jobs.gate.set()
+
+    done = remote.build_on_server(["s.y"], branch="master", upstream=True, watch=watch)
+    assert seen[:3] == ["running"] * 3 and seen[-1] == done["state"] == "succeeded"
+    assert done["publications"]
+
+
 def test_cli_build_on_the_server_prints_the_document_of_a_build(
     small_api: Api,
     jobs: FileJobs,

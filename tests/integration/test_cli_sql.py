@@ -121,6 +121,29 @@ def test_a_table_is_read_as_arrow_and_data_frames(people: Cli) -> None:
             hg.table("g.person", branch="mastr")
 
 
+def test_a_missing_table_is_named_with_the_nearest_name(people: Cli) -> None:
+    with headgate.open() as hg:
+        with pytest.raises(TableNotFound, match=r"Did you mean 'g\.person'") as caught:
+            hg.table("g.persn", branch="try").to_arrow()
+        assert caught.value.facts["context"] == "try"
+    people.ok("dataset", "create", "g.persons", "--branch", "try")
+    with headgate.open() as hg, pytest.raises(TableNotFound) as caught:
+        hg.table("g.persons").to_arrow()
+    # A name that another branch has is not misspelled.
+    assert caught.value.facts["near"] == []
+
+
+def test_sql_names_its_branch_where_git_has_another_one_checked_out(people: Cli) -> None:
+    git = ["git", "-C", str(people.directory)]
+    subprocess.run([*git, "init", "--quiet", "--initial-branch=master"], check=True)
+    assert "branch:" not in people.ok("sql", _COUNT).err
+    subprocess.run([*git, "checkout", "--quiet", "-b", "try"], check=True)
+    said = people.ok("sql", "--json", _COUNT)
+    assert said.err.startswith("branch: master; -b 'try>master' reads")
+    assert json.loads(said.out) == [{"n": 3}]
+    assert "branch:" not in people.ok("sql", "-b", "master", _COUNT).err
+
+
 def test_a_missing_library_is_named_with_its_install_line(
     people: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ def declaration(**declared: Any) -> Declaration:
 
 
 def logic(root: Path, **declared: Any) -> str:
-    return Project(root).logic_hash(declaration(**declared))
+    return Project(root).hashes(declaration(**declared))[0]
 
 
 @pytest.fixture
@@ -137,8 +137,10 @@ def test_locked_versions_count_and_comments_in_them_do_not(tmp_path: Path, befor
     locked = logic(root)
     lock.write_text("# made by hand\npandas==2.3.0  # for reports\n\n")
     assert logic(root) == locked != before
+    code = Project(root).hashes(declaration())[1]
     lock.write_text("pandas==2.3.1\n")
     assert logic(root) != locked
+    assert Project(root).hashes(declaration())[1] == code
     shutil.move(lock, root / "uv.lock")
     assert logic(root) != before
 

@@ -125,6 +125,16 @@ def test_svg_of_any_name_is_well_formed_and_says_it_whole() -> None:
     assert any(str(name(_NASTY)) in title for title in titles)
 
 
+def test_svg_of_a_name_of_a_hundred_letters_has_all_of_it_and_the_end_of_a_longer_one() -> None:
+    whole, longer = (f"s.{'a' * (letters - 3)}z" for letters in (100, 150))
+    root = ElementTree.fromstring(
+        to_svg(graph_of(spec(whole), spec(longer), targets=f"{whole} {longer}"))
+    )
+    names = [one.text or "" for one in root.iter(f"{_SVG}text") if one.get("class") == "name"]
+    assert whole in names
+    assert [one[-1] for one in names if one.startswith("…")] == ["z"]
+
+
 def test_svg_is_accessible_and_names_no_address() -> None:
     text = to_svg(seed())
     root = ElementTree.fromstring(text)

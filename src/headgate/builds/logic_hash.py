@@ -85,14 +85,19 @@ class Project:
         self._modules: dict[str, _Module] = {}
         self._locks = _locked_versions(tree)
 
-    def logic_hash(self, declared: Declaration) -> str:
-        """Return a hash that does not depend on the project's path or on the Python version."""
+    def hashes(self, declared: Declaration) -> tuple[str, str]:
+        """Return the logic hash, and that of the code alone, without the locked dependencies.
+
+        They do not depend on the project's path or on the Python version.
+        """
         modules = {name: self._module(name).digest for name in self.reached_from(declared.module)}
         data = {
             self._importable(file): digest((self._tree / file).read_bytes().hex())
             for file in self.data_files(declared)
         }
-        return digest(["logic-1", modules, data, sorted(self._locks), _hashed_facts(declared)])
+        facts = _hashed_facts(declared)
+        logic = digest(["logic-1", modules, data, sorted(self._locks), facts])
+        return logic, digest(["code-1", modules, data, facts])
 
     def reached_from(self, module: str) -> list[str]:
         """Return the module and every project module that it imports, directly or not; sorted."""

@@ -459,14 +459,16 @@ def _discover_in(
     project = Project(tree)
     data_files = {f for declared in declarations for f in project.data_files(declared)}
     bundle = make_bundle(tree, data_files)
+    hashed = ((declared, *project.hashes(declared)) for declared in declarations)
     jobspecs = tuple(
         JobSpec(
             declaration=declared,
-            logic_hash=project.logic_hash(declared),
+            logic_hash=logic,
+            code_hash=code,
             bundle=bundle.digest,
             source=source,
         )
-        for declared in declarations
+        for declared, logic, code in hashed
     )
     return Discovery(
         source=source,

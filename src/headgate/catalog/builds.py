@@ -103,7 +103,9 @@ def end_build_in(connection: Connection, build: BuildId, state: str) -> bool:
 def load_build(connection: Connection, id: str) -> BuildRecord:
     row = connection.execute(select(builds).where(builds.c.id == id)).mappings().one_or_none()
     if row is None:
-        raise NotFound(f"there is no build {id!r}. `headgate builds list` shows them.", build=id)
+        raise NotFound(
+            f"build {id!r} does not exist. `headgate builds list` shows all builds.", build=id
+        )
     query = select(jobs).where(jobs.c.build_id == id).order_by(jobs.c.ordinal)
     policy = records.policy_of(connection)
     found = [_to_job(job) for job in connection.execute(query).mappings()]

@@ -194,6 +194,13 @@ def list_branch_names(
     return list(_summed(connection, list(named)).values())
 
 
+def list_logic_names(connection: sa.Connection, *, limit: int) -> list[str]:
+    """Return branch names, in order, that have JobSpecs and that no dataset has as a branch."""
+    name = jobspec_outputs.c.branch
+    query = sa.select(name).distinct().where(name.not_in(sa.select(branches.c.name)))
+    return list(connection.execute(query.order_by(name).limit(limit)).scalars())
+
+
 def load_branch_name(connection: sa.Connection, name: str) -> nouns.BranchNameLine | None:
     return _summed(connection, [name]).get(name)
 

@@ -761,7 +761,7 @@ def find_unit(connection: Connection, id: str) -> Unit | None:
 def load_unit(connection: Connection, id: str) -> Unit:
     unit = find_unit(connection, id)
     if unit is None:
-        raise errors.NotFound(f"there is no unit {id!r}.", unit=id)
+        raise errors.NotFound(f"unit {id!r} does not exist.", unit=id)
     return unit
 
 

@@ -365,7 +365,9 @@ def _rows_text(found: Json) -> str:
     if counts["added"] is None:
         return text
     if not (counts["added"] or counts["removed"] or counts["changed"]):
-        return f"{text}, the same"
+        schema = found["schema"]
+        where = " in the columns of both" if schema["added"] or schema["removed"] else ""
+        return f"{text}, the same{where}"
     text = f"{text}: {counts['added']} added, {counts['removed']} removed"
     if not found["key"]:
         return text

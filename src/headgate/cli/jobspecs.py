@@ -13,7 +13,7 @@ from headgate.builds.project import find_project, install_hooks
 from headgate.cli import output
 from headgate.cli.format import note_report, report_json
 from headgate.errors import Invalid, JobSpecNotFound
-from headgate.model.names import split_names
+from headgate.model.names import nearest, split_names
 
 app = typer.Typer(no_args_is_help=True, help="Publish transforms from Git; list and show JobSpecs.")
 
@@ -117,9 +117,14 @@ def show(dataset: str, branch: output.BranchOption = None, json: output.JsonOpti
     """
     with connection.open() as hg:
         found = hg.jobspecs(branch=branch, dataset=dataset)
-    if not found:
-        chain = [branch] if branch else []
-        raise JobSpecNotFound(dataset=dataset, chain=chain, removed_on=None)
+        if not found:
+            outputs = {name for one in hg.jobspecs(branch=branch) for name in one["outputs"]}
+            raise JobSpecNotFound(
+                dataset=dataset,
+                chain=[branch] if branch else [],
+                removed_on=None,
+                near=nearest(dataset, outputs),
+            )
     if json:
         output.show_json(found)
         return

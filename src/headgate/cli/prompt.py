@@ -14,7 +14,7 @@ import typer
 
 from headgate import connection
 from headgate.cli import output
-from headgate.errors import HeadgateError
+from headgate.errors import GitUnusable, HeadgateError
 from headgate.model.nouns import DatasetKind
 from headgate.rows.answer import SqlEngine
 from headgate.store.embedded import Store
@@ -50,7 +50,7 @@ def sql(
     Example: headgate sql -b "feature>master" "select * from sales.daily limit 5"
     """
     with connection.open(actor=actor) as hg:
-        context = context or hg.settings.builds.branch
+        context = context or _primary_branch(hg)
 
         def run(statement: str) -> None:
             _run(hg, statement, context, engine, file, json=json)
@@ -62,6 +62,20 @@ def sql(
         else:
             for statement in _statements(sys.stdin):
                 run(statement)
+
+
+def _primary_branch(hg: Store) -> str:
+    """Return the default context; note it if a build would take another branch, that of Git."""
+    from headgate.builds.project import find_repository  # noqa: PLC0415  (only without -b)
+
+    primary = checked_out = hg.settings.builds.branch
+    # Outside of Git, and with a detached HEAD.
+    with suppress(GitUnusable):
+        checked_out = find_repository(Path.cwd()).branch()
+    if checked_out != primary:
+        here = f"{checked_out}>{primary}"
+        output.note(f"branch: {primary}; -b '{here}' reads the branch that Git has checked out")
+    return primary
 
 
 def _run(

@@ -91,7 +91,11 @@ def send_discovery(http: HttpClient, found: Discovery) -> PublishReport:
         bundle.write_bytes(found.bundle.data)
         http.send_file(f"/bundles/{found.bundle.digest}", bundle)
     specs = [
-        {"declaration": spec.declaration.to_json(), "logic_hash": spec.logic_hash}
+        {
+            "declaration": spec.declaration.to_json(),
+            "logic_hash": spec.logic_hash,
+            "code_hash": spec.code_hash,
+        }
         for spec in found.jobspecs
     ]
     done = http.post(

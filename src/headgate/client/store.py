@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,14 +18,14 @@ from headgate.client.contents import remote_contents
 from headgate.client.datasets import RemoteDatasetHandle, RemoteTransactionHandle, RemoteUnitHandle
 from headgate.client.http import HttpClient, events, path_of, segment
 from headgate.client.rows import RemoteContextTables, RemoteRows
-from headgate.errors import Invalid
+from headgate.errors import Invalid, Unavailable
 from headgate.files.objects import Objects
 from headgate.model.access import ALL, Grant, Protections, Role, authorize, make_grant
 from headgate.model.changes import Receipt
 from headgate.model.graph import Graph
 from headgate.model.ids import BuildId, UnitId
 from headgate.model.names import check_branch_name, parse_dataset_name
-from headgate.model.nouns import Branch, Dataset, Publication, PublicationKind, Tag
+from headgate.model.nouns import Branch, BuildState, Dataset, Publication, PublicationKind, Tag
 from headgate.settings import Settings
 from headgate.store.datasets import DatasetHandle
 from headgate.store.documents import BRANCH, DATASET, PUBLICATION, TAG, TRANSACTION, Json
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     from headgate.spark.workplace import StoreSpark
     from headgate.tasks import ports
     from headgate.tasks.declare import TableSpec
+
+
+# Before a stream of progress that was cut is opened again.
+_AGAIN_SECONDS = 0.5
 
 
 class RemoteStore(Store):
@@ -372,12 +377,22 @@ class RemoteStore(Store):
 
     def watch_build(self, id: str, watch: Callable[[Json], None]) -> Json:
         """Follow a build to its end; call `watch` each time that it changes."""
-        for name, build in events(self.http.stream(f"/builds/{segment(id)}/progress")):
-            watch(build)
-            if name == "end":
-                return build
-        # The stream was cut before the end; the record has the last known state.
-        return self.build_record(id) | {"publications": []}
+        while True:
+            is_watched = False
+            try:
+                for name, build in events(self.http.stream(f"/builds/{segment(id)}/progress")):
+                    watch(build)
+                    is_watched = True
+                    if name == "end":
+                        return build
+            except Unavailable:
+                if not is_watched:
+                    raise
+            # The stream was cut before the end: by a proxy, or by a server that stops.
+            build = self.build_record(id)
+            if build["state"] != BuildState.RUNNING:
+                return build | {"publications": []}
+            time.sleep(_AGAIN_SECONDS)
 
     def publish_discovery(self, found: Discovery) -> PublishReport:
         # Git is on this machine; the server receives only the discovered JobSpecs and their code.

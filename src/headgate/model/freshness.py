@@ -113,8 +113,12 @@ class Fingerprint:
     parameters: str
     # (input name, content id), by name.
     inputs: tuple[tuple[str, str], ...]
-    # Always empty: see `Reason.STALE_ENVIRONMENT`. Part of the keys that catalogs have stored.
+    # Always empty: locked dependencies are part of the logic. The versions of Python and Spark are
+    # in no key: they differ between the machines that build one branch, so each of them would
+    # recompute the results of the others. Part of the keys that catalogs have stored.
     environment: str = ""
+    # The logic without its locked dependencies, in no key; None if an earlier release built it.
+    code: str | None = None
     # Of an incremental job: the content of each output before it, by dataset; else None.
     base: tuple[tuple[str, str | None], ...] | None = None
 
@@ -138,6 +142,7 @@ def fingerprint_from_json(data: Mapping[str, Any]) -> Fingerprint:
         logic=data["logic"],
         parameters=data["parameters"],
         environment=data["environment"],
+        code=data.get("code"),
         inputs=tuple((name, content) for name, content in data["inputs"]),
         base=None if base is None else tuple((name, content) for name, content in base),
     )
@@ -149,6 +154,7 @@ def fingerprint(
     """Return the fingerprint of a job that reads all of its inputs."""
     return Fingerprint(
         logic=spec.logic_hash,
+        code=spec.code_hash,
         parameters=digest(effective_parameters(spec, parameters)),
         inputs=tuple(sorted(inputs.items())),
     )
@@ -171,9 +177,7 @@ class Reason(enum.StrEnum):
     NEVER_FRESH = "never-fresh"
     STALE_LOGIC = "stale-logic"
     STALE_PARAMETERS = "stale-parameters"
-    # Reserved; never the reason of a job. Locked dependencies are part of the logic hash. The
-    # versions of Python and Spark are in no key: they differ between the machines that build one
-    # branch, so each of them would recompute the results of the others.
+    # Of the logic, only the locked dependencies changed.
     STALE_ENVIRONMENT = "stale-environment"
     STALE_INPUT = "stale-input"
     STALE_OUTPUT = "stale-output"
@@ -494,7 +498,8 @@ def _reason(
 
 def _changed_logic(spec: JobSpec, carried: Fingerprint, facts: Facts) -> Reason | None:
     if carried.logic != spec.logic_hash:
-        return Reason.STALE_LOGIC
+        same_code = carried.code is not None and carried.code == spec.code_hash
+        return Reason.STALE_ENVIRONMENT if same_code else Reason.STALE_LOGIC
     if carried.parameters != digest(effective_parameters(spec, facts.parameters)):
         return Reason.STALE_PARAMETERS
     return None

@@ -399,7 +399,7 @@ _TOP = 64.0
 _PADDING = 14.0
 # The average width of a letter. A name that does not fit is cut; its tooltip has all of it.
 _LETTER, _SMALL_LETTER = 8.2, 6.6
-_NARROWEST, _WIDEST = 150.0, 380.0
+_NARROWEST, _WIDEST = 150.0, 848.0
 _STYLE = """\
 text { font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #111827 }
 .name { font-size: 14px; font-weight: 600 }

@@ -121,6 +121,8 @@ class JobSpec:
     # The bundle's sha256.
     bundle: str
     source: Source
+    # Of the logic without its locked dependencies; None if an earlier release published it.
+    code_hash: str | None = None
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -158,6 +160,7 @@ def jobspec_from_json(data: Mapping[str, Any]) -> JobSpec:
     return JobSpec(
         declaration=declaration_from_json(data["declaration"]),
         logic_hash=data["logic_hash"],
+        code_hash=data.get("code_hash"),
         bundle=data["bundle"],
         source=Source(**data["source"]),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headgate.catalog.database import Database
-from headgate.errors import Invalid, TableNotFound, Unavailable, WorkFailed
+from headgate.errors import Invalid, TableNotFound, Unavailable, UnknownInStatement, WorkFailed
 from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.contexts import Context
 from headgate.model.names import DatasetName, parse_member
@@ -61,6 +62,12 @@ class SqlAnswer:
     written: int | None = None
 
 
+# Spark's words for a table of a namespace; one without is a view or another name of the statement.
+_UNKNOWN_TABLE = re.compile(
+    r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view ((?:`[^`]+`\.)+`[^`]+`)"
+)
+
+
 class _Refused(Exception):
     """DuckDB did not answer, and Spark may; the message has the reason."""
 
@@ -72,6 +79,7 @@ def answer_sql(
     *,
     engine: str,
     file: Path | None,
+    missing: Callable[[str], TableNotFound],
 ) -> SqlAnswer:
     """Run a statement by the engine, and return or write its rows."""
     chosen = parse_member(SqlEngine, engine, what="engine")
@@ -88,9 +96,16 @@ def answer_sql(
             if chosen is SqlEngine.DUCKDB:
                 told = f"DuckDB cannot run this statement: {reason}. Use --engine spark."
                 raise Invalid(told, reason=reason) from refusal
-    if file is None:
-        return SqlAnswer(engine=SqlEngine.SPARK, reason=reason, result=run_sql(session(), text))
-    rows = arrow_of(session(), text)
+    try:
+        if file is None:
+            result = run_sql(session(), text)
+            return SqlAnswer(engine=SqlEngine.SPARK, reason=reason, result=result)
+        rows = arrow_of(session(), text)
+    except UnknownInStatement as error:
+        found = _UNKNOWN_TABLE.match(error.facts["reason"])
+        if found is None:
+            raise
+        raise missing(found[1].replace("`", "").removeprefix("headgate.")) from error
     written = write_rows(file, rows.schema, rows.to_batches())
     result = SqlResult(columns=tuple(rows.column_names), rows=[])
     return SqlAnswer(engine=SqlEngine.SPARK, reason=reason, result=result, written=written)
@@ -127,8 +142,8 @@ class TableReader:
     """The rows of a table as a context shows them."""
 
     name: DatasetName
-    context: str
     tables: ContextTables
+    missing: Callable[[str], TableNotFound]
 
     def to_arrow(self) -> pyarrow.Table:
         """Return the rows as a PyArrow table."""
@@ -168,7 +183,7 @@ class TableReader:
     def _load(self) -> StoredVersion:
         version = self.tables.find(self.name)
         if version is None:
-            raise TableNotFound(table=str(self.name), context=self.context)
+            raise self.missing(str(self.name))
         return version
 
 

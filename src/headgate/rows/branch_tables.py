@@ -194,11 +194,11 @@ def check_no_twin(
 
 
 def _shown_on(connection: Connection, dataset: DatasetId) -> list[str]:
-    """Return the branches that the caller may read and that show a version of the dataset."""
+    """Return the branches that show a version and that the caller may read, roots first."""
     policy = policy_of(connection)
     on = [
         branch
-        for branch in list_branches(connection, dataset)
+        for branch in sorted(list_branches(connection, dataset), key=lambda b: b.parent is not None)
         if branch.view is not None and (policy is None or policy.shows_branch(branch.name))
     ]
     views = load_transactions(connection, [b.view for b in on if b.view])

@@ -314,7 +314,10 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
         )
         working.moves.append(dropped)
         if target is not None and is_unchanged(side.source, side.target, side.base):
-            kept = _minted(target.version)
+            kept, held = _minted(target.version), _stored(parts, target)
+            if side.is_table:
+                how = diff.DiffOptions(options=parts.options)
+                side.difference = diff.compare_tables(held, held, how, same_content=True)
             _show(working, side, version=kept, type=TransactionType.SNAPSHOT, counts=Counts())
             return []
     if target is None:

@@ -29,7 +29,7 @@ from headgate.catalog.recovery import Recovered, cancel_build, recover
 from headgate.catalog.resolve import check_context, check_exists
 from headgate.catalog.retention import remembered_since
 from headgate.catalog.tokens import create_token, revoke_token
-from headgate.errors import CatalogReadOnly, HeadgateError, Invalid, NotFound
+from headgate.errors import CatalogReadOnly, HeadgateError, Invalid, NotFound, TableNotFound
 from headgate.files.tree_store import FileTrees
 from headgate.model import names
 from headgate.model.access import ALL, Grant, ReadPolicy, Role, make_grant, write_check
@@ -569,6 +569,7 @@ class Store(StoreQueries, AdminVerbs):
             lambda: self.spark(context),
             engine=engine,
             file=Path(file) if file is not None else None,
+            missing=lambda name: self._missing_table(name, context),
         )
 
     def table(self, name: str, *, branch: str | None = None) -> TableReader:
@@ -579,8 +580,18 @@ class Store(StoreQueries, AdminVerbs):
         from headgate.rows.answer import TableReader  # noqa: PLC0415  (slow)
 
         context = branch or self.settings.builds.branch
-        parsed = names.parse_dataset_name(name)
-        return TableReader(name=parsed, context=context, tables=self.context_tables(context))
+        return TableReader(
+            name=names.parse_dataset_name(name),
+            tables=self.context_tables(context),
+            missing=lambda name: self._missing_table(name, context),
+        )
+
+    def _missing_table(self, name: str, context: str) -> TableNotFound:
+        """Return the error for a table that a context does not show, with the nearest names."""
+        known = [str(one.name) for one in self.datasets()]
+        # A name that exists on other branches is not a misspelling.
+        near = [] if name in known else names.nearest(name, known, n=3)
+        return TableNotFound(table=name, context=context, near=near)
 
     def context_tables(self, context: str) -> ContextTables:
         """Return the tables that a context shows to the caller."""

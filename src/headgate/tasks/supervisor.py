@@ -356,7 +356,8 @@ def _is_retryable(outcome: Outcome, definition: TaskDefinition) -> bool:
     """True if another attempt with the same input may succeed."""
     if outcome.status is not Status.FAILED or outcome.is_superseded:
         return False
-    if outcome.code == errors.InvalidTaskInput.code:
+    # The input stays the same, and no attempt moves the target back to it.
+    if outcome.code in {errors.InvalidTaskInput.code, errors.PublishFenceRefused.code}:
         return False
     timed_out = outcome.code == errors.TaskDeadlinePassed.code
     return not timed_out or definition.controls.timeout.policy == OnTimeout.RETRY

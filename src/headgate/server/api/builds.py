@@ -584,6 +584,9 @@ class SentJobSpec(BaseModel):
     model_config = models.asked(declaration=_DECLARED, logic_hash=_SHA)
     declaration: SentDeclaration
     logic_hash: models.Sha256
+    code_hash: models.Sha256 | None = Field(
+        None, description="Of the logic without its locked dependencies."
+    )
 
 
 class SentSource(BaseModel):
@@ -685,12 +688,17 @@ def _discovery(store: Store, body: JobSpecsToPublish) -> Discovery:
     source = Source(**body.source.model_dump())
     declared = [declaration_from_json(s.declaration.model_dump(mode="json")) for s in body.jobspecs]
     require_unique_outputs(declared)
-    specs = zip(declared, (sent.logic_hash for sent in body.jobspecs), strict=True)
     return Discovery(
         source=source,
         jobspecs=tuple(
-            JobSpec(declaration=one, logic_hash=hashed, bundle=body.bundle, source=source)
-            for one, hashed in specs
+            JobSpec(
+                declaration=one,
+                logic_hash=sent.logic_hash,
+                code_hash=sent.code_hash,
+                bundle=body.bundle,
+                source=source,
+            )
+            for one, sent in zip(declared, body.jobspecs, strict=True)
         ),
         bundle=_bundle(store, body.bundle),
         suspicions=(),

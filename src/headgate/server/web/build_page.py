@@ -19,7 +19,7 @@ from headgate.model.access import Right, may_write, require
 from headgate.model.ids import BuildId
 from headgate.model.nouns import Attempt
 from headgate.server.web import markup
-from headgate.server.web.dataset_parts import check_table
+from headgate.server.web.dataset_parts import check_table, checks_badge
 from headgate.server.web.page import (
     Act,
     DatasetLinks,
@@ -172,7 +172,7 @@ def _jobs(build: Json, chosen: int | None) -> Markup:
                 markup.build_at(build["build"], job=position),
                 aria_current="true" if position == chosen else None,
             ),
-            _state(build, job),
+            [_state(build, job), " ", _failed_checks(job)],
             _why(job),
             [progress(job), _error_line(job)],
             f"{job['attempts']}" if job["attempts"] else "",
@@ -188,6 +188,12 @@ def _state(build: Json, job: Json) -> Markup:
     """Return the state of a job; while it waits for Spark, that."""
     phase = job.get("phase") if build["state"] == "running" else None
     return markup.badge(phase, "busy") if phase else markup.badge(job["state"])
+
+
+def _failed_checks(job: Json) -> markup.Child:
+    """Return the count of failed checks, also of those that only warn; None if all passed."""
+    checks = job.get("checks") or ()
+    return checks_badge(checks) if any(not check["passed"] for check in checks) else None
 
 
 def _why(job: Json) -> markup.Child:

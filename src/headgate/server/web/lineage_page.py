@@ -23,7 +23,8 @@ _PADDING = 14
 # Widths of a letter in a wide font, at the sizes of names and of small text.
 _LETTER = 8.3
 _SMALL = 6.8
-_NARROWEST, _WIDEST = 130.0, 540.0
+# Of a hundred letters; the label of the box has all of a longer name.
+_NARROWEST, _WIDEST = 130.0, 866.0
 # By state: the CSS class of a box, and its label.
 _STATES = {
     None: ("source", "source"),

@@ -120,14 +120,20 @@ def review_page(visit: Visit) -> Page:
 def _choose(visit: Visit) -> Page:
     _, found = visit.store.overview.branches(after=visit.param("after"), limit=_BRANCHES + 1)
     lines, steps = split_page(visit, markup.REVIEW, found, _BRANCHES, lambda last: last.name)
+    named: list[tuple[str, str | None, markup.Child]] = [
+        (line.name, line.parent, standing(line)) for line in lines
+    ]
+    if not visit.param("after"):
+        published = visit.store.overview.logic_names(limit=_BRANCHES)
+        named += [(name, None, "none yet: only JobSpecs") for name in published]
     rows = [
         (
-            markup.link(line.name, markup.with_query(markup.REVIEW, branch=line.name)),
-            line.parent or visit.primary,
-            standing(line),
+            markup.link(name, markup.with_query(markup.REVIEW, branch=name)),
+            parent or visit.primary,
+            data,
         )
-        for line in lines
-        if line.name != visit.primary
+        for name, parent, data in named
+        if name != visit.primary
     ]
     hint = "Make a branch of a dataset, or build on one, and it can be reviewed here."
     body = (
