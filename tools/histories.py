@@ -93,13 +93,16 @@ def _report(
     outcomes = Counter(one.outcome for one in history.operations)
     when = datetime.now(UTC).strftime("%Y-%m-%d")
     again = f"--seed {plan.seed} --minutes {plan.seconds / 60:g} --database {plan.database}"
-    lines = [
-        f"# History on {plan.database}, seed {plan.seed}, {when}",
-        "",
+    summary = (
         f'`make histories ARGS="{again}"`: {history.seconds:.0f} s, '
         f"{len(history.operations)} operations ({outcomes[Outcome.OK]} acknowledged, "
         f"{outcomes[Outcome.FAIL]} rejected, {outcomes[Outcome.UNKNOWN]} without a reply, of which "
-        f"{verdict.found} are published), {len(history.witness.publications)} publications.",
+        f"{verdict.found} are published), {len(history.witness.publications)} publications."
+    )
+    lines = [
+        f"# History on {plan.database}, seed {plan.seed}, {when}",
+        "",
+        summary,
         "",
         _verdict(verdict),
         "",

@@ -75,9 +75,9 @@ class _Claims:
         self.by_number: dict[int, Operation] = {}
         by_id = {one.id: one for one in operations}
         last = witness.start + len(witness.publications)
-        for number, one in enumerate(witness.publications, start=witness.start + 1):
-            if one.number != number:
-                self.violations.append(f"the log has {one.number} in place of {number}")
+        for number, logged in enumerate(witness.publications, start=witness.start + 1):
+            if logged.number != number:
+                self.violations.append(f"the log has {logged.number} in place of {number}")
         for one in operations:
             if one.request.repeats is not None:
                 first = by_id[one.request.repeats]
@@ -105,7 +105,9 @@ class _Claims:
             one
             for one in operations
             if one.request.is_write
-            and (one.outcome is Outcome.UNKNOWN or (one.outcome is Outcome.OK and one.request.untold))
+            and (
+                one.outcome is Outcome.UNKNOWN or (one.outcome is Outcome.OK and one.request.untold)
+            )
         ]
 
 

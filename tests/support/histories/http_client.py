@@ -164,7 +164,8 @@ class HttpClient:
         id = self._begin(Request(kind="read file"))
         reply = self._connection.send("GET", f"/files/{dataset}/{path}?branch={branch}")
         if reply is None or reply.status not in (200, 404):
-            return self._unread(id, reply)
+            self._unread(id, reply)
+            return
         value = digest_of(reply.body) if reply.status == 200 else None
         self._end(id, Outcome.OK, reads=[vars(Read(place=at, key=path, value=value))])
 
@@ -173,7 +174,8 @@ class HttpClient:
         id = self._begin(Request(kind="read list"))
         content = self._content(dataset, branch)
         if content is None:
-            return self._unread(id, None)
+            self._unread(id, None)
+            return
         self._end(id, Outcome.OK, contents={place(dataset, branch): content})
 
     # Rows
@@ -255,13 +257,15 @@ class HttpClient:
         id = self._begin(Request(kind="read together"))
         log = self._connection.send("GET", "/log?limit=1")
         if log is None or log.status != 200:
-            return self._unread(id, log)
+            self._unread(id, log)
+            return
         number = int(log.json()[0]["publication"])
-        contents = {}
+        contents: dict[str, dict[str, Any]] = {}
         for dataset in pair:
             content = self._content(dataset, f"{MASTER}@{number}")
             if content is None:
-                return self._unread(id, None)
+                self._unread(id, None)
+                return
             contents[place(dataset)] = content
             self._moments.append((number, dataset))
         self._end(id, Outcome.OK, contents=contents, newest=number)
@@ -273,7 +277,8 @@ class HttpClient:
         id = self._begin(Request(kind="read moment again", moment=number))
         content = self._content(dataset, f"{MASTER}@{number}")
         if content is None:
-            return self._unread(id, None)
+            self._unread(id, None)
+            return
         self._end(id, Outcome.OK, contents={place(dataset): content})
 
     def unit(self) -> None:
@@ -295,7 +300,9 @@ class HttpClient:
             Write(place=place(dataset), key=path, value=digest_of(data))
             for dataset in (places.LEFT_TREE, places.RIGHT_TREE)
         )
-        self._publish(id, Request(kind="unit", writes=writes), "POST", f"/transactions/{name}/commit")
+        self._publish(
+            id, Request(kind="unit", writes=writes), "POST", f"/transactions/{name}/commit"
+        )
 
     def merge(self) -> None:
         body = {"source": places.DEV, "into": MASTER, "datasets": [places.TREE]}

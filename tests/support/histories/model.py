@@ -47,11 +47,7 @@ class Model:
                 content.pop(write.key, None)
             else:
                 content[write.key] = after
-        return {
-            place: content
-            for place, content in new.items()
-            if content != self.contents[place]
-        }
+        return {place: content for place, content in new.items() if content != self.contents[place]}
 
     def apply(
         self, request: Request | None, contents: Mapping[str, Content], views: Mapping[str, str]
@@ -75,7 +71,7 @@ class Model:
         new = dict(theirs)
         for key in {*ours, *theirs, *base}:
             one, other, before = ours.get(key), theirs.get(key), base.get(key)
-            if one == other or one == before:
+            if one in (other, before):
                 continue
             if other != before:
                 return None

@@ -71,18 +71,20 @@ class FaultyProxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, suppress(OSError):
-            with socket.create_connection(("127.0.0.1", self._server_port)) as server:
-                while not self._closing.is_set():
-                    ready = select.select([client, server], [], [], _POLL_SECONDS)[0]
-                    for source in ready:
-                        data = source.recv(_CHUNK)
-                        if not data:
-                            return
-                        if source is server:
-                            client.sendall(data)
-                        elif not self._pass(client, server, data):
-                            return
+        with client, suppress(OSError), self._server() as server:
+            while not self._closing.is_set():
+                ready = select.select([client, server], [], [], _POLL_SECONDS)[0]
+                for source in ready:
+                    data = source.recv(_CHUNK)
+                    if not data:
+                        return
+                    if source is server:
+                        client.sendall(data)
+                    elif not self._pass(client, server, data):
+                        return
+
+    def _server(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._server_port))
 
     def _pass(self, client: socket.socket, server: socket.socket, data: bytes) -> bool:
         """Give a piece of a request its fate; return False if the connection ends with it."""

@@ -28,7 +28,7 @@ _TRIES = 8
 
 
 class CommandClient:
-    """Runs `headgate`, on the store itself or by a server; kills some commands, and repeats them."""
+    """Runs `headgate` on the store or by a server; kills some commands, and repeats them."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class CommandClient:
 
     def _run(self, id: str, request: Request, words: Sequence[str]) -> None:
         self._recorder.begin(id, request)
-        certain, code, said = True, "", {}
+        certain, code = True, ""
         for tries in range(1, _TRIES + 1):
             status, said = self._once([*words, "--idempotency-key", f"key-{id}", "--json"])
             code = str(said.get("code", f"exit {status}"))
@@ -178,14 +178,18 @@ class SparkClient:
         from tests.support.spark import SHARED_SPARK, bind
 
         local = SHARED_SPARK.get().session
-        sessions = [
-            bind(local, uri=f"{url}/iceberg", context=MASTER, token=self._token)
-            for url in self._urls
-        ]
+        sessions: dict[str, Any] = {}
         try:
             while time.monotonic() < until:
-                session = self._random.choice(sessions)
-                (self._append if self._random.random() < 0.6 else self._read)(session)
+                url = self._random.choice(self._urls)
+                if url not in sessions:
+                    uri = f"{url}/iceberg"
+                    # A new session reads the configuration of the endpoint, which may be down.
+                    with suppress(Exception):
+                        sessions[url] = bind(local, uri=uri, context=MASTER, token=self._token)
+                else:
+                    act = self._append if self._random.random() < 0.6 else self._read
+                    act(sessions[url])
         finally:
             SHARED_SPARK.stop()
 
@@ -240,7 +244,11 @@ def run_client(
             root = folder / "store"
             CommandClient(urls, token, recorder, chance, root=root).work(until)
         else:
-            kinds = {"http": HttpClient, "pyiceberg": IcebergClient, "spark": SparkClient}
+            kinds: dict[str, type[HttpClient | IcebergClient | SparkClient]] = {
+                "http": HttpClient,
+                "pyiceberg": IcebergClient,
+                "spark": SparkClient,
+            }
             kinds[role](urls, token, recorder, chance).work(until)
 
 

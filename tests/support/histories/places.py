@@ -22,7 +22,7 @@ def place(dataset: str, branch: str = MASTER) -> str:
     return f"{dataset}@{branch}"
 
 
-PLACES = tuple(place(name) for name in (*TREES, *TABLES, EVENTS)) + (place(TREE, DEV),)
+PLACES = (*map(place, (*TREES, *TABLES, EVENTS)), place(TREE, DEV))
 # Places whose keys of one name are changed by one publication.
 TOGETHER = {
     place(LEFT): "rows",

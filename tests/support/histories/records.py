@@ -118,7 +118,11 @@ class Recorder:
     def end(self, id: str, outcome: Outcome, **told: Any) -> None:
         self._write({"op": id, "at": time.monotonic_ns(), "outcome": outcome, "told": told})
 
+    def close(self) -> None:
+        self._file.close()
+
     def _write(self, line: Mapping[str, Any]) -> None:
+        # One call for the whole line: what a client wrote stays when it is killed.
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
@@ -144,10 +148,7 @@ def _of_client(path: Path) -> list[Operation]:
 
 def _operation(client: str, begun: Mapping[str, Any], ended: Mapping[str, Any] | None) -> Operation:
     request = _request(begun["request"])
-    if ended is None:
-        outcome, told = Outcome.UNKNOWN, {"reason": "client killed"}
-    else:
-        outcome, told = Outcome(ended["outcome"]), dict(ended["told"])
+    told: dict[str, Any] = dict(ended["told"]) if ended else {"reason": "client killed"}
     told["reads"] = tuple(Read(**one) for one in told.get("reads", ()))
     return Operation(
         id=begun["op"],
@@ -155,7 +156,7 @@ def _operation(client: str, begun: Mapping[str, Any], ended: Mapping[str, Any] |
         request=request,
         began=begun["at"],
         ended=ended["at"] if ended else None,
-        outcome=outcome,
+        outcome=Outcome(ended["outcome"]) if ended else Outcome.UNKNOWN,
         **told,
     )
 

@@ -11,21 +11,20 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 
 import headgate
-from headgate.model.access import Role
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.cli.init import settings_text
+from headgate.model.access import Role
 from headgate.store.embedded import Store
 from tests.support.histories import places
 from tests.support.histories.checker import Witness
@@ -86,6 +85,8 @@ class Stage:
     token: str
     faults: Counter[str] = field(default_factory=Counter)
     clients: list[_Client] = field(default_factory=list)
+    # Threads that start servers again, by URL.
+    starting: dict[str, threading.Thread] = field(default_factory=dict)
     started: int = 0
     until: float = 0.0
 
@@ -116,9 +117,7 @@ class Stage:
         witness = log.witness(start, contents, views)
         log.close()
         operations = read_operations(sorted((self.folder / "records").glob("*.jsonl")))
-        return History(
-            operations=operations, witness=witness, faults=self.faults, seconds=seconds
-        )
+        return History(operations=operations, witness=witness, faults=self.faults, seconds=seconds)
 
     # Clients
 
@@ -177,17 +176,33 @@ class Stage:
             time.sleep(chance.uniform(*_PAUSE_SECONDS))
             chance.choices(acts, weights)[0](chance)
         self._set_rate(0.0)
+        for starting in self.starting.values():
+            starting.join()
 
     def _kill_server(self, chance: random.Random) -> None:
+        if (server := self._running(chance)) is None:
+            return
         self.faults["server killed"] += 1
-        server = chance.choice(self.servers)
         server.end(signal.SIGKILL)
         time.sleep(chance.uniform(0.0, 1.5))
-        server.start()
+        # A start takes seconds: other faults happen meanwhile.
+        starting = threading.Thread(target=server.start)
+        self.starting[server.url] = starting
+        starting.start()
+
+    def _running(self, chance: random.Random) -> ServerProcess | None:
+        """Return a server that does not start at present."""
+        found = [one for one in self.servers if not self._is_starting(one)]
+        return chance.choice(found) if found else None
+
+    def _is_starting(self, server: ServerProcess) -> bool:
+        return server.url in self.starting and self.starting[server.url].is_alive()
 
     def _pause_server(self, chance: random.Random) -> None:
+        if (server := self._running(chance)) is None:
+            return
         self.faults["server paused"] += 1
-        pid = chance.choice(self.servers).pid
+        pid = server.pid
         os.kill(pid, signal.SIGSTOP)
         try:
             time.sleep(chance.uniform(*_STOP_SECONDS))
@@ -196,6 +211,9 @@ class Stage:
 
     def _kill_postgres(self, chance: random.Random) -> None:
         assert self.postgres is not None
+        if any(self._is_starting(one) for one in self.servers):
+            # A server that finds no database when it starts ends.
+            return
         self.faults["postgres killed"] += 1
         self.postgres.kill()
         time.sleep(chance.uniform(0.0, 2.0))

@@ -36,7 +36,9 @@ class StoreLog:
         return {one: self._read(*one.split("@")) for one in PLACES}
 
     def views(self) -> dict[str, str | None]:
-        return {one: self._get(f"/branches/{one.replace('@', '/')}").json()["view"] for one in PLACES}
+        return {
+            one: self._get(f"/branches/{one.replace('@', '/')}").json()["view"] for one in PLACES
+        }
 
     def witness(
         self, start: int, contents: Mapping[str, Content], views: Mapping[str, str | None]
@@ -52,16 +54,15 @@ class StoreLog:
             final=self.contents(),
         )
 
-    def _publications(
-        self, start: int, contents: Mapping[str, Content]
-    ) -> Iterator[Publication]:
+    def _publications(self, start: int, contents: Mapping[str, Content]) -> Iterator[Publication]:
         events = dict(contents[place(places.EVENTS)])
         for logged in reversed(self._logged_since(start)):
-            number, found = int(logged["publication"]), {}
+            number = int(logged["publication"])
+            found: dict[str, Content] = {}
             for move in logged["moves"]:
                 at = place(move["dataset"], move["branch"])
                 if move["dataset"] == places.EVENTS:
-                    events = events | self._appended(number, len(events))
+                    events = {**events, **self._appended(number, len(events))}
                     found[at] = events
                 else:
                     context = f"{move['branch']}@{number}"
