@@ -25,6 +25,8 @@ _COMMAND_SECONDS = 60.0
 # Exit codes of commands after which nothing was published.
 _USAGE, _NOT_FOUND, _CONFLICT, _DENIED = 2, 3, 4, 5
 _TRIES = 8
+# The pause after a request to a server that does not answer.
+_FAILED_SECONDS = 0.5
 
 
 class CommandClient:
@@ -141,6 +143,7 @@ class IcebergClient:
         try:
             table = self._table()
         except Exception:
+            time.sleep(_FAILED_SECONDS)
             return
         id = self._recorder.next_id()
         self._recorder.begin(id, append_of("append by pyiceberg", id))
@@ -161,6 +164,7 @@ class IcebergClient:
             rows = self._table().scan().to_arrow()["id"].to_pylist()
         except Exception as error:
             self._recorder.end(id, Outcome.UNKNOWN, reason=type(error).__name__)
+            time.sleep(_FAILED_SECONDS)
         else:
             _told_rows(self._recorder, id, rows)
 
