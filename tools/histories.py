@@ -86,7 +86,11 @@ def _run(plan: Plan) -> bool:
     for name in ("warehouse", "store", "store-2"):
         shutil.rmtree(folder / name, ignore_errors=True)
     print(report, flush=True)
-    linearizable = registers is None or not registers.illegal
+    if registers is None:
+        # CI fails rather than leave a check out.
+        linearizable = not os.environ.get("HEADGATE_NO_SKIPS")
+    else:
+        linearizable = not registers.illegal
     return not verdict.violations and linearizable and not accepted
 
 
@@ -100,13 +104,15 @@ def _report(
 ) -> str:
     """Return the report of a run, in Markdown."""
     outcomes = Counter(one.outcome for one in history.operations)
+    again_sent = sum(one.tries > 1 for one in history.operations)
     when = datetime.now(UTC).strftime("%Y-%m-%d")
     again = f"--seed {plan.seed} --minutes {plan.seconds / 60:g} --database {plan.database}"
     summary = (
         f'`make histories ARGS="{again}"`: {history.seconds:.0f} s, '
         f"{len(history.operations)} operations ({outcomes[Outcome.OK]} acknowledged, "
         f"{outcomes[Outcome.FAIL]} rejected, {outcomes[Outcome.UNKNOWN]} without a reply, of which "
-        f"{verdict.found} are published), {len(history.witness.publications)} publications."
+        f"{verdict.found} are published), {len(history.witness.publications)} publications. "
+        f"{again_sent} operations were sent more than once, with one key."
     )
     lines = [
         f"# History on {plan.database}, seed {plan.seed}, {when}",

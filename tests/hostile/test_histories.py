@@ -395,3 +395,21 @@ def test_records_of_a_killed_client_keep_its_last_request(tmp_path: Path) -> Non
     assert done.request == put
     assert done.ended is not None and done.began <= done.ended
     assert (open_.outcome, open_.ended, open_.reason) == (Outcome.UNKNOWN, None, "client killed")
+
+
+@pytest.mark.skipif(find_go() is None, reason=NO_GO)
+@pytest.mark.parametrize(("rows", "accepted"), [(("p-1", "p-2"), True), (("p-2",), False)])
+def test_append_that_is_missing_in_a_late_read_is_rejected_by_porcupine(
+    rows: Sequence[str], accepted: bool, tmp_path: Path
+) -> None:
+    def append(id: str, at: int) -> Operation:
+        writes = (_write(A, id, True),)
+        return _operation(id, at, Request(kind="append", writes=writes, untold=True))
+
+    late = 600 * 10**9
+    content = dict.fromkeys(rows, True)
+    read = _operation("s-1", late, Request(kind="read"), contents={A: content}, ended=late + 5)
+    log = [_publication(11, a={"p-1": True}), _publication(12, a={"p-1": True, "p-2": True})]
+    operations = [append("p-1", 0), append("p-2", 10), read]
+    found = check_registers(operations, _witness(log), together={}, work=tmp_path)
+    assert (found.illegal == []) is accepted

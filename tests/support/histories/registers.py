@@ -24,6 +24,7 @@ PROGRAM = Path(__file__).parents[3] / "tools" / "linearizable"
 NO_GO = "porcupine: skipped, there is no `go` on this machine"
 _FOREVER = 2**62
 _CHECK_SECONDS = 120
+_NEW_NANOSECONDS = 60 * 10**9
 
 
 @dataclass(kw_only=True)
@@ -79,11 +80,11 @@ def _lines(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the initial values of each partition, then its operations."""
     merged = {one.request.merge[1] for one in operations if one.request.merge is not None}
-    known = _known_keys(witness)
+    known, appended = _known_keys(witness), _Appended(operations)
     first: dict[str, dict[str, str]] = {}
     parts: list[tuple[Operation, str, _Part]] = []
     for one in operations:
-        for partition, part in _split(one, known, together, merged).items():
+        for partition, part in _split(one, known, appended, together, merged).items():
             parts.append((one, partition, part))
             values = first.setdefault(partition, {})
             for cell in {*part.reads, *part.when, *part.sets, *part.adds}:
@@ -106,6 +107,7 @@ def _lines(
 def _split(
     one: Operation,
     known: Mapping[str, set[str]],
+    appended: _Appended,
     together: Mapping[str, str],
     merged: set[str],
 ) -> dict[str, _Part]:
@@ -126,6 +128,8 @@ def _split(
                 at.reads.update(_cells(read.place, read.key, read.value))
         for place, content in one.contents.items():
             for key in known[place] | set(content):
+                if appended.adds_nothing(one, place, key, content.get(key)):
+                    continue
                 if at := part(place, key):
                     at.reads.update(_cells(place, key, content.get(key)))
     if one.outcome is Outcome.FAIL or not request.is_write:
@@ -146,6 +150,27 @@ def _split(
             if at := part(place, key):
                 at.sets.update(_cells(place, key, request.restores.get(key)))
     return found
+
+
+class _Appended:
+    """When members of sets were added: a later read says nothing new about an old member."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._began = {
+            (write.place, write.key): one.began
+            for one in operations
+            if one.request.untold
+            for write in one.request.writes
+        }
+
+    def adds_nothing(self, read: Operation, place: str, key: str, value: Value) -> bool:
+        """Return True if a read of this member cannot contradict other operations on it."""
+        began = self._began.get((place, key))
+        if began is None:
+            return False
+        if value is None:
+            return read.ended is not None and read.ended < began
+        return value is True and read.began > began + _NEW_NANOSECONDS
 
 
 def _known_keys(witness: Witness) -> dict[str, set[str]]:
