@@ -13,7 +13,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hostile test-engines model simulate serve bench fmt check lock docs faults postgres chromium conductor engines classes screenshots
+.PHONY: help setup demo test test-hostile test-engines model simulate histories serve bench fmt check lock docs faults postgres chromium conductor engines classes screenshots
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ model: setup ## Check the model of the door with Alloy (ARGS=--small: the scope 
 
 simulate: setup postgres ## Simulate clients under faults (ARGS="--seed 7 --steps 1000000 --database postgres")
 	@$(BIN)/python -m tools.simulate $(ARGS)
+
+histories: setup postgres ## Record clients under faults, and check it (ARGS="--seed 7 --minutes 60 --database postgres")
+	@$(BIN)/python -m tools.histories $(ARGS)
 
 serve: setup ## Start a server for the store of this directory
 	@$(BIN)/headgate serve $(ARGS)

@@ -1,0 +1,5 @@
+module headgate/linearizable
+
+go 1.23
+
+require github.com/anishathalye/porcupine v1.3.1
