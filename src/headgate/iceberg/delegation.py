@@ -101,9 +101,8 @@ class Delegation:
                 # Clients take the address of the catalog as `s3.signer.uri`: it may be a proxy's.
                 "s3.signer.endpoint": f"{path}/sign",
                 "signer.endpoint": f"{path}/sign",
-                # Of PyIceberg, whose other way to S3 has no signer.
+                # The name of the same for PyIceberg.
                 "s3.signer": "S3V4RestSigner",
-                "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO",
             }
             return TableAccess(properties=properties, config=signing)
         credential = self.vend(request, rights)
