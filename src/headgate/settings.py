@@ -22,7 +22,15 @@ DAY_SECONDS = 24 * 3600
 
 # All keys by section; each may be overridden by HEADGATE_<SECTION>_<KEY>.
 _KNOWN = {
-    "store": ("catalog", "warehouse", "retain", "allowed_locations"),
+    "store": (
+        "catalog",
+        "warehouse",
+        "retain",
+        "allowed_locations",
+        "access_delegation",
+        "sts_endpoint",
+        "sts_role_arn",
+    ),
     "spark": ("master", "remote", "conf", "endpoint"),
     "builds": ("branch", "fallback", "adopt"),
     "tasks": ("root",),
@@ -46,7 +54,7 @@ _KNOWN = {
     ),
 }
 _TABLES = {"spark.conf"}
-_LISTS = {"builds.fallback", "store.allowed_locations"}
+_LISTS = {"builds.fallback", "store.allowed_locations", "store.access_delegation"}
 _NUMBERS = {f"server.{key}" for key in _KNOWN["server"]}
 # Variables without a key in the file, and prefixes that only variables of keys have.
 _VARIABLES = ("url", "token", "actor", "cache")
@@ -57,6 +65,8 @@ _SECTION_VARIABLES = tuple(
 _SIMILARITY = 0.9
 _SECRET = re.compile(r"secret|password|access\.?-?key|session\.?-?token", re.IGNORECASE)
 _ADOPT = ("any", "chain", "off")
+# How clients get access to a warehouse in S3, by the names of the Iceberg REST protocol.
+VENDED_CREDENTIALS, REMOTE_SIGNING = _DELEGATION = ("vended-credentials", "remote-signing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +139,10 @@ class Settings:
     retain_seconds: int = 30 * DAY_SECONDS
     # Outside the warehouse, where tables may lie and may have files.
     allowed_locations: tuple[str, ...] = ()
+    # Ways in which clients get access to a warehouse in S3, the preferred one first.
+    access_delegation: tuple[str, ...] = ()
+    sts_endpoint: str | None = None
+    sts_role_arn: str | None = None
     spark: SparkSettings = field(default_factory=SparkSettings)
     builds: BuildSettings = field(default_factory=BuildSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
@@ -336,6 +350,9 @@ def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) ->
         allowed_locations=tuple(
             _warehouse_url(root, one) for one in values.get("store.allowed_locations", ())
         ),
+        access_delegation=_delegation(values),
+        sts_endpoint=values.get("store.sts_endpoint"),
+        sts_role_arn=values.get("store.sts_role_arn"),
         spark=SparkSettings(
             master=values.get("spark.master", "local[*]"),
             remote=values.get("spark.remote"),
@@ -358,6 +375,29 @@ def _build(root: Path, values: Mapping[str, Any], environ: Mapping[str, str]) ->
         cache=default_cache(environ),
         environ=environ,
     )
+
+
+def _delegation(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ways of access that the store offers; raise if it cannot offer one."""
+    modes = tuple(dict.fromkeys(values.get("store.access_delegation", ())))
+    if unknown := [mode for mode in modes if mode not in _DELEGATION]:
+        raise Invalid(
+            f"store.access_delegation has {unknown[0]!r}; it may have {' and '.join(_DELEGATION)}."
+        )
+    warehouse = values.get("store.warehouse", "")
+    if modes and not warehouse.startswith("s3://"):
+        raise Invalid(
+            f"store.access_delegation is set, and the warehouse {warehouse!r} is not in S3: access "
+            "to a directory cannot be delegated. Remove the setting."
+        )
+    role = values.get("store.sts_role_arn", "")
+    if VENDED_CREDENTIALS in modes and not re.fullmatch(r"arn:[a-z-]+:[^\s]+", role):
+        raise Invalid(
+            f"store.sts_role_arn is {role!r}; {VENDED_CREDENTIALS} need the role whose access "
+            "clients get parts of, as arn:aws:iam::<account>:role/<name>. Set it, or offer "
+            f"{REMOTE_SIGNING} only."
+        )
+    return modes
 
 
 def _server(values: Mapping[str, Any]) -> ServerSettings:

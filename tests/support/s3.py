@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,22 +58,30 @@ class S3Server:
 
 
 @contextmanager
-def running_s3(home: Path) -> Iterator[S3Server]:
-    """Run a server for the length of the block; its output goes to a file in `home`."""
-    server = _start_on_some_port(home / "s3.log")
+def running_s3(home: Path, *words: str) -> Iterator[S3Server]:
+    """Run a server for the length of the block; its output goes to a file in `home`.
+
+    With the word `enforce` it checks signatures and session policies.
+    """
+    server = _start_on_some_port(home / "s3.log", words)
     try:
         yield server
     finally:
         server.stop()
 
 
-def _start_on_some_port(log: Path) -> S3Server:
+def _start_on_some_port(log: Path, words: Sequence[str]) -> S3Server:
     for _ in range(_TRIES):
         # Another process may take the port before the server does, hence more than one try.
         port = _free_port()
-        command = [sys.executable, str(_PROGRAM), str(port)]
+        command = [sys.executable, str(_PROGRAM), str(port), *words]
         with log.open("ab") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
         server = S3Server(process=process, port=port)
         if _answers(server.endpoint, process):
             return server

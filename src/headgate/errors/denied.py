@@ -115,6 +115,16 @@ class ClientCleanupRefused(Denied, code="client_cleanup_refused"):
     what: str
 
 
+class SigningRefused(Denied, code="signing_refused"):
+    template = (
+        "{method} {address} is not signed: {reason}. Load the table again for its present places, "
+        "or use a token with the right."
+    )
+    method: str
+    address: str
+    reason: str
+
+
 class LakeFSDenied(Denied, code="lakefs_denied"):
     template = (
         "lakeFS denied the request: {doing} ({reason}). Check the policies of the access key. A "

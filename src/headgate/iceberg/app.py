@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate import errors
-from headgate.iceberg import commits, tables
+from headgate.iceberg import commits, delegation, tables
 from headgate.iceberg.service import (
     Action,
     Reply,
@@ -41,6 +41,7 @@ from headgate.model.contexts import (
     is_writable,
     parse_context,
 )
+from headgate.settings import REMOTE_SIGNING, VENDED_CREDENTIALS
 
 # Routes, by the raw path
 
@@ -60,6 +61,8 @@ class Route:
     action: Action = Action.READ
     # Replies to a repeated idempotency key of a write that has happened.
     replay: Replay | None = None
+    # The way of access to storage that it belongs to, if it is of one.
+    mode: str | None = None
 
     @property
     def advertised(self) -> str:
@@ -113,6 +116,18 @@ ROUTES = (
     _write("POST", _TABLE, commits.commit_table, tables.replay_made),
     _write("DELETE", _TABLE, tables.drop_table, tables.replay_nothing),
     _read("POST", f"{_TABLE}/metrics", tables.report_metrics),
+    Route(
+        method="GET",
+        pattern=f"{_TABLE}/credentials",
+        handler=delegation.load_credentials,
+        mode=VENDED_CREDENTIALS,
+    ),
+    Route(
+        method="POST",
+        pattern=f"{_TABLE}/sign",
+        handler=delegation.sign_request,
+        mode=REMOTE_SIGNING,
+    ),
     _write("POST", "tables/rename", tables.rename_table, tables.replay_nothing),
     _write("POST", "transactions/commit", commits.commit_transaction, tables.replay_nothing),
 )
@@ -149,11 +164,12 @@ def get_config(
         "snapshot-loading-mode": "all",
         "rest-metrics-reporting-enabled": "false",
     }
+    modes = (None, *(service.delegation.modes if service.delegation else ()))
     return json_reply(
         {
             "defaults": dict(service.client_defaults),
             "overrides": overrides,
-            "endpoints": [route.advertised for route in ROUTES],
+            "endpoints": [route.advertised for route in ROUTES if route.mode in modes],
             "idempotency-key-lifetime": IDEMPOTENCY_KEY_LIFETIME,
         }
     )

@@ -60,7 +60,7 @@ def commit_table(service: Service, request: Request) -> Reply:
     """Commit to one table and return its new version."""
     commit = _read_commit(request.table, request.json)
     (table,) = _commit(service, request, [commit])
-    return reply_applied(service, table)
+    return reply_applied(service, request, table)
 
 
 def commit_transaction(service: Service, request: Request) -> Reply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
+import re
 import secrets
 import threading
 import time
@@ -26,6 +27,7 @@ from headgate.errors import Denied, MalformedRequest, TokenRefused
 from headgate.iceberg import table_catalog
 from headgate.model.changes import Caller
 from headgate.model.contexts import Context, JobContext
+from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName, check_name_part
 from headgate.tables.metadata import (
     Json,
@@ -39,6 +41,7 @@ from headgate.tables.metadata import (
 from headgate.tables.versions import StoredVersion, TableVersions, WeighedCache
 
 if TYPE_CHECKING:
+    from headgate.iceberg.delegation import Delegation
     from headgate.model.access import ReadPolicy
 
 # Authorization
@@ -180,6 +183,21 @@ OVERLAY = {"gc.enabled": "false"}
 _ALL, _REFS = "all", "refs"
 
 
+# Directories of clients that get access to storage with the table begin so.
+CLIENT_PLACE = "by-"
+_CLIENT_PLACES = re.compile(rf"s3://.*/{CLIENT_PLACE}[0-9a-f]{{16}}/(data|metadata)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableAccess:
+    """A client's access to the storage of a table, which no other reply may have."""
+
+    # Overlaid on the table's own: where the client writes.
+    properties: Mapping[str, str]
+    config: Mapping[str, str]
+    credentials: Sequence[Json] = ()
+
+
 class RenderedTables:
     """Response bodies by version, which never changes but for the snapshots that cleanup drops."""
 
@@ -187,9 +205,20 @@ class RenderedTables:
         self._bodies: WeighedCache[bytes] = WeighedCache(limit=cache_bytes)
 
     def reply(
-        self, version: StoredVersion, *, snapshots: str = _ALL, known_etag: str | None = None
+        self,
+        version: StoredVersion,
+        *,
+        snapshots: str = _ALL,
+        known_etag: str | None = None,
+        access: TableAccess | None = None,
     ) -> Reply:
-        """Return the version as a load or commit result; 304 where the client has it already."""
+        """Return the version as a load or commit result; 304 where the client has it already.
+
+        A reply with access is neither kept nor 304: the client may have it with expired keys.
+        """
+        if access is not None:
+            reply = json_reply(table_result(_listed(version, snapshots), version.location, access))
+            return replace(reply, headers={**reply.headers, "cache-control": "no-store"})
         listed = len(version.metadata.get("snapshots") or [])
         digest = hashlib.sha256(f"{snapshots} {listed} {version.location}".encode()).hexdigest()
         etag = f'"{digest[:32]}"'
@@ -197,27 +226,41 @@ class RenderedTables:
             return Reply(status=304, headers={"etag": etag})
         body = self._bodies.find(etag)
         if body is None:
-            metadata = version.to_encode() if snapshots == _ALL else _only_refs(version.metadata)
-            body = orjson.dumps(table_result(metadata, version.location))
+            body = orjson.dumps(table_result(_listed(version, snapshots), version.location))
             self._bodies.put(etag, body, weight=len(body))
         return Reply(
             status=200, body=body, headers={"content-type": "application/json", "etag": etag}
         )
 
 
-def table_result(metadata: Metadata, location: str | None) -> Json:
+def table_result(
+    metadata: Metadata, location: str | None, access: TableAccess | None = None
+) -> Json:
     """Return a load result; without a location for a table that is only staged."""
     properties = {**(metadata.get("properties") or {}), **OVERLAY}
     result: Json = {"metadata": {**metadata, "properties": properties}, "config": {}}
+    if access is not None:
+        properties.update(access.properties)
+        result["config"] = access.config
+        if access.credentials:
+            result["storage-credentials"] = access.credentials
     return {"metadata-location": location, **result} if location else result
 
 
 def without_overlay(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out the server's own properties, which clients send back with those of the table."""
-    return {key: value for key, value in properties.items() if key not in OVERLAY}
+    return {
+        key: value
+        for key, value in properties.items()
+        if key not in OVERLAY and not _CLIENT_PLACES.fullmatch(str(value))
+    }
 
 
-def _only_refs(metadata: Metadata) -> Metadata:
+def _listed(version: StoredVersion, snapshots: str) -> Metadata:
+    """Return the metadata with all snapshots, or with those that branches and tags refer to."""
+    if snapshots == _ALL:
+        return version.to_encode()
+    metadata = version.metadata
     wanted = {ref["snapshot-id"] for ref in (metadata.get("refs") or {}).values()}
     kept = [item for item in metadata.get("snapshots") or [] if item["snapshot-id"] in wanted]
     return {**metadata, "snapshots": kept}
@@ -314,6 +357,8 @@ class Service:
     shows_addresses: bool = True
     # Properties that every client gets, such as the address of S3.
     client_defaults: Mapping[str, str] = field(default_factory=dict)
+    # None where clients have keys of their own for the storage.
+    delegation: Delegation | None = None
     rendered: RenderedTables = field(default_factory=RenderedTables)
     served: ServedVersions = field(default_factory=ServedVersions)
     # Turns of the clients whose appends met others.
@@ -325,6 +370,20 @@ class Service:
         if policy is None:
             return self
         return replace(self, catalog=self.catalog.limited_to(policy))
+
+    def find_access(
+        self,
+        request: Request,
+        name: DatasetName,
+        dataset: DatasetId,
+        metadata: Metadata,
+        *,
+        staged: bool = False,
+    ) -> TableAccess | None:
+        """Return the access to a table's storage that a client asks for; None if there is none."""
+        if self.delegation is None:
+            return None
+        return self.delegation.find_access(self, request, name, dataset, metadata, staged=staged)
 
 
 # Requests
@@ -445,9 +504,11 @@ def _page_size(request: Request) -> int:
     return min(int(text[:9]), _PAGE_SIZE)
 
 
-def reply_applied(service: Service, table: table_catalog.ServedTable) -> Reply:
+def reply_applied(service: Service, request: Request, table: table_catalog.ServedTable) -> Reply:
     """Return the reply to a write that has happened: no error may read as if it had not."""
     try:
-        return service.rendered.reply(service.versions.read(table.location))
+        version = service.versions.read(table.location)
+        access = service.find_access(request, table.name, table.dataset_id, version.metadata)
+        return service.rendered.reply(version, access=access)
     except errors.Unavailable as error:
         raise errors.OutcomeUnknown(operation=f"the commit to {table.name}") from error

@@ -127,6 +127,15 @@ class TableCatalog:
         dataset = self._database.read(lambda c: _find_table_dataset(c, name))
         return dataset.id if dataset else None
 
+    def find_name(self, dataset: DatasetId) -> DatasetName | None:
+        """Return the present name of a dataset, or None if there is no such dataset."""
+        found = self._database.read(lambda c: records.find_dataset_by_id(c, dataset))
+        return found.name if found else None
+
+    def may_write(self, caller: Caller, context: Context, name: DatasetName) -> bool:
+        """Return whether a caller may write a table in a context; its commit decides again."""
+        return self._database.read(lambda c: _may_write(c, caller, context, name))
+
     def list_tables(self, context: Context, namespace: Namespace) -> Sequence[str]:
         """Return the names of the tables that a context shows, expired ones among them."""
         return self._database.read(lambda c: _list_tables(c, context, namespace))
@@ -387,6 +396,27 @@ def _load_scope(connection: Connection, context: JobContext) -> JobScope:
     if scope is None:
         raise errors.NotFound(f"there is no job {context.id!r}.", job=context.id)
     return scope
+
+
+def _may_write(connection: Connection, caller: Caller, context: Context, name: DatasetName) -> bool:
+    match context:
+        case JobContext():
+            return str(name) in _load_scope(connection, context)["outputs"]
+        case MomentContext():
+            return False
+        case UnitContext():
+            opened = load_opened(connection, context)
+            if opened.state is not nouns.TransactionState.OPEN:
+                return False
+            branch = opened.branch
+        case BranchContext():
+            branch = context.branch
+    try:
+        if caller.check_write is not None:
+            caller.check_write(branch, name)
+    except errors.Denied:
+        return False
+    return caller.may_write_protected or not find_protections(connection).covers(branch, name)
 
 
 def _is_declared(scope: JobScope, name: DatasetName) -> bool:

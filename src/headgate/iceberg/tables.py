@@ -169,10 +169,12 @@ def load_table(service: Service, request: Request) -> Reply:
     service.served.note_load(
         request.prefix, table.name, table.location, marked="snapshots" in request.query
     )
+    version = service.versions.read(table.location)
     return service.rendered.reply(
-        service.versions.read(table.location),
+        version,
         snapshots=snapshots,
         known_etag=request.headers.get("if-none-match"),
+        access=service.find_access(request, table.name, table.dataset_id, version.metadata),
     )
 
 
@@ -227,7 +229,8 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
     check_location_settings(metadata, roots)
     service.versions.prepare_directories(location)
     if body.get("stage-create") is True:
-        return json_reply(table_result(metadata, None))
+        access = service.find_access(request, name, dataset, metadata, staged=True)
+        return json_reply(table_result(metadata, None, access))
     table = publish_new_table(
         service.catalog,
         service.versions,
@@ -239,14 +242,14 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
         idempotency=request.idempotency,
     )
     service.served.note_commit(request.prefix, name, table.location)
-    return reply_applied(service, table)
+    return reply_applied(service, request, table)
 
 
 def replay_made(service: Service, request: Request, made: Sequence[ServedTable]) -> Reply:
     """Return the reply to the write of one table, whatever was written to the table since."""
     (table,) = made
     service.served.note_commit(request.prefix, table.name, table.location)
-    return reply_applied(service, table)
+    return reply_applied(service, request, table)
 
 
 def drop_table(service: Service, request: Request) -> Reply:
@@ -284,7 +287,7 @@ def register_table(service: Service, request: Request) -> Reply:
         idempotency=request.idempotency,
     )
     service.served.note_commit(request.prefix, table.name, table.location)
-    return reply_applied(service, table)
+    return reply_applied(service, request, table)
 
 
 def report_metrics(_service: Service, _request: Request) -> Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headgate.model import ids
@@ -29,6 +30,8 @@ class Caller:
     policy: ReadPolicy | None = None
     # Id of the token of a request to a server.
     token: str | None = field(default=None, compare=False)
+    # When that token expires.
+    until: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ from headgate.catalog.migrate import find_version
 from headgate.catalog.tokens import Stamps
 from headgate.errors import Denied, HeadgateError, OutsideUnread, Unavailable
 from headgate.iceberg.app import IcebergApp
+from headgate.iceberg.delegation import Delegation
 from headgate.iceberg.service import Service
 from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.access import Right, Role, require
@@ -203,6 +204,7 @@ def _iceberg(store: Store, authority: Authority) -> Service:
         shows_addresses=False,
         # The address of S3, never credentials: clients use their own.
         client_defaults=client_properties(store.settings.environ),
+        delegation=Delegation.open(store.settings),
     )
 
 

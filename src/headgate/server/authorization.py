@@ -22,7 +22,7 @@ from headgate.iceberg.service import Action, job_caller, refuse_job
 from headgate.model.access import Grant, Role, authorize, write_check
 from headgate.model.changes import Caller
 from headgate.model.contexts import BranchContext, Context, MomentContext, UnitContext
-from headgate.model.ids import Instant, mint
+from headgate.model.ids import Instant, mint, to_datetime
 
 _log = logging.getLogger("headgate.server")
 
@@ -218,6 +218,7 @@ class ServedTokens:
             check_write=write_check(grant),
             policy=grant.policy,
             token=grant.token,
+            until=to_datetime(record.expires_at) if record.expires_at is not None else None,
         )
 
     def refused(self, caller: Caller, action: Action, refusal: Denied) -> None:

@@ -91,6 +91,8 @@ def catalog_conf(*, uri: str, warehouse: str, token: str | None = None) -> dict[
         # A cached table would hide what other writers publish on the branch.
         "cache-enabled": "false",
         "rest-metrics-reporting-enabled": "false",
+        # Where the store offers access to its bucket, the session uses no key of its own.
+        "header.X-Iceberg-Access-Delegation": "vended-credentials,remote-signing",
     }
     if token:
         # An opaque bearer token: the endpoint has no OAuth server that could refresh it.

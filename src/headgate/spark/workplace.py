@@ -21,6 +21,7 @@ from headgate.catalog.database import Database
 from headgate.catalog.tokens import create_token, revoke_token
 from headgate.errors import EndpointNotNamed, SparkUnavailable
 from headgate.iceberg.app import IcebergApp, LoopbackEndpoint
+from headgate.iceberg.delegation import Delegation
 from headgate.iceberg.service import EmbeddedTokens, Service
 from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.access import Grant, Role
@@ -75,6 +76,7 @@ class EmbeddedEndpoint:
         environ: Mapping[str, str] | None = None,
         *,
         host: str = "127.0.0.1",
+        delegation: Delegation | None = None,
     ) -> None:
         options = environ or {}
         self.tokens = EmbeddedTokens(database)
@@ -84,6 +86,7 @@ class EmbeddedEndpoint:
             authorize=self.tokens,
             read_outside=partial(read_outside, options=options),
             client_defaults=client_properties(options),
+            delegation=delegation,
         )
         self._endpoint = LoopbackEndpoint(IcebergApp(service), host=host)
         self.url = self._endpoint.start()
@@ -157,14 +160,17 @@ def open_endpoint(
     settings: Settings, database: Database, tables: TableVersions
 ) -> EmbeddedEndpoint | ServedEndpoint:
     """Open the endpoint that this store's Spark can reach: here, or at the URL in the settings."""
+    delegation = Delegation.open(settings)
     named = settings.spark.endpoint
     if named is None:
         if settings.spark.remote is not None:
             raise EndpointNotNamed(remote=settings.spark.remote)
-        return EmbeddedEndpoint(database, tables, settings.environ)
+        return EmbeddedEndpoint(database, tables, settings.environ, delegation=delegation)
     host, port = split_endpoint(named)
     if port == 0:
-        return EmbeddedEndpoint(database, tables, settings.environ, host=host)
+        return EmbeddedEndpoint(
+            database, tables, settings.environ, host=host, delegation=delegation
+        )
     return ServedEndpoint(named, database, settings.token)
 
 
