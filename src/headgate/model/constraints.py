@@ -15,6 +15,15 @@ class OnDelete(enum.StrEnum):
     CASCADE = "cascade"
 
 
+class Enforce(enum.StrEnum):
+    """What happens to a commit of an engine that violates the constraints of a table."""
+
+    REJECT = "reject"
+    # The transaction is marked.
+    FLAG = "flag"
+    OFF = "off"
+
+
 class ViolationKind(enum.StrEnum):
     REQUIRED = "required"
     ENUM = "enum"
@@ -22,6 +31,8 @@ class ViolationKind(enum.StrEnum):
     UNIQUE = "duplicate_unique"
     REFERENCE = "orphan"
     CARDINALITY = "cardinality"
+    # Of a table that the caller may not read.
+    HIDDEN = "hidden"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +77,11 @@ class Violation:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def identity(self) -> object:
+        """The violated constraint and the values, whatever the origin of the row."""
+        return self.dataset, self.kind, self.columns, self.values
+
+    @property
     def text(self) -> str:
         """The violation as a sentence."""
         shown = ", ".join(
@@ -90,6 +106,7 @@ _SENTENCES = {
     ViolationKind.KEY: "the key {shown} occurs {count} times{where}",
     ViolationKind.UNIQUE: "the unique value {shown} occurs {count} times{where}",
     ViolationKind.REFERENCE: "{shown} refers to no row of {refers_to}{where}",
+    ViolationKind.HIDDEN: "a table that this token may not read refers to a removed row",
     ViolationKind.CARDINALITY: "{count} rows have {shown}, at most {max} may{where}",
 }
 

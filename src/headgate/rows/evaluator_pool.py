@@ -1,4 +1,5 @@
 """Evaluators: child processes in which a server reads the rows and runs the scripts of clients.
+They also validate the rows that engines commit.
 
 A crash, or a script without end, is then an error of one client. An evaluator has limits on memory
 and time, and holds neither the catalog nor a token: what it must know of the catalog it requests
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,8 +30,10 @@ from headgate.files.objects import StoredContent
 from headgate.model.ids import Instant, mint_content, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import PublicationKind, TransactionType, Version
+from headgate.model.rules import ChangedTable
 from headgate.rows.branch_tables import BranchTables
 from headgate.rows.outcome import Counts, Creation, Interrupt, Outcome, Parts, Request
+from headgate.rows.rules import Validated
 from headgate.rows.sources import SourceLike, SourcesByTable
 from headgate.rows.write import OtherRows, Prepared, PreparedTable, Removed, write_tables
 from headgate.settings import ServerSettings
@@ -81,6 +84,8 @@ class Work:
     sources: Mapping[DatasetName, Sequence[bytes | str]] = field(default_factory=dict)
     mode: str = ""
     creation: Creation | None = None
+    # In place of both: commits of an engine, whose rows are validated.
+    commits: Sequence[ChangedTable] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +185,14 @@ class EvaluatorPool:
         sent = {name: [_sent(one) for one in each] for name, each in sources.items()}
         work = Work(sources=sent, mode=mode, creation=creation)
         return write_tables(parts, request, _EvaluatedWrite(self, request, work))
+
+    def validate(
+        self, parts: Parts, tables: BranchTables, commits: Sequence[ChangedTable]
+    ) -> Validated:
+        """Return the violations of commits, as `rules.validate` does."""
+        order = Order(work=Work(commits=commits), place=_place(parts, str(tables.context)))
+        answer = partial(_find, tables)
+        return Validated.from_json(self.run(order, interrupt=Interrupt(), answer=answer))
 
     def run(
         self,
@@ -384,16 +397,9 @@ class _EvaluatedWrite:
             if "create" in asked:
                 assert self._work.creation is not None, "only a load that may create tables asks"
                 return tables.create(parse_dataset_name(asked["create"]))
-            names = [parse_dataset_name(name) for name in asked["find"]]
-            tables.prefetch(names)
-            return {name: tables.find(name) for name in names}
+            return _find(tables, asked)
 
-        place = Place(
-            branch=self._request.branch,
-            warehouse=parts.versions.warehouse,
-            remembered=parts.versions.remembered,
-            options={n: v for n, v in parts.options.items() if n.startswith(_STORAGE_VARIABLES)},
-        )
+        place = _place(parts, self._request.branch)
         done = self._pool.run(
             Order(work=self._work, place=place, removed=removed),
             interrupt=self._request.interrupt,
@@ -405,6 +411,22 @@ class _EvaluatedWrite:
             read=tuple(parse_dataset_name(name) for name in done["read"]),
             removed=None if marks is None else tuple((n, (c, h)) for n, (c, h) in marks),
         )
+
+
+def _place(parts: Parts, branch: str) -> Place:
+    return Place(
+        branch=branch,
+        warehouse=parts.versions.warehouse,
+        remembered=parts.versions.remembered,
+        options={n: v for n, v in parts.options.items() if n.startswith(_STORAGE_VARIABLES)},
+    )
+
+
+def _find(tables: BranchTables, asked: Mapping[str, Any]) -> Mapping[DatasetName, object]:
+    """Return the tables that an evaluator requests."""
+    names = [parse_dataset_name(name) for name in asked["find"]]
+    tables.prefetch(names)
+    return {name: tables.find(name) for name in names}
 
 
 def _sent(source: SourceLike) -> bytes | str:

@@ -282,6 +282,7 @@ def _commit(
             caller=loading.request.caller,
             operation=loading.request.operation,
             provenance=facts,
+            is_validated=True,
             reads=(*found.reads, *write.head_reads(branch_tables, loading.request, reads)),
         ),
     )

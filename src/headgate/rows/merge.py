@@ -35,6 +35,7 @@ from headgate.errors import (
 )
 from headgate.files.edits import root_of
 from headgate.files.tree import FilesDifference
+from headgate.model.constraints import Enforce
 from headgate.model.ids import DatasetId, mint_version
 from headgate.model.names import DatasetName
 from headgate.model.nouns import (
@@ -45,6 +46,7 @@ from headgate.model.nouns import (
     TransactionType,
     Version,
 )
+from headgate.model.rules import HOLD, RULES_FACT, carried_facts, rows_hold
 from headgate.rows import engine as sql
 from headgate.rows import merge_content, working_set
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
@@ -55,7 +57,12 @@ from headgate.rows.validate import violations_of
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, WorkingTable
 from headgate.rows.write import TableWrite, check_may_write, prepare, write_tables
 from headgate.tables import diff
-from headgate.tables.constraints import constraints_of, referring_datasets
+from headgate.tables.constraints import (
+    constraints_of,
+    enforcement_of,
+    keeps_rules,
+    referring_datasets,
+)
 from headgate.tables.inspect import recorded_row_count
 from headgate.tables.metadata import Row
 from headgate.tables.scan import DataFile, TableScan, json_rows
@@ -398,6 +405,9 @@ def _fast_forward(parts: Parts, working: WorkingSet, side: Side, samples: int) -
         return
     constraints = constraints_of(new.metadata)
     alone = not constraints.references and not referring_datasets(new.metadata)
+    if alone and not rows_hold(side.source.provenance):
+        # An engine's commit is on the source, not validated or flagged: this validates its rows.
+        alone = enforcement_of(old.metadata) is Enforce.OFF
     if alone or not constraints.key or constraints.key != constraints_of(old.metadata).key:
         _take(parts, working, side, samples)
         return
@@ -405,6 +415,11 @@ def _fast_forward(parts: Parts, working: WorkingSet, side: Side, samples: int) -
     table, difference = _open(parts, working, side, (old, new, old), schemas)
     _KeyedMerge(table, difference).run()
     table.pointer = side.taken
+    target = side.target.provenance if side.target is not None else {}
+    if rows_hold(side.source.provenance) or (
+        rows_hold(target) and keeps_rules(old.metadata, new.metadata)
+    ):
+        table.facts = {**side.facts, RULES_FACT: {"state": HOLD}}
 
 
 def _three_way(parts: Parts, working: WorkingSet, side: Side) -> list[dict[str, Any]]:
@@ -454,7 +469,8 @@ def _three_way_by_path(
 
 
 def _show(working: WorkingSet, side: Side, **content: Any) -> None:
-    working.moves.append(VersionMove(on_branch=side.on_branch, facts=side.facts, **content))
+    facts = {**side.facts, **carried_facts(side.source.provenance)}
+    working.moves.append(VersionMove(on_branch=side.on_branch, facts=facts, **content))
 
 
 def _effect_difference(

@@ -214,7 +214,7 @@ class FilesWorkspaces:
             provenance=_provenance(identity, replaced),
         )
         changes = (change, *self._undo_tables(workspace, identity), *_changes(table_changes))
-        request = self._request(identity, changes, operation, replaced)
+        request = self._request(identity, changes, operation, replaced, reads=_reads(table_changes))
         receipt = self._publish(workspace, target, request, after)
         return str(receipt.transactions[target.branch.id])
 
@@ -233,7 +233,9 @@ class FilesWorkspaces:
                 request = self._request(identity, _changes(table_changes), operation)
                 # On condition that the workspace is still at the input.
                 read = ReadView(branch=target.branch.id, view=target.branch.view)
-                self._publish(workspace, target, replace(request, reads=(read,)))
+                self._publish(
+                    workspace, target, replace(request, reads=(read, *_reads(table_changes)))
+                )
             return target.given.id
         change = MoveBranch(
             branch=target.branch.id,
@@ -242,7 +244,7 @@ class FilesWorkspaces:
             to=target.given.id,
         )
         changes = (change, *self._undo_tables(workspace, identity), *_changes(table_changes))
-        request = self._request(identity, changes, operation, replaced)
+        request = self._request(identity, changes, operation, replaced, reads=_reads(table_changes))
         self._publish(workspace, target, request)
         return target.given.id
 
@@ -278,6 +280,8 @@ class FilesWorkspaces:
         changes: tuple[Change, ...],
         operation: OperationKey | None,
         replaced: nouns.Transaction | None = None,
+        *,
+        reads: tuple[ReadView, ...] = (),
     ) -> PublishRequest:
         return PublishRequest(
             caller=identity.caller,
@@ -285,6 +289,7 @@ class FilesWorkspaces:
             if replaced is None
             else nouns.PublicationKind.REPLACE,
             changes=changes,
+            reads=reads,
             operation=operation,
         )
 
@@ -415,6 +420,10 @@ def _provenance(identity: ports.Identity, replaced: nouns.Transaction | None) ->
 
 def _changes(table_changes: ports.TableChanges | None) -> tuple[Change, ...]:
     return table_changes.changes if table_changes is not None else ()
+
+
+def _reads(table_changes: ports.TableChanges | None) -> tuple[ReadView, ...]:
+    return table_changes.reads if table_changes is not None else ()
 
 
 class CatalogAttempts:
