@@ -35,7 +35,7 @@ from headgate.errors import (
 )
 from headgate.files.edits import root_of
 from headgate.files.tree import FilesDifference
-from headgate.model.constraints import Enforce
+from headgate.model.constraints import Enforce, ViolationKind
 from headgate.model.ids import DatasetId, mint_version
 from headgate.model.names import DatasetName
 from headgate.model.nouns import (
@@ -46,14 +46,14 @@ from headgate.model.nouns import (
     TransactionType,
     Version,
 )
-from headgate.model.rules import HOLD, RULES_FACT, carried_facts, rows_hold
+from headgate.model.rules import HOLD, RULES_FACT, ChangedTable, carried_facts, rows_hold
 from headgate.rows import engine as sql
 from headgate.rows import merge_content, working_set
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.engine import Engine, columns_sql, conditions_of, equal_sql, quote, same_sql
 from headgate.rows.merge_content import MergedSchemas, SchemaConflict
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
-from headgate.rows.validate import violations_of
+from headgate.rows.validate import violations_of, violations_of_commits
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, WorkingTable
 from headgate.rows.write import TableWrite, check_may_write, prepare, write_tables
 from headgate.tables import diff
@@ -336,8 +336,7 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
     if is_unchanged(side.source, side.target, side.base):
         return []
     if base is not None and same_content(target, base):
-        _fast_forward(parts, working, side, samples)
-        return []
+        return _fast_forward(parts, working, side, samples)
     if base is None or base.version is None:
         return [side.conflict("unrelated", "the branches have no transaction in common")]
     if source.version is None or target.version is None:
@@ -397,20 +396,23 @@ def _stored(parts: Parts, transaction: Transaction | None) -> StoredVersion | No
     return parts.versions.read(transaction.version.location)
 
 
-def _fast_forward(parts: Parts, working: WorkingSet, side: Side, samples: int) -> None:
+def _fast_forward(
+    parts: Parts, working: WorkingSet, side: Side, samples: int
+) -> list[dict[str, Any]]:
     """Show the source's version; its rows are read only where other tables depend on it."""
     new, old = _stored(parts, side.source), _stored(parts, side.target)
     if new is None or old is None or not side.is_table:
         _take(parts, working, side, samples)
-        return
+        return []
     constraints = constraints_of(new.metadata)
     alone = not constraints.references and not referring_datasets(new.metadata)
-    if alone and not rows_hold(side.source.provenance):
-        # An engine's commit is on the source, not validated or flagged: this validates its rows.
-        alone = enforcement_of(old.metadata) is Enforce.OFF
+    conflicts = []
+    if not rows_hold(side.source.provenance) and enforcement_of(old.metadata) is not Enforce.OFF:
+        # An engine committed to the source, and its rows were not validated, or are flagged.
+        conflicts = _violations_within(working, side, old, new)
     if alone or not constraints.key or constraints.key != constraints_of(old.metadata).key:
         _take(parts, working, side, samples)
-        return
+        return conflicts
     schemas = merge_content.merge_schemas(old, new, old, now_ms=working_set.now_ms())
     table, difference = _open(parts, working, side, (old, new, old), schemas)
     _KeyedMerge(table, difference).run()
@@ -420,6 +422,22 @@ def _fast_forward(parts: Parts, working: WorkingSet, side: Side, samples: int) -
         rows_hold(target) and keeps_rules(old.metadata, new.metadata)
     ):
         table.facts = {**side.facts, RULES_FACT: {"state": HOLD}}
+    return conflicts
+
+
+def _violations_within(
+    working: WorkingSet, side: Side, old: StoredVersion, new: StoredVersion
+) -> list[dict[str, Any]]:
+    """Return the violations in the source's version, apart from references between tables."""
+    name = side.on_branch.dataset.name
+    changed = ChangedTable(name=name, before=old.location, after=new.location)
+    with WorkingSet(working.branch_tables, working.versions, working.options) as apart:
+        found = violations_of_commits(apart, [changed], always=True)
+    return [
+        {**violation.to_json(), "reason": violation.text}
+        for _, violation in found
+        if violation.kind is not ViolationKind.REFERENCE
+    ]
 
 
 def _three_way(parts: Parts, working: WorkingSet, side: Side) -> list[dict[str, Any]]:

@@ -75,36 +75,35 @@ def violations_of(
 
 
 def violations_of_commits(
-    working: WorkingSet, changed: Sequence[ChangedTable]
+    working: WorkingSet, changed: Sequence[ChangedTable], *, always: bool = False
 ) -> list[tuple[DatasetName, Violation]]:
     """Return the violations of commits, each with the table of the commit that causes it.
 
     All commits are visible together, so each table is validated on the picture after all of them.
+    Unless `always`, a table's own constraints count only where engines must satisfy them.
     """
-    effects = [committed_effect(working, one, _columns_needed) for one in changed]
+
+    def binds(table: WorkingTable) -> bool:
+        return always or enforcement_of(table.scan.version.metadata) is not Enforce.OFF
+
+    effects = [
+        committed_effect(working, one, lambda t: _columns_needed(t) if binds(t) else ())
+        for one in changed
+    ]
     found: dict[object, tuple[DatasetName, Violation]] = {}
     for effect in effects:
-        table = effect.table
-        for violation in _violations_of_commit(working, effect):
-            found.setdefault(violation.identity, (table.name, violation))
+        check = violations_of if binds(effect.table) else _references_to
+        for violation in check(working, effect):
+            found.setdefault(violation.identity, (effect.table.name, violation))
     return list(found.values())
 
 
-def _violations_of_commit(working: WorkingSet, effect: TableEffect) -> Iterator[Violation]:
-    if is_enforced(effect.table):
-        return violations_of(working, effect)
+def _references_to(working: WorkingSet, effect: TableEffect) -> Iterator[Violation]:
     return _Validator(working, effect, no_place).dangling_references()
-
-
-def is_enforced(table: WorkingTable) -> bool:
-    """Return whether commits of engines to the table must satisfy its own constraints."""
-    return enforcement_of(table.scan.version.metadata) is not Enforce.OFF
 
 
 def _columns_needed(table: WorkingTable) -> list[str]:
     """Return the columns that validation reads of added rows."""
-    if not is_enforced(table):
-        return []
     held = table.constraints
     named = {*held.key, *chain(*held.unique), *held.enums, *table.required}
     named |= {one.column for one in held.references} | {one.per for one in held.cardinality}
