@@ -31,8 +31,6 @@ class ViolationKind(enum.StrEnum):
     UNIQUE = "duplicate_unique"
     REFERENCE = "orphan"
     CARDINALITY = "cardinality"
-    # Of a table that the caller may not read.
-    HIDDEN = "hidden"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,6 @@ _SENTENCES = {
     ViolationKind.KEY: "the key {shown} occurs {count} times{where}",
     ViolationKind.UNIQUE: "the unique value {shown} occurs {count} times{where}",
     ViolationKind.REFERENCE: "{shown} refers to no row of {refers_to}{where}",
-    ViolationKind.HIDDEN: "a table that this token may not read refers to a removed row",
     ViolationKind.CARDINALITY: "{count} rows have {shown}, at most {max} may{where}",
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headgate.model.changes import ReadView
 from headgate.model.contexts import BranchContext
@@ -25,12 +25,23 @@ MUTATION_FACT = "mutation"
 KEYS_HOLD = "keys_hold"
 
 
+Json: TypeAlias = dict[str, Any]
+
+
 def rows_hold(provenance: Mapping[str, Any]) -> bool:
     """Return whether all rows of a transaction are known to satisfy the table's constraints."""
     rules = provenance.get(RULES_FACT)
     if rules is not None:
         return bool(rules["state"] == HOLD)
     return bool((provenance.get(MUTATION_FACT) or {}).get(KEYS_HOLD))
+
+
+def rules_note(provenance: Mapping[str, Any]) -> str | None:
+    """Return what readers must know of rows that may violate constraints."""
+    rules = provenance.get(RULES_FACT) or {"state": HOLD}
+    if rules["state"] == FLAGGED:
+        return f"rows violate constraints ({rules['total']}): {rules['violations'][0]}"
+    return "rows not validated" if rules["state"] == UNKNOWN else None
 
 
 def carried_facts(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,8 +80,5 @@ class RowRules(Protocol):
         changed: Sequence[ChangedTable],
         policy: ReadPolicy | None = None,
     ) -> Verdict:
-        """Raise `ConstraintsViolated` if a table that rejects violations would get one.
-
-        Violations in datasets that the policy hides are reported without values.
-        """
+        """Raise `ConstraintsViolated` if a table that rejects violations would get one."""
         ...

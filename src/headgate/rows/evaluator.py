@@ -154,7 +154,7 @@ class _Evaluator:
         if order.work.commits:
             branch = _RemoteTables(self._channel, place.branch)
             with WorkingSet(branch, versions, place.options) as working:
-                return rules.validate(working, order.work.commits).to_json()
+                return rules.validate(working, order.work.commits)
         if order.work.sql is not None:
             write = self._script(order.work.sql)
             self._parsed = None

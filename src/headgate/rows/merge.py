@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from headgate.catalog.database import Connection
 from headgate.catalog.merge_base import (
     MERGED,
@@ -50,7 +48,7 @@ from headgate.model.rules import HOLD, RULES_FACT, ChangedTable, carried_facts, 
 from headgate.rows import engine as sql
 from headgate.rows import merge_content, working_set
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
-from headgate.rows.engine import Engine, columns_sql, conditions_of, equal_sql, quote, same_sql
+from headgate.rows.engine import columns_sql, conditions_of, equal_sql, quote, same_sql
 from headgate.rows.merge_content import MergedSchemas, SchemaConflict
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import violations_of, violations_of_commits
@@ -65,6 +63,7 @@ from headgate.tables.constraints import (
 )
 from headgate.tables.inspect import recorded_row_count
 from headgate.tables.metadata import Row
+from headgate.tables.row_diff import changed_files
 from headgate.tables.scan import DataFile, TableScan, json_rows
 from headgate.tables.snapshots import effect_between
 from headgate.tables.versions import StoredVersion
@@ -453,7 +452,7 @@ def _three_way(parts: Parts, working: WorkingSet, side: Side) -> list[dict[str, 
         conflicts = _KeyedMerge(table, difference).run()
     elif difference.only_adds and _only_added(old, held):
         columns = [c for c in table.columns if c in difference.after.schema.names]
-        rows = _relation(working.engine, difference.after, difference.added, columns)
+        rows = working_set.collect(working.engine, difference.after, difference.added, columns)
         names = columns_sql(columns)
         working.engine.execute(f"INSERT INTO {table.begin()} ({names}) SELECT {names} FROM {rows}")
     else:
@@ -556,7 +555,9 @@ def _open(
         table.final = schemas.target
     table.facts = side.facts
     working.tables[table.name] = table
-    return table, _difference(scan(base, schemas.base), scan(source, schemas.source))
+    before, after = scan(base, schemas.base), scan(source, schemas.source)
+    removed, added = changed_files(before, after)
+    return table, Difference(before=before, after=after, removed=removed, added=added)
 
 
 # The three-way merge of one keyed table, row by row.
@@ -574,26 +575,6 @@ class Difference:
     @property
     def only_adds(self) -> bool:
         return not self.removed and not any(file.deletes for file in self.added)
-
-
-def _difference(before: TableScan, after: TableScan) -> Difference:
-    """Compare two versions by their files: a file never changes, so equal ones hold equal rows."""
-    olds = {file.identity: file for file in before.plan()}
-    news = {file.identity: file for file in after.plan()}
-    return Difference(
-        before=before,
-        after=after,
-        removed=[file for identity, file in olds.items() if identity not in news],
-        added=[file for identity, file in news.items() if identity not in olds],
-    )
-
-
-def _relation(
-    engine: Engine, scan: TableScan, files: Sequence[DataFile], columns: Sequence[str]
-) -> str:
-    empty = scan.schema.empty_table().select(list(columns))
-    parts = [scan.read(file).select(list(columns)) for file in files]
-    return engine.register(pa.concat_tables([empty, *parts]))
 
 
 class _KeyedMerge:
@@ -639,8 +620,10 @@ class _KeyedMerge:
     def _changes(self) -> str:
         """Return a relation with a row for each key that differs: its base and source values."""
         engine, key, compared = self.engine, self.key, self.compared
-        old = _relation(engine, self.difference.before, self.difference.removed, compared)
-        new = _relation(engine, self.difference.after, self.difference.added, self.columns)
+        old = working_set.collect(engine, self.difference.before, self.difference.removed, compared)
+        new = working_set.collect(
+            engine, self.difference.after, self.difference.added, self.columns
+        )
         name = engine.new_name("changes")
         olds = ", ".join(f"o.{quote(c)} AS {quote('b.' + c)}" for c in compared)
         news = ", ".join(f"n.{quote(c)} AS {quote('s.' + c)}" for c in self.columns)

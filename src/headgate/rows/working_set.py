@@ -469,10 +469,10 @@ def committed_effect(
         now = {name: part for name, part in loose.items() if name not in _SNAPSHOTS}
         old = scan_with(before, {**now, **held}, working.options)
     gone, come = changed_files(old, scan)
-    added = _collect(table, scan, come, needed(table), extra=f"0::BIGINT AS {BY}")
-    key = table.constraints.key
+    engine, key = working.engine, table.constraints.key
+    added = collect(engine, scan, come, needed(table), also=f", 0::BIGINT AS {BY}")
     is_referred = len(key) == 1 and bool(referring_datasets(after.metadata))
-    removed = _collect(table, old or scan, gone if is_referred else (), key)
+    removed = collect(engine, old or scan, gone if is_referred else (), key)
     return TableEffect(table=table, removed=removed, added=added, counts=Counts())
 
 
@@ -480,18 +480,18 @@ def committed_effect(
 _SNAPSHOTS = frozenset({"snapshots", "refs", "current-snapshot-id"})
 
 
-def _collect(
-    table: WorkingTable,
+def collect(
+    engine: Engine,
     scan: TableScan,
     files: Iterable[DataFile],
     columns: Sequence[str],
     *,
-    extra: str = "",
+    also: str = "",
 ) -> str:
     """Return a table of these columns of all rows in the files, read one file at a time."""
-    engine = table.engine
     name = engine.new_name("c")
-    selected = ", ".join(filter(None, (sql.columns_sql(columns), extra))) or f"NULL AS {BY}"
+    # A table without columns of interest has one, and no row.
+    selected = f"{sql.columns_sql(columns) or 'NULL'}{also}"
     empty = engine.register(scan.schema.empty_table())
     engine.execute(f"CREATE TEMP TABLE {name} AS SELECT {selected} FROM {empty}")
     for batch in scan.batches(files, columns=columns) if columns else ():

@@ -93,6 +93,11 @@ def referring_datasets(metadata: Metadata) -> list[str]:
     return sorted(orjson.loads(text)) if text else []
 
 
+def is_ruled(metadata: Metadata) -> bool:
+    """Return whether commits to the table can break constraints, of its own or of others."""
+    return not RULE_PROPERTIES.isdisjoint(metadata.get("properties") or {})
+
+
 def enforcement_of(metadata: Metadata) -> Enforce:
     """Return what happens to a commit of an engine that violates the constraints.
 
