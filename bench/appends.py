@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 
 from bench.cases import Bench, Scale, Tell, Timed
+from bench.endpoint import no_rules
 from bench.filling import ACTOR, ROOT
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
@@ -45,7 +46,8 @@ def _crews(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Writers]]:
         root = Path(home)
         with closing(Database(f"sqlite:///{root / 'catalog.db'}")) as database:
             ensure_schema(database, create=True)
-            endpoint = EmbeddedEndpoint(database, TableVersions(LocalStore(root / "warehouse")))
+            versions = TableVersions(LocalStore(root / "warehouse"))
+            endpoint = EmbeddedEndpoint(database, versions, no_rules)
             try:
                 crews = {
                     f"{count} writer{'s' * (count > 1)}": Writers(endpoint=endpoint, count=count)

@@ -195,6 +195,7 @@ def _client(store: Store) -> httpx.AsyncClient:
     service = Service(
         catalog=TableCatalog(store.database),
         versions=store.tables,
+        rules=store.rules,
         authorize=tokens,
         read_outside=partial(read_outside, options={}),
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
@@ -16,6 +16,7 @@ from headgate.files.edits import root_of, tree_version
 from headgate.files.tree import EMPTY, infer_type
 from headgate.files.tree_store import FileTrees
 from headgate.model import nouns
+from headgate.model.ancestry import make_chain
 from headgate.model.changes import (
     Caller,
     CommitTransaction,
@@ -25,7 +26,9 @@ from headgate.model.changes import (
     ReadView,
     Receipt,
 )
+from headgate.model.contexts import BranchContext
 from headgate.model.ids import TransactionId
+from headgate.model.rules import ChangedTable, RowRules
 from headgate.tables.snapshots import check_transaction_type, effect_between
 from headgate.tables.versions import TableVersions
 
@@ -49,6 +52,11 @@ class Contents(Protocol):
         """Versions of tables."""
         ...
 
+    @property
+    def rules(self) -> RowRules:
+        """Validator of rows that engines wrote."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class CommitOptions:
@@ -59,6 +67,18 @@ class CommitOptions:
     reads: tuple[ReadView, ...] = ()
     # Transactions whose type is inferred from their content.
     inferred: Collection[TransactionId] = ()
+    # Further branches of the chain on which references to other tables are looked up.
+    fallback: tuple[str, ...] = ()
+    # The caller has validated the rows.
+    is_validated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedCommits:
+    """Commits, and the views that validation of their rows read without writing them."""
+
+    changes: tuple[CommitTransaction, ...]
+    reads: tuple[ReadView, ...] = ()
 
 
 def commit_transactions(
@@ -73,13 +93,14 @@ def commit_transactions(
 
     `together_with` are commits whose content needs no check, such as adopted ones.
     """
+    checked = checked_commits(database, contents, ids, options)
     return publish(
         database,
         PublishRequest(
             caller=options.caller,
             kind=nouns.PublicationKind.COMMIT,
-            changes=(*together_with, *checked_commits(database, contents, ids, options)),
-            reads=options.reads,
+            changes=(*together_with, *checked.changes),
+            reads=(*options.reads, *checked.reads),
             operation=options.operation,
         ),
     )
@@ -87,10 +108,13 @@ def commit_transactions(
 
 def checked_commits(
     database: Database, contents: Contents, ids: Sequence[TransactionId], options: CommitOptions
-) -> list[CommitTransaction]:
-    """Return the commits, each with its working version and a type that its content allows."""
+) -> CheckedCommits:
+    """Return the commits, each with its working version and a type that its content allows.
+
+    The rows of tables are validated, on the picture after all of the commits.
+    """
     found, bases, kinds = database.read(lambda c: _gather(c, ids, options.caller.attempt))
-    changes = []
+    changes, changed = [], []
     for id in ids:
         transaction = found[id]
         base = bases.get(transaction.parent) if transaction.parent else None
@@ -102,7 +126,24 @@ def checked_commits(
         changes.append(
             CommitTransaction(transaction=id, version=settled.version, type=type, provenance=known)
         )
-    return changes
+        if kinds[id] is nouns.DatasetKind.TABLE and settled.version is not None:
+            old, new = before.location if before else None, settled.version.location
+            changed.append(ChangedTable(name=transaction.dataset, before=old, after=new))
+    if not changed or options.is_validated:
+        return CheckedCommits(changes=tuple(changes))
+    context = BranchContext(chain=make_chain(found[ids[0]].branch, options.fallback))
+    verdict = contents.rules(context, changed, options.caller.policy)
+    judged = [
+        _with_facts(one, verdict.facts.get(found[one.transaction].dataset)) for one in changes
+    ]
+    return CheckedCommits(changes=tuple(judged), reads=verdict.reads)
+
+
+def _with_facts(change: CommitTransaction, facts: Mapping[str, Any] | None) -> CommitTransaction:
+    if facts is None:
+        return change
+    known = change.provenance or Provenance()
+    return replace(change, provenance=replace(known, facts={**known.facts, **facts}))
 
 
 def _gather(

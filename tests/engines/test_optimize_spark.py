@@ -32,7 +32,7 @@ def scattered(
     with graph_store(made_sqlite_url, tmp_path) as store:
         for id in "abcdef":
             store.mutate("master", insert_people(id))
-        endpoint = EmbeddedEndpoint(store.database, store.tables)
+        endpoint = EmbeddedEndpoint(store.database, store.tables, store.rules)
 
         def session(context: str) -> Any:
             token = endpoint.issue("ana")

@@ -169,7 +169,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="module")
 def endpoint(store: Store) -> Iterator[EmbeddedEndpoint]:
-    opened = EmbeddedEndpoint(store.database, store.tables)
+    opened = EmbeddedEndpoint(store.database, store.tables, store.rules)
     yield opened
     opened.stop()
 

@@ -38,7 +38,7 @@ def store(made_sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
 @contextmanager
 def connected(store: Store, local_spark: LocalSpark) -> Iterator[Sql]:
     """Yield Spark SQL on master, through an endpoint with empty caches."""
-    endpoint = EmbeddedEndpoint(store.database, store.tables)
+    endpoint = EmbeddedEndpoint(store.database, store.tables, store.rules)
     token = endpoint.tokens.issue("ana")
     session = bind(local_spark.session, uri=endpoint.url, context="master", token=token)
     yield lambda text: [tuple(row) for row in session.sql(text).collect()]

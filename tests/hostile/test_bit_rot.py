@@ -182,7 +182,7 @@ def test_flipped_byte_of_a_page_that_spark_wrote_is_found(
     store: Store, local_spark: LocalSpark, tmp_path: Path
 ) -> None:
     ours = set(stored_keys(store))
-    endpoint = EmbeddedEndpoint(store.database, store.tables)
+    endpoint = EmbeddedEndpoint(store.database, store.tables, store.rules)
     try:
         session = Engines(store, endpoint, local_spark, tmp_path).session("master")
         session.sql("create table shop.theirs as select id, string(id) name from range(999)")

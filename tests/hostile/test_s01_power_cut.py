@@ -74,7 +74,7 @@ def world(request: pytest.FixtureRequest, disk: Disk) -> Iterator[World]:
         _put_file(store, "first", b"1")
         # The cut follows what one write left to be flushed, not what came before it.
         disk.flush()
-        endpoint = EmbeddedEndpoint(store.database, store.tables)
+        endpoint = EmbeddedEndpoint(store.database, store.tables, store.rules)
         try:
             yield World(disk, catalog, store, endpoint)
         finally:

@@ -87,7 +87,7 @@ class Shop:
 
     def __init__(self, workshop: Workshop, store: Store, spark: LocalSpark) -> None:
         self.workshop, self.store, self._spark = workshop, store, spark
-        self._endpoint = open_endpoint(store.settings, store.database, store.tables)
+        self._endpoint = open_endpoint(store.settings, store.database, store.tables, store.rules)
         session = self.session("master")
         session.sql("create namespace db")
         for name in ("orders", "totals", "untouched"):

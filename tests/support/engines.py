@@ -86,7 +86,7 @@ class Engines:
 def engines(made_sqlite_url: str, tmp_path: Path, local_spark: LocalSpark) -> Iterator[Engines]:
     """Create the graph with two people, on a branch for each engine."""
     with graph_store(made_sqlite_url, tmp_path, "a", "b") as store:
-        endpoint = EmbeddedEndpoint(store.database, store.tables)
+        endpoint = EmbeddedEndpoint(store.database, store.tables, store.rules)
         made = Engines(store, endpoint, local_spark, tmp_path)
         for name in ("graph.person", "graph.knows"):
             made.on_both(name)

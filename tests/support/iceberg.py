@@ -55,6 +55,7 @@ class Served:
         self.service = Service(
             catalog=self.catalog,
             versions=store.tables,
+            rules=store.rules,
             authorize=self._authorize,
             read_outside=partial(read_outside, options={}),
         )

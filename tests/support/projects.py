@@ -116,7 +116,9 @@ def spark_sql(store: Store, jvm: SharedJvm, context: str, text: str) -> list[Any
     """Return rows of Spark SQL on a context, as lists, from a process of its own in that JVM."""
     with TemporaryDirectory() as directory:
         answer = Path(directory) / "answer.json"
-        endpoint = EmbeddedEndpoint(store.database, store.tables, store.settings.environ)
+        endpoint = EmbeddedEndpoint(
+            store.database, store.tables, store.rules, store.settings.environ
+        )
         try:
             token = endpoint.tokens.issue(store.settings.actor)
             conf = catalog_conf(uri=endpoint.url, warehouse=context, token=token)

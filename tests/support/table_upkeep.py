@@ -40,8 +40,9 @@ class TableClient:
 
     def catalog(self, context: str = "master") -> RestCatalog:
         if self._endpoint is None:
+            store = self._store
             self._endpoint = EmbeddedEndpoint(
-                self._store.database, self._store.tables, self._store.settings.environ
+                store.database, store.tables, store.rules, store.settings.environ
             )
         if context not in self._catalogs:
             self._catalogs[context] = RestCatalog(

@@ -17,7 +17,7 @@ from headgate.tables.scan import file_properties
 @contextmanager
 def iceberg_client(store: Store, context: str) -> Iterator[RestCatalog]:
     """Open a PyIceberg catalog on one context of the store."""
-    endpoint = EmbeddedEndpoint(store.database, store.tables, store.settings.environ)
+    endpoint = EmbeddedEndpoint(store.database, store.tables, store.rules, store.settings.environ)
     try:
         yield RestCatalog(
             "headgate",

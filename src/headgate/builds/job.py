@@ -412,6 +412,7 @@ def _commit(
             ),
             provenance=made,
             inferred=inferred,
+            fallback=work.fallback,
         ),
     )
     end_attempt(ledger.parts.database, work.attempt, nouns.AttemptState.SUCCEEDED)

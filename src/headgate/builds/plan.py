@@ -55,6 +55,7 @@ from headgate.model.names import (
     parse_dataset_name,
     split_names,
 )
+from headgate.model.rules import carried_facts
 from headgate.settings import BuildSettings
 from headgate.tables.metadata import Json, Metadata
 from headgate.tables.snapshots import current_snapshot_id, snapshots_since
@@ -561,6 +562,7 @@ def provenance_of(
             "transaction": adopted_from.id,
             "branch": adopted_from.branch,
         }
+        facts |= carried_facts(adopted_from.provenance)
         reported_by = adopted_from.provenance.get(_REPORTED_BY)
     if reported_by is not None:
         facts[_REPORTED_BY] = reported_by

@@ -167,6 +167,7 @@ class _Build:
                 caller=opened.caller,
                 provenance=ledger.staged,
                 inferred=ledger.inferred,
+                fallback=opened.plan.request.fallback,
             )
             try:
                 receipt = commit_transactions(

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select, text, union, union_all
 
 from headgate.catalog.database import now
-from headgate.catalog.records import DATASET_NAME, SKEW_US, dataset_name, in_chunks, is_too_long
+from headgate.catalog.records import (
+    DATASET_NAME,
+    SKEW_US,
+    dataset_name,
+    in_chunks,
+    is_too_long,
+    load,
+)
 from headgate.catalog.recovery import list_intents
 from headgate.catalog.retention import PAGE_ROWS, remembered_since
 from headgate.catalog.schema import (
@@ -35,6 +42,7 @@ from headgate.catalog.schema import (
 from headgate.model.ancestry import Step, next_step_pointers
 from headgate.model.ids import Instant, TransactionId, instant_text
 from headgate.model.nouns import AttemptState, DatasetKind, TransactionState
+from headgate.model.rules import FLAGGED, rules_note
 
 RESTORE = "Restore the catalog from a backup; nothing here mends it."
 
@@ -461,6 +469,24 @@ def check_tags(connection: Connection) -> Iterator[Finding]:
                 what=f"it pins {row['transaction_id']}, which is {state}",
                 where=f"tag {row['tag']} of {dataset_name(row)}",
                 remedy=f"headgate tag delete {dataset_name(row)} {row['tag']}",
+            )
+
+
+def check_rules(connection: Connection) -> Iterator[Finding]:
+    """Find views with rows that an engine wrote against the constraints of the table."""
+    query = (
+        select(branches.c.name.label("branch"), transactions.c.provenance, *DATASET_NAME)
+        .join(transactions, transactions.c.id == branches.c.view_id)
+        .join(datasets, datasets.c.id == branches.c.dataset_id)
+        .where(transactions.c.provenance.contains(f'"{FLAGGED}"'))
+    )
+    for row in connection.execute(query).mappings():
+        if note := rules_note(load(row["provenance"])):
+            yield Finding(
+                what=note,
+                where=f"{dataset_name(row)}@{row['branch']}",
+                remedy="Correct the rows by `headgate mutate`, then apply the schema file again: "
+                "`headgate schema apply` validates all rows.",
             )
 
 

@@ -14,6 +14,7 @@ from headgate.model.access import Protections
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
 from headgate.model.incrementality import extent_text as extent_text
+from headgate.model.rules import rules_note
 from headgate.store.documents import PUBLICATION, Json, jobspec_json, unpublished_json
 from headgate.tables.schemas import type_text
 
@@ -216,12 +217,13 @@ def _find_publication(store: Store, receipt: Receipt) -> nouns.Publication | Non
 
 
 def built_text(facts: Mapping[str, Any]) -> str:
-    """Return `incremental: reads shop.orders 4..5; 3 checks passed`; empty without a build."""
+    """Return `incremental: reads shop.orders 4..5; 3 checks passed`; empty if there is nothing."""
     adopted = facts.get("adopted_from")
     parts = [
         f"adopted from {adopted['branch']}" if adopted else "",
         extent_text(facts.get("incremental")),
         checks_text(facts.get("checks") or ()),
+        rules_note(facts) or "",
     ]
     return "; ".join(part for part in parts if part)
 
@@ -332,7 +334,8 @@ def summary_row(found: Json) -> tuple[str, ...]:
 
 def _named(found: Json) -> str:
     was = found["renamed_from"]
-    return f"{found['dataset']} (was {was})" if was else str(found["dataset"])
+    named = f"{found['dataset']} (was {was})" if was else str(found["dataset"])
+    return f"{named} – {found['rules']}" if "rules" in found else named
 
 
 def _is_files(found: Json) -> bool:

@@ -64,6 +64,16 @@ class ConstraintsViolated(Invalid, code="constraints_violated"):
         )
 
 
+class RowsNotValidated(Invalid, code="rows_not_validated"):
+    template = (
+        "table {dataset} rejects rows that violate its constraints, and the rows of this commit "
+        "could not be validated: {reason:.} Nothing was changed. Commit fewer rows at a time, or "
+        "set the table property headgate.enforce to 'flag'."
+    )
+    dataset: str
+    reason: InitVar[str]
+
+
 class InvalidRows(Invalid, code="invalid_rows"):
     """A source has rows that do not fit its table; nothing was loaded."""
 

@@ -23,6 +23,8 @@ from headgate.iceberg.table_catalog import ServedTable, TableChange
 from headgate.model.contexts import BranchContext, JobContext
 from headgate.model.ids import DatasetId, mint_content, mint_dataset
 from headgate.model.names import DatasetName
+from headgate.model.rules import ChangedTable, Verdict
+from headgate.tables.constraints import RULE_PROPERTIES
 from headgate.tables.metadata import Json, Metadata, read_int, read_object, read_objects
 from headgate.tables.referenced_files import (
     added_items,
@@ -152,8 +154,23 @@ def _apply_once(
     made: Iterator[ServedTable] = iter(())
     if changes:
         key = request.idempotency
-        made = iter(service.catalog.commit(request.caller, request.context, changes, key))
+        verdict = _validate(service, request, changes)
+        made = iter(service.catalog.commit(request.caller, request.context, changes, key, verdict))
     return [next(made) if isinstance(item, TableChange) else item for item in prepared]
+
+
+def _validate(service: Service, request: Request, changes: Sequence[TableChange]) -> Verdict | None:
+    """Validate the rows of a publication; in a unit or a job, its commit validates them."""
+    context = request.context
+    if not isinstance(context, BranchContext) or not any(one.is_ruled for one in changes):
+        return None
+    changed = [
+        ChangedTable(
+            name=one.name, before=one.base.location if one.base else None, after=one.location
+        )
+        for one in changes
+    ]
+    return service.rules(context, changed, request.caller.policy)
 
 
 def _find_landed(service: Service, request: Request, commit: TableCommit) -> ServedTable | None:
@@ -231,6 +248,7 @@ def _change(
         location=version.location,
         content_id=base.content_id if base and not effect.changes_content else mint_content(),
         type=effect.inferred_type,
+        is_ruled=not RULE_PROPERTIES.isdisjoint(metadata.get("properties") or {}),
     )
 
 

@@ -29,6 +29,7 @@ from headgate.model.changes import Caller
 from headgate.model.contexts import Context, JobContext
 from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName, check_name_part
+from headgate.model.rules import RowRules
 from headgate.tables.metadata import (
     Json,
     Metadata,
@@ -348,6 +349,8 @@ class Service:
     catalog: table_catalog.TableCatalog
     versions: TableVersions
     authorize: Authorize
+    # Validates the rows of commits, before their publication.
+    rules: RowRules
     # Reads a metadata file outside the warehouse, to register it; raises `NotFound` or
     # `StorageUnavailable`.
     read_outside: Callable[[str], bytes]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headgate import errors
 from headgate.catalog import datasets as catalog
@@ -35,7 +35,9 @@ from headgate.model.changes import (
     Caller,
     Change,
     OperationKey,
+    Provenance,
     PublishRequest,
+    ReadView,
     Receipt,
 )
 from headgate.model.contexts import BranchContext, Context, JobContext, MomentContext, UnitContext
@@ -49,6 +51,7 @@ from headgate.model.ids import (
     mint_version,
 )
 from headgate.model.names import DatasetName
+from headgate.model.rules import Verdict, carried_facts
 from headgate.tables.creation import read_external_metadata, register_metadata
 from headgate.tables.metadata import Metadata
 from headgate.tables.versions import TableVersions
@@ -86,6 +89,8 @@ class TableChange:
     type: nouns.TransactionType
     # False for a registered table: cleanup never deletes its earlier files.
     owned: bool = True
+    # Constraints, of this table or of others, depend on its rows.
+    is_ruled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,16 +151,23 @@ class TableCatalog:
         context: Context,
         changes: Sequence[TableChange],
         idempotency: Idempotency | None,
+        verdict: Verdict | None = None,
     ) -> Sequence[ServedTable]:
         """Make all changes visible in the context together, or none; return the new versions.
 
-        A base that the context no longer shows raises `ViewConflict`.
+        The verdict is that on their rows, where constraints depend on them. A base that the
+        context no longer shows raises `ViewConflict`.
         """
         key = operation_key(caller, context, idempotency)
         match context:
             case BranchContext():
+                judged = verdict or Verdict()
                 receipt = _publish_once(
-                    self._database, caller, key, lambda c: _steps(c, caller, context, changes)
+                    self._database,
+                    caller,
+                    key,
+                    lambda c: _steps(c, caller, context, changes, judged.facts),
+                    reads=judged.reads,
                 )
                 made = [id for id in receipt.transactions.values() if id is not None]
                 if len(changes) == 1 and len(made) == 1 and not receipt.replayed:
@@ -205,6 +217,9 @@ class TableCatalog:
                 version=_version(table),
                 base=None,
                 renamed_from=table.transaction,
+                facts=carried_facts(
+                    records.load_transaction(connection, table.transaction).provenance
+                ),
             )
 
         key = operation_key(caller, context, idempotency)
@@ -524,6 +539,8 @@ def _publish_once(
     caller: Caller,
     key: OperationKey | None,
     steps: Callable[[Connection], Sequence[Change]],
+    *,
+    reads: tuple[ReadView, ...] = (),
 ) -> Receipt:
     """Publish once for each key; the steps are decided in the publication's SQL transaction."""
 
@@ -534,6 +551,7 @@ def _publish_once(
                 caller=caller,
                 kind=nouns.PublicationKind.COMMIT,
                 changes=tuple(steps(connection)),
+                reads=reads,
                 operation=key,
             ),
         )
@@ -553,12 +571,18 @@ def _steps(
     caller: Caller,
     context: BranchContext,
     changes: Sequence[TableChange],
+    facts: Mapping[DatasetName, Mapping[str, Any]],
 ) -> list[Change]:
     steps: list[Change] = []
     for change in changes:
-        dataset, version = _dataset_of(connection, caller, change), _version(change)
         steps += _add(
-            connection, context, dataset, type=change.type, version=version, base=change.base
+            connection,
+            context,
+            _dataset_of(connection, caller, change),
+            type=change.type,
+            version=_version(change),
+            base=change.base,
+            facts=facts.get(change.name),
         )
     return steps
 
@@ -572,6 +596,7 @@ def _add(
     version: nouns.Version | None,
     base: ServedTable | None,
     renamed_from: TransactionId | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> list[Change]:
     """Return a transaction on the context's branch, which is created off the first with a view."""
     # One read: the door must expect the same state that is compared with the base.
@@ -586,6 +611,7 @@ def _add(
         source=on.source,
         type=type,
         version=version,
+        provenance=Provenance(facts=facts or {}),
         renamed_from=renamed_from,
     )
 

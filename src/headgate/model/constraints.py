@@ -15,6 +15,15 @@ class OnDelete(enum.StrEnum):
     CASCADE = "cascade"
 
 
+class Enforce(enum.StrEnum):
+    """What happens to a commit of an engine that violates the constraints of a table."""
+
+    REJECT = "reject"
+    # The transaction is marked.
+    FLAG = "flag"
+    OFF = "off"
+
+
 class ViolationKind(enum.StrEnum):
     REQUIRED = "required"
     ENUM = "enum"
@@ -64,6 +73,11 @@ class Violation:
     values: tuple[Any, ...]
     # Further facts: the other dataset, the limit, the line of a file or of a script.
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> object:
+        """The violated constraint and the values, whatever the origin of the row."""
+        return self.dataset, self.kind, self.columns, self.values
 
     @property
     def text(self) -> str:

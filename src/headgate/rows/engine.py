@@ -72,6 +72,12 @@ class Engine:
         self._connection.register(name, rows)
         return name
 
+    def insert(self, table: str, rows: pa.RecordBatch | pa.Table, columns: str) -> None:
+        """Insert these columns of rows into a table, by position; the rows are not kept."""
+        source = self.register(rows)
+        self.execute(f"INSERT INTO {table} SELECT {columns} FROM {source}")
+        self._connection.unregister(source)
+
     def execute(self, sql: str) -> None:
         with _engine_errors():
             self._connection.execute(sql)

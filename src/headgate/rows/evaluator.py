@@ -24,7 +24,7 @@ from headgate.errors import HeadgateError
 from headgate.files.objects import Digest, Objects, StoredContent
 from headgate.model.ids import Instant
 from headgate.model.names import DatasetName
-from headgate.rows import engine, load, mutate, script
+from headgate.rows import engine, load, mutate, rules, script
 from headgate.rows import evaluator_pool as pool
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.working_set import WorkingSet
@@ -151,6 +151,10 @@ class _Evaluator:
             return {"targets": [str(name) for name in self._script(order.work.sql).targets]}
         place, options = order.place, tuple(order.place.options.items())
         versions = _versions(place.warehouse, options, place.remembered)
+        if order.work.commits:
+            branch = _RemoteTables(self._channel, place.branch)
+            with WorkingSet(branch, versions, place.options) as working:
+                return rules.validate(working, order.work.commits)
         if order.work.sql is not None:
             write = self._script(order.work.sql)
             self._parsed = None

@@ -1,4 +1,5 @@
 """Evaluators: child processes in which a server reads the rows and runs the scripts of clients.
+They also validate the rows that engines commit.
 
 A crash, or a script without end, is then an error of one client. An evaluator has limits on memory
 and time, and holds neither the catalog nor a token: what it must know of the catalog it requests
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,6 +30,7 @@ from headgate.files.objects import StoredContent
 from headgate.model.ids import Instant, mint_content, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import PublicationKind, TransactionType, Version
+from headgate.model.rules import ChangedTable
 from headgate.rows.branch_tables import BranchTables
 from headgate.rows.outcome import Counts, Creation, Interrupt, Outcome, Parts, Request
 from headgate.rows.sources import SourceLike, SourcesByTable
@@ -75,6 +77,8 @@ class Work:
     sources: Mapping[DatasetName, Sequence[bytes | str]] = field(default_factory=dict)
     mode: str = ""
     creation: Creation | None = None
+    # In place of both: commits of an engine, whose rows are validated.
+    commits: Sequence[ChangedTable] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +178,13 @@ class EvaluatorPool:
         sent = {name: [_sent(one) for one in each] for name, each in sources.items()}
         work = Work(sources=sent, mode=mode, creation=creation)
         return write_tables(parts, request, _EvaluatedWrite(self, request, work))
+
+    def validate(
+        self, parts: Parts, tables: BranchTables, commits: Sequence[ChangedTable]
+    ) -> dict[str, Any]:
+        """Return the violations of commits, as `rules.validate` does."""
+        order = Order(work=Work(commits=commits), place=_place(parts, str(tables.context)))
+        return self.run(order, interrupt=Interrupt(), answer=partial(_find, tables))
 
     def run(
         self,
@@ -378,16 +389,9 @@ class _EvaluatedWrite:
             if "create" in asked:
                 assert self._work.creation is not None, "only a load that may create tables asks"
                 return tables.create(parse_dataset_name(asked["create"]))
-            names = [parse_dataset_name(name) for name in asked["find"]]
-            tables.prefetch(names)
-            return {name: tables.find(name) for name in names}
+            return _find(tables, asked)
 
-        place = Place(
-            branch=self._request.branch,
-            warehouse=parts.versions.warehouse,
-            remembered=parts.versions.remembered,
-            options={n: v for n, v in parts.options.items() if n.startswith(_STORAGE_VARIABLES)},
-        )
+        place = _place(parts, self._request.branch)
         done = self._pool.run(
             Order(work=self._work, place=place, removed=removed),
             interrupt=self._request.interrupt,
@@ -399,6 +403,22 @@ class _EvaluatedWrite:
             read=tuple(parse_dataset_name(name) for name in done["read"]),
             removed=None if marks is None else tuple((n, (c, h)) for n, (c, h) in marks),
         )
+
+
+def _place(parts: Parts, branch: str) -> Place:
+    return Place(
+        branch=branch,
+        warehouse=parts.versions.warehouse,
+        remembered=parts.versions.remembered,
+        options={n: v for n, v in parts.options.items() if n.startswith(_STORAGE_VARIABLES)},
+    )
+
+
+def _find(tables: BranchTables, asked: Mapping[str, Any]) -> Mapping[DatasetName, object]:
+    """Return the tables that an evaluator requests."""
+    names = [parse_dataset_name(name) for name in asked["find"]]
+    tables.prefetch(names)
+    return {name: tables.find(name) for name in names}
 
 
 def _sent(source: SourceLike) -> bytes | str:

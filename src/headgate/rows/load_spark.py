@@ -269,6 +269,7 @@ def _commit(
             caller=load.request.caller,
             operation=load.request.operation,
             provenance=facts,
+            is_validated=True,
             reads=(*found.reads, *write.head_reads(branch_tables, load.request, reads)),
         ),
     )

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from headgate.catalog.database import Connection
 from headgate.catalog.merge_base import (
     MERGED,
@@ -30,6 +28,7 @@ from headgate.catalog.resolve import check_exists, check_kept
 from headgate.errors import Invalid, MergeConflict, NotFound, TransactionNotCommitted
 from headgate.files.edits import root_of
 from headgate.files.tree import FilesDifference
+from headgate.model.constraints import Enforce, ViolationKind
 from headgate.model.ids import DatasetId, mint_version
 from headgate.model.names import DatasetName
 from headgate.model.nouns import (
@@ -40,19 +39,26 @@ from headgate.model.nouns import (
     TransactionType,
     Version,
 )
+from headgate.model.rules import HOLD, RULES_FACT, ChangedTable, carried_facts, rows_hold
 from headgate.rows import engine as sql
 from headgate.rows import merge_content, working_set
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
-from headgate.rows.engine import Engine, columns_sql, conditions_of, equal_sql, quote, same_sql
+from headgate.rows.engine import columns_sql, conditions_of, equal_sql, quote, same_sql
 from headgate.rows.merge_content import MergedSchemas, SchemaConflict
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
-from headgate.rows.validate import violations_of
+from headgate.rows.validate import violations_of, violations_of_commits
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, WorkingTable
 from headgate.rows.write import TableWrite, check_may_write, prepare, write_tables
 from headgate.tables import diff
-from headgate.tables.constraints import constraints_of, referring_datasets
+from headgate.tables.constraints import (
+    constraints_of,
+    enforcement_of,
+    keeps_rules,
+    referring_datasets,
+)
 from headgate.tables.inspect import recorded_row_count
 from headgate.tables.metadata import Row
+from headgate.tables.row_diff import changed_files
 from headgate.tables.scan import DataFile, TableScan, json_rows
 from headgate.tables.snapshots import effect_between
 from headgate.tables.versions import StoredVersion
@@ -327,8 +333,7 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
     if is_unchanged(side.source, side.target, side.base):
         return []
     if base is not None and same_content(target, base):
-        _fast_forward(parts, working, side, samples)
-        return []
+        return _fast_forward(parts, working, side, samples)
     if base is None or base.version is None:
         return [side.conflict("unrelated", "the branches have no transaction in common")]
     if source.version is None or target.version is None:
@@ -388,21 +393,48 @@ def _stored(parts: Parts, transaction: Transaction | None) -> StoredVersion | No
     return parts.versions.read(transaction.version.location)
 
 
-def _fast_forward(parts: Parts, working: WorkingSet, side: Side, samples: int) -> None:
+def _fast_forward(
+    parts: Parts, working: WorkingSet, side: Side, samples: int
+) -> list[dict[str, Any]]:
     """Show the source's version; its rows are read only where other tables depend on it."""
     new, old = _stored(parts, side.source), _stored(parts, side.target)
     if new is None or old is None or not side.is_table:
         _take(parts, working, side, samples)
-        return
+        return []
     constraints = constraints_of(new.metadata)
     alone = not constraints.references and not referring_datasets(new.metadata)
+    conflicts = []
+    if not rows_hold(side.source.provenance) and enforcement_of(old.metadata) is not Enforce.OFF:
+        # An engine committed to the source, and its rows were not validated, or are flagged.
+        conflicts = _violations_within(working, side, old, new)
     if alone or not constraints.key or constraints.key != constraints_of(old.metadata).key:
         _take(parts, working, side, samples)
-        return
+        return conflicts
     schemas = merge_content.merge_schemas(old, new, old, now_ms=working_set.now_ms())
     table, difference = _open(parts, working, side, (old, new, old), schemas)
     _KeyedMerge(table, difference).run()
     table.pointer = side.taken
+    target = side.target.provenance if side.target is not None else {}
+    if rows_hold(side.source.provenance) or (
+        rows_hold(target) and keeps_rules(old.metadata, new.metadata)
+    ):
+        table.facts = {**side.facts, RULES_FACT: {"state": HOLD}}
+    return conflicts
+
+
+def _violations_within(
+    working: WorkingSet, side: Side, old: StoredVersion, new: StoredVersion
+) -> list[dict[str, Any]]:
+    """Return the violations in the source's version, apart from references between tables."""
+    name = side.on_branch.dataset.name
+    changed = ChangedTable(name=name, before=old.location, after=new.location)
+    with WorkingSet(working.branch_tables, working.versions, working.options) as apart:
+        found = violations_of_commits(apart, [changed], always=True)
+    return [
+        {**violation.to_json(), "reason": violation.text}
+        for _, violation in found
+        if violation.kind is not ViolationKind.REFERENCE
+    ]
 
 
 def _three_way(parts: Parts, working: WorkingSet, side: Side) -> list[dict[str, Any]]:
@@ -418,7 +450,7 @@ def _three_way(parts: Parts, working: WorkingSet, side: Side) -> list[dict[str, 
         conflicts = _KeyedMerge(table, difference).run()
     elif difference.only_adds and _only_added(old, held):
         columns = [c for c in table.columns if c in difference.after.schema.names]
-        rows = _relation(working.engine, difference.after, difference.added, columns)
+        rows = working_set.collect(working.engine, difference.after, difference.added, columns)
         names = columns_sql(columns)
         working.engine.execute(f"INSERT INTO {table.begin()} ({names}) SELECT {names} FROM {rows}")
     else:
@@ -452,7 +484,8 @@ def _three_way_by_path(
 
 
 def _show(working: WorkingSet, side: Side, **content: Any) -> None:
-    working.moves.append(VersionMove(on_branch=side.on_branch, facts=side.facts, **content))
+    facts = {**side.facts, **carried_facts(side.source.provenance)}
+    working.moves.append(VersionMove(on_branch=side.on_branch, facts=facts, **content))
 
 
 def _effect_difference(
@@ -520,7 +553,9 @@ def _open(
         table.final = schemas.target
     table.facts = side.facts
     working.tables[table.name] = table
-    return table, _difference(scan(base, schemas.base), scan(source, schemas.source))
+    before, after = scan(base, schemas.base), scan(source, schemas.source)
+    removed, added = changed_files(before, after)
+    return table, Difference(before=before, after=after, removed=removed, added=added)
 
 
 # The three-way merge of one keyed table, row by row.
@@ -538,26 +573,6 @@ class Difference:
     @property
     def only_adds(self) -> bool:
         return not self.removed and not any(file.deletes for file in self.added)
-
-
-def _difference(before: TableScan, after: TableScan) -> Difference:
-    """Compare two versions by their files: a file never changes, so equal ones hold equal rows."""
-    olds = {file.identity: file for file in before.plan()}
-    news = {file.identity: file for file in after.plan()}
-    return Difference(
-        before=before,
-        after=after,
-        removed=[file for identity, file in olds.items() if identity not in news],
-        added=[file for identity, file in news.items() if identity not in olds],
-    )
-
-
-def _relation(
-    engine: Engine, scan: TableScan, files: Sequence[DataFile], columns: Sequence[str]
-) -> str:
-    empty = scan.schema.empty_table().select(list(columns))
-    parts = [scan.read(file).select(list(columns)) for file in files]
-    return engine.register(pa.concat_tables([empty, *parts]))
 
 
 class _KeyedMerge:
@@ -603,8 +618,10 @@ class _KeyedMerge:
     def _changes(self) -> str:
         """Return a relation with a row for each key that differs: its base and source values."""
         engine, key, compared = self.engine, self.key, self.compared
-        old = _relation(engine, self.difference.before, self.difference.removed, compared)
-        new = _relation(engine, self.difference.after, self.difference.added, self.columns)
+        old = working_set.collect(engine, self.difference.before, self.difference.removed, compared)
+        new = working_set.collect(
+            engine, self.difference.after, self.difference.added, self.columns
+        )
         name = engine.new_name("changes")
         olds = ", ".join(f"o.{quote(c)} AS {quote('b.' + c)}" for c in compared)
         news = ", ".join(f"n.{quote(c)} AS {quote('s.' + c)}" for c in self.columns)

@@ -27,6 +27,7 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import PublicationNumber, mint_version
 from headgate.model.names import DatasetName
 from headgate.model.nouns import PublicationKind, Transaction, TransactionType, Version
+from headgate.model.rules import MUTATION_FACT
 from headgate.rows import engine, working_set, write
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.outcome import Counts, Optimized, OptimizeState, Parts, Request
@@ -153,7 +154,7 @@ def _replayed(parts: Parts, request: Request, dataset: DatasetName, receipt: Rec
         branch=branch_context(request.branch).branch,
         state=OptimizeState.OPTIMIZED,
         publication=receipt.publication,
-        **provenance[write.MUTATION_FACT].get("work", {}),
+        **provenance[MUTATION_FACT].get("work", {}),
     )
 
 

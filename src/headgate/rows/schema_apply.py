@@ -35,8 +35,9 @@ from headgate.rows.outcome import AppliedSchema, Counts, Parts, PlannedSchema, R
 from headgate.rows.schema_file import ColumnSpec, DatasetSpec, SchemaFile
 from headgate.rows.validate import check_constraints
 from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
-from headgate.rows.write import add_version, create_if_new, mutation_facts
+from headgate.rows.write import add_version, create_if_new, keys_hold, mutation_facts
 from headgate.tables.constraints import (
+    ENFORCE_PROPERTY,
     PROPERTY,
     REFERRING_PROPERTY,
     constraints_of,
@@ -115,19 +116,9 @@ def _working_table(parts: Parts, working: WorkingSet, plan: TablePlan) -> Workin
     """Return the table with its new columns and constraints over its present rows."""
     final = plan.change.metadata
     location = plan.base.location if plan.base else final["location"]
-    version = StoredVersion(location=location, content=b"", metadata=_relaxed(final))
+    version = StoredVersion(location=location, content=b"", metadata=working_set.relaxed(final))
     scan = TableScan(version, parts.options)
     return WorkingTable(working.engine, plan.on_branch, scan, constraints_from=final)
-
-
-def _relaxed(metadata: Metadata) -> Metadata:
-    """Return metadata without required columns, so that rows without a value can be read."""
-    schema = current_schema(metadata)
-    assert schema is not None
-    fields = [{**field, "required": False} for field in schema["fields"]]
-    loose = {**schema, "fields": fields, "identifier-field-ids": []}
-    others = [s for s in metadata["schemas"] if s["schema-id"] != schema["schema-id"]]
-    return {**metadata, "schemas": [*others, loose]}
 
 
 def _validate(working: WorkingSet, changing: Sequence[TablePlan]) -> None:
@@ -259,6 +250,8 @@ class _Planner:
         change = change_table(
             spec, base.metadata, base_location=base.location, now_ms=working_set.now_ms()
         )
+        if _is_unvalidated(held, base.metadata):
+            change = replace(change, steps=(*change.steps, "validate the rows"))
         if renamed is not None:
             steps = (f"rename dataset {renamed.dataset.name} to {spec.name}", *change.steps)
             change = replace(change, steps=steps)
@@ -378,8 +371,7 @@ def create_table(spec: DatasetSpec, *, location: str, now_ms: int) -> SchemaChan
     metadata = create_metadata(request, location=location, now_ms=now_ms)
     schema = current_schema(metadata)
     assert schema is not None
-    text = constraints_property(schema, spec.constraints)
-    metadata = {**metadata, "properties": {PROPERTY: text}}
+    metadata = {**metadata, "properties": _properties(schema, spec)}
     columns = ", ".join(f"{c.name} {c.type}" for c in spec.columns)
     return SchemaChange(metadata=metadata, steps=(f"create ({columns})",))
 
@@ -411,10 +403,23 @@ def change_table(
             {"action": "set-default-spec", "spec-id": -1},
         ]
     steps += _constraint_steps(constraints_of(base), spec.constraints)
-    text = constraints_property(changed, spec.constraints)
-    updates.append({"action": "set-properties", "updates": {PROPERTY: text}})
+    enforced = (base.get("properties") or {}).get(ENFORCE_PROPERTY)
+    if spec.enforce not in (None, enforced):
+        steps.append(f"{spec.enforce} violations by engines")
+    updates.append({"action": "set-properties", "updates": _properties(changed, spec)})
     metadata = apply_updates(base, updates, now_ms=now_ms, base_location=base_location)
     return SchemaChange(metadata=metadata, steps=tuple(steps), filled=filled)
+
+
+def _properties(schema: Json, spec: DatasetSpec) -> dict[str, str]:
+    declared = {ENFORCE_PROPERTY: spec.enforce.value} if spec.enforce is not None else {}
+    return {PROPERTY: constraints_property(schema, spec.constraints), **declared}
+
+
+def _is_unvalidated(held: BranchTable, base: Metadata) -> bool:
+    """Return whether an engine wrote rows that were not validated, or that violate constraints."""
+    declared = PROPERTY in (base.get("properties") or {})
+    return declared and current_snapshot(base) is not None and not keys_hold(held)
 
 
 def _new_field(column: ColumnSpec, next_id: Callable[[], int]) -> Json:

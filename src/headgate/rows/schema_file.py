@@ -14,14 +14,15 @@ from types import MappingProxyType
 from typing import Any
 
 from headgate.errors import HeadgateError, InvalidSchemaFile
-from headgate.model.constraints import Cardinality, Constraints, OnDelete, Reference
+from headgate.model.constraints import Cardinality, Constraints, Enforce, OnDelete, Reference
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.tables.schemas import KEY_TYPES, UnknownType, parse_type
 
 KeyPath = tuple[str, ...]
 
 _DATASET_KEYS = {
-    *("columns", "key", "unique", "references", "cardinality", "renamed_from", "buckets")
+    *("columns", "key", "unique", "references", "cardinality", "renamed_from", "buckets"),
+    "enforce",
 }
 _COLUMN_KEYS = {"type", "required", "default", "enum", "renamed_from", "doc"}
 
@@ -43,6 +44,8 @@ class DatasetSpec:
     constraints: Constraints
     renamed_from: DatasetName | None = None
     buckets: int | None = None
+    # None: the default, or what the table property says.
+    enforce: Enforce | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +140,9 @@ class _Reader:
         buckets = body.get("buckets")
         if buckets is not None and not (_is_int(buckets) and 1 <= buckets <= 4096):
             raise self.error((*at, "buckets"), "buckets must be an integer from 1 to 4096")
+        enforce = body.get("enforce")
+        if enforce is not None and enforce not in set(Enforce):
+            raise self.error((*at, "enforce"), f"enforce must be one of {', '.join(Enforce)}")
         try:
             specs = with_key(specs, self.names(body, "key", at))
         except UnsuitableKey as error:
@@ -147,6 +153,7 @@ class _Reader:
             constraints=self.constraints(columns, body, at),
             renamed_from=self.dataset_name(renamed, (*at, "renamed_from")) if renamed else None,
             buckets=buckets,
+            enforce=Enforce(enforce) if enforce is not None else None,
         )
 
     def column(self, name: str, body: Any, at: KeyPath) -> ColumnSpec:

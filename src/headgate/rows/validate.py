@@ -1,19 +1,28 @@
-"""The validator of mutate, load, merge and schema apply: constraints over the whole working set."""
+"""The validator of all writers of rows: constraints over the whole working set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from headgate.errors import ConstraintsViolated
-from headgate.model.constraints import Violation, ViolationKind
-from headgate.model.names import parse_dataset_name
+from headgate.model.constraints import Enforce, Violation, ViolationKind
+from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.model.rules import ChangedTable
 from headgate.rows.engine import columns_sql, conditions_of, equal_sql, literal, quote
-from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
-from headgate.tables.scan import Among, Condition, json_value
+from headgate.rows.working_set import (
+    BY,
+    TableEffect,
+    WorkingSet,
+    WorkingTable,
+    committed_effect,
+)
+from headgate.tables.constraints import enforcement_of
+from headgate.tables.scan import Condition, json_value
 
 LIMIT = 100
 
@@ -37,8 +46,7 @@ def raise_if_any(violations: Iterable[Violation]) -> None:
     distinct: dict[object, Violation] = {}
     for violation in violations:
         # A new row that refers to a removed key is found from both ends.
-        same = (violation.dataset, violation.kind, violation.columns, violation.values)
-        distinct.setdefault(same, violation)
+        distinct.setdefault(violation.identity, violation)
     if distinct:
         shown = list(distinct.values())[:LIMIT]
         raise ConstraintsViolated(
@@ -64,6 +72,43 @@ def violations_of(
     yield from validator.cardinality()
     yield from validator.missing_targets()
     yield from validator.dangling_references()
+
+
+def violations_of_commits(
+    working: WorkingSet, changed: Sequence[ChangedTable], *, always: bool = False
+) -> list[tuple[DatasetName, Violation]]:
+    """Return the violations of commits, each with the table of the commit that causes it.
+
+    All commits are visible together, so each table is validated on the picture after all of them.
+    Unless `always`, a table's own constraints count only where engines must satisfy them.
+    """
+
+    def binds(table: WorkingTable) -> bool:
+        return always or enforcement_of(table.scan.version.metadata) is not Enforce.OFF
+
+    effects = [
+        committed_effect(working, one, lambda t: _columns_needed(t) if binds(t) else ())
+        for one in changed
+    ]
+    found: dict[object, tuple[DatasetName, Violation]] = {}
+    for effect in effects:
+        check = violations_of if binds(effect.table) else _references_to
+        for violation in check(working, effect):
+            found.setdefault(violation.identity, (effect.table.name, violation))
+    return list(found.values())
+
+
+def _references_to(working: WorkingSet, effect: TableEffect) -> Iterator[Violation]:
+    return _Validator(working, effect, no_place).dangling_references()
+
+
+def _columns_needed(table: WorkingTable) -> list[str]:
+    """Return the columns that validation reads of added rows."""
+    held = table.constraints
+    named = {*held.key, *chain(*held.unique), *held.enums, *table.required}
+    named |= {one.column for one in held.references} | {one.per for one in held.cardinality}
+    # The first column names a row of a table without a key.
+    return [name for name in table.columns if name in named or name == table.columns[0]]
 
 
 @dataclass(frozen=True)
@@ -154,19 +199,20 @@ class _Validator:
     def dangling_references(self) -> Iterator[Violation]:
         """Return references of other tables to removed keys."""
         table = self.table
-        if len(table.constraints.key) != 1 or table.rows is None:
+        referring = self.working.referring(table) if len(table.constraints.key) == 1 else []
+        if not referring:
+            return
+        if not table.is_replaced and not self._rows(f"SELECT 1 FROM {self.effect.removed}"):
             return
         [key] = table.constraints.key
         removed = self._removed_keys(key)
-        values = frozenset(row[0] for row in table.engine.rows(f"SELECT key FROM {removed}"))
-        if not values and not table.is_replaced:
-            return
-        for other, reference in self.working.referring(table):
+        gone = conditions_of(table.engine, removed, "key")
+        for other, reference in referring:
             column = quote(reference.column)
             where: list[Condition] = []
             join = f"ANTI JOIN {self.effect.added} AS kept ON held.{column} = kept.{quote(key)}"
             if not table.is_replaced:
-                where = [Among(column=reference.column, values=values)]
+                where = [replace(gone, column=reference.column)]
                 join = f"SEMI JOIN {removed} AS removed ON held.{column} = removed.key"
             rows = self._rows(
                 f"SELECT DISTINCT held.{column} FROM {other.relation([reference.column], where)} "
@@ -179,10 +225,14 @@ class _Validator:
                 )
 
     def _removed_keys(self, key: str) -> str:
-        name = self.table.engine.new_name("removed_keys")
+        """Return a table of the removed keys that no row has any more."""
+        name, held = self.table.engine.new_name("removed_keys"), self.table.rows
+        if held is None:
+            where = [conditions_of(self.table.engine, self.effect.removed, key)]
+            held = self.table.relation([key], where)
         self.table.engine.execute(
             f"CREATE TEMP TABLE {name} AS SELECT DISTINCT old.{quote(key)} AS key "
-            f"FROM {self.effect.removed} AS old ANTI JOIN {self.table.rows} AS held "
+            f"FROM {self.effect.removed} AS old ANTI JOIN {held} AS held "
             f"ON old.{quote(key)} = held.{quote(key)} WHERE old.{quote(key)} IS NOT NULL"
         )
         return name

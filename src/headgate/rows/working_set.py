@@ -7,7 +7,7 @@ table's changes to the rows removed and added, and `stage` writes these as a ver
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Self
@@ -21,13 +21,15 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import mint_content, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import TransactionType, Version
+from headgate.model.rules import ChangedTable
 from headgate.rows import engine as sql
-from headgate.rows.branch_tables import BranchTable, BranchTables
+from headgate.rows.branch_tables import BranchTable, BranchTables, new_table
 from headgate.rows.engine import Engine
 from headgate.rows.outcome import Counts
 from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.inspect import columns_of, recorded_row_count
-from headgate.tables.metadata import Metadata
+from headgate.tables.metadata import Metadata, current_schema
+from headgate.tables.row_diff import changed_files
 from headgate.tables.scan import Condition, Conditions, DataFile, TableScan
 from headgate.tables.snapshot_writer import FileChange, check_writable, next_metadata, write_rows
 from headgate.tables.snapshots import current_snapshot
@@ -440,6 +442,71 @@ def _counts(table: WorkingTable, removed: str, added: str) -> Counts:
         engine.value(f"SELECT count(*) FROM {removed} AS old SEMI JOIN {added} AS new ON {pairing}")
     )
     return Counts(inserted=new - both, updated=both, deleted=old - both)
+
+
+# Commits of engines: both versions are stored, and the later one is the working set.
+
+
+def committed_effect(
+    working: WorkingSet, changed: ChangedTable, needed: Callable[[WorkingTable], Sequence[str]]
+) -> TableEffect:
+    """Return the effect of a commit, and show its version in the working set.
+
+    Only files that one of the versions lacks are read, and of them only the `needed` columns of
+    added rows, and the keys of removed rows to which other tables may refer.
+    """
+    versions = working.versions
+    after = versions.read(changed.after)
+    before = versions.read(changed.before) if changed.before is not None else None
+    on_branch = working.branch_tables.find(changed.name) or new_table(changed.name)
+    loose = relaxed(after.metadata)
+    scan = scan_with(after, loose, working.options)
+    table = WorkingTable(working.engine, on_branch, scan, constraints_from=after.metadata)
+    working.tables[table.name] = table
+    old = None
+    if before is not None:
+        held = {part: before.metadata[part] for part in _SNAPSHOTS if part in before.metadata}
+        now = {name: part for name, part in loose.items() if name not in _SNAPSHOTS}
+        old = scan_with(before, {**now, **held}, working.options)
+    gone, come = changed_files(old, scan)
+    engine, key = working.engine, table.constraints.key
+    added = collect(engine, scan, come, needed(table), also=f", 0::BIGINT AS {BY}")
+    is_referred = len(key) == 1 and bool(referring_datasets(after.metadata))
+    removed = collect(engine, old or scan, gone if is_referred else (), key)
+    return TableEffect(table=table, removed=removed, added=added, counts=Counts())
+
+
+# The parts of metadata that say which rows a version shows.
+_SNAPSHOTS = frozenset({"snapshots", "refs", "current-snapshot-id"})
+
+
+def collect(
+    engine: Engine,
+    scan: TableScan,
+    files: Iterable[DataFile],
+    columns: Sequence[str],
+    *,
+    also: str = "",
+) -> str:
+    """Return a table of these columns of all rows in the files, read one file at a time."""
+    name = engine.new_name("c")
+    # A table without columns of interest has one, and no row.
+    selected = f"{sql.columns_sql(columns) or 'NULL'}{also}"
+    empty = engine.register(scan.schema.empty_table())
+    engine.execute(f"CREATE TEMP TABLE {name} AS SELECT {selected} FROM {empty}")
+    for batch in scan.batches(files, columns=columns) if columns else ():
+        engine.insert(name, batch, selected)
+    return name
+
+
+def relaxed(metadata: Metadata) -> Metadata:
+    """Return metadata without required columns, so that rows without a value can be read."""
+    schema = current_schema(metadata)
+    assert schema is not None
+    fields = [{**field, "required": False} for field in schema["fields"]]
+    loose = {**schema, "fields": fields, "identifier-field-ids": []}
+    others = [s for s in metadata["schemas"] if s["schema-id"] != schema["schema-id"]]
+    return {**metadata, "schemas": [*others, loose]}
 
 
 # Staging.

@@ -35,6 +35,7 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_operation
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
+from headgate.model.rules import KEYS_HOLD, MUTATION_FACT, rows_hold
 from headgate.rows.branch_tables import (
     BranchTable,
     BranchTables,
@@ -50,10 +51,6 @@ from headgate.tables.schemas import type_text
 MIN_ATTEMPTS = 5
 CONFLICTS_BEFORE_TICKET = 2
 
-# The provenance key of a transaction that names its verb and its counts.
-MUTATION_FACT = "mutation"
-# Within that fact: no key of the table occurs twice, so a merge by Spark need not check it.
-_KEYS_HOLD = "keys_hold"
 # The columns of a table that the write created, with their types.
 _CREATED = "created"
 
@@ -494,14 +491,13 @@ def mutation_facts(
     verb: str, counts: Counts, *, keys_hold: bool = False, **more: Any
 ) -> dict[str, Any]:
     """Return the provenance of a transaction: its verb and its counts."""
-    hold = {_KEYS_HOLD: True} if keys_hold else {}
+    hold = {KEYS_HOLD: True} if keys_hold else {}
     return {MUTATION_FACT: {"verb": verb, "counts": counts.to_json(), **more, **hold}}
 
 
 def keys_hold(on_branch: BranchTable) -> bool:
-    """Return whether every writer of the table up to now checked that keys are unique."""
-    found = on_branch.shown.provenance.get(MUTATION_FACT) if on_branch.shown is not None else None
-    return bool(found and found.get(_KEYS_HOLD))
+    """Return whether every writer of the table up to now validated its rows."""
+    return on_branch.shown is not None and rows_hold(on_branch.shown.provenance)
 
 
 def add_version(

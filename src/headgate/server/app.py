@@ -199,6 +199,7 @@ def _iceberg(store: Store, authority: Authority) -> Service:
         catalog=TableCatalog(store.database),
         versions=store.tables,
         authorize=tokens,
+        rules=store.rules,
         refused=tokens.refused,
         read_outside=_refuse_outside,
         shows_addresses=False,

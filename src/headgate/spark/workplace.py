@@ -26,6 +26,7 @@ from headgate.iceberg.service import EmbeddedTokens, Service
 from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.access import Grant, Role
 from headgate.model.contexts import parse_context
+from headgate.model.rules import RowRules
 from headgate.settings import Settings, split_endpoint
 from headgate.spark.engines import ConnectServer, Engine, SharedJvm, connect_remote
 from headgate.spark.java import coordinates_for, ensure_jars, find_java_home
@@ -73,6 +74,7 @@ class EmbeddedEndpoint:
         self,
         database: Database,
         tables: TableVersions,
+        rules: RowRules,
         environ: Mapping[str, str] | None = None,
         *,
         host: str = "127.0.0.1",
@@ -84,6 +86,7 @@ class EmbeddedEndpoint:
             catalog=TableCatalog(database),
             versions=tables,
             authorize=self.tokens,
+            rules=rules,
             read_outside=partial(read_outside, options=options),
             client_defaults=client_properties(options),
             delegation=delegation,
@@ -157,20 +160,21 @@ def _check_answers(url: str) -> None:
 
 
 def open_endpoint(
-    settings: Settings, database: Database, tables: TableVersions
+    settings: Settings, database: Database, tables: TableVersions, rules: RowRules
 ) -> EmbeddedEndpoint | ServedEndpoint:
     """Open the endpoint that this store's Spark can reach: here, or at the URL in the settings."""
     delegation = Delegation.open(settings)
     named = settings.spark.endpoint
+    open_here = partial(
+        EmbeddedEndpoint, database, tables, rules, settings.environ, delegation=delegation
+    )
     if named is None:
         if settings.spark.remote is not None:
             raise EndpointNotNamed(remote=settings.spark.remote)
-        return EmbeddedEndpoint(database, tables, settings.environ, delegation=delegation)
+        return open_here()
     host, port = split_endpoint(named)
     if port == 0:
-        return EmbeddedEndpoint(
-            database, tables, settings.environ, host=host, delegation=delegation
-        )
+        return open_here(host=host)
     return ServedEndpoint(named, database, settings.token)
 
 

@@ -25,6 +25,7 @@ from headgate.model.contexts import BranchContext, Context, parse_context
 from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, Transaction, TransactionState, Version
+from headgate.model.rules import rules_note
 from headgate.store.documents import Json, file_json
 from headgate.tables.diff import DiffOptions, Field, SchemaChanges, TableDifference, compare_tables
 
@@ -229,6 +230,8 @@ def difference_json(sides: Sides, found: Difference) -> Json:
         "from": sides.before.id if sides.before else None,
         "to": sides.after.id if sides.after else None,
     }
+    if sides.after is not None and (note := rules_note(sides.after.provenance)):
+        head["rules"] = note
     body = _table_json(found) if isinstance(found, TableDifference) else _files_json(found)
     return head | body
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from headgate.files.private_copy import ContentCache
     from headgate.lineage.events import Lineage
     from headgate.model.graph import Graph
+    from headgate.model.rules import RowRules
     from headgate.rows.answer import SqlAnswer, TableReader
     from headgate.rows.outcome import Outcome
     from headgate.rows.query import ContextTables
@@ -420,6 +421,20 @@ class Store(StoreQueries, AdminVerbs):
         )
 
     @property
+    def rules(self) -> RowRules:
+        """Validator of the rows that engines commit; it reads also what the actor may not."""
+        from headgate.rows.outcome import Parts  # noqa: PLC0415  (slow)
+        from headgate.rows.rules import CommitRules  # noqa: PLC0415  (slow)
+
+        parts = Parts(
+            database=self.full_database,
+            versions=self.tables,
+            trees=self.trees,
+            options=self.settings.environ,
+        )
+        return CommitRules(parts, self.evaluators)
+
+    @property
     def contents(self) -> Contents:
         """Content of both kinds of datasets."""
         return self
@@ -440,7 +455,7 @@ class Store(StoreQueries, AdminVerbs):
             open_endpoint,
         )
 
-        endpoint = open_endpoint(self.settings, self.database, self.tables)
+        endpoint = open_endpoint(self.settings, self.database, self.tables, self.rules)
         return StoreSpark(self.settings, endpoint, self.scratch, self._shared_jvm)
 
     @cached_property
@@ -459,7 +474,7 @@ class Store(StoreQueries, AdminVerbs):
             contents=self.contents,
             workplace=Workplace(
                 self.settings,
-                lambda: open_endpoint(self.settings, self.database, self.tables),
+                lambda: open_endpoint(self.settings, self.database, self.tables, self.rules),
                 self.scratch,
                 self._shared_jvm,
             ),

@@ -12,11 +12,15 @@ from typing import Any
 
 import orjson
 
-from headgate.model.constraints import Cardinality, Constraints, OnDelete, Reference
+from headgate.errors import Invalid
+from headgate.model.constraints import Cardinality, Constraints, Enforce, OnDelete, Reference
 from headgate.tables.metadata import Json, Metadata, current_schema, impossible
 
 PROPERTY = "headgate.constraints"
 REFERRING_PROPERTY = "headgate.referred-to-by"
+ENFORCE_PROPERTY = "headgate.enforce"
+# A commit to a table without any of these is not validated.
+RULE_PROPERTIES = frozenset({PROPERTY, REFERRING_PROPERTY, ENFORCE_PROPERTY})
 
 
 def constraints_of(metadata: Metadata) -> Constraints:
@@ -87,6 +91,49 @@ def referring_datasets(metadata: Metadata) -> list[str]:
     """Return the names of datasets with a reference to this table."""
     text = (metadata.get("properties") or {}).get(REFERRING_PROPERTY)
     return sorted(orjson.loads(text)) if text else []
+
+
+def is_ruled(metadata: Metadata) -> bool:
+    """Return whether commits to the table can break constraints, of its own or of others."""
+    return not RULE_PROPERTIES.isdisjoint(metadata.get("properties") or {})
+
+
+def enforcement_of(metadata: Metadata) -> Enforce:
+    """Return what happens to a commit of an engine that violates the constraints.
+
+    The default is `reject` where a schema file declared them. A key that an engine declared binds
+    nobody: to Iceberg, identifier fields are a hint.
+    """
+    properties = metadata.get("properties") or {}
+    if ENFORCE_PROPERTY not in properties:
+        return Enforce.REJECT if PROPERTY in properties else Enforce.OFF
+    try:
+        return Enforce(properties[ENFORCE_PROPERTY])
+    except ValueError as error:
+        raise Invalid(
+            f"the table property {ENFORCE_PROPERTY} is {properties[ENFORCE_PROPERTY]!r}: set it "
+            f"to {', '.join(Enforce)}.",
+            property=ENFORCE_PROPERTY,
+        ) from error
+
+
+def keeps_rules(before: Metadata, after: Metadata) -> bool:
+    """Return whether rows that satisfied all constraints before satisfy those after, too."""
+    if enforcement_of(before) is not Enforce.REJECT and enforcement_of(after) is Enforce.REJECT:
+        # Until now, commits to other tables may have broken references of this one.
+        return False
+    (text, key, required), (new_text, new_key, new_required) = map(_rules, (before, after))
+    return text == new_text and key == new_key and new_required <= required
+
+
+def _rules(metadata: Metadata) -> tuple[str | None, frozenset[int], frozenset[int]]:
+    """Return the stored constraints, and the ids of the key's and of required columns."""
+    schema = current_schema(metadata) or {"fields": []}
+    return (
+        (metadata.get("properties") or {}).get(PROPERTY),
+        frozenset(schema.get("identifier-field-ids") or ()),
+        frozenset(field["id"] for field in schema["fields"] if field["required"]),
+    )
 
 
 def referring_property(names: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.manifest import ManifestContent
 
 from headgate.tables.diff import ChangedRow, OnLarge, Pair, RowChanges
 from headgate.tables.metadata import Row
@@ -68,11 +69,24 @@ def _own_files(
     before: TableScan | None, after: TableScan | None, pairs: Sequence[Pair]
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Return the files of each side that the other does not have."""
-    old = before.plan() if before else []
-    new = after.plan() if after else []
     if not pairs or any(one.id != other.id for one, other in pairs):
         # The same file has other columns on each side.
-        return old, new
+        return before.plan() if before else [], after.plan() if after else []
+    return changed_files(before, after)
+
+
+def changed_files(
+    before: TableScan | None, after: TableScan | None
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Return the files that were removed and added; manifests that both have are not read."""
+    held = before.manifests() if before else {}
+    named = after.manifests() if after else {}
+    if any(one.content == ManifestContent.DELETES for one in (*held.values(), *named.values())):
+        old = before.plan() if before else []
+        new = after.plan() if after else []
+    else:
+        old = before.files_of(held[path] for path in held if path not in named) if before else []
+        new = after.files_of(named[path] for path in named if path not in held) if after else []
     gone, come = _unmatched([file.identity for file in old], [file.identity for file in new])
     return [old[at] for at in gone], [new[at] for at in come]
 

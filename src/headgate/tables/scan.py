@@ -21,7 +21,7 @@ from pyiceberg import expressions
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
-from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import FileScanTask, StaticTable
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
@@ -122,6 +122,22 @@ class TableScan:
         with library_errors(self.version.location):
             tasks = self._table.scan(row_filter=_expression(where)).plan_files()
             return [_data_file(task) for task in tasks]
+
+    def manifests(self) -> dict[str, ManifestFile]:
+        """Return the manifests of the version, by address."""
+        with library_errors(self.version.location):
+            snapshot = self.metadata.current_snapshot()
+            found = snapshot.manifests(self.io) if snapshot else []
+            return {manifest.manifest_path: manifest for manifest in found}
+
+    def files_of(self, manifests: Iterable[ManifestFile]) -> list[DataFile]:
+        """Return the live files of manifests of data files, to which no delete files apply."""
+        with library_errors(self.version.location):
+            return [
+                _data_file(FileScanTask(data_file=entry.data_file))
+                for manifest in manifests
+                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True)
+            ]
 
     def narrow(self, files: Sequence[DataFile], where: Conditions) -> list[DataFile]:
         """Return the files that do hold such rows, by reading only the columns of the conditions.

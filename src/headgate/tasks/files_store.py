@@ -203,11 +203,12 @@ class FilesWorkspaces:
     ) -> str:
         target, replaced = self._may_move(workspace, identity)
         tables = table_changes.changes if table_changes is not None else ()
+        reads = table_changes.reads if table_changes is not None else ()
         if staged is not None:
             after = Digest(staged.ref)
             added = self._addition(target, after, staged, _provenance(identity, replaced))
             changes = (added, *self._undo_tables(workspace, identity), *tables)
-            request = self._request(identity, changes, operation, replaced)
+            request = self._request(identity, changes, operation, replaced, reads=reads)
             receipt = self._publish(workspace, target, request, after)
             return str(receipt.transactions[target.branch.id])
         if replaced is not None:
@@ -218,12 +219,13 @@ class FilesWorkspaces:
                 to=target.given.id,
             )
             changes = (move, *self._undo_tables(workspace, identity), *tables)
-            self._publish(workspace, target, self._request(identity, changes, operation, replaced))
+            request = self._request(identity, changes, operation, replaced, reads=reads)
+            self._publish(workspace, target, request)
         elif tables or operation is not None:
             # On condition that the workspace is still at the input.
             read = ReadView(branch=target.branch.id, view=target.branch.view)
-            request = self._request(identity, tables, operation)
-            self._publish(workspace, target, replace(request, reads=(read,)))
+            request = self._request(identity, tables, operation, reads=(read, *reads))
+            self._publish(workspace, target, request)
         return target.given.id
 
     def discard(self, staged: ports.Staged) -> None:
@@ -273,6 +275,8 @@ class FilesWorkspaces:
         changes: tuple[Change, ...],
         operation: OperationKey | None,
         replaced: nouns.Transaction | None = None,
+        *,
+        reads: tuple[ReadView, ...] = (),
     ) -> PublishRequest:
         return PublishRequest(
             caller=identity.caller,
@@ -280,6 +284,7 @@ class FilesWorkspaces:
             if replaced is None
             else nouns.PublicationKind.REPLACE,
             changes=changes,
+            reads=reads,
             operation=operation,
         )
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from headgate.errors import InvalidTaskInput, InvalidTaskResult
 from headgate.files.private_copy import Changes, PrivateCopy
 from headgate.files.transfer import Progress
-from headgate.model.changes import Caller, Change
+from headgate.model.changes import Caller, Change, ReadView
 from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.tasks.declare import PARAMS, WORKSPACE, TaskDefinition
 
@@ -258,6 +258,8 @@ class TableChanges:
     """Changes of tables that are published with the workspace."""
 
     changes: tuple[Change, ...] = ()
+    # Views that validation of their rows read.
+    reads: tuple[ReadView, ...] = ()
     # The server has the transactions open and determines the changes itself.
     open_at_server: bool = False
 

@@ -20,7 +20,7 @@ from headgate.catalog.publish import publish
 from headgate.catalog.transactions import Opener, Opening, abort_transactions, open_transactions
 from headgate.errors import InputNotFound, Invalid
 from headgate.model import nouns
-from headgate.model.changes import Change, MoveBranch, OperationKey, PublishRequest
+from headgate.model.changes import MoveBranch, OperationKey, PublishRequest
 from headgate.model.ids import TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.tasks.declare import TableSpec
@@ -74,15 +74,14 @@ class AttemptTables:
         opened = self._database.read(partial(_outputs, attempt=self._identity.attempt))
         written = self._database.read(partial(_written, ids=opened))
         options = CommitOptions(caller=self._identity.caller, inferred=written)
-        return TableChanges(
-            changes=tuple(checked_commits(self._database, self._contents, written, options))
-        )
+        checked = checked_commits(self._database, self._contents, written, options)
+        return TableChanges(changes=checked.changes, reads=checked.reads)
 
     def publish(
         self, table_changes: TableChanges, *, operation: OperationKey | None = None
     ) -> None:
         """Publish the changes alone, for a read-only workspace."""
-        self._publish(table_changes.changes, operation=operation)
+        self._publish(table_changes, operation=operation)
 
     def close(self) -> None:
         """Abort open transactions."""
@@ -116,17 +115,19 @@ class AttemptTables:
             partial(_reverting_moves, names=names, branch=workspace.branch, attempt=attempt)
         )
         if changes:
-            self._publish(tuple(changes), kind=nouns.PublicationKind.REPLACE)
+            self._publish(TableChanges(changes=tuple(changes)), kind=nouns.PublicationKind.REPLACE)
 
     def _publish(
         self,
-        changes: tuple[Change, ...],
+        made: TableChanges,
         *,
         kind: nouns.PublicationKind = nouns.PublicationKind.COMMIT,
         operation: OperationKey | None = None,
     ) -> None:
         caller = self._identity.caller
-        request = PublishRequest(caller=caller, kind=kind, changes=changes, operation=operation)
+        request = PublishRequest(
+            caller=caller, kind=kind, changes=made.changes, reads=made.reads, operation=operation
+        )
         publish(self._database, request)
 
 

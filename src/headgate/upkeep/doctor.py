@@ -212,6 +212,7 @@ def check_rows(connection: Connection, *, deep: bool) -> list[Check]:
         make_check("tags", consistency.check_tags(connection)),
         make_check("histories", histories(connection)),
         make_check("versions", consistency.check_versions(connection, deep=deep)),
+        make_check("rules", consistency.check_rules(connection)),
         make_check("holds", consistency.check_holds(connection)),
         make_check("leases", consistency.check_leases(connection), notes),
         make_check("intents", consistency.check_intents(connection)),

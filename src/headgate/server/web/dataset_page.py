@@ -16,6 +16,7 @@ from headgate.files.edits import root_of
 from headgate.files.tree import Entry
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, Transaction
+from headgate.model.rules import rules_note
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import (
     address_of,
@@ -303,6 +304,8 @@ def _facts(visit: Visit, shown: ShownDataset) -> list[tuple[str, markup.Child]]:
     if "build" in view.provenance:
         id = str(view.provenance["build"])
         pairs.append(("Build", markup.link(id, markup.build_at(id))))
+    if note := rules_note(view.provenance):
+        pairs.append(("Rules", markup.badge(note, "warn")))
     return pairs
 
 

@@ -13,6 +13,7 @@ from headgate.model.ids import TransactionId
 from headgate.model.jobspecs import JobSpec, PublishedJobSpec, jobspec_from_json
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Transaction
+from headgate.model.rules import rules_note
 from headgate.server.web import markup
 from headgate.server.web.page import Visit, publish_hint, split_page
 from headgate.store.diff import Sides, compare_sides, load_sides
@@ -106,6 +107,8 @@ def why(t: Transaction) -> markup.Child:
     if "commit" in facts:
         clean = "" if facts.get("clean", True) else " (with uncommitted changes)"
         parts.append(["commit ", markup.code(str(facts["commit"])[:10]), clean])
+    if note := rules_note(facts):
+        parts.append(markup.badge(note, "warn"))
     if t.unit is not None:
         parts.append("with others, in one unit")
     if t.renamed_from is not None:

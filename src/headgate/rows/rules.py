@@ -1,0 +1,189 @@
+"""Rules of rows for commits of engines: what they must satisfy, and the verdict on them.
+
+A commit is validated once, before its publication, on the picture after it, by the validator of
+mutate, load and merge. The engine wrote the files, so a server reads them in an evaluator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headgate import errors
+from headgate.model.access import ReadPolicy
+from headgate.model.constraints import Enforce
+from headgate.model.contexts import BranchContext
+from headgate.model.names import DatasetName, parse_dataset_name
+from headgate.model.rules import FLAGGED, HOLD, RULES_FACT, UNKNOWN, ChangedTable, Json, Verdict
+from headgate.rows.branch_tables import BranchTable, BranchTables, reads_of
+from headgate.rows.outcome import Parts
+from headgate.rows.write import keys_hold
+from headgate.tables.constraints import REFERRING_PROPERTY, enforcement_of, is_ruled, keeps_rules
+from headgate.tables.metadata import Metadata
+from headgate.tables.snapshots import current_snapshot, effect_between
+
+if TYPE_CHECKING:
+    from headgate.rows.evaluator_pool import EvaluatorPool
+    from headgate.rows.working_set import WorkingSet
+
+_LIMIT = 100
+# Violations that a transaction records.
+_RECORDED = 10
+
+
+def validate(working: WorkingSet, commits: Sequence[ChangedTable]) -> Json:
+    """Return the violations of commits on the picture after all of them, and the tables read."""
+    from headgate.rows.validate import violations_of_commits  # noqa: PLC0415  (an optional extra)
+
+    found = [
+        {"cause": str(name), "text": violation.text, "violation": violation.to_json()}
+        for name, violation in violations_of_commits(working, commits)
+    ]
+    return {"found": found, "read": [str(name) for name in working.tables]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Commit:
+    """One table of a publication, with its metadata before and after."""
+
+    changed: ChangedTable
+    before: Metadata | None
+    after: Metadata
+    # What the branch shows.
+    shown: BranchTable | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the rows before the commit are known to satisfy the constraints after it."""
+        if self.before is None or current_snapshot(self.before) is None:
+            return True
+        held = self.shown is not None and keys_hold(self.shown)
+        return held and keeps_rules(self.before, self.after)
+
+    @property
+    def enforced(self) -> Enforce:
+        return _effective(self.after, is_known=self.is_known)
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows are added or removed; a rewrite of files by an engine is believed."""
+        effect = effect_between(self.before, self.after)
+        return effect.replaces or bool(effect.operations - {"replace"})
+
+    @property
+    def needs_validation(self) -> bool:
+        is_referred = REFERRING_PROPERTY in (self.after.get("properties") or {})
+        return self.changes_rows and (is_referred or self.enforced is not Enforce.OFF)
+
+    @property
+    def state(self) -> str:
+        """What is known of the rows afterwards, if there is no violation."""
+        is_checked = self.enforced is not Enforce.OFF or not self.changes_rows
+        return HOLD if self.is_known and is_checked else UNKNOWN
+
+
+def _effective(metadata: Metadata, *, is_known: bool) -> Enforce:
+    """Return what happens to a violation: nothing is rejected where older rows may have it too."""
+    declared = enforcement_of(metadata)
+    return Enforce.FLAG if declared is Enforce.REJECT and not is_known else declared
+
+
+class CommitRules:
+    """Validates commits: in this process, or in an evaluator of a server."""
+
+    def __init__(self, parts: Parts, pool: EvaluatorPool | None) -> None:
+        self._parts = parts
+        self._pool = pool
+
+    def __call__(
+        self,
+        context: BranchContext,
+        changed: Sequence[ChangedTable],
+        policy: ReadPolicy | None = None,
+    ) -> Verdict:
+        """Raise `ConstraintsViolated` if a table that rejects violations would get one."""
+        if not any(is_ruled(self._metadata(one.after)) for one in changed):
+            return Verdict()
+        tables = BranchTables(self._parts.database, context)
+        tables.prefetch(one.name for one in changed)
+        commits = {
+            str(one.name): _Commit(
+                changed=one,
+                before=self._metadata(one.before) if one.before is not None else None,
+                after=self._metadata(one.after),
+                shown=tables.find(one.name),
+            )
+            for one in changed
+        }
+        states = {name: one.state for name, one in commits.items() if is_ruled(one.after)}
+        if not any(one.needs_validation for one in commits.values()):
+            return Verdict(facts=_facts(states, []))
+        moving = [one for one in commits.values() if one.changes_rows]
+        try:
+            done = self._validate(tables, [one.changed for one in moving])
+        except (errors.NeedsSpark, errors.StatementStopped, errors.EvaluatorDied) as error:
+            if rejecting := [one for one in moving if one.enforced is Enforce.REJECT]:
+                name = str(rejecting[0].changed.name)
+                raise errors.RowsNotValidated(dataset=name, reason=error.message) from error
+            return Verdict(facts=_facts(dict.fromkeys(states, UNKNOWN), []))
+        flagged, rejected = [], []
+        for one in done["found"]:
+            match self._enforced(tables, commits, one["violation"]["dataset"]):
+                case Enforce.FLAG:
+                    flagged.append(one)
+                case Enforce.REJECT:
+                    rejected.append(one if _may_read(policy, one) else _without_values(one))
+        if rejected:
+            raise errors.ConstraintsViolated(
+                violations=[one["violation"] for one in rejected[:_LIMIT]],
+                texts=[one["text"] for one in rejected[:_LIMIT]],
+                total=len(rejected),
+                limit=_LIMIT,
+            )
+        others = [parse_dataset_name(name) for name in done["read"] if name not in commits]
+        return Verdict(reads=reads_of(map(tables.find, others), ()), facts=_facts(states, flagged))
+
+    def _metadata(self, location: str) -> Metadata:
+        return self._parts.versions.read(location).metadata
+
+    def _validate(self, tables: BranchTables, commits: Sequence[ChangedTable]) -> Json:
+        if self._pool is not None:
+            return self._pool.validate(self._parts, tables, commits)
+        try:
+            from headgate.rows.working_set import WorkingSet  # noqa: PLC0415  (an optional extra)
+        except ImportError as error:
+            what = "validating the rows of commits"
+            raise errors.MissingExtra(feature=what, extra="mutations") from error
+        with WorkingSet(tables, self._parts.versions, self._parts.options) as working:
+            return validate(working, commits)
+
+    def _enforced(self, tables: BranchTables, commits: Mapping[str, _Commit], name: str) -> Enforce:
+        """Return what happens to violations of a table's constraints, by whatever commit."""
+        if name in commits:
+            return commits[name].enforced
+        shown = tables.load(parse_dataset_name(name))
+        assert shown.version is not None
+        return _effective(self._metadata(shown.version.location), is_known=keys_hold(shown))
+
+
+def _facts(
+    states: Mapping[str, str], flagged: Iterable[Json]
+) -> dict[DatasetName, Mapping[str, Any]]:
+    """Return the provenance of the transactions."""
+    facts: dict[str, Json] = {name: {"state": state} for name, state in states.items()}
+    for one in flagged:
+        fact = facts[one["cause"]]
+        fact["state"], fact["total"] = FLAGGED, fact.get("total", 0) + 1
+        if fact["total"] <= _RECORDED:
+            fact.setdefault("violations", []).append(one["text"])
+    return {parse_dataset_name(name): {RULES_FACT: fact} for name, fact in facts.items()}
+
+
+def _may_read(policy: ReadPolicy | None, found: Json) -> bool:
+    return policy is None or policy.shows_dataset(found["violation"]["dataset"])
+
+
+def _without_values(found: Json) -> Json:
+    text = f"{found['cause']}: a table that this token may not read refers to a removed row"
+    return {**found, "text": text, "violation": {"dataset": found["cause"], "kind": "orphan"}}
