@@ -119,6 +119,7 @@ class Reply:
 # The nearest class in an error's ancestry counts.
 _FORBIDDEN = (403, "ForbiddenException")
 _NO_TABLE = (404, "NoSuchTableException")
+_NO_VIEW = (404, "NoSuchViewException")
 _COMMIT_FAILED = (409, "CommitFailedException")
 ERROR_TABLE: dict[type[errors.HeadgateError], tuple[int, str]] = {
     errors.Invalid: (400, "BadRequestException"),
@@ -128,6 +129,7 @@ ERROR_TABLE: dict[type[errors.HeadgateError], tuple[int, str]] = {
     errors.TransactionNotOpen: _FORBIDDEN,
     errors.NotFound: (404, "NotFoundException"),
     errors.TableNotFound: _NO_TABLE,
+    errors.ViewNotFound: _NO_VIEW,
     errors.DatasetNotFound: _NO_TABLE,
     errors.NamespaceNotFound: (404, "NoSuchNamespaceException"),
     errors.Exists: (409, "AlreadyExistsException"),
@@ -370,6 +372,11 @@ class Request:
         return checked_name(self.namespace, unquote(self.arguments["table"]))
 
     @property
+    def view(self) -> DatasetName:
+        """Return the view in the path."""
+        return checked_name(self.namespace, unquote(self.arguments["view"]))
+
+    @property
     def idempotency(self) -> table_catalog.Idempotency | None:
         """Return the client's key, if it sent one."""
         key = self.headers.get("idempotency-key")
@@ -446,8 +453,13 @@ def _page_size(request: Request) -> int:
 
 
 def reply_applied(service: Service, table: table_catalog.ServedTable) -> Reply:
-    """Return the reply to a write that has happened: no error may read as if it had not."""
+    """Return the reply to a write that has happened."""
+    return service.rendered.reply(read_applied(service, table))
+
+
+def read_applied(service: Service, written: table_catalog.ServedTable) -> StoredVersion:
+    """Return the version of a write that has happened: no error may read as if it had not."""
     try:
-        return service.rendered.reply(service.versions.read(table.location))
+        return service.versions.read(written.location)
     except errors.Unavailable as error:
-        raise errors.OutcomeUnknown(operation=f"the commit to {table.name}") from error
+        raise errors.OutcomeUnknown(operation=f"the commit to {written.name}") from error

@@ -56,9 +56,10 @@ from headgate.store.transactions import (
     TransactionHandle,
     UnitHandle,
 )
+from headgate.tables import views
 from headgate.tables.creation import is_metadata_file, newest_metadata
 from headgate.tables.inspect import columns_of, find_row_count, partitioning_of, read_rows
-from headgate.tables.metadata import MAIN
+from headgate.tables.metadata import MAIN, Metadata
 from headgate.tables.updates import apply_updates
 
 T = TypeVar("T")
@@ -105,24 +106,46 @@ def _describe_content(
     """Return the content of a dataset at a transaction, as part of its document.
 
     For a table `{"schema", "partitioning", "properties", "row_count", "rows"}`; `row_count` is null
-    where only Spark can count the rows. For files `{"files", "bytes", "paths"}`.
+    where only Spark can count the rows. For files `{"files", "bytes", "paths"}`, for a view
+    `{"schema", "properties", "queries"}`.
     """
     if dataset.kind is DatasetKind.FILES:
         return _describe_files(store, shown, paths=rows)
+    if dataset.kind is DatasetKind.VIEW:
+        return _describe_view(store, dataset, shown, rows=rows)
     if shown is None or shown.version is None:
         return {"schema": [], "partitioning": [], "properties": {}, "row_count": 0, "rows": []}
     version = store.contents.tables.read(shown.version.location)
     options = store.settings.environ
     return {
-        "schema": [
-            {"name": column.name, "type": column.type, "required": column.required}
-            for column in columns_of(version.metadata)
-        ],
+        "schema": _schema_json(version.metadata),
         "partitioning": partitioning_of(version.metadata),
         "properties": version.metadata.get("properties") or {},
         "row_count": find_row_count(version, options=options),
         "rows": read_rows(version, limit=rows, options=options),
     }
+
+
+def _describe_view(
+    store: StoreBase, dataset: Dataset, shown: Transaction | None, *, rows: int
+) -> Json:
+    if rows:
+        raise errors.ViewHasNoRows(view=str(dataset.name))
+    if shown is None or shown.version is None:
+        return {"schema": [], "properties": {}, "queries": {}}
+    metadata = store.contents.tables.read(shown.version.location).metadata
+    return {
+        "schema": _schema_json(views.as_table(metadata)),
+        "properties": metadata.get("properties") or {},
+        "queries": views.queries(metadata),
+    }
+
+
+def _schema_json(metadata: Metadata) -> list[Json]:
+    return [
+        {"name": column.name, "type": column.type, "required": column.required}
+        for column in columns_of(metadata)
+    ]
 
 
 def _describe_files(store: StoreBase, shown: Transaction | None, *, paths: int) -> Json:
