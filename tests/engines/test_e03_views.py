@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 
 from headgate.model.access import Role
+from headgate.spark.engines import SharedJvm
 from headgate.spark.session import LocalSpark
 from tests.support.api import Api
 from tests.support.duckdb_engine import attached, require
+from tests.support.iceberg import Front, Served
+from tests.support.pipelines import states
+from tests.support.projects import new_project
 from tests.support.spark import bind
+from tests.support.tables import create_tables, read_table
+from tests.support.views import view_schema, view_version
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -81,3 +88,42 @@ def test_view_of_spark_is_altered_renamed_and_dropped_on_its_branch(
     assert past("select number from shop.v") == [(1,)]
     with pytest.raises(Exception, match="can only be read"):
         past("create or replace view shop.v as select 2 as id")
+
+
+_PIPELINE = """
+from headgate.transforms import Input, Output, transform_df
+
+@transform_df(Output("job.ids"), large=Input("shop.large"), orders=Input("shop.orders"))
+def reads(large, orders):
+    return large
+
+@transform_df(Output("job.none"), orders=Input("shop.orders"))
+def writes(ctx, orders):
+    ctx.spark_session.sql("create view shop.other as select 1 as id")
+    return orders
+"""
+
+
+def test_build_reads_a_view_with_the_tables_behind_it_and_creates_none(
+    sqlite_url: str, tmp_path: Path, jvm: SharedJvm, front: Front
+) -> None:
+    project = new_project(sqlite_url, tmp_path, jvm)
+    with project.store as store:
+        create_tables(store, "master", orders=[{"id": 1}, {"id": 200}])
+        with Served(store, front).client() as client:
+            body = {
+                "name": "large",
+                "schema": view_schema("id"),
+                "view-version": {
+                    **view_version({"spark": "select id from orders where id > 100"}),
+                    "default-namespace": ["shop"],
+                },
+            }
+            client.call("POST", "namespaces/shop/views", body).raise_for_status()
+        project.publish(pipeline=_PIPELINE)
+        outcome = project.build("job.ids job.none", branch="master")
+        assert states(outcome) == {"job.ids": "succeeded", "job.none": "failed"}
+        assert read_table(store, "master", "job.ids") == [{"id": 200}]
+        (failed,) = (job for job in outcome.jobs if job.error)
+        assert failed.error is not None
+        assert "shop.other" in failed.error["message"]

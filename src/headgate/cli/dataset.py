@@ -81,7 +81,8 @@ def show(
 
     JSON: {"dataset", "kind", "branches", "context", "transaction", "shown"}; for a table also
     {"schema": [{"name", "type", "required"}], "partitioning", "properties", "row_count", "rows"},
-    for files {"files", "bytes", "paths"}. "shown" is the transaction as in `txn show`.
+    for a view {"schema", "properties", "queries"}, for files {"files", "bytes", "paths"}. "shown"
+    is the transaction as in `txn show`.
 
     Example: headgate dataset show sales.orders -b "feature>master" --rows 5
     """

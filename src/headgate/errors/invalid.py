@@ -142,6 +142,11 @@ class ViewHasNoRows(Invalid, code="view_has_no_rows"):
     view: str
 
 
+class InvalidViewVersion(Invalid, code="invalid_view_version"):
+    template = "Invalid view version: {reason:.} Nothing was changed."
+    reason: InitVar[str]
+
+
 class ViewDialectLost(Invalid, code="view_dialect_lost"):
     template = (
         "Cannot replace view due to loss of view dialects (replace.drop-dialect.allowed=false):\n"

@@ -123,6 +123,7 @@ _NO_VIEW = (404, "NoSuchViewException")
 _COMMIT_FAILED = (409, "CommitFailedException")
 ERROR_TABLE: dict[type[errors.HeadgateError], tuple[int, str]] = {
     errors.Invalid: (400, "BadRequestException"),
+    errors.InvalidViewVersion: (400, "IllegalArgumentException"),
     errors.Denied: _FORBIDDEN,
     # A superseded attempt and a closed transaction never succeed later: no retries.
     errors.AttemptSuperseded: _FORBIDDEN,

@@ -12,7 +12,12 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from headgate.errors import MalformedRequest, RequirementFailed, ViewDialectLost
+from headgate.errors import (
+    InvalidViewVersion,
+    MalformedRequest,
+    RequirementFailed,
+    ViewDialectLost,
+)
 from headgate.model.nouns import TransactionType
 from headgate.tables import updates
 from headgate.tables.metadata import (
@@ -133,20 +138,15 @@ def _check_version(version: Json) -> None:
     read_properties(version, "summary")
     representations = read_objects(version, "representations")
     if not representations:
-        raise MalformedRequest(what="the view version", reason="it has no query")
+        raise InvalidViewVersion(reason="it has no query")
     seen: set[str] = set()
     for one in representations:
         if (kind := read_str(one, "type")) != "sql":
-            raise MalformedRequest(
-                what=f"view representation {kind!r}", reason="this kind is not known"
-            )
+            raise InvalidViewVersion(reason=f"representations of type {kind!r} are not known")
         read_str(one, "sql")
         dialect = read_str(one, "dialect").lower()
         if dialect in seen:
-            raise MalformedRequest(
-                what="Invalid view version: Cannot add multiple queries for dialect " + dialect,
-                reason="a version has one query for each dialect",
-            )
+            raise InvalidViewVersion(reason=f"Cannot add multiple queries for dialect {dialect}")
         seen.add(dialect)
 
 
