@@ -308,3 +308,15 @@ def test_replacements_of_one_view_by_many_clients_all_happen(
     metadata = client.call("GET", f"{VIEWS}/v").json()["metadata"]
     queries = {one["representations"][0]["sql"] for one in metadata["versions"]}
     assert queries == {SPARK, *(f"SELECT {number} AS id" for number in range(8))}
+
+
+def test_view_created_by_many_clients_at_once_is_created_once(
+    client: RestClient, served: Served
+) -> None:
+    def write(_: int) -> int:
+        with served.client() as one:
+            return post_view(one).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(write, range(8))) == [200, *[409] * 7]
+    assert len(served.history("db.v")) == 1

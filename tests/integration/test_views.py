@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.errors import Invalid, MergeConflict, ViewHasNoRows
+from headgate.cli.format import show_content, show_difference
+from headgate.errors import Invalid, MergeConflict, TransactionTypeViolated, ViewHasNoRows
 from headgate.model.access import Role
 from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType
@@ -21,7 +22,7 @@ from headgate.upkeep.doctor import examine
 from tests.support.api import Api
 from tests.support.attempts import dispatch_job
 from tests.support.iceberg import Front, RestClient, Served, create, error, refusal, rename
-from tests.support.oracle import assert_store_sound
+from tests.support.oracle import assert_rows_sound
 from tests.support.pages import visit
 from tests.support.processes import assert_killed
 from tests.support.stores import new_settings
@@ -36,6 +37,7 @@ from tests.support.views import (
     send_view,
     to_replace,
     view_schema,
+    view_version,
 )
 
 OTHER = "SELECT id FROM db.t WHERE id > 1"
@@ -114,7 +116,7 @@ def test_view_dropped_or_renamed_on_a_branch_is_so_after_the_merge(
 
 def test_view_is_shown_with_its_queries_and_refuses_rows(hg: headgate.Store) -> None:
     hg.dataset("db.v").create(kind="view")
-    with pytest.raises(ViewHasNoRows, match="is a view: only an engine"):
+    with pytest.raises(ViewHasNoRows, match="is a view, not a table"):
         hg.dataset("db.v").show(rows=1)
     shown = hg.dataset("db.v").show()
     assert (shown["kind"], shown["schema"], shown["queries"]) == ("view", [], {})
@@ -132,9 +134,10 @@ def test_view_cannot_be_read_or_written_as_a_table_or_a_tree(
         store.mutate("master", "delete from db.v where id = 1")
     with pytest.raises(Invalid, match="is a view, not a tree of files"):
         store.dataset("db.v").branch("master").put(tmp_path)
-    with pytest.raises(Invalid, match="not a view"):
-        store.dataset("db.files").create(kind="files")
-        post_view(client, "files").raise_for_status()
+    store.dataset("db.files").create(kind="files")
+    refused = post_view(client, "files")
+    assert refused.status_code == 400
+    assert "is a tree of files, not a view" in refused.json()["error"]["message"]
 
 
 def test_view_has_a_page_with_its_query_and_its_comparison(
@@ -142,14 +145,47 @@ def test_view_has_a_page_with_its_query_and_its_comparison(
 ) -> None:
     make_view(client)
     with served.client("feature>master") as feature:
-        replace_view(feature, OTHER.replace(">", "&"))
+        send_view(
+            feature,
+            {"action": "add-schema", "schema": view_schema("number", "id")},
+            {
+                "action": "add-view-version",
+                "view-version": view_version({"spark": "SELECT id & 1 AS number, id FROM db.t"}),
+            },
+            {"action": "set-current-view-version", "view-version-id": -1},
+        ).raise_for_status()
     page = dataset_page(visit(served.store, "db.v", branch="feature"))
     drawn = str(page.sections["Content"])
     assert "Query, spark" in drawn
-    assert "WHERE id &amp; 1" in drawn
+    assert "SELECT id &amp; 1 AS number" in drawn
     asked = {"branch": "feature", "tab": "compare", "from_": "master", "to": "feature"}
     compared = dataset_page(visit(served.store, "db.v", role=Role.ADMIN, **asked))
-    assert "1 → 1 queries" in str(compared.sections["Compare"])
+    text = str(compared.sections["Compare"])
+    assert "1 → 1 queries" in text
+    # By name, although both columns have the number 0.
+    assert "added, long" in text
+    assert "is now called" not in text
+
+
+def test_view_is_printed_with_its_queries_and_their_differences(
+    client: RestClient, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_view(client, properties={"comment": "ids"})
+    with served.client("feature>master") as feature:
+        replace_view(feature, OTHER)
+    show_content(served.store.dataset("db.v").show(), rows=0)
+    show_difference(_compared(served))
+    printed = capsys.readouterr()
+    told = " ".join((printed.out + printed.err).split())
+    assert f"spark {SPARK}" in told
+    assert "comment = ids" in told
+    assert "1 → 1 queries: 0 added, 0 removed, 1 changed by dialect" in told
+
+
+def test_query_of_a_view_is_left_to_spark(client: RestClient, served: Served) -> None:
+    make_view(client)
+    with pytest.raises(Invalid, match=r"db\.v is not a table here\. Use --engine spark"):
+        served.store.sql("select id from db.v", engine="duckdb")
 
 
 def test_view_that_a_token_may_not_read_appears_nowhere(api: Api) -> None:
@@ -181,6 +217,26 @@ def test_view_that_a_token_may_not_read_appears_nowhere(api: Api) -> None:
     assert [found["dataset"] for found in api.bearing(str(limited["token"])).get("/datasets")] == [
         "db.open"
     ]
+
+
+def test_snapshot_transaction_of_a_view_starts_with_the_view(
+    client: RestClient, served: Served
+) -> None:
+    make_view(client)
+    branch = served.store.dataset("db.v").branch("master")
+    with branch.transaction("SNAPSHOT") as opened, served.client(f"txn:{opened.id}") as inside:
+        assert query_of(inside) == SPARK
+    assert query_of(client) == SPARK
+    with branch.transaction("SNAPSHOT") as opened, served.client(f"txn:{opened.id}") as inside:
+        replace_view(inside, OTHER)
+    assert query_of(client) == OTHER
+    with (
+        pytest.raises(TransactionTypeViolated),
+        branch.transaction("APPEND") as opened,
+        served.client(f"txn:{opened.id}") as inside,
+    ):
+        replace_view(inside, THIRD)
+    assert query_of(client) == OTHER
 
 
 def test_job_reads_a_declared_view_and_writes_none(client: RestClient, served: Served) -> None:
@@ -225,7 +281,7 @@ def test_cleanup_deletes_what_no_branch_shows_of_views_and_keeps_the_rest(
     with served.client("master") as again:
         assert query_of(again, "w") == OTHER
         make_view(again)
-    assert_store_sound(served.store)
+    assert_rows_sound(served.store)
 
 
 def test_doctor_finds_a_view_without_its_file_and_backups_have_it(
@@ -260,7 +316,7 @@ def test_killed_while_replacing_a_view_leaves_the_state_before_or_after(
         assert query_of(client) == (OTHER if point is Failpoint.PUBLISH_COMMITTED else SPARK)
         replace_view(client, THIRD)
         assert query_of(client) == THIRD
-        assert_store_sound(store)
+        assert_rows_sound(store)
 
 
 def _replace_until(settings: Settings, point: Failpoint) -> None:

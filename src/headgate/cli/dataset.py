@@ -21,7 +21,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Dataset name, such as
 def create(
     name: Name,
     kind: Annotated[
-        DatasetKind, typer.Option("--kind", case_sensitive=False, help="Table, or tree of files.")
+        DatasetKind,
+        typer.Option("--kind", case_sensitive=False, help="Table, tree of files or view."),
     ] = DatasetKind.TABLE,
     branch: output.BranchOption = None,
     actor: output.ActorOption = None,

@@ -136,8 +136,8 @@ class ImpossibleTableChange(Invalid, code="impossible_table_change"):
 
 class ViewHasNoRows(Invalid, code="view_has_no_rows"):
     template = (
-        "{view} is a view: only an engine that knows the dialect of its query computes its rows. "
-        "Read it by `headgate sql` or Spark, or read the tables behind it."
+        "{view} is a view, not a table: only an engine that knows the dialect of its query "
+        "computes its rows. Read it by `headgate sql` or Spark, or use the tables behind it."
     )
     view: str
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -70,14 +70,20 @@ _WITHOUT_ROWS: Json = {"action": "remove-snapshot-ref", "ref-name": MAIN}
 
 
 def begin(store: StoreBase, opened: Transaction) -> Transaction:
-    """Stage the first working version of an OPEN transaction: a SNAPSHOT keeps the table's columns.
+    """Stage the first working version of an OPEN transaction.
+
+    A SNAPSHOT of a table starts with its columns and no rows, that of a view with the view.
 
     Without a staged version no engine would find the table to write to, and a commit would drop it.
     Other transactions are returned unchanged.
     """
-    base = store.database.read(lambda c: _base_of(c, opened))
+    kind, base = store.database.read(lambda c: _base_of(c, opened))
     if base is None:
         return opened
+    if kind is DatasetKind.VIEW:
+        return stage_version(
+            store.database, opened.id, replace(base, id=mint_version()), expected=None
+        )
     held = store.contents.tables.read(base.location).metadata
     metadata = apply_updates(
         held,
@@ -90,14 +96,15 @@ def begin(store: StoreBase, opened: Transaction) -> Transaction:
     return stage_version(store.database, opened.id, version, expected=None)
 
 
-def _base_of(connection: Connection, opened: Transaction) -> Version | None:
-    """Return the version of the table that a SNAPSHOT replaces; None if there is none."""
+def _base_of(connection: Connection, opened: Transaction) -> tuple[DatasetKind, Version | None]:
+    """Return the version of the table or view that a SNAPSHOT replaces; None if there is none."""
+    kind = records.load_dataset(connection, opened.dataset).kind
     if opened.type is not TransactionType.SNAPSHOT or opened.parent is None:
-        return None
-    if records.load_dataset(connection, opened.dataset).kind is not DatasetKind.TABLE:
-        return None
+        return kind, None
     before = records.find_transaction(connection, opened.parent)
-    return before.version if before is not None else None
+    if kind is DatasetKind.FILES or before is None:
+        return kind, None
+    return kind, before.version
 
 
 def _describe_content(

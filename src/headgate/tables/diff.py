@@ -165,7 +165,11 @@ def compare_tables(
 
 def compare_views(before: Version, after: Version) -> TableDifference:
     """Return the difference between two versions of a view; None has no columns and queries."""
-    old, new = (views.as_table(one.metadata) if one else None for one in (before, after))
+    # Columns are matched by name: each version of a view numbers its own.
+    old, new = (
+        {**views.as_table(one.metadata), "table-uuid": side} if one else None
+        for side, one in (("before", before), ("after", after))
+    )
     olds, news = (_queries_of(one.metadata) if one else {} for one in (before, after))
     added, removed = (
         [one[dialect] for dialect in one if dialect not in other]
