@@ -29,6 +29,7 @@ from headgate.model.changes import (
 from headgate.model.contexts import BranchContext
 from headgate.model.ids import TransactionId
 from headgate.model.rules import ChangedTable, RowRules
+from headgate.tables import views
 from headgate.tables.snapshots import check_transaction_type, effect_between
 from headgate.tables.versions import TableVersions
 
@@ -202,7 +203,8 @@ def _checked_type(
         return _files_type(contents.trees, transaction, before, named=named)
     if transaction.version is None:
         return transaction.type if named else nouns.TransactionType.DELETE
-    effect = effect_between(
+    between = views.effect_between if kind is nouns.DatasetKind.VIEW else effect_between
+    effect = between(
         contents.tables.read(before.location).metadata if before else None,
         contents.tables.read(transaction.version.location).metadata,
     )

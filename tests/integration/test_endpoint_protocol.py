@@ -32,7 +32,9 @@ def test_config_gives_each_client_a_prefix_and_lists_what_it_can_do(served: Serv
         assert one.prefix != other.prefix
         assert one.config["idempotency-key-lifetime"] == "PT24H"
         assert "POST /v1/{prefix}/transactions/commit" in one.config["endpoints"]
-        assert not any("views" in endpoint for endpoint in one.config["endpoints"])
+        assert "POST /v1/{prefix}/namespaces/{namespace}/views" in one.config["endpoints"]
+        # A server opens no metadata file that a client names.
+        assert not any("register-view" in endpoint for endpoint in one.config["endpoints"])
 
 
 @pytest.mark.parametrize("warehouse", ["", "a>a", "../x"])

@@ -1,4 +1,4 @@
-"""Iceberg's own tests of catalogs (`CatalogTests`), compiled and run against a served store."""
+"""Iceberg's own tests of catalogs and views, compiled and run against a served store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ARTIFACTS = (
     Artifact(organisation="org.assertj", name="assertj-core", version="3.27.7", transitive=True),
     _COMPILER,
 )
-_SOURCE = Path(__file__).parents[1] / "engines" / "java" / "HeadgateCatalogTests.java"
+_SOURCES = Path(__file__).parents[1] / "engines" / "java"
 _CASES_SECONDS = 400.0
 
 
@@ -65,21 +65,23 @@ def _fetch(scratch: Path) -> Path:
     return fetch_jars(directory, _ARTIFACTS)
 
 
-def run_catalog_tests(scratch: Path, jars: Path, *, uri: str, token: str, branch: str) -> Outcomes:
-    """Run every case on a branch of a served store."""
+def run_catalog_tests(
+    suite: str, scratch: Path, jars: Path, *, uri: str, token: str, branch: str
+) -> Outcomes:
+    """Run every case of a class of `tests/engines/java` on a branch of a served store."""
     # Iceberg's own jars do not include Hadoop's client, by which it opens local files.
     hadoop = sorted((spark_home() / "jars").glob("hadoop-client-*.jar"))
     classes, reports = scratch / "classes", scratch / "reports"
     path = ":".join(map(str, [classes, *sorted(jars.glob("*.jar")), *hadoop]))
     compiler = jars / f"{_COMPILER.name}-{_COMPILER.version}.jar"
     options = ["-17", "-proc:none", "-nowarn", "-cp", path, "-d", str(classes)]
-    must([str(java()), "-jar", str(compiler), *options, str(_SOURCE)], scratch)
+    must([str(java()), "-jar", str(compiler), *options, str(_SOURCES)], scratch)
     given = {"uri": uri, "token": token, "branch": branch}
     command = [
         *(str(java()), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
         *(f"-Dheadgate.{name}={value}" for name, value in given.items()),
         *("-cp", path, "org.junit.platform.console.ConsoleLauncher", "execute"),
-        *("--select-class", _SOURCE.stem, "--reports-dir", str(reports)),
+        *("--select-class", suite, "--reports-dir", str(reports)),
         *("--details", "none", "--disable-banner"),
     ]
     done = subprocess.run(

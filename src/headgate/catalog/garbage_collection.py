@@ -209,7 +209,7 @@ def mark_objects(connection: Connection, without: Collection[VersionId] = ()) ->
     condemned = select(condemned_objects.c.location, condemned_objects.c.condemned_at)
     return ObjectMark(
         roots=frozenset(roots[DatasetKind.FILES]),
-        tables=frozenset(roots[DatasetKind.TABLE]),
+        tables=frozenset(roots[DatasetKind.TABLE] | roots[DatasetKind.VIEW]),
         working=frozenset(connection.execute(select(working_objects.c.location)).scalars()),
         bundles=bundles_named(connection),
         condemned={place: Instant(at) for place, at in connection.execute(condemned)},
@@ -217,12 +217,12 @@ def mark_objects(connection: Connection, without: Collection[VersionId] = ()) ->
 
 
 def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
-    """Return the metadata files of table versions that were published or staged since a time."""
+    """Return the metadata files of tables and views that were published or staged since a time."""
     query = (
         select(versions.c.location)
         .join(datasets, datasets.c.id == versions.c.dataset_id)
         .where(
-            datasets.c.kind == DatasetKind.TABLE,
+            datasets.c.kind != DatasetKind.FILES,
             versions.c.created_at >= since,
             versions.c.condemned_at.is_(None),
         )

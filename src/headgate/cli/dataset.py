@@ -21,7 +21,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Dataset name, such as
 def create(
     name: Name,
     kind: Annotated[
-        DatasetKind, typer.Option("--kind", case_sensitive=False, help="Table, or tree of files.")
+        DatasetKind,
+        typer.Option("--kind", case_sensitive=False, help="Table, tree of files or view."),
     ] = DatasetKind.TABLE,
     branch: output.BranchOption = None,
     actor: output.ActorOption = None,
@@ -81,7 +82,8 @@ def show(
 
     JSON: {"dataset", "kind", "branches", "context", "transaction", "shown"}; for a table also
     {"schema": [{"name", "type", "required"}], "partitioning", "properties", "row_count", "rows"},
-    for files {"files", "bytes", "paths"}. "shown" is the transaction as in `txn show`.
+    for a view {"schema", "properties", "queries"}, for files {"files", "bytes", "paths"}. "shown"
+    is the transaction as in `txn show`.
 
     Example: headgate dataset show sales.orders -b "feature>master" --rows 5
     """

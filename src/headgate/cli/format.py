@@ -267,7 +267,7 @@ def checks_text(checks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def show_content(content: Json, *, rows: int) -> None:
-    """Print a table's columns and rows, or files, from the document of `dataset show`."""
+    """Print a table's columns and rows, a view's queries, or files, of `dataset show`."""
     if "files" in content:
         note(f"{count_text(content['files'], 'file')}, {size_text(content['bytes'])}")
         if rows:
@@ -276,12 +276,15 @@ def show_content(content: Json, *, rows: int) -> None:
     show_table(
         ("COLUMN", "TYPE", ""),
         ((c["name"], type_text(c["type"]), "required" * c["required"]) for c in content["schema"]),
-        empty="the table was dropped here.",
+        empty=f"the {content['kind']} was dropped here.",
     )
-    if content["partitioning"]:
+    if content.get("partitioning"):
         note(f"partitioned by {', '.join(content['partitioning'])}")
     for name, value in sorted(content["properties"].items()):
         note(f"{name} = {value}")
+    if "queries" in content:
+        show_table(("DIALECT", "QUERY"), content["queries"].items(), empty="no queries")
+        return
     if content["schema"]:
         known = content["row_count"] is not None
         note(count_text(content["row_count"], "row") if known else "only Spark can count its rows")
@@ -364,7 +367,7 @@ def _schema_lines(changes: Mapping[str, Any]) -> list[str]:
 def _rows_text(found: Json) -> str:
     counts = found["counts"]
     before, after = ("?" if n is None else n for n in (counts["from"], counts["to"]))
-    text = f"{before} → {after} rows"
+    text = f"{before} → {after} {'queries' if found['kind'] == 'view' else 'rows'}"
     if counts["added"] is None:
         return text
     if not (counts["added"] or counts["removed"] or counts["changed"]):

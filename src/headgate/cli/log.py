@@ -201,9 +201,9 @@ def diff(
     With BRANCH: its changes since the merge base, and all conflicts, from the dry run of
     `headgate merge`. With --from and --to: schema, row counts and rows (added, removed and changed
     by key) of the two versions as they are. Rows of a table without a key are added or removed,
-    never changed. Columns that only one side has are not compared. Without DATASET a branch in
-    --from or --to includes its fallbacks. A dataset that was renamed between the two versions is
-    compared under both names.
+    never changed. Of a view, the rows are its queries by dialect. Columns that only one side has
+    are not compared. Without DATASET a branch in --from or --to includes its fallbacks. A dataset
+    that was renamed between the two versions is compared under both names.
 
     JSON: {"dataset", "renamed_from", "kind", "from", "to", "identical", "schema": {"added",
     "removed", "renamed", "retyped", "required"}, "counts": {"from", "to", "added", "removed",

@@ -160,7 +160,7 @@ def _describe(hg: Store, context: str, name: str) -> None:
 
 
 def _tables(hg: Store) -> list[str]:
-    return [str(one.name) for one in hg.datasets() if one.kind is DatasetKind.TABLE]
+    return [str(one.name) for one in hg.datasets() if one.kind is not DatasetKind.FILES]
 
 
 def _edit_lines(hg: Store, context: str) -> None:

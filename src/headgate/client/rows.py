@@ -184,12 +184,19 @@ class RemoteContextTables:
 
     def find(self, name: DatasetName) -> StoredVersion | None:
         """Return the version that the context shows; None for a table that it does not show."""
-        namespace = segment("\x1f".join(name.namespace))
-        path = f"{self._prefix}/namespaces/{namespace}/tables/{segment(name.name)}"
-        try:
-            sent = self._http.iceberg(path, snapshots="refs")
-        except NotFound:
-            return None
-        return StoredVersion(
+        sent = self._load("tables", name, snapshots="refs")
+        return sent and StoredVersion(
             location=sent["metadata-location"], content=b"", metadata=sent["metadata"]
         )
+
+    def has_view(self, name: DatasetName) -> bool:
+        """Return whether the context shows a view of this name."""
+        return self._load("views", name) is not None
+
+    def _load(self, kind: str, name: DatasetName, **query: str) -> Any:
+        namespace = segment("\x1f".join(name.namespace))
+        path = f"{self._prefix}/namespaces/{namespace}/{kind}/{segment(name.name)}"
+        try:
+            return self._http.iceberg(path, **query)
+        except NotFound:
+            return None

@@ -180,6 +180,7 @@ class UndoRefused(Conflict, code="undo_refused"):
 
 _CHANGES = {
     "assert-table-uuid": "UUID does not match: expected",
+    "assert-view-uuid": "view UUID does not match: expected",
     "assert-last-assigned-field-id": "last assigned field id changed: expected id",
     "assert-current-schema-id": "current schema changed: expected id",
     "assert-last-assigned-partition-id": "last assigned partition id changed: expected id",
@@ -189,9 +190,7 @@ _CHANGES = {
 
 
 class RequirementFailed(Conflict, code="requirement_failed", retryable=True):
-    template = (
-        "Requirement failed: {change}. Nothing was changed; read the table again, then decide."
-    )
+    template = "Requirement failed: {change}. Nothing was changed; read it again, then decide."
     requirement: str
     expected: Any
     actual: Any
@@ -354,6 +353,30 @@ class RestoreRefused(Exists, code="restore_refused"):
 class NamespaceExists(Exists, code="namespace_exists"):
     template = "Namespace already exists: {namespace}. Use it, or choose another name."
     namespace: str
+
+
+class NameTaken(Exists, code="name_taken"):
+    template = (
+        "{kind} with same name already exists: {name}. A dataset keeps its kind, on every branch "
+        "and in its history; give the {wanted} another name."
+    )
+    # "Table" or "View", as in the sentence.
+    kind: str
+    name: str
+    wanted: str
+
+
+class RenameTargetExists(Exists, code="rename_target_exists"):
+    template = "Cannot rename {source} to {target}. {kind} already exists; choose another name."
+    source: str
+    target: str
+    kind: str
+
+
+class ViewExists(Exists, code="view_exists"):
+    template = "View already exists: {view} in {context!r}. Replace it, or choose another name."
+    view: str
+    context: str
 
 
 class TableExists(Exists, code="table_exists"):

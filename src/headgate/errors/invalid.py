@@ -134,6 +134,30 @@ class ImpossibleTableChange(Invalid, code="impossible_table_change"):
     reason: InitVar[str]
 
 
+class ViewHasNoRows(Invalid, code="view_has_no_rows"):
+    template = (
+        "{view} is a view, not a table: only an engine that knows the dialect of its query "
+        "computes its rows. Read it by `headgate sql` or Spark, or use the tables behind it."
+    )
+    view: str
+
+
+class InvalidViewVersion(Invalid, code="invalid_view_version"):
+    template = "Invalid view version: {reason:.} Nothing was changed."
+    reason: InitVar[str]
+
+
+class ViewDialectLost(Invalid, code="view_dialect_lost"):
+    template = (
+        "Cannot replace view due to loss of view dialects (replace.drop-dialect.allowed=false):\n"
+        "Previous dialects: {before}\nNew dialects: {after}\nNothing was changed; send a query "
+        "for {lost:, } too, or set the view's property replace.drop-dialect.allowed to true."
+    )
+    lost: Sequence[str]
+    before: Sequence[str]
+    after: Sequence[str]
+
+
 class UnreadableTableFile(Invalid, code="unreadable_table_file"):
     template = (
         "the new version of the table names the {what} {location}, which cannot be used: "

@@ -120,6 +120,12 @@ class TableNotFound(NotFound, code="table_not_found"):
         return f" Did you mean {self.near[0]!r}?" if self.near else ""
 
 
+class ViewNotFound(NotFound, code="view_not_found"):
+    template = "View does not exist: {view} on {context}. Create it with CREATE VIEW."
+    view: str
+    context: str
+
+
 class JobSpecNotFound(NotFound, code="jobspec_not_found"):
     template = "no JobSpec makes {dataset!r}{place}{near:?} {remedy}"
     dataset: str

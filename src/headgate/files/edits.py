@@ -77,7 +77,7 @@ def root_of(version: nouns.Version | None) -> Digest:
 def check_is_files(dataset: nouns.Dataset) -> None:
     if dataset.kind is not nouns.DatasetKind.FILES:
         raise errors.Invalid(
-            f"dataset {dataset.name} is a table, not a tree of files. "
+            f"dataset {dataset.name} is a {dataset.kind}, not a tree of files. "
             "Write it through Spark or another Iceberg engine.",
             dataset=str(dataset.name),
         )

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate import errors
-from headgate.iceberg import commits, delegation, tables
+from headgate.iceberg import commits, delegation, tables, views
 from headgate.iceberg.service import (
     Action,
     Reply,
@@ -84,6 +84,7 @@ class Route:
 
 _NAMESPACE = "namespaces/{namespace}"
 _TABLE = "namespaces/{namespace}/tables/{table}"
+_VIEW = "namespaces/{namespace}/views/{view}"
 
 
 def _write(method: str, pattern: str, handler: Handler, replay: Replay) -> Route:
@@ -129,6 +130,13 @@ ROUTES = (
         mode=REMOTE_SIGNING,
     ),
     _write("POST", "tables/rename", tables.rename_table, tables.replay_nothing),
+    _read("GET", f"{_NAMESPACE}/views", views.list_views),
+    _write("POST", f"{_NAMESPACE}/views", views.create_view, views.replay_made),
+    _read("GET", _VIEW, views.load_view),
+    _read("HEAD", _VIEW, views.view_exists),
+    _write("POST", _VIEW, views.replace_view, views.replay_made),
+    _write("DELETE", _VIEW, views.drop_view, tables.replay_nothing),
+    _write("POST", "views/rename", views.rename_view, tables.replay_nothing),
     _write("POST", "transactions/commit", commits.commit_transaction, tables.replay_nothing),
 )
 

@@ -123,15 +123,18 @@ class Reply:
 # The nearest class in an error's ancestry counts.
 _FORBIDDEN = (403, "ForbiddenException")
 _NO_TABLE = (404, "NoSuchTableException")
+_NO_VIEW = (404, "NoSuchViewException")
 _COMMIT_FAILED = (409, "CommitFailedException")
 ERROR_TABLE: dict[type[errors.HeadgateError], tuple[int, str]] = {
     errors.Invalid: (400, "BadRequestException"),
+    errors.InvalidViewVersion: (400, "IllegalArgumentException"),
     errors.Denied: _FORBIDDEN,
     # A superseded attempt and a closed transaction never succeed later: no retries.
     errors.AttemptSuperseded: _FORBIDDEN,
     errors.TransactionNotOpen: _FORBIDDEN,
     errors.NotFound: (404, "NotFoundException"),
     errors.TableNotFound: _NO_TABLE,
+    errors.ViewNotFound: _NO_VIEW,
     errors.DatasetNotFound: _NO_TABLE,
     errors.NamespaceNotFound: (404, "NoSuchNamespaceException"),
     errors.Exists: (409, "AlreadyExistsException"),
@@ -432,6 +435,11 @@ class Request:
         return checked_name(self.namespace, unquote(self.arguments["table"]))
 
     @property
+    def view(self) -> DatasetName:
+        """Return the view in the path."""
+        return checked_name(self.namespace, unquote(self.arguments["view"]))
+
+    @property
     def idempotency(self) -> table_catalog.Idempotency | None:
         """Return the client's key, if it sent one."""
         key = self.headers.get("idempotency-key")
@@ -509,9 +517,17 @@ def _page_size(request: Request) -> int:
 
 def reply_applied(service: Service, request: Request, table: table_catalog.ServedTable) -> Reply:
     """Return the reply to a write that has happened: no error may read as if it had not."""
+    version = read_applied(service, table)
     try:
-        version = service.versions.read(table.location)
         access = service.find_access(request, table.name, table.dataset_id, version.metadata)
-        return service.rendered.reply(version, access=access)
     except errors.Unavailable as error:
         raise errors.OutcomeUnknown(operation=f"the commit to {table.name}") from error
+    return service.rendered.reply(version, access=access)
+
+
+def read_applied(service: Service, written: table_catalog.ServedTable) -> StoredVersion:
+    """Return the version of a write that has happened: no error may read as if it had not."""
+    try:
+        return service.versions.read(written.location)
+    except errors.Unavailable as error:
+        raise errors.OutcomeUnknown(operation=f"the commit to {written.name}") from error

@@ -1,4 +1,4 @@
-"""Tables as Iceberg clients see them: names resolved in a context, and writes through the one door.
+"""Tables and views as Iceberg clients see them: names in a context, writes through the one door.
 
 On a branch a write is a publication. In a unit or a job it is staged into a working version.
 """
@@ -51,6 +51,7 @@ from headgate.model.ids import (
     mint_version,
 )
 from headgate.model.names import DatasetName
+from headgate.model.nouns import DatasetKind
 from headgate.model.rules import Verdict, carried_facts
 from headgate.tables.creation import read_external_metadata, register_metadata
 from headgate.tables.metadata import Metadata
@@ -78,7 +79,7 @@ class ServedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """One table's step to a new version, which is stored but not yet visible."""
+    """One table's or view's step to a new version, which is stored but not yet visible."""
 
     name: DatasetName
     dataset_id: DatasetId
@@ -91,6 +92,7 @@ class TableChange:
     owned: bool = True
     # Constraints, of this table or of others, depend on its rows.
     is_ruled: bool = False
+    kind: DatasetKind = DatasetKind.TABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +118,11 @@ class TableCatalog:
         """Return the catalog as a token with this policy sees it."""
         return TableCatalog(self._database.limited_to(policy))
 
-    def resolve(self, context: Context, name: DatasetName) -> ServedTable | None:
-        """Return the version that a name means in a context, or None."""
-        found = self._database.read(lambda c: _resolve(c, context, name))
+    def resolve(
+        self, context: Context, name: DatasetName, kind: DatasetKind = DatasetKind.TABLE
+    ) -> ServedTable | None:
+        """Return the version that the name of a table or view means in a context, or None."""
+        found = self._database.read(lambda c: _resolve(c, context, name, kind))
         if isinstance(context, UnitContext):
             _renew_if_due(self._database, context)
         return found
@@ -127,9 +131,14 @@ class TableCatalog:
         """Raise `BranchNowhere` if a context names a branch that does not exist."""
         self._database.read(lambda c: resolve.check_context(c, context))
 
-    def find_dataset_id(self, name: DatasetName) -> DatasetId | None:
-        """Return the table dataset of that name on any branch, or None if there never was one."""
-        dataset = self._database.read(lambda c: _find_table_dataset(c, name))
+    def find_dataset_id(
+        self, name: DatasetName, kind: DatasetKind = DatasetKind.TABLE
+    ) -> DatasetId | None:
+        """Return the dataset of that name on any branch, or None if there never was one.
+
+        One of another kind raises `NameTaken`.
+        """
+        dataset = self._database.read(lambda c: _find_dataset(c, name, kind))
         return dataset.id if dataset else None
 
     def find_name(self, dataset: DatasetId) -> DatasetName | None:
@@ -141,9 +150,11 @@ class TableCatalog:
         """Return whether a caller may write a table in a context; its commit decides again."""
         return self._database.read(lambda c: _may_write(c, caller, context, name))
 
-    def list_tables(self, context: Context, namespace: Namespace) -> Sequence[str]:
-        """Return the names of the tables that a context shows, expired ones among them."""
-        return self._database.read(lambda c: _list_tables(c, context, namespace))
+    def list_names(
+        self, context: Context, namespace: Namespace, kind: DatasetKind
+    ) -> Sequence[str]:
+        """Return the names of the tables or views that a context shows, also expired ones."""
+        return self._database.read(lambda c: _list_names(c, context, namespace, kind))
 
     def commit(
         self,
@@ -189,7 +200,7 @@ class TableCatalog:
         idempotency: Idempotency | None,
     ) -> None:
         """Put a tombstone on the context's branch."""
-        branch = _branch_only(context, "DROP TABLE")
+        branch = _branch_only(context, "DROP")
         key = operation_key(caller, context, idempotency)
         _publish_once(self._database, caller, key, lambda c: _tombstone(c, branch, table))
 
@@ -205,10 +216,11 @@ class TableCatalog:
 
         The new dataset continues the history of the old one.
         """
-        branch = _branch_only(context, "RENAME TABLE")
+        branch = _branch_only(context, "RENAME")
 
         def steps(connection: Connection) -> list[Change]:
-            target = _find_or_create(connection, caller, to)
+            kind = records.load_dataset(connection, table.name).kind
+            target = _find_or_create(connection, caller, to, kind=kind)
             return _tombstone(connection, branch, table) + _add(
                 connection,
                 branch,
@@ -359,29 +371,32 @@ def operation_key(
 # Reads
 
 
-def _resolve(connection: Connection, context: Context, name: DatasetName) -> ServedTable | None:
+def _resolve(
+    connection: Connection, context: Context, name: DatasetName, kind: DatasetKind
+) -> ServedTable | None:
     scope = None
     if isinstance(context, JobContext):
         scope = _load_scope(connection, context)
         if not _is_declared(scope, name) and not _is_metadata_table(scope, name):
             raise errors.JobReadDenied(job=context.id, dataset=str(name))
     dataset = records.find_dataset(connection, name)
-    if dataset is None or dataset.kind is not nouns.DatasetKind.TABLE:
+    if dataset is None or dataset.kind is not kind:
         return None
     shown = find_shown(connection, context, dataset, scope=scope)
     return _served(shown) if shown is not None and shown.version is not None else None
 
 
-def _list_tables(connection: Connection, context: Context, namespace: Namespace) -> Sequence[str]:
+def _list_names(
+    connection: Connection, context: Context, namespace: Namespace, kind: DatasetKind
+) -> Sequence[str]:
     scope = _load_scope(connection, context) if isinstance(context, JobContext) else None
-    tables = [
+    found = [
         dataset
         for dataset in records.list_datasets(connection, namespace)
-        if dataset.kind is nouns.DatasetKind.TABLE
-        and (scope is None or _is_declared(scope, dataset.name))
+        if dataset.kind is kind and (scope is None or _is_declared(scope, dataset.name))
     ]
-    shown = find_all_shown(connection, context, tables, scope=scope)
-    return [d.name.name for d in tables if d.id in shown and shown[d.id].version is not None]
+    shown = find_all_shown(connection, context, found, scope=scope)
+    return [d.name.name for d in found if d.id in shown and shown[d.id].version is not None]
 
 
 def _shown_outside(connection: Connection, context: Context) -> set[Namespace]:
@@ -462,12 +477,14 @@ def _renew_if_due(database: Database, context: UnitContext) -> None:
         renew_transactions(database, [opened.id])
 
 
-# The dataset of a table's name
+# The dataset of a table's or view's name
 
 
-def _find_table_dataset(connection: Connection, name: DatasetName) -> nouns.Dataset | None:
+def _find_dataset(
+    connection: Connection, name: DatasetName, kind: DatasetKind
+) -> nouns.Dataset | None:
     found = records.find_dataset(connection, name)
-    return _check_is_table(found) if found is not None else None
+    return _check_kind(found, kind) if found is not None else None
 
 
 def _find_or_create(
@@ -475,10 +492,11 @@ def _find_or_create(
     caller: Caller,
     name: DatasetName,
     *,
+    kind: DatasetKind,
     id: DatasetId | None = None,
     owned: bool = True,
 ) -> nouns.Dataset:
-    found = _find_table_dataset(connection, name)
+    found = _find_dataset(connection, name, kind)
     if found is not None:
         catalog.ensure_namespace(connection, name.namespace)
         return found
@@ -486,7 +504,7 @@ def _find_or_create(
         return catalog.create_dataset_in(
             connection,
             name,
-            kind=nouns.DatasetKind.TABLE,
+            kind=kind,
             branch=None,
             caller=caller,
             owned=owned,
@@ -494,7 +512,7 @@ def _find_or_create(
         )
     except errors.DatasetExists:
         # Another client created it after the first read.
-        return _find_or_create(connection, caller, name)
+        return _find_or_create(connection, caller, name, kind=kind)
 
 
 def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> nouns.Dataset:
@@ -502,7 +520,7 @@ def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> 
     known = records.find_dataset_by_id(connection, change.dataset_id)
     if known is not None and known.name != change.name:
         raise errors.ImpossibleTableChange(
-            change=f"table {change.name}",
+            change=f"{change.kind} {change.name}",
             # The name of that table may be hidden from the caller.
             reason="its location is that of another table; leave LOCATION out",
         )
@@ -510,9 +528,14 @@ def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> 
         if change.base is None:
             # It may be dropped at this moment, since the table was not shown.
             catalog.ensure_namespace(connection, change.name.namespace)
-        return _check_is_table(known)
+        return _check_kind(known, change.kind)
     found = _find_or_create(
-        connection, caller, change.name, id=change.dataset_id, owned=change.owned
+        connection,
+        caller,
+        change.name,
+        kind=change.kind,
+        id=change.dataset_id,
+        owned=change.owned,
     )
     if found.id != change.dataset_id:
         # A write on another branch created the dataset after this change was prepared.
@@ -522,11 +545,16 @@ def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> 
     return found
 
 
-def _check_is_table(dataset: nouns.Dataset) -> nouns.Dataset:
-    if dataset.kind is not nouns.DatasetKind.TABLE:
+def _check_kind(dataset: nouns.Dataset, wanted: DatasetKind) -> nouns.Dataset:
+    if dataset.kind is DatasetKind.FILES:
         raise errors.Invalid(
-            f"dataset {dataset.name} is a tree of files, not a table. Give the table another name.",
+            f"dataset {dataset.name} is a tree of files, not a {wanted}. "
+            f"Give the {wanted} another name.",
             dataset=str(dataset.name),
+        )
+    if dataset.kind is not wanted:
+        raise errors.NameTaken(
+            kind=dataset.kind.capitalize(), name=str(dataset.name), wanted=wanted
         )
     return dataset
 

@@ -32,6 +32,7 @@ from headgate.iceberg.table_catalog import (
 from headgate.model.contexts import Context, JobContext
 from headgate.model.ids import mint_dataset
 from headgate.model.names import DatasetName
+from headgate.model.nouns import DatasetKind
 from headgate.tables.creation import create_metadata
 from headgate.tables.metadata import read_properties, read_str, read_strings
 from headgate.tables.referenced_files import check_location, check_location_settings
@@ -151,9 +152,14 @@ def _check_outside_jobs(request: Request) -> None:
 
 def list_tables(service: Service, request: Request) -> Reply:
     """Return the tables that the context shows in a namespace."""
+    return list_names(service, request, DatasetKind.TABLE)
+
+
+def list_names(service: Service, request: Request, kind: DatasetKind) -> Reply:
+    """Return the names of the tables or views that the context shows in a namespace."""
     namespace = request.namespace
     load_properties(service, request.context, namespace)
-    names, token = page(request, service.catalog.list_tables(request.context, namespace))
+    names, token = page(request, service.catalog.list_names(request.context, namespace, kind))
     identifiers = [{"namespace": namespace, "name": name} for name in names]
     return json_reply({"identifiers": identifiers, "next-page-token": token})
 
@@ -262,13 +268,24 @@ def drop_table(service: Service, request: Request) -> Reply:
 
 def rename_table(service: Service, request: Request) -> Reply:
     """Give a table another name, on this context's branch only."""
-    source = read_identifier(request.json, "source")
+    return rename(service, request, _resolve(service, request, source_of(request)))
+
+
+def source_of(request: Request) -> DatasetName:
+    """Return the name that a request changes."""
+    return read_identifier(request.json, "source")
+
+
+def rename(service: Service, request: Request, found: ServedTable) -> Reply:
+    """Give a table or view another name, on this context's branch only."""
     target = read_identifier(request.json, "destination")
-    table = _resolve(service, request, source)
     load_properties(service, request.context, target.namespace)
-    if service.catalog.resolve(request.context, target):
-        raise errors.TableExists(table=str(target), context=str(request.context))
-    service.catalog.rename(request.caller, request.context, table, target, request.idempotency)
+    for kind in (DatasetKind.TABLE, DatasetKind.VIEW):
+        if service.catalog.resolve(request.context, target, kind):
+            raise errors.RenameTargetExists(
+                source=str(found.name), target=str(target), kind=kind.capitalize()
+            )
+    service.catalog.rename(request.caller, request.context, found, target, request.idempotency)
     return NO_CONTENT
 
 

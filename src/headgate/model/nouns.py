@@ -42,6 +42,7 @@ PLAIN_PART = re.compile(r"[A-Za-z0-9_-]+\Z")
 class DatasetKind(enum.StrEnum):
     TABLE = "table"
     FILES = "files"
+    VIEW = "view"
 
 
 class TransactionType(enum.StrEnum):

@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headgate.catalog.database import Database
-from headgate.errors import Invalid, TableNotFound, Unavailable, UnknownInStatement, WorkFailed
+from headgate.errors import (
+    Invalid,
+    TableNotFound,
+    Unavailable,
+    UnknownInStatement,
+    ViewHasNoRows,
+    WorkFailed,
+)
 from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.contexts import Context
 from headgate.model.names import DatasetName, parse_member
+from headgate.model.nouns import DatasetKind
 from headgate.spark.sql import SqlResult, arrow_of, run_sql
 from headgate.tables.inspect import Column, columns_of
 from headgate.tables.versions import StoredVersion, TableVersions
@@ -49,6 +57,10 @@ class ShownTables:
     def find(self, name: DatasetName) -> StoredVersion | None:
         served = TableCatalog(self.database).resolve(self.context, name)
         return self.versions.read(served.location) if served is not None else None
+
+    def has_view(self, name: DatasetName) -> bool:
+        found = TableCatalog(self.database).resolve(self.context, name, DatasetKind.VIEW)
+        return found is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +194,8 @@ class TableReader:
 
     def _load(self) -> StoredVersion:
         version = self.tables.find(self.name)
+        if version is None and self.tables.has_view(self.name):
+            raise ViewHasNoRows(view=str(self.name))
         if version is None:
             raise self.missing(str(self.name))
         return version

@@ -159,9 +159,11 @@ def new_table(name: DatasetName) -> BranchTable:
 
 
 def check_is_table(found: BranchTable, *, line: int = 0) -> None:
-    """Raise for a tree of files."""
+    """Raise for a tree of files or a view."""
+    name = str(found.dataset.name)
+    if found.dataset.kind is DatasetKind.VIEW:
+        raise errors.ViewHasNoRows(view=name)
     if found.dataset.kind is not DatasetKind.TABLE:
-        name = str(found.dataset.name)
         raise errors.Invalid(
             f"dataset {name} is a tree of files, not a table. Write it with `headgate files put`.",
             dataset=name,

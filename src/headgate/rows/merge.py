@@ -49,7 +49,7 @@ from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import violations_of, violations_of_commits
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, WorkingTable
 from headgate.rows.write import TableWrite, check_may_write, prepare, write_tables
-from headgate.tables import diff
+from headgate.tables import diff, views
 from headgate.tables.constraints import (
     constraints_of,
     enforcement_of,
@@ -118,8 +118,8 @@ class Side:
         return {MERGED: {"branch": self.source.branch, "transaction": self.source.id}}
 
     @property
-    def is_table(self) -> bool:
-        return self.on_branch.dataset.kind is DatasetKind.TABLE
+    def kind(self) -> DatasetKind:
+        return self.on_branch.dataset.kind
 
     def conflict(self, kind: str, reason: str) -> dict[str, Any]:
         name = str(self.on_branch.dataset.name)
@@ -321,7 +321,7 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
         working.moves.append(dropped)
         if target is not None and is_unchanged(side.source, side.target, side.base):
             kept, held = _minted(target.version), _stored(parts, target)
-            if side.is_table:
+            if side.kind is DatasetKind.TABLE:
                 how = diff.DiffOptions(options=parts.options)
                 side.difference = diff.compare_tables(held, held, how, same_content=True)
             _show(working, side, version=kept, type=TransactionType.SNAPSHOT, counts=Counts())
@@ -338,15 +338,21 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
         return [side.conflict("unrelated", "the branches have no transaction in common")]
     if source.version is None or target.version is None:
         return [side.conflict("dropped", "one side dropped it, the other changed it")]
-    if side.is_table:
-        return _three_way(parts, working, side)
-    return _three_way_by_path(parts, working, side, samples)
+    match side.kind:
+        case DatasetKind.TABLE:
+            return _three_way(parts, working, side)
+        case DatasetKind.VIEW:
+            return _two_definitions(parts, side)
+        case DatasetKind.FILES:
+            return _three_way_by_path(parts, working, side, samples)
 
 
 def _is_larger(parts: Parts, side: Side, most_rows: int) -> bool:
     """Return whether a table is too large; if so, set the difference that its metadata gives."""
     source, target = _stored(parts, side.source), _stored(parts, side.target)
     if is_unchanged(side.source, side.target, side.base) or source is None:
+        return False
+    if side.kind is DatasetKind.VIEW:
         return False
     known = [recorded_row_count(v.metadata) for v in (source, target) if v is not None]
     if all(count is not None and count <= most_rows for count in known):
@@ -366,7 +372,7 @@ def _minted(version: Version | None) -> Version | None:
 def _take(parts: Parts, working: WorkingSet, side: Side, samples: int) -> None:
     """Show the source's version: the target has none, or is at the merge base."""
     version = side.taken
-    if not side.is_table:
+    if side.kind is DatasetKind.FILES:
         target = side.target.version if side.target is not None else None
         merged = merge_content.take_tree(parts, root_of(target), root_of(version), samples)
         type = merged.type if version is not None else TransactionType.DELETE
@@ -374,11 +380,14 @@ def _take(parts: Parts, working: WorkingSet, side: Side, samples: int) -> None:
         _show(working, side, version=version, type=type, counts=merged.counts)
         return
     old, new = _stored(parts, side.target), _stored(parts, side.source)
-    type = TransactionType.DELETE
-    if new is not None:
-        type = effect_between(old.metadata if old else None, new.metadata).inferred_type
-    # From metadata where that is enough, else from the differing files.
-    found = diff.compare_tables(old, new, diff.DiffOptions(options=parts.options, samples=samples))
+    was, now = (one.metadata if one else None for one in (old, new))
+    if side.kind is DatasetKind.VIEW:
+        effect, found = views.effect_between, diff.compare_views(old, new)
+    else:
+        # From metadata where that is enough, else from the differing files.
+        how = diff.DiffOptions(options=parts.options, samples=samples)
+        effect, found = effect_between, diff.compare_tables(old, new, how)
+    type = effect(was, now).inferred_type if now is not None else TransactionType.DELETE
     side.difference, rows = found, found.rows or diff.RowChanges()
     counts = Counts(inserted=rows.added, updated=rows.changed, deleted=rows.removed)
     _show(working, side, version=version, type=type, counts=counts)
@@ -398,7 +407,7 @@ def _fast_forward(
 ) -> list[dict[str, Any]]:
     """Show the source's version; its rows are read only where other tables depend on it."""
     new, old = _stored(parts, side.source), _stored(parts, side.target)
-    if new is None or old is None or not side.is_table:
+    if new is None or old is None or side.kind is not DatasetKind.TABLE:
         _take(parts, working, side, samples)
         return []
     constraints = constraints_of(new.metadata)
@@ -435,6 +444,20 @@ def _violations_within(
         for _, violation in found
         if violation.kind is not ViolationKind.REFERENCE
     ]
+
+
+def _two_definitions(parts: Parts, side: Side) -> list[dict[str, Any]]:
+    """Return the conflict of a view that both sides changed, unless to the same definition."""
+    stored = [_stored(parts, one) for one in (side.base, side.source, side.target)]
+    base, source, target = (views.definition(one.metadata) for one in stored if one is not None)
+    if source == target:
+        return []
+    kind = "update_update"
+    queries = {
+        name: found["queries"]
+        for name, found in (("base", base), ("source", source), ("target", target))
+    }
+    return [{**side.conflict(kind, f"{_SENTENCES[kind]}: a view is merged whole"), **queries}]
 
 
 def _three_way(parts: Parts, working: WorkingSet, side: Side) -> list[dict[str, Any]]:

@@ -40,6 +40,9 @@ class ContextTables(Protocol):
     def find(self, name: DatasetName) -> StoredVersion | None:
         """Return the version that the context shows; None for a table that it does not show."""
 
+    def has_view(self, name: DatasetName) -> bool:
+        """Return whether the context shows a view of this name."""
+
 
 class TableRows:
     """Rows of one version as a stream of Arrow that can be read more than once."""

@@ -233,7 +233,8 @@ class _Planner:
     def _plan(self, spec: DatasetSpec) -> TablePlan:
         on_branch = self.branch_tables.find(spec.name)
         if on_branch is not None and on_branch.dataset.kind is not DatasetKind.TABLE:
-            reason = f"dataset {spec.name} is a tree of files, not a table"
+            what = "a view" if on_branch.dataset.kind is DatasetKind.VIEW else "a tree of files"
+            reason = f"dataset {spec.name} is {what}, not a table"
             raise self.file.error(spec.name, reason=reason)
         renamed = None
         if spec.renamed_from is not None and not (on_branch and on_branch.version):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -46,9 +46,10 @@ from headgate.model.nouns import (
 from headgate.storage.address import open_outside, read_outside
 from headgate.store.documents import TRANSACTION, Json, dataset_json, file_json
 from headgate.store.transactions import ShownFiles, StoreBase, TransactionHandle, UnitHandle
+from headgate.tables import views
 from headgate.tables.creation import is_metadata_file, newest_metadata
 from headgate.tables.inspect import columns_of, find_row_count, partitioning_of, read_rows
-from headgate.tables.metadata import MAIN
+from headgate.tables.metadata import MAIN, Metadata
 from headgate.tables.updates import apply_updates
 
 T = TypeVar("T")
@@ -59,14 +60,20 @@ _WITHOUT_ROWS: Json = {"action": "remove-snapshot-ref", "ref-name": MAIN}
 
 
 def begin(store: StoreBase, opened: Transaction) -> Transaction:
-    """Stage the first working version of an OPEN transaction: a SNAPSHOT keeps the table's columns.
+    """Stage the first working version of an OPEN transaction.
+
+    A SNAPSHOT of a table starts with its columns and no rows, that of a view with the view.
 
     Without a staged version no engine would find the table to write to, and a commit would drop it.
     Other transactions are returned unchanged.
     """
-    base = store.database.read(lambda c: _base_of(c, opened))
+    kind, base = store.database.read(lambda c: _base_of(c, opened))
     if base is None:
         return opened
+    if kind is DatasetKind.VIEW:
+        return stage_version(
+            store.database, opened.id, replace(base, id=mint_version()), expected=None
+        )
     held = store.contents.tables.read(base.location).metadata
     metadata = apply_updates(
         held,
@@ -79,14 +86,15 @@ def begin(store: StoreBase, opened: Transaction) -> Transaction:
     return stage_version(store.database, opened.id, version, expected=None)
 
 
-def _base_of(connection: Connection, opened: Transaction) -> Version | None:
-    """Return the version of the table that a SNAPSHOT replaces; None if there is none."""
+def _base_of(connection: Connection, opened: Transaction) -> tuple[DatasetKind, Version | None]:
+    """Return the version of the table or view that a SNAPSHOT replaces; None if there is none."""
+    kind = records.load_dataset(connection, opened.dataset).kind
     if opened.type is not TransactionType.SNAPSHOT or opened.parent is None:
-        return None
-    if records.load_dataset(connection, opened.dataset).kind is not DatasetKind.TABLE:
-        return None
+        return kind, None
     before = records.find_transaction(connection, opened.parent)
-    return before.version if before is not None else None
+    if kind is DatasetKind.FILES or before is None:
+        return kind, None
+    return kind, before.version
 
 
 def _describe_content(
@@ -95,24 +103,46 @@ def _describe_content(
     """Return the content of a dataset at a transaction, as part of its document.
 
     For a table `{"schema", "partitioning", "properties", "row_count", "rows"}`; `row_count` is null
-    where only Spark can count the rows. For files `{"files", "bytes", "paths"}`.
+    where only Spark can count the rows. For files `{"files", "bytes", "paths"}`, for a view
+    `{"schema", "properties", "queries"}`.
     """
     if dataset.kind is DatasetKind.FILES:
         return _describe_files(store, shown, paths=rows)
+    if dataset.kind is DatasetKind.VIEW:
+        return _describe_view(store, dataset, shown, rows=rows)
     if shown is None or shown.version is None:
         return {"schema": [], "partitioning": [], "properties": {}, "row_count": 0, "rows": []}
     version = store.contents.tables.read(shown.version.location)
     options = store.settings.environ
     return {
-        "schema": [
-            {"name": column.name, "type": column.type, "required": column.required}
-            for column in columns_of(version.metadata)
-        ],
+        "schema": _schema_json(version.metadata),
         "partitioning": partitioning_of(version.metadata),
         "properties": version.metadata.get("properties") or {},
         "row_count": find_row_count(version, options=options),
         "rows": read_rows(version, limit=rows, options=options),
     }
+
+
+def _describe_view(
+    store: StoreBase, dataset: Dataset, shown: Transaction | None, *, rows: int
+) -> Json:
+    if rows:
+        raise errors.ViewHasNoRows(view=str(dataset.name))
+    if shown is None or shown.version is None:
+        return {"schema": [], "properties": {}, "queries": {}}
+    metadata = store.contents.tables.read(shown.version.location).metadata
+    return {
+        "schema": _schema_json(views.as_table(metadata)),
+        "properties": metadata.get("properties") or {},
+        "queries": views.queries(metadata),
+    }
+
+
+def _schema_json(metadata: Metadata) -> list[Json]:
+    return [
+        {"name": column.name, "type": column.type, "required": column.required}
+        for column in columns_of(metadata)
+    ]
 
 
 def _describe_files(store: StoreBase, shown: Transaction | None, *, paths: int) -> Json:

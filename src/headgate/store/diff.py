@@ -27,7 +27,14 @@ from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, Transaction, TransactionState, Version
 from headgate.model.rules import rules_note
 from headgate.store.documents import Json, file_json
-from headgate.tables.diff import DiffOptions, Field, SchemaChanges, TableDifference, compare_tables
+from headgate.tables.diff import (
+    DiffOptions,
+    Field,
+    SchemaChanges,
+    TableDifference,
+    compare_tables,
+    compare_views,
+)
 
 if TYPE_CHECKING:
     from headgate.rows.merge import Side
@@ -178,6 +185,8 @@ def compare_sides(
         return _compare_files(store, sides, how.samples)
     read = store.contents.tables.read
     before, after = (read(v.location) if v else None for v in sides.versions)
+    if sides.dataset.kind is DatasetKind.VIEW:
+        return compare_views(before, after)
     return compare_tables(before, after, how, same_content=sides.same_content)
 
 

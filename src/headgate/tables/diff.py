@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from headgate.errors import Invalid, MissingExtra
+from headgate.tables import views
 from headgate.tables.inspect import find_row_count, open_scan, read_rows, recorded_row_count
 from headgate.tables.metadata import Json, Metadata, Row, current_schema, field_ids
 from headgate.tables.schemas import widest
@@ -28,6 +29,8 @@ class Basis(enum.StrEnum):
     METADATA = "metadata"
     FILES = "files"
     ROWS = "rows"
+    # Of a view: its queries, as rows whose key is the dialect.
+    QUERIES = "queries"
 
 
 def _ignore(_rows: int, _parts: int) -> None: ...
@@ -158,6 +161,50 @@ def compare_tables(
         after_count=after_count,
         rows=rows,
     )
+
+
+def compare_views(before: Version, after: Version) -> TableDifference:
+    """Return the difference between two versions of a view; None has no columns and queries."""
+    # Columns are matched by name: each version of a view numbers its own.
+    old, new = (
+        {**views.as_table(one.metadata), "table-uuid": side} if one else None
+        for side, one in (("before", before), ("after", after))
+    )
+    olds, news = (_queries_of(one.metadata) if one else {} for one in (before, after))
+    added, removed = (
+        [one[dialect] for dialect in one if dialect not in other]
+        for one, other in ((news, olds), (olds, news))
+    )
+    key = ("dialect",)
+    changed = [
+        changed_row(key, olds[one], news[one])
+        for one in olds
+        if news.get(one, olds[one]) != olds[one]
+    ]
+    return TableDifference(
+        basis=Basis.QUERIES,
+        schema=schema_changes(old, new),
+        key=key,
+        before_count=len(olds),
+        after_count=len(news),
+        rows=RowChanges(
+            added=len(added),
+            removed=len(removed),
+            changed=len(changed),
+            added_rows=added,
+            removed_rows=removed,
+            changed_rows=changed,
+        ),
+    )
+
+
+def _queries_of(metadata: Metadata) -> dict[str, Row]:
+    found = views.definition(metadata)
+    place = [found["default-catalog"], *found["default-namespace"]]
+    return {
+        dialect: {"dialect": dialect, "query": sql, "defaults": ".".join(filter(None, place))}
+        for dialect, sql in found["queries"].items()
+    }
 
 
 # --- rows -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Table versions as metadata files below a warehouse: written once, read through a cache."""
+"""Versions of tables and views as metadata files: written once, read through a cache."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class TableVersions:
         The number in the name of the file counts versions for a reader.
         """
         self._sync(find_new_files(metadata, base, self._get, self.roots(dataset)).addresses())
-        number = len(metadata.get("metadata-log") or [])
+        number = len(metadata.get("metadata-log") or metadata.get("version-log") or [])
         listed = metadata.get("snapshots")
         snapshots = orjson.dumps(listed) if listed else None
         content = orjson.dumps(_to_encode(metadata, snapshots))
@@ -206,7 +206,7 @@ def _to_encode(metadata: Metadata, snapshots: bytes | None) -> Json:
 
 
 def parse_metadata(content: bytes, location: str) -> Metadata:
-    """Return metadata from a file's bytes; raise if they are not table metadata."""
+    """Return metadata from a file's bytes; raise if they are not that of a table or view."""
     try:
         # Other writers may compress their metadata files.
         plain = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
@@ -214,8 +214,8 @@ def parse_metadata(content: bytes, location: str) -> Metadata:
     except (OSError, EOFError, zlib.error, orjson.JSONDecodeError) as error:
         raise StorageUnavailable(where=location, reason="it is not JSON") from error
     metadata: Json = as_object(found, what=f"the metadata at {location}")
-    if "format-version" not in metadata or "table-uuid" not in metadata:
-        raise StorageUnavailable(where=location, reason="it is not Iceberg table metadata")
+    if "format-version" not in metadata or not {"table-uuid", "view-uuid"} & metadata.keys():
+        raise StorageUnavailable(where=location, reason="it is not Iceberg metadata")
     return metadata
 
 

@@ -170,7 +170,7 @@ def _load_branches(
     for name in names:
         dataset = records.load_dataset(connection, name)
         if dataset.kind is not nouns.DatasetKind.TABLE:
-            raise Invalid(f"dataset {name} is a files dataset, not a table.", dataset=str(name))
+            raise Invalid(f"dataset {name} has kind {dataset.kind}, not table.", dataset=str(name))
         found.append(records.load_branch(connection, dataset, branch))
     return found
 

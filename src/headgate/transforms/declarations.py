@@ -104,7 +104,7 @@ class Output:
     ) -> None:
         self.location = calling_location()
         self.dataset = _dataset(alias, self.location)
-        if kind not in {member.value for member in DatasetKind}:
+        if kind not in {DatasetKind.TABLE, DatasetKind.FILES}:
             raise self.location.error(f"kind of {alias!r} must be 'table' or 'files', not {kind!r}")
         self.kind = DatasetKind(kind)
         self.checks = _checks(checks, self.location)

@@ -295,7 +295,7 @@ class _Cleanup:
         kept = replace(
             mark,
             roots=mark.roots | spared[DatasetKind.FILES],
-            tables=mark.tables | spared[DatasetKind.TABLE],
+            tables=mark.tables | spared[DatasetKind.TABLE] | spared[DatasetKind.VIEW],
         )
         found = self._sort(kept, age_us)
         if not self.report.dry_run:

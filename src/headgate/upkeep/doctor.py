@@ -249,7 +249,8 @@ def check_content(
     """
     shown = database.read(consistency.list_shown)
     files = [version for version in shown if version.kind is DatasetKind.FILES]
-    tables = [version for version in shown if version.kind is DatasetKind.TABLE]
+    # A view has a metadata file too, which names no other files.
+    tables = [version for version in shown if version.kind is not DatasetKind.FILES]
     trees = _walk_trees(Objects(store), files)
     rehash = deep and not hashed
     return [

@@ -307,7 +307,7 @@ def find_complete(readers: Readers, kind: DatasetKind, root: str) -> list[str] |
     """Return the locations of all that a version needs, or None if a part is missing."""
     objects = readers.objects
     try:
-        if kind is DatasetKind.TABLE:
+        if kind is not DatasetKind.FILES:
             keys = sorted(readers.tables.fresh().needed([root]))
         else:
             digests = sorted(set(readers.trees.references([Digest(root)])) - {EMPTY})

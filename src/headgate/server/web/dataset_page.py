@@ -29,8 +29,9 @@ from headgate.server.web.dataset_parts import (
 )
 from headgate.server.web.page import Page, Visit
 from headgate.store.overview import ShownDataset
+from headgate.tables import views
 from headgate.tables.inspect import Column, columns_of, find_row_count, partitioning_of, read_rows
-from headgate.tables.metadata import Row
+from headgate.tables.metadata import Metadata, Row
 from headgate.tables.schemas import type_text
 from headgate.tables.versions import StoredVersion
 
@@ -42,15 +43,28 @@ _ENTRIES = 5_000
 
 
 def content(visit: Visit, shown: ShownDataset) -> Markup:
-    """Return the content tab: rows and schema of a table, or a directory of files."""
+    """Return the content tab: rows and schema of a table, queries of a view, or files."""
     if shown.view is None:
         return _nothing(visit, shown)
     if shown.dataset.kind is DatasetKind.FILES:
         return _files(visit, shown)
     if shown.view.version is None:
-        return markup.empty("The table was dropped on this branch.", "Its history still has it.")
+        told = f"The {shown.dataset.kind} was dropped on this branch."
+        return markup.empty(told, "Its history still has it.")
     version = visit.store.tables.read(shown.view.version.location)
-    return markup.join([_rows(visit, version), _schema(version)])
+    if shown.dataset.kind is DatasetKind.VIEW:
+        return markup.join([*_queries(version.metadata), _schema(views.as_table(version.metadata))])
+    return markup.join([_rows(visit, version), _schema(version.metadata)])
+
+
+def _queries(view: Metadata) -> list[Markup]:
+    """Return the query of a view in each dialect."""
+    definition = views.definition(view)
+    place = ".".join(definition["default-namespace"])
+    return [
+        markup.card(f"Query, {dialect}", markup.command(sql), beside=markup.beside(f"in {place}"))
+        for dialect, sql in definition["queries"].items()
+    ]
 
 
 def _nothing(visit: Visit, shown: ShownDataset) -> Markup:
@@ -59,22 +73,24 @@ def _nothing(visit: Visit, shown: ShownDataset) -> Markup:
         example = f"headgate build {name} --upstream -b {branch}"
     elif shown.dataset.kind is DatasetKind.FILES:
         example = f"headgate files put {name} --branch {branch} local.csv data/local.csv"
+    elif shown.dataset.kind is DatasetKind.VIEW:
+        example = f'headgate sql -b {branch} "create view {name} as select 1 as id"'
     else:
         example = f'headgate sql -b {branch} "create table {name} (id bigint)"'
     return markup.empty("Nothing is committed here yet.", markup.command(example))
 
 
-def _schema(version: StoredVersion) -> Markup:
-    columns = columns_of(version.metadata)
+def _schema(metadata: Metadata) -> Markup:
+    columns = columns_of(metadata)
     rows = [
         (markup.code(c.name), type_text(c.type), "not allowed" if c.required else "allowed")
         for c in columns
     ]
     drawn = markup.table(("Column", "Type", "Null"), rows, label="Columns")
     pairs: list[tuple[str, markup.Child]] = []
-    if parts := partitioning_of(version.metadata):
+    if parts := partitioning_of(metadata):
         pairs.append(("Partitioned by", ", ".join(parts)))
-    pairs += sorted((version.metadata.get("properties") or {}).items())
+    pairs += sorted((metadata.get("properties") or {}).items())
     return markup.card(
         "Schema",
         drawn,

@@ -18,7 +18,7 @@ from headgate.server.web import markup
 from headgate.server.web.page import Visit, publish_hint, split_page
 from headgate.store.diff import Sides, compare_sides, load_sides
 from headgate.store.overview import ShownDataset
-from headgate.tables.diff import ChangedRow, DiffOptions, SchemaChanges, TableDifference
+from headgate.tables.diff import Basis, ChangedRow, DiffOptions, SchemaChanges, TableDifference
 from headgate.tables.metadata import Row
 from headgate.tables.schemas import type_text
 
@@ -277,13 +277,16 @@ def _rows(found: TableDifference, of: str) -> Markup:
     rows = found.rows
     before = "?" if found.before_count is None else f"{found.before_count:,}"
     after = "?" if found.after_count is None else f"{found.after_count:,}"
-    beside = markup.beside(f"{before} → {after} rows  ", counts_line(found))
+    noun = "queries" if found.basis is Basis.QUERIES else "rows"
+    beside = markup.beside(f"{before} → {after} {noun}  ", counts_line(found))
     if rows is None:
-        return markup.card("Rows", markup.empty("Only metadata was compared."), beside=beside)
-    key = f"Rows are identified by {', '.join(found.key)}." if found.key else None
+        return markup.card(
+            noun.capitalize(), markup.empty("Only metadata was compared."), beside=beside
+        )
+    key = f"{noun.capitalize()} are identified by {', '.join(found.key)}." if found.key else None
     note = key or "The table has no key, so a changed row is one removed and one added."
     return markup.card(
-        "Rows",
+        noun.capitalize(),
         markup.tag("p", note, class_="hint"),
         _sample("+", "Added", rows.added_rows, of),
         _sample("-", "Removed", rows.removed_rows, of),
