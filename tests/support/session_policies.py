@@ -17,7 +17,10 @@ def allows(document: Any, action: str, resource: str, **context: str) -> bool:
         statement["Effect"] == "Allow"
         and any(_matches(one, action) for one in _listed(statement["Action"]))
         and any(_matches(one, f"arn:aws:s3:::{resource}") for one in _listed(statement["Resource"]))
-        and all(_holds(*one, values) for one in statement.get("Condition", {}).items())
+        and all(
+            _holds(operator, wanted, values)
+            for operator, wanted in statement.get("Condition", {}).items()
+        )
         for statement in document["Statement"]
     )
 

@@ -31,7 +31,7 @@ def signed_client(properties: Any) -> Any:
     return client
 
 
-class SignedIO(FileIO):
+class SignedIO(FileIO):  # type: ignore[misc]  # the library has no types
     def __init__(self, properties: Any) -> None:
         super().__init__(properties)
         self._client = signed_client(properties)
@@ -46,7 +46,7 @@ class SignedIO(FileIO):
         raise AssertionError(f"{location} is deleted")
 
 
-class _File(InputFile, OutputFile):
+class _File(InputFile, OutputFile):  # type: ignore[misc]
     def __init__(self, location: str, client: Any) -> None:
         super().__init__(location)
         parts = urlsplit(location)
