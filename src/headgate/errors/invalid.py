@@ -148,6 +148,8 @@ class InvalidViewVersion(Invalid, code="invalid_view_version"):
 
 
 class ViewDialectLost(Invalid, code="view_dialect_lost"):
+    """A new version of a view has no query for a dialect that the current version has."""
+
     template = (
         "Cannot replace view due to loss of view dialects (replace.drop-dialect.allowed=false):\n"
         "Previous dialects: {before}\nNew dialects: {after}\nNothing was changed; send a query "
