@@ -37,6 +37,8 @@ class Proxy:
         self._matters = matters
         # No connection passes any more: the network is down.
         self.refusing = False
+        # How often clients sent something and then waited for the server.
+        self.round_trips = 0
         self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._closing = threading.Event()
@@ -68,6 +70,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         server = socket.create_connection(("127.0.0.1", self._server_port))
+        sent: socket.socket | None = None
         with client, server, suppress(OSError):
             while not self._closing.is_set():
                 ready = select.select([client, server], [], [], _POLL_SECONDS)[0]
@@ -75,6 +78,8 @@ class Proxy:
                     data = source.recv(_CHUNK)
                     if not data:
                         return
+                    self.round_trips += source is client and sent is not client
+                    sent = source
                     if source is client and self._matters(data) and self.cut is not Cut.NEVER:
                         self._cut_off(client, server, data)
                         return

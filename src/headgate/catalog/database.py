@@ -550,6 +550,15 @@ def insert_into(table: Table, connection: Connection) -> Any:
     return import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(table)
 
 
+def pipelined(connection: Connection) -> AbstractContextManager[None]:
+    """Return a block whose writes take one round trip to the database; it contains no reads."""
+    if connection.dialect.name == "sqlite":
+        return nullcontext()
+    from headgate.catalog.postgres import pipeline  # noqa: PLC0415 - an optional extra
+
+    return pipeline(connection)
+
+
 def read_version(connection: Connection) -> int:
     """Return the schema version of a catalog that has one."""
     return int(connection.execute(_VERSION).scalar_one())

@@ -15,7 +15,7 @@ from headgate.catalog.records import BranchState, Steps, is_over
 from headgate.model import changes, ids
 from headgate.model.ancestry import next_step_pointers
 from headgate.model.names import DatasetName, find_build_of
-from headgate.model.nouns import Transaction, TransactionState, Version
+from headgate.model.nouns import PublicationKind, Transaction, TransactionState, Version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,13 @@ class LockedState:
     touched: set[ids.BranchId] = field(default_factory=set)
     versions: dict[ids.VersionId, str] = field(default_factory=dict)
     objects: set[str] = field(default_factory=set)
+
+    @property
+    def only_writes(self) -> bool:
+        """Return whether writing the effects reads nothing: no removal, restoration or merge."""
+        removes = self.aborted or self.removed or self.deleted
+        restores = any(change.deleted_in is not None for change in self.created)
+        return not (removes or restores or self.request.kind is PublicationKind.MERGE)
 
     def mismatch(
         self, branch: BranchState, what: str, expected: str | None, actual: str | None

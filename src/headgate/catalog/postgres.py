@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from psycopg import Connection, OperationalError
+from psycopg import Connection, Error, OperationalError
 from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy import Connection as Session
+from sqlalchemy.exc import DBAPIError
 
 # A paused process, or one whose machine is lost, must not hold its locks forever: the server ends
 # its session, which rolls back an unfinished unit of work and lets other processes continue.
@@ -29,11 +33,14 @@ class SelfClosingConnection(Connection[Any]):
     and hide the first error.
     """
 
-    def wait(self, *arguments: Any, **named: Any) -> Any:
+    def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **named: Any) -> Any:
         try:
-            return super().wait(*arguments, **named)
+            return super().wait(gen, *arguments, **named)
         except OperationalError:
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                # The end of a pipeline reads answers when it is closed, which would fail later.
+                with suppress(RuntimeError, OperationalError):
+                    gen.close()
                 self.close()
             raise
 
@@ -62,3 +69,27 @@ def _connect(
     _dialect: object, _record: object, arguments: list[Any], named: dict[str, Any]
 ) -> SelfClosingConnection:
     return SelfClosingConnection.connect(*arguments, **named)
+
+
+@contextmanager
+def pipeline(connection: Session) -> Iterator[None]:
+    """Send the statements of the block without waiting for each answer; at its end wait for all.
+
+    SQLAlchemy finds no rows and no row counts in such a block, so it contains only writes.
+    """
+    raw: Any = connection.connection.driver_connection
+    failure: BaseException | None = None
+    try:
+        with raw.pipeline():
+            try:
+                yield
+            except BaseException as error:
+                # psycopg would log a warning if a closed connection then fails at the end too.
+                failure = error
+    except Error as error:
+        if failure is None:
+            raise DBAPIError.instance(
+                None, None, error, Error, dialect=connection.dialect
+            ) from error
+    if failure is not None:
+        raise failure

@@ -8,13 +8,14 @@ and that nothing is condemned; write all effects and the publication.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeGuard
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, union, update
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import Database, now, pipelined
 from headgate.catalog.effects import LockedState, check_condemned, check_read, record_effects
 from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
 from headgate.catalog.schema import (
@@ -373,9 +374,10 @@ def publish_in(connection: Connection, request: PublishRequest, operation: Opera
     if not state.moves:
         return _outcome(connection, state, operation, publication=None, at=at)
     number = PublicationNumber(counter.number + 1)
-    _write_effects(connection, state, number, at)
-    write_publication(connection, state, operation, number, at)
-    receipt = _outcome(connection, state, operation, publication=number, at=at)
+    with pipelined(connection) if state.only_writes else nullcontext():
+        _write_effects(connection, state, number, at)
+        write_publication(connection, state, operation, number, at)
+        receipt = _outcome(connection, state, operation, publication=number, at=at)
     reach(Failpoint.PUBLISH_APPLIED)
     return receipt
 
