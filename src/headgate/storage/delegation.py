@@ -234,7 +234,7 @@ _LISTING = frozenset(
 _S3_HEADERS = re.compile(
     r"x-amz-(?:content-sha256|decoded-content-length|trailer|checksum-[a-z0-9-]+"
     r"|sdk-checksum-algorithm|server-side-encryption(?:-[a-z0-9-]+)?|storage-class|request-payer"
-    r"|expected-bucket-owner|mp-object-size|user-agent|meta-[a-z0-9._-]+)"
+    r"|expected-bucket-owner|mp-object-size|user-agent|te|meta-[a-z0-9._-]+)"
 )
 _OTHER_SIGNED = frozenset(("content-md5", "range", "if-match", "if-none-match"))
 _PAYLOAD = re.compile(rf"{UNSIGNED}|STREAMING-{UNSIGNED}-TRAILER|[0-9a-f]{{64}}")
