@@ -32,12 +32,9 @@ from tests.support.api import Api
 from tests.support.attempts import JobOnMaster, dispatch_job
 from tests.support.iceberg import TABLES, Front, RestClient, create, creation, refusal, send
 from tests.support.manifests import empty_manifest_list
-from tests.support.s3 import S3Server, running_s3
+from tests.support.s3 import SIGNING, VENDED, S3Server, delegating_settings, running_s3
 from tests.support.signed_io import signed_client
-from tests.support.stores import new_settings
 
-VENDED, SIGNING = "vended-credentials", "remote-signing"
-_ROLE = "arn:aws:iam::123456789012:role/headgate"
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 
 
@@ -59,14 +56,7 @@ def api(
     for name in server.options:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    settings = replace(
-        new_settings(made_catalog_url, tmp_path),
-        warehouse=f"s3://{server.create_bucket()}/ware house",
-        environ=server.options,
-        access_delegation=(VENDED, SIGNING),
-        sts_role_arn=_ROLE,
-    )
-    with Store(settings) as store:
+    with Store(delegating_settings(made_catalog_url, tmp_path, server)) as store:
         served = Api(store, front)
         yield served
         served.close()
