@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from tests.support import catalog_tests, duckdb_engine
+from tests.support import catalog_tests
+from tests.support.engine_packages import DUCKDB, FRAMES
 
 
 def main() -> None:
     """Never fail: tests skip what is missing, and CI rejects the skip."""
-    for name, module in (
+    for name, wanted in (
         (f"the catalog tests of Iceberg {catalog_tests.VERSION} (34 MB)", catalog_tests),
-        (f"DuckDB {duckdb_engine.VERSION} with its Iceberg extension (50 MB)", duckdb_engine),
+        (DUCKDB.title, DUCKDB),
+        (FRAMES.title, FRAMES),
     ):
-        if module.find() is not None:
+        if wanted.find() is not None:
             continue
         print(f"test: fetching {name}, once")
         try:
-            module.ensure_fetched()
+            wanted.ensure_fetched()
         except (OSError, RuntimeError) as error:
             print(f"test: they could not be fetched; their tests will be skipped\n{error}")
 

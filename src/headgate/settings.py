@@ -384,11 +384,12 @@ def _delegation(values: Mapping[str, Any]) -> tuple[str, ...]:
         raise Invalid(
             f"store.access_delegation has {unknown[0]!r}; it may have {' and '.join(_DELEGATION)}."
         )
-    warehouse = values.get("store.warehouse", "")
+    warehouse = values.get("store.warehouse", ".headgate/warehouse")
     if modes and not warehouse.startswith("s3://"):
         raise Invalid(
             f"store.access_delegation is set, and the warehouse {warehouse!r} is not in S3: access "
-            "to a directory cannot be delegated. Remove the setting."
+            "to a directory cannot be delegated. Set store.warehouse to s3://bucket/prefix, or "
+            "remove the setting: clients then open the files themselves."
         )
     role = values.get("store.sts_role_arn", "")
     if VENDED_CREDENTIALS in modes and not re.fullmatch(r"arn:[a-z-]+:[^\s]+", role):

@@ -11,13 +11,8 @@ import pytest
 
 from headgate.model.access import Role
 from tests.support.api import Api
-from tests.support.duckdb_engine import (
-    DuckDb,
-    Refused,
-    attached,
-    blocks_of_page,
-    require,
-)
+from tests.support.duckdb_engine import DuckDb, Refused, attached
+from tests.support.engine_packages import DUCKDB, blocks_of_page
 
 
 class Attach(Protocol):
@@ -26,7 +21,7 @@ class Attach(Protocol):
 
 @pytest.fixture
 def packages() -> Path:
-    return require()
+    return DUCKDB.require()
 
 
 @pytest.fixture
@@ -44,7 +39,7 @@ def attach(api: Api, packages: Path) -> Iterator[Attach]:
 
 def test_e02_statements_of_the_page_work_in_their_order(attach: Attach) -> None:
     duck = attach("trial>master")
-    for block in blocks_of_page("sql"):
+    for block in blocks_of_page("duckdb", "sql"):
         for statement in block.split(";"):
             if statement.strip():
                 duck(statement)

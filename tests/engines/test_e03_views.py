@@ -13,7 +13,8 @@ from headgate.model.access import Role
 from headgate.spark.engines import SharedJvm
 from headgate.spark.session import LocalSpark
 from tests.support.api import Api
-from tests.support.duckdb_engine import attached, require
+from tests.support.duckdb_engine import attached
+from tests.support.engine_packages import DUCKDB
 from tests.support.iceberg import Front, Served
 from tests.support.pipelines import states
 from tests.support.projects import new_project
@@ -61,7 +62,7 @@ def test_e03_view_made_by_spark_on_a_branch_is_read_there_and_after_the_merge_on
     assert master("select id from shop.large") == [(2,)]
     assert api.store.dataset("shop.large").branch("master").load().view is not None
     token = api.token("ana", Role.READER)
-    with attached(require(), url=api.url, token=token, context="feature>master") as duck:
+    with attached(DUCKDB.require(), url=api.url, token=token, context="feature>master") as duck:
         assert duck("SELECT id FROM lake.shop.orders ORDER BY id") == [[1], [2]]
 
 

@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from headgate.spark.session import catalog_conf
+from tests.support.engine_packages import blocks_of_page
 from tests.support.iceberg import Front, Served
 from tests.support.spark_places import Place
 from tests.support.stores import new_store
@@ -45,6 +46,16 @@ class World:
     def session(self, context: str = "feature>master") -> Session:
         served = self.served
         conf = catalog_conf(uri=served.url, warehouse=context, token=served.token)
+        return Session(self._place.session(conf))
+
+    def by_page(self, context: str) -> Session:
+        """Return a session with the settings of the page on Spark."""
+        (block,) = blocks_of_page("spark", "properties")
+        conf = dict(line.split(maxsplit=1) for line in block.splitlines())
+        # The JVM has them already: a session cannot load extensions.
+        del conf["spark.sql.extensions"]
+        own = {"uri": self.served.url, "warehouse": context, "token": self.served.token}
+        conf |= {f"spark.sql.catalog.headgate.{name}": value for name, value in own.items()}
         return Session(self._place.session(conf))
 
     def arrow(self, context: str) -> RestCatalog:
@@ -170,6 +181,20 @@ def test_time_is_travelled_by_version_timestamp_tag_and_publication(world: World
     assert sql("select count(*) from db.t") == [(2,)]
     with pytest.raises(Exception, match="context_read_only"):
         world.session(f"master@{publication}")("insert into db.t values (3)")
+
+
+def test_settings_of_the_page_read_a_branch_its_fallback_and_a_moment(world: World) -> None:
+    master = world.session("master")
+    master("create table db.t as select 1 as id")
+    moment = f"master@{world.served.publications}"
+    master("insert into db.t values (3)")
+    trial = world.by_page("trial>master")
+    trial("insert into db.t values (2)")
+    found = {
+        context: world.by_page(context)("select id from db.t order by id")
+        for context in ("trial>master", "master", moment)
+    }
+    assert found == {"trial>master": [(1,), (2,), (3,)], "master": [(1,), (3,)], moment: [(1,)]}
 
 
 def test_metadata_tables_tell_what_was_done(world: World) -> None:

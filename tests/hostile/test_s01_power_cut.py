@@ -19,7 +19,8 @@ from headgate.storage.local import LocalStore
 from headgate.store.embedded import Store
 from tests.support.api import Api
 from tests.support.catalogs import make_catalog
-from tests.support.duckdb_engine import attached, require
+from tests.support.duckdb_engine import attached
+from tests.support.engine_packages import DUCKDB
 from tests.support.engines import Engines
 from tests.support.iceberg import Front
 from tests.support.power_cut import Disk
@@ -174,7 +175,7 @@ def test_s01_acknowledged_statement_of_spark_is_readable_after_a_power_cut(
 def test_s01_acknowledged_statement_of_duckdb_is_readable_after_a_power_cut(
     world: World, front: Front
 ) -> None:
-    packages, api = require(), Api(world.store, front)
+    packages, api = DUCKDB.require(), Api(world.store, front)
     token = api.token("ana", Role.WRITER)
     with attached(packages, url=api.url, token=token, context="master") as duck:
         duck("CREATE TABLE lake.graph.made AS SELECT range AS id FROM range(50)")

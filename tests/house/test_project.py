@@ -14,7 +14,10 @@ from packaging.utils import canonicalize_name
 
 from tests.support.source import ROOT
 
-_LOCKS = ["requirements.lock", "tools/bootstrap.lock", "tools/postgres.lock", "tools/duckdb.lock"]
+_LOCKS = [
+    "requirements.lock",
+    *(f"tools/{name}.lock" for name in ("bootstrap", "duckdb", "frames", "postgres")),
+]
 _PICTURE_BYTES = 150_000
 _TARGETS = {"help", "setup", "demo", "test", "serve", "bench", "fmt", "check"}
 

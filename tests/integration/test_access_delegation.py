@@ -6,6 +6,7 @@ The S3 server checks signatures and the session policies of temporary keys.
 from __future__ import annotations
 
 import gc
+import re
 import time
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import boto3
+import orjson
 import pyarrow as pa
 import pytest
 from botocore.config import Config
@@ -22,17 +24,17 @@ from botocore.exceptions import ClientError
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import SignError
 
+from headgate.errors import Invalid
 from headgate.model.access import Role
+from headgate.settings import load_settings
 from headgate.store.embedded import Store
 from tests.support.api import Api
 from tests.support.attempts import JobOnMaster, dispatch_job
 from tests.support.iceberg import TABLES, Front, RestClient, create, creation, refusal, send
-from tests.support.s3 import S3Server, running_s3
+from tests.support.manifests import empty_manifest_list
+from tests.support.s3 import SIGNING, VENDED, S3Server, delegating_settings, running_s3
 from tests.support.signed_io import signed_client
-from tests.support.stores import new_settings
 
-VENDED, SIGNING = "vended-credentials", "remote-signing"
-_ROLE = "arn:aws:iam::123456789012:role/headgate"
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 
 
@@ -54,14 +56,7 @@ def api(
     for name in server.options:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    settings = replace(
-        new_settings(made_catalog_url, tmp_path),
-        warehouse=f"s3://{server.create_bucket()}/ware house",
-        environ=server.options,
-        access_delegation=(VENDED, SIGNING),
-        sts_role_arn=_ROLE,
-    )
-    with Store(settings) as store:
+    with Store(delegating_settings(made_catalog_url, tmp_path, server)) as store:
         served = Api(store, front)
         yield served
         served.close()
@@ -364,6 +359,94 @@ def test_a_token_that_expires_ends_its_keys_with_it(api: Api, ana: Client) -> No
     assert eve.sign(signed, "GET", uri).status_code == 401
     refresh = f"/{keys['config']['client.refresh-credentials-endpoint']}"
     assert eve.rest.http.get(refresh).status_code == 401
+
+
+# Tables in other places
+
+
+def _register(api: Api, ana: Client, server: S3Server, *lists: str) -> Any:
+    """Register `db.r` with a snapshot for each manifest list, and return a client of its bucket."""
+    bucket = urlsplit(api.store.settings.warehouse).netloc
+    metadata = ana.load("none")["metadata"]
+    snapshots = [
+        {
+            "snapshot-id": number,
+            "sequence-number": number,
+            "timestamp-ms": metadata["last-updated-ms"] + number,
+            "summary": {"operation": "append"},
+            "manifest-list": place.format(bucket=bucket),
+        }
+        for number, place in enumerate(lists, start=1)
+    ]
+    document = {**metadata, "snapshots": snapshots, "last-sequence-number": len(lists)}
+    owner = _owner(server)
+    owner.put_object(Bucket=bucket, Key="metadata/v1.metadata.json", Body=orjson.dumps(document))
+    location = f"s3://{bucket}/metadata/v1.metadata.json"
+    api.store.dataset("db.r").register(location, branch="master")
+    return owner
+
+
+def _owner(server: S3Server) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=server.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="tests",
+        aws_secret_access_key="not-a-secret",
+        config=Config(s3={"addressing_style": "path"}),
+    )
+
+
+@pytest.mark.parametrize("mode", [VENDED, SIGNING])
+def test_registered_table_gives_access_to_no_directory_around_its_own(
+    api: Api, ana: Client, server: S3Server, mode: str
+) -> None:
+    lists = ["s3://{bucket}/metadata/a.avro", "s3://{bucket}/b.avro"]
+    if mode == VENDED:
+        lists.append("file:///srv/t/metadata/c.avro")
+    owner = _register(api, ana, server, *lists)
+    bucket = urlsplit(api.store.settings.warehouse).netloc
+    for key in ("metadata/a.avro", "b.avro", "private", "metadata2/x", "data/x"):
+        owner.put_object(Bucket=bucket, Key=key, Body=empty_manifest_list())
+    loaded = ana.load(mode, "r")
+    s3 = _vended(loaded["config"]) if mode == VENDED else ana.signed(loaded)
+    assert s3.get_object(Bucket=bucket, Key="metadata/a.avro")["Body"].read()
+    for key in ("private", "metadata2/x", "data/x"):
+        assert _is_denied(s3.get_object, Bucket=bucket, Key=key), key
+    assert _is_denied(s3.put_object, Bucket=bucket, Key="metadata/a.avro", Body=b"y")
+
+
+def test_table_in_too_many_places_for_a_policy_gives_signatures_only(
+    api: Api, ana: Client, server: S3Server
+) -> None:
+    _register(api, ana, server, *(f"s3://{{bucket}}/{n:060}/metadata/a" for n in range(20)))
+    assert ana.load(VENDED, "r")["config"] == {}
+    loaded = ana.load(f"{VENDED},{SIGNING}", "r")
+    bucket = urlsplit(api.store.settings.warehouse).netloc
+    uri = f"{server.endpoint}/{bucket}/{7:060}/data/a.parquet"
+    assert ana.sign(loaded, "GET", uri).status_code == 200
+    refresh = f"/v1/{ana.rest.prefix}/{TABLES}/r/credentials"
+    assert refusal(ana.rest.http.get(refresh)) == (403, "signing_refused")
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "more", "advice"),
+    [
+        ("lake", "", "Set store.warehouse to s3://bucket/prefix, or remove"),
+        ("s3://lake/wh", "", "store.sts_role_arn"),
+        ("s3://lake/wh", 'sts_role_arn = "headgate"', "arn:aws:iam::<account>:role/<name>"),
+    ],
+)
+def test_settings_that_cannot_give_access_name_what_to_set(
+    tmp_path: Path, warehouse: str, more: str, advice: str
+) -> None:
+    text = f'[store]\nwarehouse = "{warehouse}"\naccess_delegation = ["{VENDED}"]\n{more}\n'
+    (tmp_path / "headgate.toml").write_text(text)
+    with pytest.raises(Invalid, match=re.escape(advice)):
+        load_settings(tmp_path, environ={})
 
 
 # Replies

@@ -1,13 +1,9 @@
-"""DuckDB with its Iceberg extension, in a process of its own, set up as the documentation says.
-
-Its release is another than the one that Headgate itself uses: the extension is published later.
-"""
+"""DuckDB with its Iceberg extension, in a process of its own, set up as the documentation says."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,16 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.support.engine_packages import blocks_of_page
 
-from tests.support.maven import cached, ensure, must
-from tests.support.source import ROOT
-
-VERSION = "1.5.5"
-NOT_FETCHED = "no DuckDB with Iceberg: it could not be fetched (make test-engines says why)"
-PAGE = ROOT / "docs" / "engines" / "duckdb.md"
-_LOCK = ROOT / "tools" / "duckdb.lock"
 _TRUNK = "trial>master"
+_DELEGATION, _MODE = "ACCESS_DELEGATION_MODE '{}'", "none"
 # Executes each line of its input, a statement in JSON, and prints the rows or the error.
 _LOOP = """
 import json, sys
@@ -63,44 +53,14 @@ class DuckDb:
         return rows
 
 
-def find() -> Path | None:
-    """Return the directory of the packages; None if they were never fetched."""
-    place = cached(f"duckdb-{VERSION}")
-    return place if place.is_dir() else None
-
-
-def require() -> Path:
-    """Return the directory of the packages; skip the test where they were never fetched."""
-    place = find()
-    if place is None:
-        pytest.skip(NOT_FETCHED)
-    return place
-
-
-def ensure_fetched() -> Path:
-    """Return the directory of the packages, and fetch them if necessary."""
-    return ensure(cached(f"duckdb-{VERSION}"), _fetch)
-
-
-def _fetch(scratch: Path) -> Path:
-    place = scratch / "packages"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--require-hashes", "--target", str(place), "--requirement", str(_LOCK)]
-    must([*pip, *options], scratch)
-    return place
-
-
-def blocks_of_page(language: str) -> list[str]:
-    """Return the code of the page on DuckDB."""
-    found: list[str] = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.S)
-    return found
-
-
 @contextmanager
-def attached(packages: Path, *, url: str, token: str, context: str = _TRUNK) -> Iterator[DuckDb]:
-    """Start DuckDB as the page does, on this context in place of the page's."""
-    setup = "\n".join(blocks_of_page("python"))
-    assert setup.count(_TRUNK) == 1
+def attached(
+    packages: Path, *, url: str, token: str, context: str = _TRUNK, mode: str = _MODE
+) -> Iterator[DuckDb]:
+    """Start DuckDB as the page does, on this context and with this access instead of the page's."""
+    setup = "\n".join(blocks_of_page("duckdb", "python"))
+    assert setup.count(_TRUNK) == setup.count(_DELEGATION.format(_MODE)) == 1
+    setup = setup.replace(_DELEGATION.format(_MODE), _DELEGATION.format(mode))
     given = {"PYTHONPATH": str(packages), "HEADGATE_URL": url, "HEADGATE_TOKEN": token}
     # The extension makes an empty directory `data` in the working directory on CREATE TABLE AS.
     with (

@@ -27,6 +27,7 @@ SHARED_STEMS = {
     "checks": "results of checks, and checks evaluated by Spark",
     "constraints": "constraints as values, and as properties of a table",
     "datasets": "datasets in the catalog, the store, the routes and the client",
+    "delegation": "access to a bucket, and who gets it to which table",
     "diff": "differences of tables, and of any two versions",
     "failpoints": "where a process may be stopped, and how a test stops it",
     "files": "files of a dataset: the command and the routes",

@@ -10,10 +10,15 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 
+from headgate.settings import Settings
+from tests.support.stores import new_settings
+
+VENDED, SIGNING = "vended-credentials", "remote-signing"
 _PROGRAM = Path(__file__).with_name("s3_server.py")
 _START_SECONDS = 120
 _STOP_SECONDS = 10
@@ -55,6 +60,17 @@ class S3Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(_STOP_SECONDS)
+
+
+def delegating_settings(catalog: str, directory: Path, server: S3Server) -> Settings:
+    """Return the settings of a store in a new bucket that gives access in both ways."""
+    return replace(
+        new_settings(catalog, directory),
+        warehouse=f"s3://{server.create_bucket()}/ware house",
+        environ=server.options,
+        access_delegation=(VENDED, SIGNING),
+        sts_role_arn="arn:aws:iam::123456789012:role/headgate",
+    )
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from headgate.settings import REMOTE_SIGNING, VENDED_CREDENTIALS, Settings
 from headgate.storage.address import canonical, client_properties
 from headgate.storage.delegation import (
     LIFETIME_SECONDS,
+    POLICY_LETTERS,
     Rights,
     Site,
     TemporaryKeys,
@@ -44,6 +45,7 @@ DELEGATION_HEADER = "x-iceberg-access-delegation"
 # A client that gets a key that was made earlier has at least this time until it must refresh it.
 _REUSED = timedelta(seconds=600)
 _FILES_BYTES = 64 * 1024 * 1024
+_S3 = "s3://"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +87,12 @@ class Delegation:
         staged: bool,
     ) -> TableAccess | None:
         """Return the access that a client asks for; None if it asks for none that it may have."""
-        if (mode := self._mode(request)) is None:
+        if not (accepted := self._accepted_modes(request)):
             return None
         rights = _rights(service, request, name, dataset, metadata)
+        given = (m for m in accepted if m == REMOTE_SIGNING or self.can_vend(request, rights))
+        if (mode := next(given, None)) is None:
+            return None
         properties = {
             f"write.{what}.path": f"{place}{what}"
             for place in rights.writes
@@ -113,24 +118,25 @@ class Delegation:
         config = {**credential["config"], "client.refresh-credentials-endpoint": refresh}
         return TableAccess(properties=properties, config=config, credentials=(credential,))
 
-    def _mode(self, request: Request) -> str | None:
-        """Return the first way of access that the client accepts and may have here."""
-        accepted = {
-            one.strip() for one in request.headers.get(DELEGATION_HEADER, "").lower().split(",")
-        }
+    def _accepted_modes(self, request: Request) -> list[str]:
+        accepted = request.headers.get(DELEGATION_HEADER, "").lower().split(",")
+        return [mode for mode in self.modes if mode in map(str.strip, accepted)]
+
+    def can_vend(self, request: Request, rights: Rights) -> bool:
+        """Return whether one policy can allow these rights to a client, and nothing else."""
         # A policy cannot name single files, and a table's directory has those of all branches.
         is_limited = request.caller.policy is not None
-        offered = (mode for mode in self.modes if mode == REMOTE_SIGNING or not is_limited)
-        return next((mode for mode in offered if mode in accepted), None)
+        return not is_limited and len(self._policy(rights, _until(request))) <= POLICY_LETTERS
+
+    def _policy(self, rights: Rights, until: datetime | None) -> str:
+        assert self.role is not None, "the settings have a role"
+        return policy_document(rights, partition=self.role.split(":")[1], until=until)
 
     def vend(self, request: Request, rights: Rights) -> Json:
         """Return a temporary key for these rights, one for all places: clients refresh only one."""
-        moment = datetime.now(UTC)
-        until = request.caller.until
-        if until is not None and until > moment + timedelta(seconds=LIFETIME_SECONDS):
-            until = None
+        moment, until = datetime.now(UTC), _until(request)
         assert self.role is not None, "the settings have a role"
-        policy = policy_document(rights, partition=self.role.split(":")[1], until=until)
+        policy = self._policy(rights, until)
         session = f"headgate-{_directory(request)}"
         known = self._keys.find(key := f"{session} {policy}")
         if known is None or (until is None and known.expires < moment + _REUSED):
@@ -171,13 +177,14 @@ class Delegation:
 def load_credentials(service: Service, request: Request) -> Reply:
     """Return new temporary keys for a table."""
     delegation = _check_offered(service, VENDED_CREDENTIALS)
-    if request.caller.policy is not None:
+    rights, _ = _rights_now(service, request, request.query.get("location"))
+    if not delegation.can_vend(request, rights):
         raise errors.SigningRefused(
             method="GET",
             address=request.path,
-            reason="a token whose reading is limited gets remote signing only",
+            reason="a token whose reading is limited, and a table in very many places, get remote "
+            "signing only",
         )
-    rights, _ = _rights_now(service, request, request.query.get("location"))
     return _private({"storage-credentials": [delegation.vend(request, rights)]})
 
 
@@ -265,9 +272,16 @@ def _rights(
 def _own_place(
     service: Service, request: Request, name: DatasetName, location: str
 ) -> tuple[str, ...]:
-    if not service.catalog.may_write(request.caller, request.context, name):
-        return ()
-    return (f"{canonical(location.rstrip('/'))}/{_directory(request)}/",)
+    place = f"{canonical(location.rstrip('/'))}/{_directory(request)}/"
+    may_write = service.catalog.may_write(request.caller, request.context, name)
+    return (place,) if may_write and place.startswith(_S3) else ()
+
+
+def _until(request: Request) -> datetime | None:
+    """Return when the client's token expires, if that is before a new temporary key does."""
+    until = request.caller.until
+    later = datetime.now(UTC) + timedelta(seconds=LIFETIME_SECONDS)
+    return until if until is not None and until <= later else None
 
 
 def _directory(request: Request) -> str:
@@ -286,9 +300,14 @@ def _places(versions: TableVersions, dataset: DatasetId, metadata: Metadata) -> 
     roots.append(versions.table_location(lies_in) if lies_in else location)
     found = [f"{canonical(root.rstrip('/'))}/" for root in roots]
     references = references_of(metadata)
+    allowed = versions.roots(dataset)
     for address in map(canonical, sorted(references.manifest_lists | references.statistics)):
-        # Of a registered table: the directory that has `metadata` in it.
-        place = address.rpartition("/")[0].removesuffix("/metadata") + "/"
-        if not any(place.startswith(known) for known in found):
-            found.append(place)
-    return tuple(dict.fromkeys(found))
+        directory = address.rpartition("/")[0]
+        # Of a registered table: the directory that has `metadata` in it. Never a whole bucket, or a
+        # directory around the warehouse or an allowed location.
+        for place in (f"{directory.removesuffix('/metadata')}/", f"{directory}/"):
+            if place.count("/") > 3 and not any(root.startswith(place) for root in allowed):
+                if not place.startswith(tuple(found)):
+                    found.append(place)
+                break
+    return tuple(place for place in dict.fromkeys(found) if place.startswith(_S3))

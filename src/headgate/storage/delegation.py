@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,6 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import orjson
 import urllib3
 
 from headgate.errors import Invalid, SigningRefused, StorageUnavailable
@@ -22,6 +22,8 @@ from headgate.storage.signature import UNSIGNED, Keys, encode_path, encode_query
 
 # The shortest that the token services allow.
 LIFETIME_SECONDS = 900
+# The longest session policy that the token services take.
+POLICY_LETTERS = 2048
 _PLACE = re.compile(r"s3://(?P<bucket>[^/]+)/(?P<prefix>.*)", re.DOTALL)
 
 
@@ -37,7 +39,7 @@ class Rights:
     @property
     def readable(self) -> tuple[str, ...]:
         """Return where objects may be read: a writer reads its own."""
-        return (*self.reads, *self.writes)
+        return (*self.reads, *(one for one in self.writes if not one.startswith(self.reads)))
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -70,7 +72,9 @@ def policy_document(
         # Abort removes the parts of an upload that is not finished, never an object.
         writing = ["s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
         statements.append(allow(writing, _objects(rights.writes)))
-    return orjson.dumps({"Version": "2012-10-17", "Statement": statements}).decode()
+    document = {"Version": "2012-10-17", "Statement": statements}
+    # In ASCII: the token services refuse characters beyond Latin-1 that are not escaped.
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _objects(places: Iterable[str]) -> list[str]:
@@ -230,7 +234,7 @@ _LISTING = frozenset(
 _S3_HEADERS = re.compile(
     r"x-amz-(?:content-sha256|decoded-content-length|trailer|checksum-[a-z0-9-]+"
     r"|sdk-checksum-algorithm|server-side-encryption(?:-[a-z0-9-]+)?|storage-class|request-payer"
-    r"|expected-bucket-owner|mp-object-size|user-agent|meta-[a-z0-9._-]+)"
+    r"|expected-bucket-owner|mp-object-size|user-agent|te|meta-[a-z0-9._-]+)"
 )
 _OTHER_SIGNED = frozenset(("content-md5", "range", "if-match", "if-none-match"))
 _PAYLOAD = re.compile(rf"{UNSIGNED}|STREAMING-{UNSIGNED}-TRAILER|[0-9a-f]{{64}}")
@@ -314,6 +318,9 @@ def read_request(
     parameters = {name: value for name, value in query if name != "x-id"}
     if len(parameters) != sum(name != "x-id" for name, _ in query):
         raise refused("a parameter is there twice")
+    if "" in (parameters.get("uploadId"), parameters.get("partNumber")):
+        # Some stores take an empty one for none: they would delete the object, or replace it.
+        raise refused("its upload or part has no name")
     if key:
         right = _right_to(method, frozenset(parameters))
         if right is None:
