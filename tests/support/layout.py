@@ -27,6 +27,7 @@ SHARED_STEMS = {
     "checks": "results of checks, and checks evaluated by Spark",
     "constraints": "constraints as values, and as properties of a table",
     "datasets": "datasets in the catalog, the store, the routes and the client",
+    "delegation": "access of clients to storage: the mechanism, and in replies about tables",
     "diff": "differences of tables, and of any two versions",
     "failpoints": "where a process may be stopped, and how a test stops it",
     "files": "files of a dataset: the command and the routes",
@@ -38,8 +39,10 @@ SHARED_STEMS = {
     "project": "a project that is published, and one under test",
     "recovery": "the rules of recovery, and recovery in the catalog",
     "rows": "rows of tables: values, errors, verbs, routes, commands",
+    "rules": "rules of rows as values, and their validation",
     "tasks": "workspace tasks: routes and client",
     "transactions": "transactions in the catalog, and in the store",
+    "views": "views as documents, and the handlers of Iceberg requests for them",
 }
 
 Rule = Callable[[Iterable[Module]], list[str]]
