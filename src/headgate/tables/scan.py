@@ -317,12 +317,18 @@ def library_errors(location: str) -> Iterator[None]:
         yield
     except (HeadgateError, MemoryError):
         raise
-    except OSError as error:
-        failure = find_quoted_failure(str(error), location)
-        unknown = StorageUnavailable(where=location, reason=_first_words(error))
-        raise failure or unknown from error
     except Exception as error:
-        raise NeedsSpark(where=location, reason=_first_words(error)) from error
+        failure: HeadgateError | None = None
+        kind: type[StorageUnavailable | NeedsSpark] = NeedsSpark
+        if isinstance(error, OSError):
+            failure = find_quoted_failure(str(error), location)
+            kind = NeedsSpark if _is_damage(error) else StorageUnavailable
+        raise failure or kind(where=location, reason=_first_words(error)) from error
+
+
+def _is_damage(error: OSError) -> bool:
+    """Return whether Arrow could read the bytes of a file, but not make sense of them."""
+    return type(error) is OSError and error.errno is None and "AWS Error" not in str(error)
 
 
 def _first_words(error: Exception) -> str:
