@@ -214,7 +214,7 @@ def test_rows_of_a_commit_are_read_in_a_process_that_does_not_know_the_catalog(
     process = Path(f"/proc/{evaluator._pid}")
     known = (process / "environ").read_bytes()
     assert b"PATH=" in known and _SECRET.encode() not in known
-    opened = [os.readlink(one) for one in (process / "fd").iterdir()]
+    opened = [str(one.readlink()) for one in (process / "fd").iterdir()]
     assert opened and served.store.database.url.database not in opened
 
 
