@@ -26,11 +26,7 @@ from headgate.iceberg.service import (
     table_result,
     without_overlay,
 )
-from headgate.iceberg.table_catalog import (
-    ServedTable,
-    publish_new_table,
-    register,
-)
+from headgate.iceberg.table_catalog import ServedTable, publish_new_table, register
 from headgate.model.contexts import JobContext
 from headgate.model.ids import mint_dataset
 from headgate.model.names import DatasetName
