@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +138,7 @@ def test_e05_table_that_flags_marks_the_transaction_and_a_merge_refuses_its_rows
     connect(graph, "feature").load_table(PERSON).append(people("ana"))
     marked = graph.history(PERSON, "feature")[-1].provenance[RULES_FACT]
     assert (marked["state"], marked["total"]) == ("flagged", 1)
-    assert "key id = 'ana' occurs 2 times" in marked["violations"][0]
+    assert "key id = 'ana' occurs 2 times" in marked["violations"][0]["text"]
     with pytest.raises(MergeConflict):
         store.merge("feature", into="master")
     assert ids_of(store, PERSON) == ["ana", "bo"]
@@ -202,6 +204,54 @@ def test_e05_edge_and_delete_of_its_node_by_two_engines_are_not_both_accepted(
     with pytest.raises(BadRequestError, match="'bo' refers to no row"):
         connect(graph).load_table(KNOWS).append(edges((1, "ana", "bo")))
     assert (ids_of(graph.store, KNOWS), ids_of(graph.store, PERSON)) == ([], ["ana"])
+
+
+def test_e05_same_key_by_two_engines_at_the_same_time_is_accepted_once(graph: Served) -> None:
+    """Both are validated before either is published."""
+    rules = graph.service.rules
+    both = threading.Barrier(2)
+    first = threading.local()
+
+    def validate(*arguments: Any) -> Any:
+        verdict = rules(*arguments)
+        if not hasattr(first, "seen"):
+            first.seen = True
+            both.wait(60)
+        return verdict
+
+    object.__setattr__(graph.service, "rules", validate)
+    tables = [connect(graph).load_table(PERSON) for _ in range(2)]
+
+    def append(table: Any) -> str:
+        try:
+            table.append(people("cy", f"of-{id(table)}"))
+        except BadRequestError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(2) as writers:
+        refusals = sorted(writers.map(append, tables))
+    assert refusals[0] == "" and "key id = 'cy' occurs 2 times" in refusals[1]
+    assert ids_of(graph.store, PERSON).count("cy") == 1
+    assert len(ids_of(graph.store, PERSON)) == 4
+
+
+def test_e05_same_key_by_an_engine_and_a_script_at_the_same_time_is_accepted_once(
+    graph: Served,
+) -> None:
+    rules = graph.service.rules
+    once = iter([True])
+
+    def validate(*arguments: Any) -> Any:
+        verdict = rules(*arguments)
+        if next(once, False):
+            graph.store.mutate("master", insert_people("cy"))
+        return verdict
+
+    object.__setattr__(graph.service, "rules", validate)
+    with pytest.raises(BadRequestError, match="key id = 'cy' occurs 2 times"):
+        connect(graph).load_table(PERSON).append(people("cy"))
+    assert ids_of(graph.store, PERSON) == ["ana", "bo", "cy"]
 
 
 def test_e05_renamed_table_still_rejects(graph: Served) -> None:

@@ -39,8 +39,10 @@ SHARED_STEMS = {
     "project": "a project that is published, and one under test",
     "recovery": "the rules of recovery, and recovery in the catalog",
     "rows": "rows of tables: values, errors, verbs, routes, commands",
+    "rules": "rules of rows as values, and their validation",
     "tasks": "workspace tasks: routes and client",
     "transactions": "transactions in the catalog, and in the store",
+    "views": "views as documents, and the handlers of Iceberg requests for them",
 }
 
 Rule = Callable[[Iterable[Module]], list[str]]

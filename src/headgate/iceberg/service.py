@@ -29,6 +29,7 @@ from headgate.model.changes import Caller
 from headgate.model.contexts import Context, JobContext
 from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName, check_name_part
+from headgate.model.nouns import DatasetKind
 from headgate.model.rules import RowRules
 from headgate.tables.metadata import (
     Json,
@@ -513,6 +514,41 @@ def _page_size(request: Request) -> int:
     if not text.isdecimal() or int(text[:9]) < 1:
         raise MalformedRequest(what="the pageSize", reason="it must be a positive integer")
     return min(int(text[:9]), _PAGE_SIZE)
+
+
+# What tables and views have in common
+
+
+def load_properties(
+    service: Service, context: Context, namespace: table_catalog.Namespace
+) -> Mapping[str, str]:
+    """Return a namespace's properties, or raise."""
+    properties = service.catalog.find_namespace(context, namespace)
+    if properties is None:
+        raise errors.NamespaceNotFound(namespace=".".join(namespace))
+    return properties
+
+
+def list_names(service: Service, request: Request, kind: DatasetKind) -> Reply:
+    """Return the names of the tables or views that the context shows in a namespace."""
+    namespace = request.namespace
+    load_properties(service, request.context, namespace)
+    names, token = page(request, service.catalog.list_names(request.context, namespace, kind))
+    identifiers = [{"namespace": namespace, "name": name} for name in names]
+    return json_reply({"identifiers": identifiers, "next-page-token": token})
+
+
+def rename(service: Service, request: Request, found: table_catalog.ServedTable) -> Reply:
+    """Give a table or view another name, on this context's branch only."""
+    target = read_identifier(request.json, "destination")
+    load_properties(service, request.context, target.namespace)
+    for kind in (DatasetKind.TABLE, DatasetKind.VIEW):
+        if service.catalog.resolve(request.context, target, kind):
+            raise errors.RenameTargetExists(
+                source=str(found.name), target=str(target), kind=kind.capitalize()
+            )
+    service.catalog.rename(request.caller, request.context, found, target, request.idempotency)
+    return NO_CONTENT
 
 
 def reply_applied(service: Service, request: Request, table: table_catalog.ServedTable) -> Reply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from headgate import errors
@@ -15,21 +15,19 @@ from headgate.iceberg.service import (
     checked_name,
     checked_namespace,
     json_reply,
+    list_names,
+    load_properties,
     page,
     parse_levels,
     problem,
     read_identifier,
+    rename,
     reply_applied,
     table_result,
     without_overlay,
 )
-from headgate.iceberg.table_catalog import (
-    Namespace,
-    ServedTable,
-    publish_new_table,
-    register,
-)
-from headgate.model.contexts import Context, JobContext
+from headgate.iceberg.table_catalog import ServedTable, publish_new_table, register
+from headgate.model.contexts import JobContext
 from headgate.model.ids import mint_dataset
 from headgate.model.names import DatasetName
 from headgate.model.nouns import DatasetKind
@@ -129,14 +127,6 @@ def replay_update_properties(
     return update_properties(service, request)
 
 
-def load_properties(service: Service, context: Context, namespace: Namespace) -> Mapping[str, str]:
-    """Return a namespace's properties, or raise."""
-    properties = service.catalog.find_namespace(context, namespace)
-    if properties is None:
-        raise errors.NamespaceNotFound(namespace=".".join(namespace))
-    return properties
-
-
 def _check_outside_jobs(request: Request) -> None:
     # All branches share namespaces, and a job changes only its outputs.
     if isinstance(request.context, JobContext):
@@ -153,15 +143,6 @@ def _check_outside_jobs(request: Request) -> None:
 def list_tables(service: Service, request: Request) -> Reply:
     """Return the tables that the context shows in a namespace."""
     return list_names(service, request, DatasetKind.TABLE)
-
-
-def list_names(service: Service, request: Request, kind: DatasetKind) -> Reply:
-    """Return the names of the tables or views that the context shows in a namespace."""
-    namespace = request.namespace
-    load_properties(service, request.context, namespace)
-    names, token = page(request, service.catalog.list_names(request.context, namespace, kind))
-    identifiers = [{"namespace": namespace, "name": name} for name in names]
-    return json_reply({"identifiers": identifiers, "next-page-token": token})
 
 
 def load_table(service: Service, request: Request) -> Reply:
@@ -268,25 +249,9 @@ def drop_table(service: Service, request: Request) -> Reply:
 
 def rename_table(service: Service, request: Request) -> Reply:
     """Give a table another name, on this context's branch only."""
-    return rename(service, request, _resolve(service, request, source_of(request)))
-
-
-def source_of(request: Request) -> DatasetName:
-    """Return the name that a request changes."""
-    return read_identifier(request.json, "source")
-
-
-def rename(service: Service, request: Request, found: ServedTable) -> Reply:
-    """Give a table or view another name, on this context's branch only."""
-    target = read_identifier(request.json, "destination")
-    load_properties(service, request.context, target.namespace)
-    for kind in (DatasetKind.TABLE, DatasetKind.VIEW):
-        if service.catalog.resolve(request.context, target, kind):
-            raise errors.RenameTargetExists(
-                source=str(found.name), target=str(target), kind=kind.capitalize()
-            )
-    service.catalog.rename(request.caller, request.context, found, target, request.idempotency)
-    return NO_CONTENT
+    return rename(
+        service, request, _resolve(service, request, read_identifier(request.json, "source"))
+    )
 
 
 def register_table(service: Service, request: Request) -> Reply:

@@ -14,10 +14,13 @@ from headgate.iceberg.service import (
     Service,
     checked_name,
     json_reply,
+    list_names,
+    load_properties,
     read_applied,
+    read_identifier,
+    rename,
 )
 from headgate.iceberg.table_catalog import ServedTable, TableChange
-from headgate.iceberg.tables import list_names, load_properties, rename, source_of
 from headgate.model.contexts import BranchContext
 from headgate.model.ids import DatasetId, mint_content, mint_dataset
 from headgate.model.names import DatasetName
@@ -146,7 +149,9 @@ def drop_view(service: Service, request: Request) -> Reply:
 
 def rename_view(service: Service, request: Request) -> Reply:
     """Give a view another name, on this context's branch only."""
-    return rename(service, request, _resolve(service, request, source_of(request)))
+    return rename(
+        service, request, _resolve(service, request, read_identifier(request.json, "source"))
+    )
 
 
 def _reply(version: StoredVersion) -> Reply:

@@ -40,7 +40,9 @@ def rules_note(provenance: Mapping[str, Any]) -> str | None:
     """Return what readers must know of rows that may violate constraints."""
     rules = provenance.get(RULES_FACT) or {"state": HOLD}
     if rules["state"] == FLAGGED:
-        return f"rows violate constraints ({rules['total']}): {rules['violations'][0]}"
+        # Those of tables that the reader may not see are left out.
+        shown = [f": {one['text']}" for one in rules["violations"][:1]]
+        return "".join([f"rows violate constraints ({rules['total']})", *shown])
     return "rows not validated" if rules["state"] == UNKNOWN else None
 
 

@@ -7,7 +7,7 @@ does the work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -69,6 +69,25 @@ def cast_rows(source: Source, schema: pa.Schema, dataset: str) -> pa.Table:
     if failures:
         raise _invalid_rows(source, failures)
     return pa.table(columns)
+
+
+def given_columns(source: Source, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return which rows have a column that some rows lack, by its name in the table."""
+    names = {name.lower(): name for name in rows.column_names}
+    return {names[name.lower()]: has for name, has in source.given.items()}
+
+
+def with_defaults(
+    rows: pa.Table, given: Mapping[str, pa.ChunkedArray], defaults: Mapping[str, Any]
+) -> pa.Table:
+    """Return the rows with defaults where a row lacks a column."""
+    for column, has in given.items():
+        if (value := defaults.get(column)) is not None:
+            kind = rows.schema.field(column).type
+            [default] = cast_column(pa.chunked_array([pa.array([value])]), kind)
+            filled = pc.if_else(has, rows.column(column), default)
+            rows = rows.set_column(rows.column_names.index(column), column, filled)
+    return rows
 
 
 def match_columns(

@@ -184,7 +184,7 @@ class EvaluatorPool:
     ) -> dict[str, Any]:
         """Return the violations of commits, as `rules.validate` does."""
         order = Order(work=Work(commits=commits), place=_place(parts, str(tables.context)))
-        return self.run(order, interrupt=Interrupt(), answer=partial(_find, tables))
+        return self.run(order, interrupt=Interrupt(), answer=partial(_answer, tables))
 
     def run(
         self,
@@ -383,13 +383,10 @@ class _EvaluatedWrite:
         """Prepare the change in an evaluator, which sees the branch through `tables`."""
 
         def answer(asked: Mapping[str, Any]) -> object:
-            if "load" in asked:
-                name, line, column = asked["load"]
-                return tables.load(parse_dataset_name(name), line=line, column=column)
             if "create" in asked:
                 assert self._work.creation is not None, "only a load that may create tables asks"
                 return tables.create(parse_dataset_name(asked["create"]))
-            return _find(tables, asked)
+            return _answer(tables, asked)
 
         place = _place(parts, self._request.branch)
         done = self._pool.run(
@@ -414,8 +411,11 @@ def _place(parts: Parts, branch: str) -> Place:
     )
 
 
-def _find(tables: BranchTables, asked: Mapping[str, Any]) -> Mapping[DatasetName, object]:
+def _answer(tables: BranchTables, asked: Mapping[str, Any]) -> object:
     """Return the tables that an evaluator requests."""
+    if "load" in asked:
+        name, line, column = asked["load"]
+        return tables.load(parse_dataset_name(name), line=line, column=column)
     names = [parse_dataset_name(name) for name in asked["find"]]
     tables.prefetch(names)
     return {name: tables.find(name) for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain
@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.errors import Invalid
 from headgate.files.objects import StoredContent
 from headgate.model.names import DatasetName
-from headgate.rows.cast import cast_column, cast_rows
+from headgate.rows.cast import cast_rows, given_columns, with_defaults
 from headgate.rows.engine import advice_on_load, columns_sql, quote
 from headgate.rows.inferred_schema import infer_table
 from headgate.rows.outcome import Creation, Outcome, Parts, Request
@@ -143,25 +142,6 @@ def _load(working: WorkingSet, batch: Batch, mode: LoadMode) -> None:
             working.engine.execute(
                 f"INSERT INTO {table.rows} ({columns}, {BY}) SELECT {columns}, {ORDER} FROM {name}"
             )
-
-
-def given_columns(source: Source, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return which rows have a column that some rows lack, by its name in the table."""
-    names = {name.lower(): name for name in rows.column_names}
-    return {names[name.lower()]: has for name, has in source.given.items()}
-
-
-def with_defaults(
-    rows: pa.Table, given: Mapping[str, pa.ChunkedArray], defaults: Mapping[str, Any]
-) -> pa.Table:
-    """Return the rows with defaults where a row lacks a column."""
-    for column, has in given.items():
-        if (value := defaults.get(column)) is not None:
-            kind = rows.schema.field(column).type
-            [default] = cast_column(pa.chunked_array([pa.array([value])]), kind)
-            filled = pc.if_else(has, rows.column(column), default)
-            rows = rows.set_column(rows.column_names.index(column), column, filled)
-    return rows
 
 
 def check_merge_key(dataset: DatasetName, key: Sequence[str], columns: Sequence[str]) -> None:

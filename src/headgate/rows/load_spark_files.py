@@ -19,8 +19,14 @@ import pyarrow.parquet as parquet
 from headgate.errors import HeadgateError, InvalidRows, InvalidSource
 from headgate.files.objects import StoredContent
 from headgate.rows import sources
-from headgate.rows.cast import cast_column, cast_rows, has_temporal, match_columns
-from headgate.rows.load import given_columns, with_defaults
+from headgate.rows.cast import (
+    cast_column,
+    cast_rows,
+    given_columns,
+    has_temporal,
+    match_columns,
+    with_defaults,
+)
 from headgate.rows.sources import Source, SourceLike
 from headgate.spark.load import LoadFile, mark_of
 

@@ -58,8 +58,7 @@ from headgate.tables.constraints import (
 )
 from headgate.tables.inspect import recorded_row_count
 from headgate.tables.metadata import Row
-from headgate.tables.row_diff import changed_files
-from headgate.tables.scan import DataFile, TableScan, json_rows
+from headgate.tables.scan import DataFile, TableScan, changed_files, json_rows
 from headgate.tables.snapshots import effect_between
 from headgate.tables.versions import StoredVersion
 

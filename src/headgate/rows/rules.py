@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _LIMIT = 100
 # Violations that a transaction records.
 _RECORDED = 10
+_HIDDEN = "a table that this token may not read"
 
 
 def validate(working: WorkingSet, commits: Sequence[ChangedTable]) -> Json:
@@ -125,7 +126,8 @@ class CommitRules:
         except (errors.NeedsSpark, errors.StatementStopped, errors.EvaluatorDied) as error:
             if rejecting := [one for one in moving if one.enforced is Enforce.REJECT]:
                 name = str(rejecting[0].changed.name)
-                raise errors.RowsNotValidated(dataset=name, reason=error.message) from error
+                reason = _reason(error, {one.after for one in changed})
+                raise errors.RowsNotValidated(dataset=name, reason=reason) from error
             return Verdict(facts=_facts(dict.fromkeys(states, UNKNOWN), []))
         flagged, rejected = [], []
         for one in done["found"]:
@@ -133,7 +135,7 @@ class CommitRules:
                 case Enforce.FLAG:
                     flagged.append(one)
                 case Enforce.REJECT:
-                    rejected.append(one if _may_read(policy, one) else _without_values(one))
+                    rejected.append(_shown_part(policy, one))
         if rejected:
             raise errors.ConstraintsViolated(
                 violations=[one["violation"] for one in rejected[:_LIMIT]],
@@ -176,14 +178,29 @@ def _facts(
         fact = facts[one["cause"]]
         fact["state"], fact["total"] = FLAGGED, fact.get("total", 0) + 1
         if fact["total"] <= _RECORDED:
-            fact.setdefault("violations", []).append(one["text"])
+            # With the dataset, by which tokens that may not read it are denied the text.
+            found = {"dataset": one["violation"]["dataset"], "text": one["text"]}
+            fact.setdefault("violations", []).append(found)
     return {parse_dataset_name(name): {RULES_FACT: fact} for name, fact in facts.items()}
 
 
-def _may_read(policy: ReadPolicy | None, found: Json) -> bool:
-    return policy is None or policy.shows_dataset(found["violation"]["dataset"])
+def _shown_part(policy: ReadPolicy | None, found: Json) -> Json:
+    """Return a violation without the names and values that a token may not read."""
+    violation = found["violation"]
+    target = violation.get("refers_to")
+    if policy is None:
+        return found
+    if not policy.shows_dataset(violation["dataset"]):
+        text = f"{found['cause']}: {_HIDDEN} refers to a removed row"
+        return {**found, "text": text, "violation": {"dataset": found["cause"], "kind": "orphan"}}
+    if target is None or policy.shows_dataset(target):
+        return found
+    kept = {name: value for name, value in violation.items() if name != "refers_to"}
+    return {**found, "text": found["text"].removesuffix(target) + _HIDDEN, "violation": kept}
 
 
-def _without_values(found: Json) -> Json:
-    text = f"{found['cause']}: a table that this token may not read refers to a removed row"
-    return {**found, "text": text, "violation": {"dataset": found["cause"], "kind": "orphan"}}
+def _reason(error: errors.HeadgateError, committed: set[str]) -> str:
+    """Return why rows could not be read; the address of another table may be hidden."""
+    if error.facts.get("where") in committed:
+        return str(error.facts["reason"])
+    return error.without_addresses().message

@@ -29,8 +29,7 @@ from headgate.rows.outcome import Counts
 from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.inspect import columns_of, recorded_row_count
 from headgate.tables.metadata import Metadata, current_schema
-from headgate.tables.row_diff import changed_files
-from headgate.tables.scan import Condition, Conditions, DataFile, TableScan
+from headgate.tables.scan import Condition, Conditions, DataFile, TableScan, changed_files
 from headgate.tables.snapshot_writer import FileChange, check_writable, next_metadata, write_rows
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion, TableVersions

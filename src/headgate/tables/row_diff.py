@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import tempfile
 import zlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import ManifestContent
 
 from headgate.tables.diff import ChangedRow, OnLarge, Pair, RowChanges
 from headgate.tables.metadata import Row
-from headgate.tables.scan import DataFile, TableScan, json_rows, json_value
+from headgate.tables.scan import (
+    DataFile,
+    TableScan,
+    changed_files,
+    json_rows,
+    json_value,
+    unmatched,
+)
 from headgate.tables.schemas import widest
-
-T = TypeVar("T", bound=Hashable)
 
 # --- files ----------------------------------------------------------------------------------
 
@@ -75,22 +79,6 @@ def _own_files(
     return changed_files(before, after)
 
 
-def changed_files(
-    before: TableScan | None, after: TableScan | None
-) -> tuple[list[DataFile], list[DataFile]]:
-    """Return the files that were removed and added; manifests that both have are not read."""
-    held = before.manifests() if before else {}
-    named = after.manifests() if after else {}
-    if any(one.content == ManifestContent.DELETES for one in (*held.values(), *named.values())):
-        old = before.plan() if before else []
-        new = after.plan() if after else []
-    else:
-        old = before.files_of(held[path] for path in held if path not in named) if before else []
-        new = after.files_of(named[path] for path in named if path not in held) if after else []
-    gone, come = _unmatched([file.identity for file in old], [file.identity for file in new])
-    return [old[at] for at in gone], [new[at] for at in come]
-
-
 def _compared_type(pair: Pair, at: int, before: TableScan, after: TableScan) -> pa.DataType:
     """Return a column's own type, or the wider one of the two where it has changed."""
     one, other = pair
@@ -98,21 +86,6 @@ def _compared_type(pair: Pair, at: int, before: TableScan, after: TableScan) -> 
         wide = before if widest(one.type, other.type) == one.type else after
         return wide.schema.field((one if wide is before else other).path).type
     return (before, after)[at].schema.field(pair[at].path).type
-
-
-def _unmatched(old: Sequence[T], new: Sequence[T]) -> tuple[list[int], list[int]]:
-    """Return the positions of items that the other side lacks, or has fewer times."""
-    spare = Counter(new)
-    gone = [at for at, item in enumerate(old) if not _take(spare, item)]
-    come = [at for at, item in enumerate(new) if _take(spare, item)]
-    return gone, come
-
-
-def _take(spare: Counter[T], item: T) -> bool:
-    if spare[item] > 0:
-        spare[item] -= 1
-        return True
-    return False
 
 
 # --- rows -----------------------------------------------------------------------------------
@@ -189,7 +162,7 @@ def _compare_part(
     changes: RowChanges,
     samples: int,
 ) -> None:
-    gone, come = _unmatched(_values(old, _ROW), _values(new, _ROW))
+    gone, come = unmatched(_values(old, _ROW), _values(new, _ROW))
     pairs: list[tuple[int, int]] = []
     if after.key:
         gone, come, pairs = _pair(gone, come, _values(old, _KEY), _values(new, _KEY))

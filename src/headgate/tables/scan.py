@@ -11,10 +11,11 @@ import decimal
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyiceberg import expressions
@@ -34,6 +35,8 @@ from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
 
 check_all_manifests()
+
+T = TypeVar("T", bound=Hashable)
 
 # --- conditions on the rows to read, so that files without such rows are skipped ------------
 
@@ -314,12 +317,18 @@ def library_errors(location: str) -> Iterator[None]:
         yield
     except (HeadgateError, MemoryError):
         raise
-    except OSError as error:
-        failure = find_quoted_failure(str(error), location)
-        unknown = StorageUnavailable(where=location, reason=_first_words(error))
-        raise failure or unknown from error
     except Exception as error:
-        raise NeedsSpark(where=location, reason=_first_words(error)) from error
+        failure: HeadgateError | None = None
+        kind: type[StorageUnavailable | NeedsSpark] = NeedsSpark
+        if isinstance(error, OSError):
+            failure = find_quoted_failure(str(error), location)
+            kind = NeedsSpark if _is_damage(error) else StorageUnavailable
+        raise failure or kind(where=location, reason=_first_words(error)) from error
+
+
+def _is_damage(error: OSError) -> bool:
+    """Return whether Arrow could read the bytes of a file, but not make sense of them."""
+    return type(error) is OSError and error.errno is None and "AWS Error" not in str(error)
 
 
 def _first_words(error: Exception) -> str:
@@ -329,6 +338,40 @@ def _first_words(error: Exception) -> str:
     message = " ".join(itertools.islice(lines, 3)).partition(" [type=")[0]
     words = message.rstrip(". ") or type(error).__name__
     return words if len(words) <= _REASON_LIMIT else f"{words[: _REASON_LIMIT - 3]}..."
+
+
+# --- files of two versions ------------------------------------------------------------------
+
+
+def changed_files(
+    before: TableScan | None, after: TableScan | None
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Return the files that were removed and added; manifests that both have are not read."""
+    held = before.manifests() if before else {}
+    named = after.manifests() if after else {}
+    if any(one.content == ManifestContent.DELETES for one in (*held.values(), *named.values())):
+        old = before.plan() if before else []
+        new = after.plan() if after else []
+    else:
+        old = before.files_of(held[path] for path in held if path not in named) if before else []
+        new = after.files_of(named[path] for path in named if path not in held) if after else []
+    gone, come = unmatched([file.identity for file in old], [file.identity for file in new])
+    return [old[at] for at in gone], [new[at] for at in come]
+
+
+def unmatched(old: Sequence[T], new: Sequence[T]) -> tuple[list[int], list[int]]:
+    """Return the positions of items that the other side lacks, or has fewer times."""
+    spare = Counter(new)
+    gone = [at for at, item in enumerate(old) if not _take(spare, item)]
+    come = [at for at, item in enumerate(new) if _take(spare, item)]
+    return gone, come
+
+
+def _take(spare: Counter[T], item: T) -> bool:
+    if spare[item] > 0:
+        spare[item] -= 1
+        return True
+    return False
 
 
 # --- values as JSON -------------------------------------------------------------------------
