@@ -86,8 +86,9 @@ def dispatch_in(
 dispatch_attempt = as_unit_of_work(dispatch_in)
 
 
+@as_unit_of_work
 def dispatch_once(
-    database: Database,
+    connection: sa.Connection,
     key: str,
     *,
     actor: str,
@@ -97,23 +98,19 @@ def dispatch_once(
     check_holder: CheckHolder,
 ) -> Attempt:
     """Return the attempt with this token; dispatch it if no earlier request did."""
-
-    def work(connection: sa.Connection) -> Attempt:
-        _lock_key(connection, key)
-        known = find_attempt_by_token(connection, token)
-        if known is not None:
-            return known[0]
-        return dispatch_in(
-            connection,
-            key,
-            actor=actor,
-            lease_seconds=lease_seconds,
-            token=token,
-            scope=scope,
-            check_holder=check_holder,
-        )
-
-    return database.write(work)
+    _lock_key(connection, key)
+    known = find_attempt_by_token(connection, token)
+    if known is not None:
+        return known[0]
+    return dispatch_in(
+        connection,
+        key,
+        actor=actor,
+        lease_seconds=lease_seconds,
+        token=token,
+        scope=scope,
+        check_holder=check_holder,
+    )
 
 
 def _lock_key(connection: sa.Connection, key: str) -> None:
@@ -189,26 +186,23 @@ def _settle_older(
     )
 
 
-def heartbeat(database: Database, ref: AttemptRef) -> None:
+@as_unit_of_work
+def heartbeat(connection: sa.Connection, ref: AttemptRef) -> None:
     """Renew the lease of an attempt and of its OPEN transactions; raise if it is superseded."""
-
-    def work(connection: sa.Connection) -> None:
-        moment = now(connection)
-        newest = sa.select(task_keys.c.epoch).where(task_keys.c.key == ref.key).scalar_subquery()
-        changed = connection.execute(
-            sa.update(attempts)
-            .where(_is_running(ref), attempts.c.epoch == newest)
-            .values(lease_until=moment + attempts.c.lease_seconds * 1_000_000)
-        )
-        if changed.rowcount != 1:
-            raise records.superseded(connection, ref)
-        connection.execute(
-            sa.update(transactions)
-            .where(records.held_by(ref))
-            .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
-        )
-
-    database.write(work)
+    moment = now(connection)
+    newest = sa.select(task_keys.c.epoch).where(task_keys.c.key == ref.key).scalar_subquery()
+    changed = connection.execute(
+        sa.update(attempts)
+        .where(_is_running(ref), attempts.c.epoch == newest)
+        .values(lease_until=moment + attempts.c.lease_seconds * 1_000_000)
+    )
+    if changed.rowcount != 1:
+        raise records.superseded(connection, ref)
+    connection.execute(
+        sa.update(transactions)
+        .where(records.held_by(ref))
+        .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
+    )
 
 
 def end_attempt_in(connection: sa.Connection, ref: AttemptRef, state: AttemptState) -> None:

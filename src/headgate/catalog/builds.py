@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping, and_, bindparam, func, insert, or
 
 from headgate.catalog import records
 from headgate.catalog.attempts import end_attempt_in
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.schema import builds, holds, jobs, moves, publications, transactions
 from headgate.errors import NotFound
 from headgate.model.freshness import Hold
@@ -222,12 +222,9 @@ def _to_build(
     )
 
 
-def close_build(database: Database, id: BuildId, attempt: AttemptRef, state: str) -> None:
+@as_unit_of_work
+def close_build(connection: Connection, id: BuildId, attempt: AttemptRef, state: str) -> None:
     """End the attempt and the record of a build together, as its own last step."""
-
-    def work(connection: Connection) -> None:
-        ended = AttemptState.SUCCEEDED if state == "succeeded" else AttemptState.FAILED
-        end_attempt_in(connection, attempt, ended)
-        end_build_in(connection, id, state)
-
-    database.write(work)
+    ended = AttemptState.SUCCEEDED if state == "succeeded" else AttemptState.FAILED
+    end_attempt_in(connection, attempt, ended)
+    end_build_in(connection, id, state)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
@@ -569,6 +570,7 @@ def as_unit_of_work(
 ) -> Callable[Concatenate[Database, P], T]:
     """Return a function of a database that runs `work`, a function of a connection, as a write."""
 
+    @wraps(work)
     def run(database: Database, /, *arguments: P.args, **named: P.kwargs) -> T:
         return database.write(lambda connection: work(connection, *arguments, **named))
 

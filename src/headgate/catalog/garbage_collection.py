@@ -390,15 +390,12 @@ def hold_sweeps(database: Database) -> str:
     return id
 
 
-def renew_hold(database: Database, id: str) -> None:
+@as_unit_of_work
+def renew_hold(connection: Connection, id: str) -> None:
     """Begin the lease of a hold, or renew it."""
-
-    def work(connection: Connection) -> None:
-        connection.execute(delete(store).where(store.c.key == id))
-        until = now(connection) + HOLD_SECONDS * 1_000_000
-        connection.execute(insert(store).values(key=id, value=str(until)))
-
-    database.write(work)
+    connection.execute(delete(store).where(store.c.key == id))
+    until = now(connection) + HOLD_SECONDS * 1_000_000
+    connection.execute(insert(store).values(key=id, value=str(until)))
 
 
 def release_hold(database: Database, id: str) -> None:

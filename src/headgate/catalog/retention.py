@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, delete, func, insert, select, union_all, update
 
 from headgate.catalog import schema
-from headgate.catalog.database import Database
+from headgate.catalog.database import as_unit_of_work
 from headgate.catalog.records import BUILD_ATTEMPT, in_chunks, is_live, lock_counter
 from headgate.model.ids import Instant, TransactionId, VersionId
 from headgate.model.nouns import TransactionState
@@ -262,22 +262,19 @@ def forget_no_later_than(connection: Connection, moment: Instant) -> None:
         )
 
 
-def forget_before(database: Database, moment: Instant) -> Instant:
+@as_unit_of_work
+def forget_before(connection: Connection, moment: Instant) -> Instant:
     """Move that time forward, never back; return its new value."""
-
-    def work(connection: Connection) -> Instant:
-        # Of two concurrent cleanups, the one with the earlier time must not win.
-        lock_counter(connection)
-        held = remembered_since(connection)
-        if not held:
-            connection.execute(insert(schema.store).values(key=_KEY, value=str(moment)))
-        elif held < moment:
-            connection.execute(
-                update(schema.store).where(schema.store.c.key == _KEY).values(value=str(moment))
-            )
-        return max(held, moment)
-
-    return database.write(work)
+    # Of two concurrent cleanups, the one with the earlier time must not win.
+    lock_counter(connection)
+    held = remembered_since(connection)
+    if not held:
+        connection.execute(insert(schema.store).values(key=_KEY, value=str(moment)))
+    elif held < moment:
+        connection.execute(
+            update(schema.store).where(schema.store.c.key == _KEY).values(value=str(moment))
+        )
+    return max(held, moment)
 
 
 # Time that has passed without a record

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, case, delete, insert, literal, sel
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import Database, insert_into, now
+from headgate.catalog.database import Database, as_unit_of_work, insert_into, now
 from headgate.catalog.effects import already_open
 from headgate.catalog.schema import (
     branches,
@@ -500,18 +500,15 @@ def _row(
     }
 
 
-def renew_transactions(database: Database, ids: Sequence[TransactionId]) -> None:
+@as_unit_of_work
+def renew_transactions(connection: Connection, ids: Sequence[TransactionId]) -> None:
     """Renew the leases by the database's clock; any use of a transaction renews its lease."""
-
-    def work(connection: Connection) -> None:
-        moment = now(connection)
-        connection.execute(
-            update(transactions)
-            .where(transactions.c.id.in_(ids), transactions.c.state == TransactionState.OPEN)
-            .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
-        )
-
-    database.write(work)
+    moment = now(connection)
+    connection.execute(
+        update(transactions)
+        .where(transactions.c.id.in_(ids), transactions.c.state == TransactionState.OPEN)
+        .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
+    )
 
 
 def abort_transactions(
@@ -535,20 +532,17 @@ def abort_transactions(
     reach(Failpoint.ABORT_APPLIED)
 
 
-def end_expired(database: Database, id: TransactionId, *, caller: changes.Caller) -> None:
+@as_unit_of_work
+def end_expired(connection: Connection, id: TransactionId, *, caller: changes.Caller) -> None:
     """Abort an OPEN transaction whose lease has expired, unless it was renewed meanwhile."""
-
-    def work(connection: Connection) -> None:
-        records.lock_branches(connection, records.branches_with_head(connection, [id]))
-        holder = records.lock_transactions(connection, [id]).get(id)
-        moment = now(connection)
-        if holder is None or holder.state is not TransactionState.OPEN:
-            return
-        if records.is_over(holder.lease_until, holder.lease_seconds, moment):
-            check_owner(connection, caller, holder)
-            _abort(connection, holder, actor=caller.actor, kind="taken_over", at=moment)
-
-    database.write(work)
+    records.lock_branches(connection, records.branches_with_head(connection, [id]))
+    holder = records.lock_transactions(connection, [id]).get(id)
+    moment = now(connection)
+    if holder is None or holder.state is not TransactionState.OPEN:
+        return
+    if records.is_over(holder.lease_until, holder.lease_seconds, moment):
+        check_owner(connection, caller, holder)
+        _abort(connection, holder, actor=caller.actor, kind="taken_over", at=moment)
 
 
 def abort_in(

@@ -22,7 +22,7 @@ from itertools import chain, islice
 import orjson
 from sqlalchemy import Connection, delete, insert, select
 
-from headgate.catalog.database import Database
+from headgate.catalog.database import Database, as_unit_of_work
 from headgate.catalog.records import lock_counter
 from headgate.catalog.schema import log_counter, store, versions
 from headgate.errors import (
@@ -205,14 +205,11 @@ def adopt(database: Database, objects: ObjectStore) -> None:
     _save_with_marker(database, objects, identity, marker)
 
 
-def hold(database: Database) -> None:
+@as_unit_of_work
+def hold(connection: Connection) -> None:
     """Hold cleanup until a person confirms it, for a catalog restored over data."""
-
-    def work(connection: Connection) -> None:
-        identity = find_identity(connection) or Identity(store=_mint(), incarnation=_UNKNOWN)
-        _save(connection, replace(identity, is_held=True))
-
-    database.write(work)
+    identity = find_identity(connection) or Identity(store=_mint(), incarnation=_UNKNOWN)
+    _save(connection, replace(identity, is_held=True))
 
 
 def confirm(database: Database, objects: ObjectStore) -> None:
