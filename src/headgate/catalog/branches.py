@@ -422,13 +422,10 @@ def _unused(connection: Connection, ids: Iterable[BranchId]) -> list[nouns.Branc
         schema.transactions.c.branch_id == schema.branches.c.id,
         schema.transactions.c.state == nouns.TransactionState.COMMITTED,
     )
-    found: list[nouns.Branch] = []
-    for part in records.in_chunks(ids):
-        query = records.BRANCHES.where(
-            schema.branches.c.id.in_(part),
-            schema.branches.c.made_for.is_not(None),
-            schema.branches.c.head_id.is_not_distinct_from(schema.branches.c.view_id),
-            ~committed,
-        )
-        found += [records.to_branch(row) for row in connection.execute(query).mappings()]
-    return found
+    query = records.BRANCHES.where(
+        schema.branches.c.made_for.is_not(None),
+        schema.branches.c.head_id.is_not_distinct_from(schema.branches.c.view_id),
+        ~committed,
+    )
+    rows = records.mappings_of(connection, query, ids, column=schema.branches.c.id)
+    return [records.to_branch(row) for row in rows]

@@ -440,12 +440,11 @@ def _related_branches(connection: Connection, request: PublishRequest) -> set[Br
     """
     deleted = [c.branch for c in request.changes if isinstance(c, DeleteBranch)]
     restored = {c.dataset for c in request.changes if _is_restored(c)}
-    found: set[BranchId] = set()
-    for column, ids in ((branches.c.parent_id, deleted), (branches.c.dataset_id, restored)):
-        for part in records.in_chunks(ids):
-            query = select(branches.c.id).where(column.in_(part))
-            found |= {BranchId(id) for id in connection.execute(query).scalars()}
-    return found
+    return {
+        BranchId(id)
+        for column, ids in ((branches.c.parent_id, deleted), (branches.c.dataset_id, restored))
+        for (id,) in records.rows_of(connection, select(branches.c.id), ids, column=column)
+    }
 
 
 def _is_restored(change: Change) -> TypeGuard[CreateBranch]:
@@ -454,11 +453,8 @@ def _is_restored(change: Change) -> TypeGuard[CreateBranch]:
 
 def _names(connection: Connection, request: PublishRequest) -> dict[DatasetId, DatasetName]:
     wanted = {c.dataset for c in request.changes if isinstance(c, CreateBranch)}
-    found: dict[DatasetId, DatasetName] = {}
-    for part in records.in_chunks(wanted):
-        rows = connection.execute(_NAMES, {"ids": part}).mappings()
-        found |= {DatasetId(row["id"]): records.dataset_name(row) for row in rows}
-    return found
+    rows = records.mappings_of(connection, _NAMES, wanted)
+    return {DatasetId(row["id"]): records.dataset_name(row) for row in rows}
 
 
 def _check(connection: Connection, state: LockedState) -> None:
@@ -497,17 +493,14 @@ def _check_names_free(connection: Connection, state: LockedState) -> None:
 
 
 def _check_nothing_condemned(connection: Connection, state: LockedState) -> None:
-    for ids in records.in_chunks(state.versions):
-        found = connection.execute(_CONDEMNED_VERSIONS, {"ids": ids}).scalars()
-        check_condemned(state, {VersionId(id) for id in found})
+    versions = records.rows_of(connection, _CONDEMNED_VERSIONS, state.versions)
+    check_condemned(state, {VersionId(id) for (id,) in versions})
     for query, keys in (
         (_CONDEMNED_REUSED, [closed.transaction for closed in state.committed]),
         (_CONDEMNED_OBJECT, state.objects),
     ):
-        for part in records.in_chunks(keys):
-            location = connection.execute(query, {"ids": part}).scalar_one_or_none()
-            if location is not None:
-                raise errors.VersionExpired(what=f"object {location}")
+        for (location,) in records.rows_of(connection, query, keys):
+            raise errors.VersionExpired(what=f"object {location}")
 
 
 def _write_effects(

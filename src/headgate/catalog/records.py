@@ -85,6 +85,27 @@ def in_chunks(ids: Iterable[T]) -> Iterator[list[T]]:
         yield wanted[start : start + _SIZE]
 
 
+def rows_of(
+    connection: Connection,
+    query: Select[Any],
+    ids: Iterable[str],
+    *,
+    column: ColumnElement[Any] | None = None,
+    **named: object,
+) -> Iterator[Any]:
+    """Yield the rows of a query for these ids, which it binds as `ids`, or which a column has."""
+    if column is not None:
+        query = query.where(column.in_(bindparam("ids", expanding=True)))
+    for part in in_chunks(ids):
+        yield from connection.execute(query, {"ids": part, **named}).all()
+
+
+def mappings_of(
+    connection: Connection, query: Select[Any], ids: Iterable[str], **how: Any
+) -> Iterator[RowMapping]:
+    return (row._mapping for row in rows_of(connection, query, ids, **how))
+
+
 def abandonment(lease_seconds: ColumnElement[int]) -> ColumnElement[int]:
     """Return the time after its end at which a lease counts as abandoned, in microseconds.
 
@@ -342,22 +363,15 @@ def find_datasets(
 ) -> dict[DatasetName, Dataset]:
     """Return the datasets that exist under these names, in few queries."""
     wanted = set(names)
-    found: dict[DatasetName, Dataset] = {}
-    for spaces in in_chunks(namespace_key(name.namespace) for name in wanted):
-        query = DATASETS.where(datasets.c.namespace.in_(spaces))
-        for row in connection.execute(query).mappings():
-            if (name := dataset_name(row)) in wanted:
-                found[name] = to_dataset(row)
-    return found
+    spaces = (namespace_key(name.namespace) for name in wanted)
+    rows = mappings_of(connection, DATASETS, spaces, column=datasets.c.namespace)
+    return {name: to_dataset(row) for row in rows if (name := dataset_name(row)) in wanted}
 
 
 def branches_of(connection: Connection, dataset_ids: Sequence[DatasetId]) -> list[Branch]:
     """Return every branch of these datasets."""
-    found: list[Branch] = []
-    for part in in_chunks(dataset_ids):
-        query = BRANCHES.where(branches.c.dataset_id.in_(part))
-        found += [to_branch(row) for row in connection.execute(query).mappings()]
-    return found
+    rows = mappings_of(connection, BRANCHES, dataset_ids, column=branches.c.dataset_id)
+    return [to_branch(row) for row in rows]
 
 
 def find_branch(connection: Connection, dataset: DatasetId, name: str) -> Branch | None:
@@ -394,7 +408,7 @@ def is_waited_for(connection: Connection, branches: Iterable[BranchId]) -> bool:
 
     The ticket of a dead writer counts too, until the next writer takes a ticket and deletes it.
     """
-    return any(connection.execute(_TICKET, {"ids": ids}).first() for ids in in_chunks(branches))
+    return any(rows_of(connection, _TICKET, branches))
 
 
 def list_branches(connection: Connection, dataset: DatasetId | None = None) -> list[Branch]:
@@ -410,11 +424,8 @@ def branches_named(
     """Return the branches with these names, of many datasets at once."""
     policy = policy_of(connection)
     wanted = [name for name in names if policy is None or policy.shows_branch(name)]
-    found: list[Branch] = []
-    for part in in_chunks(dataset_ids):
-        rows = connection.execute(_BRANCHES_NAMED, {"ids": part, "names": wanted}).mappings()
-        found += [to_branch(row) for row in rows]
-    return found
+    rows = mappings_of(connection, _BRANCHES_NAMED, dataset_ids, names=wanted)
+    return [to_branch(row) for row in rows]
 
 
 def find_transaction(connection: Connection, id: str) -> Transaction | None:
@@ -451,11 +462,9 @@ def load_transactions(
 def _read_transactions(
     connection: Connection, query: Select[Any], ids: Iterable[TransactionId]
 ) -> dict[TransactionId, Transaction]:
-    found: dict[TransactionId, Transaction] = {}
-    for part in in_chunks(ids):
-        for row in connection.execute(query, {"ids": part}).mappings():
-            found[TransactionId(row["id"])] = to_transaction(row, policy_of(connection))
-    return found
+    policy = policy_of(connection)
+    rows = mappings_of(connection, query, ids)
+    return {TransactionId(row["id"]): to_transaction(row, policy) for row in rows}
 
 
 def is_location_shown(connection: Connection, location: str) -> bool:
@@ -525,8 +534,7 @@ class Steps:
 
     def prepare_parents(self, parents: Iterable[TransactionId | None]) -> None:
         """Fetch the steps that placing children under these parents needs, in one query."""
-        for part in in_chunks(id for id in parents if id is not None):
-            self._remember(self._connection.execute(_PARENTS, {"ids": part}))
+        self._remember(rows_of(self._connection, _PARENTS, filter(None, parents)))
 
     def prepare_walk(self, newest: TransactionId, depth: int) -> None:
         """Fetch the steps that a walk from a transaction down to a depth needs, in one query."""
@@ -534,8 +542,7 @@ class Steps:
         self._remember(self._connection.execute(_WALK, walk))
 
     def fetch(self, ids: Iterable[TransactionId]) -> None:
-        for part in in_chunks(set(ids) - self._known.keys()):
-            self._remember(self._connection.execute(_STEPS, {"ids": part}))
+        self._remember(rows_of(self._connection, _STEPS, set(ids) - self._known.keys()))
 
     def _remember(self, rows: Iterable[Row[Any]]) -> None:
         """Cache the steps of these rows.
@@ -674,30 +681,26 @@ def lock_open_unit(connection: Connection, id: UnitId) -> None:
 
 def lock_branches(connection: Connection, ids: Iterable[BranchId]) -> dict[BranchId, BranchState]:
     """Lock these branches in the order of their ids; deleted branches are left out."""
-    found: dict[BranchId, BranchState] = {}
-    for part in in_chunks(ids):
-        for row in connection.execute(_BRANCHES, {"ids": part}).mappings():
-            found[BranchId(row["id"])] = BranchState(
-                id=BranchId(row["id"]),
-                dataset_id=DatasetId(row["dataset_id"]),
-                dataset=dataset_name(row),
-                name=row["name"],
-                parent_id=row["parent_id"],
-                head=row["head_id"],
-                view=row["view_id"],
-            )
-    return found
+    return {
+        BranchId(row["id"]): BranchState(
+            id=BranchId(row["id"]),
+            dataset_id=DatasetId(row["dataset_id"]),
+            dataset=dataset_name(row),
+            name=row["name"],
+            parent_id=row["parent_id"],
+            head=row["head_id"],
+            view=row["view_id"],
+        )
+        for row in mappings_of(connection, _BRANCHES, ids)
+    }
 
 
 def branches_with_head(
     connection: Connection, heads: Iterable[TransactionId]
 ) -> dict[BranchId, TransactionId]:
     """Return the branches that have one of these transactions as their head."""
-    found: dict[BranchId, TransactionId] = {}
-    for part in in_chunks(heads):
-        rows = connection.execute(_BRANCHES_WITH_HEAD, {"ids": part})
-        found |= {BranchId(id): TransactionId(head) for id, head in rows}
-    return found
+    rows = rows_of(connection, _BRANCHES_WITH_HEAD, heads)
+    return {BranchId(id): TransactionId(head) for id, head in rows}
 
 
 def lock_transactions(

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Select, delete, func, insert, select, union_a
 
 from headgate.catalog import schema
 from headgate.catalog.database import as_unit_of_work
-from headgate.catalog.records import BUILD_ATTEMPT, in_chunks, is_live, lock_counter
+from headgate.catalog.records import BUILD_ATTEMPT, is_live, lock_counter, rows_of
 from headgate.model.ids import Instant, TransactionId, VersionId
 from headgate.model.nouns import TransactionState
 
@@ -206,15 +206,11 @@ def _ids(connection: Connection, query: Select[Any]) -> Iterator[TransactionId]:
 
 
 def _versions_of(connection: Connection, ids: Iterable[str]) -> dict[TransactionId, VersionId]:
-    found: dict[TransactionId, VersionId] = {}
-    for part in in_chunks(ids):
-        query = select(schema.transactions.c.id, schema.transactions.c.version_id).where(
-            schema.transactions.c.id.in_(part), schema.transactions.c.version_id.is_not(None)
-        )
-        found |= {
-            TransactionId(id): VersionId(version) for id, version in connection.execute(query)
-        }
-    return found
+    query = select(schema.transactions.c.id, schema.transactions.c.version_id).where(
+        schema.transactions.c.version_id.is_not(None)
+    )
+    rows = rows_of(connection, query, ids, column=schema.transactions.c.id)
+    return {TransactionId(id): VersionId(version) for id, version in rows}
 
 
 def _histories_since(
@@ -224,19 +220,19 @@ def _histories_since(
     needed: set[VersionId] = set()
     seen: set[TransactionId] = set()
     layer = set(ends) - retained.histories
+    steps = select(
+        schema.transactions.c.parent_id,
+        schema.transactions.c.version_id,
+        schema.transactions.c.closed_at,
+    )
     while layer:
         seen |= layer
         above: set[TransactionId] = set()
-        for part in in_chunks(layer):
-            query = select(
-                schema.transactions.c.parent_id,
-                schema.transactions.c.version_id,
-                schema.transactions.c.closed_at,
-            ).where(schema.transactions.c.id.in_(part))
-            for parent, version, closed_at in connection.execute(query):
-                needed |= {VersionId(version)} if version else set()
-                if parent is not None and (closed_at or retained.horizon) >= retained.horizon:
-                    above.add(TransactionId(parent))
+        rows = rows_of(connection, steps, layer, column=schema.transactions.c.id)
+        for parent, version, closed_at in rows:
+            needed |= {VersionId(version)} if version else set()
+            if parent is not None and (closed_at or retained.horizon) >= retained.horizon:
+                above.add(TransactionId(parent))
         layer = above - seen - retained.histories
     return needed
 
