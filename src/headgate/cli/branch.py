@@ -262,14 +262,9 @@ def list_tags(dataset: DatasetFilter = None, json: output.JsonOption = False) ->
     """
     with connection.open() as hg:
         found = [TAG.json(tag) for tag in hg.tags(dataset)]
-    if json:
-        output.show_json(found)
-        return
-    output.show_table(
-        ("DATASET", "TAG", "TRANSACTION"),
-        ((tag["dataset"], tag["name"], tag["transaction"]) for tag in found),
-        empty="no tags; create one with `headgate tag create`.",
-    )
+    columns = {"DATASET": "dataset", "TAG": "name", "TRANSACTION": "transaction"}
+    empty = "no tags; create one with `headgate tag create`."
+    output.show_list(found, columns, empty=empty, json=json)
 
 
 @tag_app.command("delete")

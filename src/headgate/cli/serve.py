@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.output import JsonOption, note, show_json, show_result, show_table
+from headgate.cli.output import Columns, JsonOption, note, show_json, show_list, show_result
 from headgate.errors import Exists, MissingExtra
 from headgate.model.access import Role
 from headgate.settings import load_settings, parse_duration_seconds
@@ -198,26 +198,18 @@ def list_(json: JsonOption = False) -> None:
     """
     with connection.open() as hg:
         found = hg.tokens()
-    if json:
-        show_json(found)
-        return
-    show_table(
-        ("ID", "ACTOR", "ROLE", "WRITES", "READS", "DATASETS", "EXPIRES", "REVOKED"),
-        (
-            (
-                record["id"],
-                record["actor"],
-                record["role"],
-                "" if record["role"] == Role.READER else ", ".join(record["branches"]),
-                ", ".join(record["reads"]),
-                ", ".join(record["datasets"]),
-                record["expires_at"] or "never",
-                record["revoked_at"] or "",
-            )
-            for record in found
-        ),
-        empty="no tokens; create one with `headgate token create`.",
-    )
+    columns: Columns = {
+        "ID": "id",
+        "ACTOR": "actor",
+        "ROLE": "role",
+        "WRITES": lambda record: "" if record["role"] == Role.READER else record["branches"],
+        "READS": "reads",
+        "DATASETS": "datasets",
+        "EXPIRES": lambda record: record["expires_at"] or "never",
+        "REVOKED": "revoked_at",
+    }
+    empty = "no tokens; create one with `headgate token create`."
+    show_list(found, columns, empty=empty, json=json)
 
 
 @token_app.command()
