@@ -203,8 +203,6 @@ class BuildProgress:
         self._console.file.flush()
 
 
-plan_app = typer.Typer()
-
 Targets = Annotated[
     list[str] | None, typer.Argument(help="Datasets to build, or patterns such as 'gold.*'.")
 ]
@@ -219,7 +217,7 @@ Parameters = Annotated[
 ]
 
 
-@plan_app.command()
+@output.command
 def plan(
     targets: Targets = None,
     all: All = False,
@@ -285,10 +283,7 @@ def _show_graph(format: GraphFormat, drawn: str) -> None:
     output.console().print(text, soft_wrap=True)
 
 
-build_app = typer.Typer()
-
-
-@build_app.command()
+@output.command
 def build(
     targets: Targets = None,
     all: All = False,

@@ -64,6 +64,13 @@ KeyOption = Annotated[
 ]
 
 
+def command(function: Callable[..., None]) -> typer.Typer:
+    """Return the application of a command that has no subcommands."""
+    app = typer.Typer()
+    app.command()(function)
+    return app
+
+
 def console() -> Console:
     """Return a console on stdout; it wraps lines on a terminal only."""
     from rich import console  # noqa: PLC0415  (slow)

@@ -19,10 +19,8 @@ from headgate.model.nouns import DatasetKind
 from headgate.rows.answer import SqlEngine
 from headgate.store.embedded import Store
 
-sql_app = typer.Typer()
 
-
-@sql_app.command()
+@output.command
 def sql(
     text: Annotated[
         str | None, typer.Argument(help="SQL statement; without one, a prompt, or stdin.")

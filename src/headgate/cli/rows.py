@@ -83,16 +83,13 @@ def _show_counts(outcome: Outcome) -> None:
         )
 
 
-load_app = typer.Typer()
-
-
 class Mode(enum.StrEnum):
     APPEND = "append"
     MERGE = "merge"
     OVERWRITE = "overwrite"
 
 
-@load_app.command()
+@output.command
 def load(
     sources: Annotated[
         list[str],
@@ -186,10 +183,7 @@ def _read_sources(sources: list[str]) -> dict[str, list[str]]:
     return found
 
 
-merge_app = typer.Typer()
-
-
-@merge_app.command()
+@output.command
 def merge(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="Branch or COMMITTED transaction to merge from.")
@@ -236,10 +230,7 @@ def merge(
     _show_outcome(outcome, json=json)
 
 
-mutate_app = typer.Typer()
-
-
-@mutate_app.command()
+@output.command
 def mutate(
     branch: ChainOption,
     sql: Annotated[
@@ -290,8 +281,6 @@ def _read_script(sql: str | None, file: Path | None) -> str:
         ) from error
 
 
-optimize_app = typer.Typer()
-
 _OPTIMIZE_NOTES = {
     "optimized": "publication {publication}: {files} became {after}, {snapshots} expired",
     "unchanged": "nothing to do: {files}",
@@ -300,7 +289,7 @@ _OPTIMIZE_NOTES = {
 }
 
 
-@optimize_app.command()
+@output.command
 def optimize(
     dataset: output.DatasetArgument,
     branch: Annotated[str, typer.Option("--branch", "-b", help="Branch name.")],

@@ -15,7 +15,15 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.output import Columns, JsonOption, note, show_json, show_list, show_result
+from headgate.cli.output import (
+    Columns,
+    JsonOption,
+    command,
+    note,
+    show_json,
+    show_list,
+    show_result,
+)
 from headgate.errors import Exists, MissingExtra
 from headgate.model.access import Role
 from headgate.settings import load_settings, parse_duration_seconds
@@ -24,7 +32,6 @@ from headgate.store.embedded import Store
 
 # More than a token has bytes.
 _TOKEN_ROOM = 64
-serve_app = typer.Typer()
 
 
 class CodeFrom(enum.StrEnum):
@@ -40,7 +47,7 @@ def _check_url(value: str | None) -> str | None:
     return value
 
 
-@serve_app.command()
+@command
 def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
