@@ -18,7 +18,7 @@ from headgate.catalog.schema import attempts, task_keys, transactions, working_o
 from headgate.catalog.transactions import abort_in
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
 from headgate.model.changes import Caller
-from headgate.model.failpoints import Failpoint, reach
+from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Epoch, Instant, TransactionId
 from headgate.model.nouns import Attempt, AttemptRef, AttemptState, TransactionState
 
@@ -283,16 +283,6 @@ def list_attempts(connection: sa.Connection, key: str) -> list[Attempt]:
 # Attempts that end before or without a publication of their own
 
 
-def transfer_to_build(database: Database, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
-    """Transfer the transactions of a job to its build and end the attempt of the job.
-
-    The ended attempt is fenced, so a process of the job that is still alive can stage no more.
-    Nothing becomes visible: the build commits or aborts the transactions with its own attempt.
-    """
-    database.write(lambda connection: _transfer(connection, ref, ids))
-    reach(Failpoint.BUILD_HANDED_OVER)
-
-
 def abort_attempt_in(
     connection: sa.Connection,
     ref: AttemptRef,
@@ -330,6 +320,11 @@ def find_attempt_state(connection: sa.Connection, ref: AttemptRef) -> AttemptSta
 
 
 def _transfer(connection: sa.Connection, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
+    """Transfer the transactions of a job to its build and end the attempt of the job.
+
+    The ended attempt is fenced, so a process of the job that is still alive can stage no more.
+    Nothing becomes visible: the build commits or aborts the transactions with its own attempt.
+    """
     records.lock_attempt(connection, ref)
     moment = now(connection)
     parent = _parent(connection, ref)
@@ -345,6 +340,9 @@ def _transfer(connection: sa.Connection, ref: AttemptRef, ids: Sequence[Transact
     if changed.rowcount != len(ids):
         raise _refusal(connection, ref, parent, ids)
     end_attempt_in(connection, ref, AttemptState.SUCCEEDED)
+
+
+transfer_to_build = as_unit_of_work(_transfer, then=Failpoint.BUILD_HANDED_OVER)
 
 
 def _parent(connection: sa.Connection, ref: AttemptRef) -> AttemptRef:
