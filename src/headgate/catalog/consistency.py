@@ -608,17 +608,8 @@ class Place(NamedTuple):
 
 Find = Callable[[TransactionId], Place | None]
 
-_PLACES = select(
-    transactions.c.id,
-    transactions.c.dataset_id,
-    transactions.c.parent_id,
-    transactions.c.depth,
-    transactions.c.jump_id,
-    transactions.c.state,
-    transactions.c.opened_at,
-    transactions.c.closed_at,
-    transactions.c.publication,
-)
+_COLUMNS = "id dataset_id parent_id depth jump_id state opened_at closed_at publication"
+_PLACES = select(*(transactions.c[name] for name in _COLUMNS.split()))
 
 
 def check_all_histories(connection: Connection) -> Iterator[Finding]:

@@ -58,10 +58,7 @@ def list_(json: output.JsonOption = False) -> None:
 @app.command()
 def show(
     name: Name,
-    context: Annotated[
-        str | None,
-        typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
-    ] = None,
+    context: output.ContextOption = None,
     rows: Annotated[
         int,
         typer.Option(

@@ -25,10 +25,7 @@ def sql(
     text: Annotated[
         str | None, typer.Argument(help="SQL statement; without one, a prompt, or stdin.")
     ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
-    ] = None,
+    context: output.ContextOption = None,
     engine: Annotated[
         SqlEngine,
         typer.Option("--engine", help="auto: DuckDB where its answers are known to equal Spark's."),
