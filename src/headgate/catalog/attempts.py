@@ -264,14 +264,8 @@ def load_attempt(connection: sa.Connection, ref: AttemptRef) -> Attempt:
 
 
 def _to_attempt(row: sa.RowMapping) -> Attempt:
-    return Attempt(
-        ref=AttemptRef(key=row["key"], epoch=Epoch(row["epoch"])),
-        state=AttemptState(row["state"]),
-        actor=row["actor"],
-        started_at=Instant(row["started_at"]),
-        lease_until=Instant(row["lease_until"]),
-        lease_seconds=row["lease_seconds"],
-    )
+    ref, state = AttemptRef(key=row["key"], epoch=row["epoch"]), AttemptState(row["state"])
+    return records.noun_of(Attempt, row, ref=ref, state=state)
 
 
 def list_attempts(connection: sa.Connection, key: str) -> list[Attempt]:

@@ -197,29 +197,15 @@ def _job_row(build: BuildId, job: JobRecord) -> dict[str, Any]:
 
 
 def _to_job(row: RowMapping) -> JobRecord:
-    return JobRecord(
-        ordinal=row["ordinal"],
-        state=row["state"],
-        reason=row["reason"],
-        attempts=row["attempts"],
-        body=records.load(row["body"]),
-    )
+    return records.noun_of(JobRecord, row, body=records.load(row["body"]))
 
 
 def _to_build(
     row: RowMapping, found: tuple[JobRecord, ...], policy: ReadPolicy | None
 ) -> BuildRecord:
     body = records.load(row["body"])
-    return BuildRecord(
-        id=BuildId(row["id"]),
-        branch=row["branch"],
-        state=row["state"],
-        actor=row["actor"],
-        started_at=Instant(row["started_at"]),
-        ended_at=Instant(row["ended_at"]) if row["ended_at"] is not None else None,
-        body=body if policy is None else policy.shown_part(body),
-        jobs=found,
-    )
+    shown = body if policy is None else policy.shown_part(body)
+    return records.noun_of(BuildRecord, row, body=shown, jobs=found)
 
 
 @as_unit_of_work

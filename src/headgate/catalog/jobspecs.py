@@ -10,10 +10,18 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
 from headgate.catalog.database import as_unit_of_work, now
-from headgate.catalog.records import dump, filtered, in_chunks, load, namespace_key, policy_of
+from headgate.catalog.records import (
+    dump,
+    filtered,
+    in_chunks,
+    load,
+    namespace_key,
+    noun_of,
+    policy_of,
+)
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
-from headgate.model.ids import Instant, JobSpecId, mint_jobspec
+from headgate.model.ids import JobSpecId, mint_jobspec
 from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
 
@@ -225,14 +233,11 @@ def find_pointers(connection: Connection, chain: Sequence[str]) -> list[Pointer]
 
 def _to_jobspec(row: RowMapping, policy: ReadPolicy | None) -> PublishedJobSpec:
     body = load(row["body"])
-    return PublishedJobSpec(
-        id=JobSpecId(row["id"]),
-        branch=row["branch"],
-        repository=row["repository"],
+    return noun_of(
+        PublishedJobSpec,
+        row,
         commit=row["commit_id"],
         clean=bool(row["clean"]),
         removed=bool(row["removed"]),
-        actor=row["actor"],
-        published_at=Instant(row["published_at"]),
         body=body if policy is None else policy.shown_part(body),
     )

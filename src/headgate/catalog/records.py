@@ -47,7 +47,6 @@ from headgate.model.ids import (
     DatasetId,
     Epoch,
     Instant,
-    PublicationNumber,
     TransactionId,
     UnitId,
     VersionId,
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
 # Long lists of ids, in chunks that both databases accept as parameters of one statement.
 
 T = TypeVar("T", bound=str)
+N = TypeVar("N", bound=Any)
 
 _SIZE = 500
 _ABANDONED_LEASES = 5
@@ -207,14 +207,16 @@ def _dataset_name(namespace: str, name: str) -> DatasetName:
 DATASETS = select(datasets, datasets.c.name.label("dataset_name"))
 
 
+def noun_of(kind: type[N], row: RowMapping, /, **others: Any) -> N:
+    """Return a noun from the columns of a row that have the names of its fields, and `others`."""
+    same = {name: row[name] for name in kind.__dataclass_fields__ if name not in others}
+    noun: N = kind(**same, **others)
+    return noun
+
+
 def to_dataset(row: RowMapping) -> Dataset:
-    return Dataset(
-        id=DatasetId(row["id"]),
-        name=dataset_name(row),
-        kind=DatasetKind(row["kind"]),
-        owned=bool(row["owned"]),
-        created_at=Instant(row["created_at"]),
-    )
+    kind, is_owned = DatasetKind(row["kind"]), bool(row["owned"])
+    return noun_of(Dataset, row, name=dataset_name(row), kind=kind, owned=is_owned)
 
 
 # With the parent's name, by a left join: a branch is read far more often than written.
@@ -226,15 +228,13 @@ BRANCHES: Select[Any] = (
 
 
 def to_branch(row: RowMapping) -> Branch:
-    return Branch(
-        id=BranchId(row["id"]),
-        dataset_id=DatasetId(row["dataset_id"]),
+    return noun_of(
+        Branch,
+        row,
         dataset=dataset_name(row),
-        name=row["name"],
-        parent_id=BranchId(row["parent_id"]) if row["parent_id"] else None,
         parent=row["parent_name"],
-        head=TransactionId(row["head_id"]) if row["head_id"] else None,
-        view=TransactionId(row["view_id"]) if row["view_id"] else None,
+        head=row["head_id"],
+        view=row["view_id"],
         remembered_chain=tuple(load(row["remembered_chain"])) if row["remembered_chain"] else (),
     )
 
@@ -254,34 +254,21 @@ TRANSACTIONS: Select[Any] = (
 
 def to_transaction(row: RowMapping, policy: ReadPolicy | None = None) -> Transaction:
     facts = load(row["provenance"])
-    return Transaction(
-        id=TransactionId(row["id"]),
-        dataset_id=DatasetId(row["dataset_id"]),
+    return noun_of(
+        Transaction,
+        row,
         dataset=dataset_name(row),
-        branch_id=BranchId(row["branch_id"]),
         branch=row["branch_name"],
-        parent=TransactionId(row["parent_id"]) if row["parent_id"] else None,
-        depth=row["depth"],
-        jump=TransactionId(row["jump_id"]) if row["jump_id"] else None,
+        parent=row["parent_id"],
+        jump=row["jump_id"],
         type=TransactionType(row["type"]),
         state=TransactionState(row["state"]),
         version=_version(row),
-        actor=row["actor"],
-        opened_at=Instant(row["opened_at"]),
-        closed_at=Instant(row["closed_at"]) if row["closed_at"] is not None else None,
-        lease_until=Instant(row["lease_until"]) if row["lease_until"] is not None else None,
-        lease_seconds=row["lease_seconds"],
         attempt=attempt_ref(row),
-        unit=UnitId(row["unit_id"]) if row["unit_id"] else None,
-        publication=(
-            PublicationNumber(row["publication"]) if row["publication"] is not None else None
-        ),
-        inputs_key=row["inputs_key"],
-        build_key=row["build_key"],
+        unit=row["unit_id"],
         adoptable=bool(row["adoptable"]),
         condemned=row["condemned_at"] is not None,
         provenance=facts if policy is None else policy.shown_part(facts),
-        renamed_from=TransactionId(row["renamed_from"]) if row["renamed_from"] else None,
     )
 
 
@@ -682,14 +669,8 @@ def lock_open_unit(connection: Connection, id: UnitId) -> None:
 def lock_branches(connection: Connection, ids: Iterable[BranchId]) -> dict[BranchId, BranchState]:
     """Lock these branches in the order of their ids; deleted branches are left out."""
     return {
-        BranchId(row["id"]): BranchState(
-            id=BranchId(row["id"]),
-            dataset_id=DatasetId(row["dataset_id"]),
-            dataset=dataset_name(row),
-            name=row["name"],
-            parent_id=row["parent_id"],
-            head=row["head_id"],
-            view=row["view_id"],
+        BranchId(row["id"]): noun_of(
+            BranchState, row, dataset=dataset_name(row), head=row["head_id"], view=row["view_id"]
         )
         for row in mappings_of(connection, _BRANCHES, ids)
     }
@@ -750,14 +731,12 @@ def find_unit(connection: Connection, id: str) -> Unit | None:
     row = connection.execute(select(units).where(units.c.id == id)).mappings().one_or_none()
     if row is None:
         return None
-    return Unit(
-        id=UnitId(row["id"]),
+    return noun_of(
+        Unit,
+        row,
         branch=row["branch_name"],
-        actor=row["actor"],
         state=TransactionState(row["state"]),
-        lease_seconds=row["lease_seconds"],
-        lease_until=Instant(row["lease_until"]),
-        transactions=tuple(open_transactions_of(connection, unit=UnitId(row["id"]))),
+        transactions=tuple(open_transactions_of(connection, unit=row["id"])),
     )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, insert, select, text, update
 
 from headgate.catalog.attempts import token_digest
 from headgate.catalog.database import NOW, Database, as_unit_of_work, now
-from headgate.catalog.records import dump, load
+from headgate.catalog.records import dump, load, noun_of
 from headgate.catalog.schema import tokens
 from headgate.errors import HeadgateError, NotFound, TokenRefused
 from headgate.model.access import Grant, Role
@@ -108,21 +108,18 @@ def _load(connection: Connection, id: str) -> TokenRecord:
 
 
 def _to_record(row: RowMapping) -> TokenRecord:
-    return TokenRecord(
-        id=row["id"],
-        grant=Grant(
-            actor=row["actor"],
-            role=Role(row["role"]),
-            branches=tuple(load(row["branches"])),
-            reads=tuple(load(row["reads"])),
-            datasets=tuple(load(row["datasets"])),
-            token=row["id"],
-        ),
-        created_by=row["created_by"],
-        created_at=Instant(row["created_at"]),
-        expires_at=Instant(row["expires_at"]) if row["expires_at"] is not None else None,
-        revoked_at=Instant(row["revoked_at"]) if row["revoked_at"] is not None else None,
+    branches, reads, datasets = (
+        tuple(load(row[name])) for name in ("branches", "reads", "datasets")
     )
+    grant = Grant(
+        actor=row["actor"],
+        role=Role(row["role"]),
+        branches=branches,
+        reads=reads,
+        datasets=datasets,
+        token=row["id"],
+    )
+    return noun_of(TokenRecord, row, grant=grant)
 
 
 # Validation of cached replies
