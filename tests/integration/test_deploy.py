@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer.main
 
-from headgate.cli.serve import serve_app
+from headgate.cli.serve import serve
 from tests.support.serving import wait_until_healthy
 from tests.support.spark_servers import free_port
 
@@ -57,7 +57,7 @@ def test_unit_is_read_by_systemd_and_starts_the_server_with_options_that_it_has(
     [start] = [line for line in text.splitlines() if line.startswith("ExecStart=")]
     program, command, *options = shlex.split(start.removeprefix("ExecStart="))
     assert (Path(program).name, command) == ("headgate", "serve")
-    typer.main.get_command(serve_app).make_context("serve", options)
+    typer.main.get_command(serve).make_context("serve", options)
     verifier = shutil.which("systemd-analyze")
     if verifier is not None:
         unit = tmp_path / "headgate.service"

@@ -12,7 +12,6 @@ from headgate.model.ancestry import (
     Lineage,
     after_deletion,
     ancestors_of,
-    by_name,
     first_bad_pair,
     make_chain,
     output_place,
@@ -31,7 +30,7 @@ def branches(*lines: str) -> dict[str, BranchRecord]:
         name, _, parent = name.partition("<")
         chain = tuple(remembered.split(",")) if remembered else ()
         found.append(Lineage(name=name, parent=parent or None, remembered_chain=chain))
-    return by_name(found)
+    return {branch.name: branch for branch in found}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,10 @@ def test_output_lands_on_the_build_branch_off_the_first_fallback_there_is(
 def test_new_dataset_built_on_feature_then_on_master_works_on_feature_again() -> None:
     place = output_place(("feature", "master"), {})
     root = Lineage(name="feature", remembered_chain=place.remembered_chain)
-    assert first_bad_pair(["feature", "master"], by_name([root, Lineage(name="master")])) is None
+    assert (
+        first_bad_pair(["feature", "master"], {"feature": root, "master": Lineage(name="master")})
+        is None
+    )
 
 
 def test_children_of_a_deleted_root_remember_what_it_remembered() -> None:
@@ -139,7 +141,7 @@ def ancestries(draw: st.DrawFn) -> dict[str, BranchRecord]:
         others = [other for other in NAMES if other != name]
         remembered = draw(st.lists(st.sampled_from(others), unique=True)) if not parent else []
         found.append(Lineage(name=name, parent=parent, remembered_chain=tuple(remembered)))
-    return by_name(found)
+    return {branch.name: branch for branch in found}
 
 
 chains = st.lists(st.sampled_from(NAMES), min_size=1, unique=True)

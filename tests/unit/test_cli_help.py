@@ -76,7 +76,12 @@ def test_command_applications_are_all_listed() -> None:
     written = {
         f"{file.stem}:{name}"
         for file in (PACKAGE / "cli").glob("*.py")
-        for name in re.findall(r"^(\w*app) = typer\.Typer\(", file.read_text(), re.MULTILINE)
+        for names in re.findall(
+            r"^(\w*app) = typer\.Typer\(|^@(?:output\.)?command\ndef (\w+)",
+            file.read_text(),
+            re.MULTILINE,
+        )
+        for name in filter(None, names)
         if file.stem != "main"
     }
     assert written == {place for place, _ in COMMANDS.values()}

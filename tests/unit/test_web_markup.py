@@ -25,7 +25,6 @@ from headgate.server.web.markup import (
     lasted,
     link,
     prose,
-    size,
     tag,
 )
 
@@ -102,7 +101,6 @@ def test_local_path_never_leads_elsewhere(text: str | None, path: str) -> None:
 
 def test_pieces_tell_sizes_counts_and_times_as_people_do() -> None:
     second = 1_000_000
-    assert (size(10), size(2048)) == ("10 B", "2.0 KiB")
     assert (count(1, "row"), count(1234, "row"), count(2, "branch")) == (
         "1 row",
         "1,234 rows",

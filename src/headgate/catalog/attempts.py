@@ -18,7 +18,7 @@ from headgate.catalog.schema import attempts, task_keys, transactions, working_o
 from headgate.catalog.transactions import abort_in
 from headgate.errors import AttemptSuperseded, TransactionNotOpen
 from headgate.model.changes import Caller
-from headgate.model.failpoints import Failpoint, reach
+from headgate.model.failpoints import Failpoint
 from headgate.model.ids import Epoch, Instant, TransactionId
 from headgate.model.nouns import Attempt, AttemptRef, AttemptState, TransactionState
 
@@ -86,8 +86,9 @@ def dispatch_in(
 dispatch_attempt = as_unit_of_work(dispatch_in)
 
 
+@as_unit_of_work
 def dispatch_once(
-    database: Database,
+    connection: sa.Connection,
     key: str,
     *,
     actor: str,
@@ -97,23 +98,19 @@ def dispatch_once(
     check_holder: CheckHolder,
 ) -> Attempt:
     """Return the attempt with this token; dispatch it if no earlier request did."""
-
-    def work(connection: sa.Connection) -> Attempt:
-        _lock_key(connection, key)
-        known = find_attempt_by_token(connection, token)
-        if known is not None:
-            return known[0]
-        return dispatch_in(
-            connection,
-            key,
-            actor=actor,
-            lease_seconds=lease_seconds,
-            token=token,
-            scope=scope,
-            check_holder=check_holder,
-        )
-
-    return database.write(work)
+    _lock_key(connection, key)
+    known = find_attempt_by_token(connection, token)
+    if known is not None:
+        return known[0]
+    return dispatch_in(
+        connection,
+        key,
+        actor=actor,
+        lease_seconds=lease_seconds,
+        token=token,
+        scope=scope,
+        check_holder=check_holder,
+    )
 
 
 def _lock_key(connection: sa.Connection, key: str) -> None:
@@ -189,26 +186,23 @@ def _settle_older(
     )
 
 
-def heartbeat(database: Database, ref: AttemptRef) -> None:
+@as_unit_of_work
+def heartbeat(connection: sa.Connection, ref: AttemptRef) -> None:
     """Renew the lease of an attempt and of its OPEN transactions; raise if it is superseded."""
-
-    def work(connection: sa.Connection) -> None:
-        moment = now(connection)
-        newest = sa.select(task_keys.c.epoch).where(task_keys.c.key == ref.key).scalar_subquery()
-        changed = connection.execute(
-            sa.update(attempts)
-            .where(_is_running(ref), attempts.c.epoch == newest)
-            .values(lease_until=moment + attempts.c.lease_seconds * 1_000_000)
-        )
-        if changed.rowcount != 1:
-            raise records.superseded(connection, ref)
-        connection.execute(
-            sa.update(transactions)
-            .where(records.held_by(ref))
-            .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
-        )
-
-    database.write(work)
+    moment = now(connection)
+    newest = sa.select(task_keys.c.epoch).where(task_keys.c.key == ref.key).scalar_subquery()
+    changed = connection.execute(
+        sa.update(attempts)
+        .where(_is_running(ref), attempts.c.epoch == newest)
+        .values(lease_until=moment + attempts.c.lease_seconds * 1_000_000)
+    )
+    if changed.rowcount != 1:
+        raise records.superseded(connection, ref)
+    connection.execute(
+        sa.update(transactions)
+        .where(records.held_by(ref))
+        .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
+    )
 
 
 def end_attempt_in(connection: sa.Connection, ref: AttemptRef, state: AttemptState) -> None:
@@ -270,14 +264,8 @@ def load_attempt(connection: sa.Connection, ref: AttemptRef) -> Attempt:
 
 
 def _to_attempt(row: sa.RowMapping) -> Attempt:
-    return Attempt(
-        ref=AttemptRef(key=row["key"], epoch=Epoch(row["epoch"])),
-        state=AttemptState(row["state"]),
-        actor=row["actor"],
-        started_at=Instant(row["started_at"]),
-        lease_until=Instant(row["lease_until"]),
-        lease_seconds=row["lease_seconds"],
-    )
+    ref, state = AttemptRef(key=row["key"], epoch=row["epoch"]), AttemptState(row["state"])
+    return records.noun_of(Attempt, row, ref=ref, state=state)
 
 
 def list_attempts(connection: sa.Connection, key: str) -> list[Attempt]:
@@ -287,16 +275,6 @@ def list_attempts(connection: sa.Connection, key: str) -> list[Attempt]:
 
 
 # Attempts that end before or without a publication of their own
-
-
-def transfer_to_build(database: Database, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
-    """Transfer the transactions of a job to its build and end the attempt of the job.
-
-    The ended attempt is fenced, so a process of the job that is still alive can stage no more.
-    Nothing becomes visible: the build commits or aborts the transactions with its own attempt.
-    """
-    database.write(lambda connection: _transfer(connection, ref, ids))
-    reach(Failpoint.BUILD_HANDED_OVER)
 
 
 def abort_attempt_in(
@@ -336,6 +314,11 @@ def find_attempt_state(connection: sa.Connection, ref: AttemptRef) -> AttemptSta
 
 
 def _transfer(connection: sa.Connection, ref: AttemptRef, ids: Sequence[TransactionId]) -> None:
+    """Transfer the transactions of a job to its build and end the attempt of the job.
+
+    The ended attempt is fenced, so a process of the job that is still alive can stage no more.
+    Nothing becomes visible: the build commits or aborts the transactions with its own attempt.
+    """
     records.lock_attempt(connection, ref)
     moment = now(connection)
     parent = _parent(connection, ref)
@@ -351,6 +334,9 @@ def _transfer(connection: sa.Connection, ref: AttemptRef, ids: Sequence[Transact
     if changed.rowcount != len(ids):
         raise _refusal(connection, ref, parent, ids)
     end_attempt_in(connection, ref, AttemptState.SUCCEEDED)
+
+
+transfer_to_build = as_unit_of_work(_transfer, then=Failpoint.BUILD_HANDED_OVER)
 
 
 def _parent(connection: sa.Connection, ref: AttemptRef) -> AttemptRef:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, Select, delete, exists, insert, s
 
 from headgate import errors
 from headgate.catalog import records, schema
-from headgate.catalog.database import Database, backoff_seconds, now
+from headgate.catalog.database import Database, as_unit_of_work, backoff_seconds, now
 from headgate.catalog.publish import publish, publish_prepared
 from headgate.catalog.resolve import check_exists, find_tagged
 from headgate.catalog.transactions import check_may_write, find_protections, record_event
@@ -292,8 +292,9 @@ def _committed(connection: Connection, branch: nouns.Branch, id: str) -> nouns.T
     return transaction
 
 
+@as_unit_of_work
 def reparent_branch(
-    database: Database,
+    connection: Connection,
     dataset: nouns.Dataset,
     name: str,
     *,
@@ -301,59 +302,54 @@ def reparent_branch(
     caller: changes.Caller,
 ) -> nouns.Branch:
     """Correct the recorded parent of a branch; no transaction moves, no view changes."""
-
-    def work(connection: Connection) -> nouns.Branch:
-        # Two at once, each valid alone, could form a cycle: this lock serializes a dataset's.
-        connection.execute(
-            select(schema.datasets.c.id)
-            .where(schema.datasets.c.id == dataset.id)
-            .with_for_update(key_share=True)
-        )
-        branch = records.load_branch(connection, dataset, name)
-        parent = records.load_branch(connection, dataset, under) if under is not None else None
-        check_may_write(connection, caller, {(name, dataset.name)})
-        locked = records.lock_branches(
-            connection, [b.id for b in (branch, parent) if b is not None]
-        )
-        for one in (branch, parent):
-            if one is not None and one.id not in locked:
-                raise errors.BranchNotFound(dataset=str(dataset.name), branch=one.name)
-        # By id: the caller may not be allowed to read all of these branches.
-        known = {one.id: one for one in records.branches_of(connection, [dataset.id])}
-        above = parent
-        while above is not None:
-            if above.id == branch.id:
-                raise errors.Invalid(
-                    f"branch {under!r} is below {name!r} on {dataset.name}: "
-                    "a branch cannot be its own ancestor.",
-                    dataset=str(dataset.name),
-                )
-            above = known.get(above.parent_id) if above.parent_id else None
-        connection.execute(
-            update(schema.branches)
-            .where(schema.branches.c.id == branch.id)
-            .values(
-                parent_id=parent.id if parent else None,
-                declared_parent_id=parent.id if parent else None,
+    # Two at once, each valid alone, could form a cycle: this lock serializes a dataset's.
+    connection.execute(
+        select(schema.datasets.c.id)
+        .where(schema.datasets.c.id == dataset.id)
+        .with_for_update(key_share=True)
+    )
+    branch = records.load_branch(connection, dataset, name)
+    parent = records.load_branch(connection, dataset, under) if under is not None else None
+    check_may_write(connection, caller, {(name, dataset.name)})
+    locked = records.lock_branches(connection, [b.id for b in (branch, parent) if b is not None])
+    for one in (branch, parent):
+        if one is not None and one.id not in locked:
+            raise errors.BranchNotFound(dataset=str(dataset.name), branch=one.name)
+    # By id: the caller may not be allowed to read all of these branches.
+    known = {one.id: one for one in records.branches_of(connection, [dataset.id])}
+    above = parent
+    while above is not None:
+        if above.id == branch.id:
+            raise errors.Invalid(
+                f"branch {under!r} is below {name!r} on {dataset.name}: "
+                "a branch cannot be its own ancestor.",
+                dataset=str(dataset.name),
             )
+        above = known.get(above.parent_id) if above.parent_id else None
+    connection.execute(
+        update(schema.branches)
+        .where(schema.branches.c.id == branch.id)
+        .values(
+            parent_id=parent.id if parent else None,
+            declared_parent_id=parent.id if parent else None,
         )
-        record_event(
-            connection,
-            at=now(connection),
-            actor=caller.actor,
-            kind="reparented",
-            dataset=dataset.id,
-            branch=name,
-            under=under,
-            was=branch.parent,
-        )
-        return records.load_branch(connection, dataset, name)
+    )
+    record_event(
+        connection,
+        at=now(connection),
+        actor=caller.actor,
+        kind="reparented",
+        dataset=dataset.id,
+        branch=name,
+        under=under,
+        was=branch.parent,
+    )
+    return records.load_branch(connection, dataset, name)
 
-    return database.write(work)
 
-
+@as_unit_of_work
 def protect_branch(
-    database: Database,
+    connection: Connection,
     name: str,
     *,
     actor: str,
@@ -366,27 +362,23 @@ def protect_branch(
     """
     check_branch_name(name)
     patterns = check_patterns(datasets, what="protected datasets")
-
-    def work(connection: Connection) -> None:
-        if (policy := records.policy_of(connection)) is not None:
-            before = find_protections(connection).get(name, ())
-            policy.require_patterns((*before, *patterns) if protected else before)
+    if (policy := records.policy_of(connection)) is not None:
+        before = find_protections(connection).get(name, ())
+        policy.require_patterns((*before, *patterns) if protected else before)
+    connection.execute(
+        delete(schema.protected_branches).where(schema.protected_branches.c.name == name)
+    )
+    moment = now(connection)
+    if protected:
+        check_exists(connection, [name])
         connection.execute(
-            delete(schema.protected_branches).where(schema.protected_branches.c.name == name)
-        )
-        moment = now(connection)
-        if protected:
-            check_exists(connection, [name])
-            connection.execute(
-                insert(schema.protected_branches).values(
-                    name=name, actor=actor, created_at=moment, datasets=records.dump([*patterns])
-                )
+            insert(schema.protected_branches).values(
+                name=name, actor=actor, created_at=moment, datasets=records.dump([*patterns])
             )
-        kind = "protected" if protected else "unprotected"
-        facts: dict[str, Any] = {} if patterns == ALL else {"datasets": [*patterns]}
-        record_event(connection, at=moment, actor=actor, kind=kind, branch=name, **facts)
-
-    database.write(work)
+        )
+    kind = "protected" if protected else "unprotected"
+    facts: dict[str, Any] = {} if patterns == ALL else {"datasets": [*patterns]}
+    record_event(connection, at=moment, actor=actor, kind=kind, branch=name, **facts)
 
 
 def list_protected(connection: Connection) -> Protections:
@@ -430,13 +422,10 @@ def _unused(connection: Connection, ids: Iterable[BranchId]) -> list[nouns.Branc
         schema.transactions.c.branch_id == schema.branches.c.id,
         schema.transactions.c.state == nouns.TransactionState.COMMITTED,
     )
-    found: list[nouns.Branch] = []
-    for part in records.in_chunks(ids):
-        query = records.BRANCHES.where(
-            schema.branches.c.id.in_(part),
-            schema.branches.c.made_for.is_not(None),
-            schema.branches.c.head_id.is_not_distinct_from(schema.branches.c.view_id),
-            ~committed,
-        )
-        found += [records.to_branch(row) for row in connection.execute(query).mappings()]
-    return found
+    query = records.BRANCHES.where(
+        schema.branches.c.made_for.is_not(None),
+        schema.branches.c.head_id.is_not_distinct_from(schema.branches.c.view_id),
+        ~committed,
+    )
+    rows = records.mappings_of(connection, query, ids, column=schema.branches.c.id)
+    return [records.to_branch(row) for row in rows]

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping, and_, bindparam, func, insert, or
 
 from headgate.catalog import records
 from headgate.catalog.attempts import end_attempt_in
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.schema import builds, holds, jobs, moves, publications, transactions
 from headgate.errors import NotFound
 from headgate.model.freshness import Hold
@@ -197,37 +197,20 @@ def _job_row(build: BuildId, job: JobRecord) -> dict[str, Any]:
 
 
 def _to_job(row: RowMapping) -> JobRecord:
-    return JobRecord(
-        ordinal=row["ordinal"],
-        state=row["state"],
-        reason=row["reason"],
-        attempts=row["attempts"],
-        body=records.load(row["body"]),
-    )
+    return records.noun_of(JobRecord, row, body=records.load(row["body"]))
 
 
 def _to_build(
     row: RowMapping, found: tuple[JobRecord, ...], policy: ReadPolicy | None
 ) -> BuildRecord:
     body = records.load(row["body"])
-    return BuildRecord(
-        id=BuildId(row["id"]),
-        branch=row["branch"],
-        state=row["state"],
-        actor=row["actor"],
-        started_at=Instant(row["started_at"]),
-        ended_at=Instant(row["ended_at"]) if row["ended_at"] is not None else None,
-        body=body if policy is None else policy.shown_part(body),
-        jobs=found,
-    )
+    shown = body if policy is None else policy.shown_part(body)
+    return records.noun_of(BuildRecord, row, body=shown, jobs=found)
 
 
-def close_build(database: Database, id: BuildId, attempt: AttemptRef, state: str) -> None:
+@as_unit_of_work
+def close_build(connection: Connection, id: BuildId, attempt: AttemptRef, state: str) -> None:
     """End the attempt and the record of a build together, as its own last step."""
-
-    def work(connection: Connection) -> None:
-        ended = AttemptState.SUCCEEDED if state == "succeeded" else AttemptState.FAILED
-        end_attempt_in(connection, attempt, ended)
-        end_build_in(connection, id, state)
-
-    database.write(work)
+    ended = AttemptState.SUCCEEDED if state == "succeeded" else AttemptState.FAILED
+    end_attempt_in(connection, attempt, ended)
+    end_build_in(connection, id, state)

@@ -19,9 +19,9 @@ from headgate.catalog.records import (
     DATASET_NAME,
     SKEW_US,
     dataset_name,
-    in_chunks,
     is_too_long,
     load,
+    rows_of,
 )
 from headgate.catalog.recovery import list_intents
 from headgate.catalog.retention import PAGE_ROWS, remembered_since
@@ -608,17 +608,8 @@ class Place(NamedTuple):
 
 Find = Callable[[TransactionId], Place | None]
 
-_PLACES = select(
-    transactions.c.id,
-    transactions.c.dataset_id,
-    transactions.c.parent_id,
-    transactions.c.depth,
-    transactions.c.jump_id,
-    transactions.c.state,
-    transactions.c.opened_at,
-    transactions.c.closed_at,
-    transactions.c.publication,
-)
+_COLUMNS = "id dataset_id parent_id depth jump_id state opened_at closed_at publication"
+_PLACES = select(*(transactions.c[name] for name in _COLUMNS.split()))
 
 
 def check_all_histories(connection: Connection) -> Iterator[Finding]:
@@ -673,9 +664,8 @@ class _PlaceCache:
     def _fetch(self, ids: set[TransactionId]) -> None:
         missing = ids - self._known.keys()
         self._known |= dict.fromkeys(missing)
-        for part in in_chunks(missing):
-            for row in self._connection.execute(_PLACES.where(transactions.c.id.in_(part))):
-                self._known[row.id] = Place._make(row)
+        for row in rows_of(self._connection, _PLACES, missing, column=transactions.c.id):
+            self._known[row.id] = Place._make(row)
 
 
 def _place_defects(place: Place, find: Find) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
@@ -32,6 +33,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from headgate import errors
+from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Instant
 from headgate.model.names import invalid_text
 from headgate.storage.local import create_private
@@ -574,12 +576,19 @@ def _check_version(connection: Connection, known: int) -> None:
 
 
 def as_unit_of_work(
-    work: Callable[Concatenate[Connection, P], T],
+    work: Callable[Concatenate[Connection, P], T], *, then: Failpoint | None = None
 ) -> Callable[Concatenate[Database, P], T]:
-    """Return a function of a database that runs `work`, a function of a connection, as a write."""
+    """Return a function of a database that runs `work`, a function of a connection, as a write.
 
+    :param then: reached once it is committed.
+    """
+
+    @wraps(work)
     def run(database: Database, /, *arguments: P.args, **named: P.kwargs) -> T:
-        return database.write(lambda connection: work(connection, *arguments, **named))
+        done = database.write(lambda connection: work(connection, *arguments, **named))
+        if then is not None:
+            reach(then)
+        return done
 
     return run
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, and_, delete, exists, insert, or_, select, up
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import Database, as_unit_of_work, now
+from headgate.catalog.database import as_unit_of_work, now
 from headgate.catalog.publish import publish_in
 from headgate.catalog.schema import branches, datasets, namespaces, tags, transactions
 from headgate.catalog.transactions import check_may_write
@@ -192,39 +192,38 @@ def drop_namespace_in(connection: Connection, parts: tuple[str, ...]) -> None:
     connection.execute(delete(namespaces).where(namespaces.c.name == records.namespace_key(parts)))
 
 
-def create_tag(database: Database, dataset: Dataset, name: str, *, at: str, caller: Caller) -> Tag:
+@as_unit_of_work
+def create_tag(
+    connection: Connection, dataset: Dataset, name: str, *, at: str, caller: Caller
+) -> Tag:
     """Pin a COMMITTED transaction of the dataset under a name; cleanup keeps it."""
     check_branch_name(name, what="tag")
     if is_moment(name):
         reason = "a publication number or time after `@` would have the same name"
         raise errors.InvalidName(what="tag", name=name, reason=reason)
-
-    def work(connection: Connection) -> Tag:
-        transaction = records.load_transaction(connection, at)
-        if transaction.dataset_id != dataset.id:
-            raise errors.NotInHistory(
-                dataset=str(dataset.name), branch=transaction.branch, transaction=at
-            )
-        if transaction.state is not TransactionState.COMMITTED:
-            raise errors.TransactionNotCommitted(transaction=at, state=transaction.state)
-        if transaction.condemned:
-            raise errors.VersionExpired(what=f"transaction {at}")
-        check_may_write(connection, caller, {(transaction.branch, dataset.name)})
-        taken = select(tags.c.name).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
-        if connection.execute(taken).one_or_none() is not None:
-            raise errors.Exists(f"dataset {dataset.name} has a tag {name!r} already.", tag=name)
-        connection.execute(
-            insert(tags).values(
-                dataset_id=dataset.id,
-                name=name,
-                transaction_id=at,
-                actor=caller.actor,
-                created_at=now(connection),
-            )
+    transaction = records.load_transaction(connection, at)
+    if transaction.dataset_id != dataset.id:
+        raise errors.NotInHistory(
+            dataset=str(dataset.name), branch=transaction.branch, transaction=at
         )
-        return Tag(dataset=dataset.name, name=name, transaction=TransactionId(at))
-
-    return database.write(work)
+    if transaction.state is not TransactionState.COMMITTED:
+        raise errors.TransactionNotCommitted(transaction=at, state=transaction.state)
+    if transaction.condemned:
+        raise errors.VersionExpired(what=f"transaction {at}")
+    check_may_write(connection, caller, {(transaction.branch, dataset.name)})
+    taken = select(tags.c.name).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
+    if connection.execute(taken).one_or_none() is not None:
+        raise errors.Exists(f"dataset {dataset.name} has a tag {name!r} already.", tag=name)
+    connection.execute(
+        insert(tags).values(
+            dataset_id=dataset.id,
+            name=name,
+            transaction_id=at,
+            actor=caller.actor,
+            created_at=now(connection),
+        )
+    )
+    return Tag(dataset=dataset.name, name=name, transaction=TransactionId(at))
 
 
 def list_tags(connection: Connection, dataset: Dataset | None = None) -> list[Tag]:
@@ -245,14 +244,12 @@ def list_tags(connection: Connection, dataset: Dataset | None = None) -> list[Ta
     ]
 
 
-def delete_tag(database: Database, dataset: Dataset, name: str, *, caller: Caller) -> None:
-    def work(connection: Connection) -> None:
-        named = and_(tags.c.dataset_id == dataset.id, tags.c.name == name)
-        pinned = connection.execute(select(tags.c.transaction_id).where(named)).scalar_one_or_none()
-        if pinned is None:
-            raise errors.TagNotFound(tag=name, dataset=str(dataset.name))
-        branch = records.load_transaction(connection, pinned).branch
-        check_may_write(connection, caller, {(branch, dataset.name)})
-        connection.execute(delete(tags).where(named))
-
-    database.write(work)
+@as_unit_of_work
+def delete_tag(connection: Connection, dataset: Dataset, name: str, *, caller: Caller) -> None:
+    named = and_(tags.c.dataset_id == dataset.id, tags.c.name == name)
+    pinned = connection.execute(select(tags.c.transaction_id).where(named)).scalar_one_or_none()
+    if pinned is None:
+        raise errors.TagNotFound(tag=name, dataset=str(dataset.name))
+    branch = records.load_transaction(connection, pinned).branch
+    check_may_write(connection, caller, {(branch, dataset.name)})
+    connection.execute(delete(tags).where(named))

@@ -22,7 +22,14 @@ from sqlalchemy import Connection, Executable, delete, insert, select, text, upd
 
 from headgate.catalog import retention
 from headgate.catalog.database import Database, as_unit_of_work, now
-from headgate.catalog.records import DATASET_NAME, dataset_name, in_chunks, lock_counter
+from headgate.catalog.records import (
+    DATASET_NAME,
+    dataset_name,
+    in_chunks,
+    lock_counter,
+    mappings_of,
+    rows_of,
+)
 from headgate.catalog.schema import (
     branches,
     condemned_objects,
@@ -143,46 +150,38 @@ def locations_of(
     connection: Connection, ids: Collection[VersionId]
 ) -> dict[VersionId, tuple[DatasetKind, str]]:
     """Return the kind of each version and the root of its content."""
-    found: dict[VersionId, tuple[DatasetKind, str]] = {}
-    for part in in_chunks(ids):
-        query = (
-            select(versions.c.id, datasets.c.kind, versions.c.location)
-            .join(datasets, datasets.c.id == versions.c.dataset_id)
-            .where(versions.c.id.in_(part))
-        )
-        found |= {
-            VersionId(id): (DatasetKind(kind), location)
-            for id, kind, location in connection.execute(query)
-        }
-    return found
+    query = select(versions.c.id, datasets.c.kind, versions.c.location).join(
+        datasets, datasets.c.id == versions.c.dataset_id
+    )
+    rows = rows_of(connection, query, ids, column=versions.c.id)
+    return {VersionId(id): (DatasetKind(kind), location) for id, kind, location in rows}
 
 
 def describe_versions(
     connection: Connection, ids: Collection[VersionId]
 ) -> Iterator[tuple[str, str]]:
     """Yield the origin of each version and the reason why it is not needed."""
-    for part in in_chunks(ids):
-        query = (
-            select(
-                versions.c.id.label("version"),
-                *DATASET_NAME,
-                transactions.c.id,
-                transactions.c.state,
-                transactions.c.branch_name,
-            )
-            .join(datasets, datasets.c.id == versions.c.dataset_id)
-            .outerjoin(transactions, transactions.c.version_id == versions.c.id)
-            .where(versions.c.id.in_(part))
-            .order_by(versions.c.id, transactions.c.id)
+    query = (
+        select(
+            versions.c.id.label("version"),
+            *DATASET_NAME,
+            transactions.c.id,
+            transactions.c.state,
+            transactions.c.branch_name,
         )
-        newest = {row["version"]: row for row in connection.execute(query).mappings()}
-        for id, row in newest.items():
-            if row["id"] is None:
-                yield f"version {id} of {dataset_name(row)}", _REPLACED
-            else:
-                where = f"transaction {row['id']} of {dataset_name(row)}@{row['branch_name']}"
-                aborted = row["state"] == TransactionState.ABORTED
-                yield where, _ABORTED if aborted else _UNSEEN
+        .join(datasets, datasets.c.id == versions.c.dataset_id)
+        .outerjoin(transactions, transactions.c.version_id == versions.c.id)
+        .order_by(versions.c.id, transactions.c.id)
+    )
+    rows = mappings_of(connection, query, ids, column=versions.c.id)
+    newest = {row["version"]: row for row in rows}
+    for id, row in newest.items():
+        if row["id"] is None:
+            yield f"version {id} of {dataset_name(row)}", _REPLACED
+        else:
+            where = f"transaction {row['id']} of {dataset_name(row)}@{row['branch_name']}"
+            aborted = row["state"] == TransactionState.ABORTED
+            yield where, _ABORTED if aborted else _UNSEEN
 
 
 _REPLACED = "staged and then replaced"
@@ -273,11 +272,8 @@ def spare_objects(database: Database, locations: Collection[str]) -> None:
 
 def find_condemned(connection: Connection, locations: Iterable[str]) -> set[str]:
     """Return those of the objects that are condemned."""
-    found: set[str] = set()
-    for part in in_chunks(locations):
-        query = select(condemned_objects.c.location).where(condemned_objects.c.location.in_(part))
-        found |= set(connection.execute(query).scalars())
-    return found
+    place = condemned_objects.c.location
+    return {found for (found,) in rows_of(connection, select(place), locations, column=place)}
 
 
 def _do(database: Database, statement: Executable) -> None:
@@ -390,15 +386,12 @@ def hold_sweeps(database: Database) -> str:
     return id
 
 
-def renew_hold(database: Database, id: str) -> None:
+@as_unit_of_work
+def renew_hold(connection: Connection, id: str) -> None:
     """Begin the lease of a hold, or renew it."""
-
-    def work(connection: Connection) -> None:
-        connection.execute(delete(store).where(store.c.key == id))
-        until = now(connection) + HOLD_SECONDS * 1_000_000
-        connection.execute(insert(store).values(key=id, value=str(until)))
-
-    database.write(work)
+    connection.execute(delete(store).where(store.c.key == id))
+    until = now(connection) + HOLD_SECONDS * 1_000_000
+    connection.execute(insert(store).values(key=id, value=str(until)))
 
 
 def release_hold(database: Database, id: str) -> None:

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
-from headgate.catalog.database import Database, now
-from headgate.catalog.records import dump, filtered, in_chunks, load, namespace_key, policy_of
+from headgate.catalog.database import as_unit_of_work, now
+from headgate.catalog.records import (
+    dump,
+    filtered,
+    in_chunks,
+    load,
+    namespace_key,
+    noun_of,
+    policy_of,
+)
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
-from headgate.model.ids import Instant, JobSpecId, mint_jobspec
+from headgate.model.ids import JobSpecId, mint_jobspec
 from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
 
@@ -24,8 +32,9 @@ if TYPE_CHECKING:
 _POSTGRES_LOCK = 4_817_220_266
 
 
+@as_unit_of_work
 def publish_jobspecs(
-    database: Database,
+    connection: Connection,
     *,
     branch: str,
     repository: str,
@@ -45,44 +54,40 @@ def publish_jobspecs(
         that are missing now are marked. None marks what the branch name itself had before.
     :param former: earlier names of this repository, whose JobSpecs it takes over.
     """
-
-    def work(connection: Connection) -> tuple[list[PublishedJobSpec], list[str]]:
-        _one_at_a_time(connection)
-        moment = now(connection)
-        outputs = {str(name) for spec in specs for name in spec["outputs"]}
-        mine = jobspecs.c.repository.in_({repository, *former})
-        live = jobspecs.c.removed == 0
-        _check_owner(connection, outputs, branch, repository, mine)
-        if declared_before is None:
-            gone, dropped = _published_here(connection, branch, mine, live) - outputs, set[str]()
-        else:
-            theirs = _published_here(connection, branch, ~mine, live)
-            gone = set(declared_before) - outputs - theirs
-            # The fallback decides for what the branch declared only for a time.
-            dropped = _published_here(connection, branch, mine) - outputs - gone
-        common = {
-            "branch": branch,
-            "repository": repository,
-            "commit_id": commit,
-            "clean": int(clean),
-            "actor": actor,
-            "published_at": moment,
-        }
-        pointers: dict[str, JobSpecId] = {}
-        rows = []
-        for spec in specs:
-            id = mint_jobspec()
-            rows.append({"id": id, "removed": 0, "body": dump(dict(spec)), **common})
-            pointers |= {str(name): id for name in spec["outputs"]}
-        for name in sorted(gone):
-            id = mint_jobspec()
-            rows.append({"id": id, "removed": 1, "body": dump({"outputs": [name]}), **common})
-            pointers[name] = id
-        _write(connection, branch, rows, pointers, dropped)
-        published = load_jobspecs(connection, branch=branch)
-        return [s for s in published if s.repository == repository and not s.removed], sorted(gone)
-
-    return database.write(work)
+    _one_at_a_time(connection)
+    moment = now(connection)
+    outputs = {str(name) for spec in specs for name in spec["outputs"]}
+    mine = jobspecs.c.repository.in_({repository, *former})
+    live = jobspecs.c.removed == 0
+    _check_owner(connection, outputs, branch, repository, mine)
+    if declared_before is None:
+        gone, dropped = _published_here(connection, branch, mine, live) - outputs, set[str]()
+    else:
+        theirs = _published_here(connection, branch, ~mine, live)
+        gone = set(declared_before) - outputs - theirs
+        # The fallback decides for what the branch declared only for a time.
+        dropped = _published_here(connection, branch, mine) - outputs - gone
+    common = {
+        "branch": branch,
+        "repository": repository,
+        "commit_id": commit,
+        "clean": int(clean),
+        "actor": actor,
+        "published_at": moment,
+    }
+    pointers: dict[str, JobSpecId] = {}
+    rows = []
+    for spec in specs:
+        id = mint_jobspec()
+        rows.append({"id": id, "removed": 0, "body": dump(dict(spec)), **common})
+        pointers |= {str(name): id for name in spec["outputs"]}
+    for name in sorted(gone):
+        id = mint_jobspec()
+        rows.append({"id": id, "removed": 1, "body": dump({"outputs": [name]}), **common})
+        pointers[name] = id
+    _write(connection, branch, rows, pointers, dropped)
+    published = load_jobspecs(connection, branch=branch)
+    return [s for s in published if s.repository == repository and not s.removed], sorted(gone)
 
 
 def _one_at_a_time(connection: Connection) -> None:
@@ -228,14 +233,11 @@ def find_pointers(connection: Connection, chain: Sequence[str]) -> list[Pointer]
 
 def _to_jobspec(row: RowMapping, policy: ReadPolicy | None) -> PublishedJobSpec:
     body = load(row["body"])
-    return PublishedJobSpec(
-        id=JobSpecId(row["id"]),
-        branch=row["branch"],
-        repository=row["repository"],
+    return noun_of(
+        PublishedJobSpec,
+        row,
         commit=row["commit_id"],
         clean=bool(row["clean"]),
         removed=bool(row["removed"]),
-        actor=row["actor"],
-        published_at=Instant(row["published_at"]),
         body=body if policy is None else policy.shown_part(body),
     )

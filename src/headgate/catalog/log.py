@@ -21,10 +21,8 @@ from headgate.catalog.schema import (
 from headgate.errors import NotFound
 from headgate.model import nouns
 from headgate.model.ids import (
-    BranchId,
     DatasetId,
     Instant,
-    OperationId,
     PublicationNumber,
     TransactionId,
 )
@@ -266,21 +264,16 @@ def _moves_of(
 
 
 def _to_move(row: RowMapping) -> nouns.MoveRecord:
-    return nouns.MoveRecord(
+    return records.noun_of(
+        nouns.MoveRecord,
+        row,
         dataset=records.dataset_name(row),
-        branch_id=BranchId(row["branch_id"]),
         branch=row["branch_name"],
-        from_transaction=TransactionId(row["from_id"]) if row["from_id"] else None,
-        to_transaction=TransactionId(row["to_id"]) if row["to_id"] else None,
+        from_transaction=row["from_id"],
+        to_transaction=row["to_id"],
     )
 
 
 def _to_publication(row: RowMapping, moved: tuple[nouns.MoveRecord, ...]) -> nouns.Publication:
-    return nouns.Publication(
-        number=PublicationNumber(row["number"]),
-        at=Instant(row["at"]),
-        actor=row["actor"],
-        kind=nouns.PublicationKind(row["kind"]),
-        operation=OperationId(row["operation_id"]),
-        moves=moved,
-    )
+    kind, operation = nouns.PublicationKind(row["kind"]), row["operation_id"]
+    return records.noun_of(nouns.Publication, row, kind=kind, operation=operation, moves=moved)

@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from sqlalchemy import Connection, bindparam, select, update
 
 from headgate.catalog import records
-from headgate.catalog.database import Database
+from headgate.catalog.database import as_unit_of_work
 from headgate.catalog.schema import datasets, transactions, versions
 from headgate.errors import TransactionNotOpen
 from headgate.model.ancestry import common_ancestor, is_in_history
@@ -189,30 +189,25 @@ def find_span(
     ]
 
 
+@as_unit_of_work
 def retype_transactions(
-    database: Database,
+    connection: Connection,
     ids: Sequence[TransactionId],
     type: TransactionType,
     *,
     attempt: AttemptRef,
 ) -> None:
     """Change the type of an attempt's OPEN transactions; each restarts from its base."""
-
-    def work(connection: Connection) -> None:
-        records.lock_attempt(connection, attempt)
-        found = records.load_transactions(connection, ids)
-        parents = records.load_transactions(
-            connection, [t.parent for t in found.values() if t.parent]
+    records.lock_attempt(connection, attempt)
+    found = records.load_transactions(connection, ids)
+    parents = records.load_transactions(connection, [t.parent for t in found.values() if t.parent])
+    for transaction in found.values():
+        parent = parents.get(transaction.parent) if transaction.parent else None
+        base = parent.version if parent and type is not TransactionType.SNAPSHOT else None
+        changed = connection.execute(
+            update(transactions)
+            .where(transactions.c.id == transaction.id, records.held_by(attempt))
+            .values(type=type, version_id=base.id if base else None)
         )
-        for transaction in found.values():
-            parent = parents.get(transaction.parent) if transaction.parent else None
-            base = parent.version if parent and type is not TransactionType.SNAPSHOT else None
-            changed = connection.execute(
-                update(transactions)
-                .where(transactions.c.id == transaction.id, records.held_by(attempt))
-                .values(type=type, version_id=base.id if base else None)
-            )
-            if changed.rowcount != 1:
-                raise TransactionNotOpen(transaction=transaction.id, state=transaction.state)
-
-    database.write(work)
+        if changed.rowcount != 1:
+            raise TransactionNotOpen(transaction=transaction.id, state=transaction.state)

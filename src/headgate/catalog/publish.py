@@ -41,17 +41,8 @@ from headgate.catalog.transactions import (
     reparent_children,
     restore_parents,
 )
+from headgate.model import changes
 from headgate.model.ancestry import common_ancestor
-from headgate.model.changes import (
-    AddTransaction,
-    Change,
-    CommitTransaction,
-    CreateBranch,
-    DeleteBranch,
-    MoveBranch,
-    PublishRequest,
-    Receipt,
-)
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import (
     BranchId,
@@ -325,18 +316,18 @@ class _BranchesChanged(Exception):
 
 
 def publish(
-    database: Database, request: PublishRequest, *, operation: OperationId | None = None
-) -> Receipt:
+    database: Database, request: changes.PublishRequest, *, operation: OperationId | None = None
+) -> changes.Receipt:
     """Make all changes visible at once, or raise and change nothing."""
     return publish_prepared(database, lambda _: request, operation=operation)
 
 
 def publish_prepared(
     database: Database,
-    prepare: Callable[[Connection], PublishRequest],
+    prepare: Callable[[Connection], changes.PublishRequest],
     *,
     operation: OperationId | None = None,
-) -> Receipt:
+) -> changes.Receipt:
     """Publish a request that `prepare` builds in the same unit of work as the publication."""
     id = operation or mint_operation()
     receipt = _publish(database, prepare, id)
@@ -345,8 +336,8 @@ def publish_prepared(
 
 
 def _publish(
-    database: Database, prepare: Callable[[Connection], PublishRequest], id: OperationId
-) -> Receipt:
+    database: Database, prepare: Callable[[Connection], changes.PublishRequest], id: OperationId
+) -> changes.Receipt:
     while True:
         try:
             return database.write(lambda c: publish_in(c, prepare(c), id))
@@ -359,7 +350,9 @@ def _publish(
             return _find_lost_receipt(database, id, interrupted)
 
 
-def publish_in(connection: Connection, request: PublishRequest, operation: OperationId) -> Receipt:
+def publish_in(
+    connection: Connection, request: changes.PublishRequest, operation: OperationId
+) -> changes.Receipt:
     """Publish inside a unit of work that the caller commits."""
     if request.operation is not None:
         recorded = claim_operation(connection, operation, request.operation)
@@ -382,10 +375,10 @@ def publish_in(connection: Connection, request: PublishRequest, operation: Opera
     return receipt
 
 
-def _lock(connection: Connection, request: PublishRequest) -> LockedState:
+def _lock(connection: Connection, request: changes.PublishRequest) -> LockedState:
     if request.caller.attempt is not None:
         records.lock_attempt(connection, request.caller.attempt)
-    closing = [c.transaction for c in request.changes if isinstance(c, CommitTransaction)]
+    closing = [c.transaction for c in request.changes if isinstance(c, changes.CommitTransaction)]
     units = records.lock_units(connection, closing) if closing else []
     shared = _shared_transactions(request)
     sharing = set(records.branches_with_head(connection, shared))
@@ -395,14 +388,16 @@ def _lock(connection: Connection, request: PublishRequest) -> LockedState:
         raise _BranchesChanged
     wanted = shared | {b.head for b in locked.values() if b.head != b.view and b.head}
     for change in request.changes:
-        if isinstance(change, MoveBranch) and change.to:
+        if isinstance(change, changes.MoveBranch) and change.to:
             wanted.add(change.to)
-        elif isinstance(change, CreateBranch):
+        elif isinstance(change, changes.CreateBranch):
             wanted |= {id for id in (change.head, change.view) if id is not None}
-        elif isinstance(change, AddTransaction) and change.parent != change.expected_view:
+        elif isinstance(change, changes.AddTransaction) and change.parent != change.expected_view:
             wanted |= {change.parent} if change.parent else set()
     steps = records.Steps(connection)
-    steps.prepare_parents(c.parent for c in request.changes if isinstance(c, AddTransaction))
+    steps.prepare_parents(
+        c.parent for c in request.changes if isinstance(c, changes.AddTransaction)
+    )
     return LockedState(
         request=request,
         now=now(connection),
@@ -414,53 +409,52 @@ def _lock(connection: Connection, request: PublishRequest) -> LockedState:
     )
 
 
-def _shared_transactions(request: PublishRequest) -> set[TransactionId]:
+def _shared_transactions(request: changes.PublishRequest) -> set[TransactionId]:
     """Return transactions that several branches may have as head; all these branches are locked."""
     shared: set[TransactionId] = set()
     for change in request.changes:
-        if isinstance(change, CommitTransaction):
+        if isinstance(change, changes.CommitTransaction):
             shared.add(change.transaction)
-        elif isinstance(change, DeleteBranch) and change.expected_head != change.expected_view:
+        elif (
+            isinstance(change, changes.DeleteBranch)
+            and change.expected_head != change.expected_view
+        ):
             shared |= {change.expected_head} if change.expected_head else set()
     return shared
 
 
-def _named_branches(request: PublishRequest) -> set[BranchId]:
+def _named_branches(request: changes.PublishRequest) -> set[BranchId]:
     named = {read.branch for read in request.reads}
     for change in request.changes:
-        if isinstance(change, CreateBranch):
+        if isinstance(change, changes.CreateBranch):
             named |= {change.parent} if change.parent else set()
-        elif not isinstance(change, CommitTransaction):
+        elif not isinstance(change, changes.CommitTransaction):
             named.add(change.branch)
     return named
 
 
-def _related_branches(connection: Connection, request: PublishRequest) -> set[BranchId]:
+def _related_branches(connection: Connection, request: changes.PublishRequest) -> set[BranchId]:
     """Return the branches whose parent may change: children of deleted, relatives of restored ones.
 
     They are locked in order together with all other branches, which prevents deadlocks.
     """
-    deleted = [c.branch for c in request.changes if isinstance(c, DeleteBranch)]
+    deleted = [c.branch for c in request.changes if isinstance(c, changes.DeleteBranch)]
     restored = {c.dataset for c in request.changes if _is_restored(c)}
-    found: set[BranchId] = set()
-    for column, ids in ((branches.c.parent_id, deleted), (branches.c.dataset_id, restored)):
-        for part in records.in_chunks(ids):
-            query = select(branches.c.id).where(column.in_(part))
-            found |= {BranchId(id) for id in connection.execute(query).scalars()}
-    return found
+    return {
+        BranchId(id)
+        for column, ids in ((branches.c.parent_id, deleted), (branches.c.dataset_id, restored))
+        for (id,) in records.rows_of(connection, select(branches.c.id), ids, column=column)
+    }
 
 
-def _is_restored(change: Change) -> TypeGuard[CreateBranch]:
-    return isinstance(change, CreateBranch) and change.deleted_in is not None
+def _is_restored(change: changes.Change) -> TypeGuard[changes.CreateBranch]:
+    return isinstance(change, changes.CreateBranch) and change.deleted_in is not None
 
 
-def _names(connection: Connection, request: PublishRequest) -> dict[DatasetId, DatasetName]:
-    wanted = {c.dataset for c in request.changes if isinstance(c, CreateBranch)}
-    found: dict[DatasetId, DatasetName] = {}
-    for part in records.in_chunks(wanted):
-        rows = connection.execute(_NAMES, {"ids": part}).mappings()
-        found |= {DatasetId(row["id"]): records.dataset_name(row) for row in rows}
-    return found
+def _names(connection: Connection, request: changes.PublishRequest) -> dict[DatasetId, DatasetName]:
+    wanted = {c.dataset for c in request.changes if isinstance(c, changes.CreateBranch)}
+    rows = records.mappings_of(connection, _NAMES, wanted)
+    return {DatasetId(row["id"]): records.dataset_name(row) for row in rows}
 
 
 def _check(connection: Connection, state: LockedState) -> None:
@@ -499,17 +493,14 @@ def _check_names_free(connection: Connection, state: LockedState) -> None:
 
 
 def _check_nothing_condemned(connection: Connection, state: LockedState) -> None:
-    for ids in records.in_chunks(state.versions):
-        found = connection.execute(_CONDEMNED_VERSIONS, {"ids": ids}).scalars()
-        check_condemned(state, {VersionId(id) for id in found})
+    versions = records.rows_of(connection, _CONDEMNED_VERSIONS, state.versions)
+    check_condemned(state, {VersionId(id) for (id,) in versions})
     for query, keys in (
         (_CONDEMNED_REUSED, [closed.transaction for closed in state.committed]),
         (_CONDEMNED_OBJECT, state.objects),
     ):
-        for part in records.in_chunks(keys):
-            location = connection.execute(query, {"ids": part}).scalar_one_or_none()
-            if location is not None:
-                raise errors.VersionExpired(what=f"object {location}")
+        for (location,) in records.rows_of(connection, query, keys):
+            raise errors.VersionExpired(what=f"object {location}")
 
 
 def _write_effects(
@@ -543,7 +534,7 @@ def _write_effects(
         )
 
 
-def _take_record(connection: Connection, change: CreateBranch) -> None:
+def _take_record(connection: Connection, change: changes.CreateBranch) -> None:
     """Give a restored branch its declared parent, and delete the record of its deletion."""
     record = (
         deleted_branches.c.id == change.id,
@@ -585,8 +576,8 @@ def _outcome(
     *,
     publication: PublicationNumber | None,
     at: Instant,
-) -> Receipt:
-    receipt = Receipt(
+) -> changes.Receipt:
+    receipt = changes.Receipt(
         operation=operation,
         publication=publication,
         at=at,
@@ -599,13 +590,13 @@ def _outcome(
 
 def _find_lost_receipt(
     database: Database, operation: OperationId, interrupted: errors.CommitInterrupted
-) -> Receipt:
+) -> changes.Receipt:
     """Return the receipt of a COMMIT whose connection broke.
 
     Raise CatalogUnavailable if nothing was committed, OutcomeUnknown if the lookup fails too.
     """
 
-    def work(connection: Connection) -> Receipt | None:
+    def work(connection: Connection) -> changes.Receipt | None:
         # An unfinished publication holds the counter's lock, so with the lock none is in progress.
         records.lock_counter(connection)
         return find_receipt(connection, operation)

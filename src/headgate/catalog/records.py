@@ -40,6 +40,7 @@ from headgate.catalog.schema import (
     units,
     versions,
 )
+from headgate.model import nouns
 from headgate.model.ancestry import Step, is_in_history
 from headgate.model.ids import (
     BranchId,
@@ -47,23 +48,11 @@ from headgate.model.ids import (
     DatasetId,
     Epoch,
     Instant,
-    PublicationNumber,
     TransactionId,
     UnitId,
     VersionId,
 )
 from headgate.model.names import DatasetName, nearest
-from headgate.model.nouns import (
-    AttemptRef,
-    AttemptState,
-    Branch,
-    Dataset,
-    DatasetKind,
-    Transaction,
-    TransactionState,
-    TransactionType,
-    Version,
-)
 
 if TYPE_CHECKING:
     from headgate.model.access import ReadPolicy
@@ -71,6 +60,7 @@ if TYPE_CHECKING:
 # Long lists of ids, in chunks that both databases accept as parameters of one statement.
 
 T = TypeVar("T", bound=str)
+N = TypeVar("N", bound=Any)
 
 _SIZE = 500
 _ABANDONED_LEASES = 5
@@ -83,6 +73,27 @@ def in_chunks(ids: Iterable[T]) -> Iterator[list[T]]:
     wanted = sorted(set(ids))
     for start in range(0, len(wanted), _SIZE):
         yield wanted[start : start + _SIZE]
+
+
+def rows_of(
+    connection: Connection,
+    query: Select[Any],
+    ids: Iterable[str],
+    *,
+    column: ColumnElement[Any] | None = None,
+    **named: object,
+) -> Iterator[Any]:
+    """Yield the rows of a query for these ids, which it binds as `ids`, or which a column has."""
+    if column is not None:
+        query = query.where(column.in_(bindparam("ids", expanding=True)))
+    for part in in_chunks(ids):
+        yield from connection.execute(query, {"ids": part, **named}).all()
+
+
+def mappings_of(
+    connection: Connection, query: Select[Any], ids: Iterable[str], **how: Any
+) -> Iterator[RowMapping]:
+    return (row._mapping for row in rows_of(connection, query, ids, **how))
 
 
 def abandonment(lease_seconds: ColumnElement[int]) -> ColumnElement[int]:
@@ -113,7 +124,7 @@ def is_too_long(table: Table, moment: Instant) -> ColumnElement[bool]:
 def is_live(moment: Instant) -> ColumnElement[bool]:
     """Select running attempts that recovery would not abort as abandoned."""
     end = attempts.c.lease_until + abandonment(attempts.c.lease_seconds)
-    is_running = attempts.c.state == AttemptState.RUNNING
+    is_running = attempts.c.state == nouns.AttemptState.RUNNING
     return and_(is_running, end >= moment, not_(is_too_long(attempts, moment)))
 
 
@@ -123,10 +134,10 @@ BUILD_ATTEMPT = and_(
 )
 
 
-def held_by(ref: AttemptRef) -> ColumnElement[bool]:
+def held_by(ref: nouns.AttemptRef) -> ColumnElement[bool]:
     """Select the OPEN transactions of an attempt."""
     return and_(
-        transactions.c.state == TransactionState.OPEN,
+        transactions.c.state == nouns.TransactionState.OPEN,
         transactions.c.attempt_key == ref.key,
         transactions.c.attempt_epoch == ref.epoch,
     )
@@ -186,14 +197,16 @@ def _dataset_name(namespace: str, name: str) -> DatasetName:
 DATASETS = select(datasets, datasets.c.name.label("dataset_name"))
 
 
-def to_dataset(row: RowMapping) -> Dataset:
-    return Dataset(
-        id=DatasetId(row["id"]),
-        name=dataset_name(row),
-        kind=DatasetKind(row["kind"]),
-        owned=bool(row["owned"]),
-        created_at=Instant(row["created_at"]),
-    )
+def noun_of(kind: type[N], row: RowMapping, /, **others: Any) -> N:
+    """Return a noun from the columns of a row that have the names of its fields, and `others`."""
+    same = {name: row[name] for name in kind.__dataclass_fields__ if name not in others}
+    noun: N = kind(**same, **others)
+    return noun
+
+
+def to_dataset(row: RowMapping) -> nouns.Dataset:
+    kind, is_owned = nouns.DatasetKind(row["kind"]), bool(row["owned"])
+    return noun_of(nouns.Dataset, row, name=dataset_name(row), kind=kind, owned=is_owned)
 
 
 # With the parent's name, by a left join: a branch is read far more often than written.
@@ -204,16 +217,14 @@ BRANCHES: Select[Any] = (
 )
 
 
-def to_branch(row: RowMapping) -> Branch:
-    return Branch(
-        id=BranchId(row["id"]),
-        dataset_id=DatasetId(row["dataset_id"]),
+def to_branch(row: RowMapping) -> nouns.Branch:
+    return noun_of(
+        nouns.Branch,
+        row,
         dataset=dataset_name(row),
-        name=row["name"],
-        parent_id=BranchId(row["parent_id"]) if row["parent_id"] else None,
         parent=row["parent_name"],
-        head=TransactionId(row["head_id"]) if row["head_id"] else None,
-        view=TransactionId(row["view_id"]) if row["view_id"] else None,
+        head=row["head_id"],
+        view=row["view_id"],
         remembered_chain=tuple(load(row["remembered_chain"])) if row["remembered_chain"] else (),
     )
 
@@ -231,36 +242,23 @@ TRANSACTIONS: Select[Any] = (
 )
 
 
-def to_transaction(row: RowMapping, policy: ReadPolicy | None = None) -> Transaction:
+def to_transaction(row: RowMapping, policy: ReadPolicy | None = None) -> nouns.Transaction:
     facts = load(row["provenance"])
-    return Transaction(
-        id=TransactionId(row["id"]),
-        dataset_id=DatasetId(row["dataset_id"]),
+    return noun_of(
+        nouns.Transaction,
+        row,
         dataset=dataset_name(row),
-        branch_id=BranchId(row["branch_id"]),
         branch=row["branch_name"],
-        parent=TransactionId(row["parent_id"]) if row["parent_id"] else None,
-        depth=row["depth"],
-        jump=TransactionId(row["jump_id"]) if row["jump_id"] else None,
-        type=TransactionType(row["type"]),
-        state=TransactionState(row["state"]),
+        parent=row["parent_id"],
+        jump=row["jump_id"],
+        type=nouns.TransactionType(row["type"]),
+        state=nouns.TransactionState(row["state"]),
         version=_version(row),
-        actor=row["actor"],
-        opened_at=Instant(row["opened_at"]),
-        closed_at=Instant(row["closed_at"]) if row["closed_at"] is not None else None,
-        lease_until=Instant(row["lease_until"]) if row["lease_until"] is not None else None,
-        lease_seconds=row["lease_seconds"],
         attempt=attempt_ref(row),
-        unit=UnitId(row["unit_id"]) if row["unit_id"] else None,
-        publication=(
-            PublicationNumber(row["publication"]) if row["publication"] is not None else None
-        ),
-        inputs_key=row["inputs_key"],
-        build_key=row["build_key"],
+        unit=row["unit_id"],
         adoptable=bool(row["adoptable"]),
         condemned=row["condemned_at"] is not None,
         provenance=facts if policy is None else policy.shown_part(facts),
-        renamed_from=TransactionId(row["renamed_from"]) if row["renamed_from"] else None,
     )
 
 
@@ -273,16 +271,16 @@ def to_step(id: str, parent_id: str | None, depth: int, jump_id: str | None) -> 
     )
 
 
-def attempt_ref(row: RowMapping) -> AttemptRef | None:
+def attempt_ref(row: RowMapping) -> nouns.AttemptRef | None:
     if row["attempt_key"] is None:
         return None
-    return AttemptRef(key=row["attempt_key"], epoch=Epoch(row["attempt_epoch"]))
+    return nouns.AttemptRef(key=row["attempt_key"], epoch=Epoch(row["attempt_epoch"]))
 
 
-def _version(row: RowMapping) -> Version | None:
+def _version(row: RowMapping) -> nouns.Version | None:
     if row["version_id"] is None:
         return None
-    return Version(
+    return nouns.Version(
         id=VersionId(row["version_id"]),
         location=row["location"],
         content_id=ContentId(row["content_id"]),
@@ -304,7 +302,7 @@ _BRANCHES_NAMED = BRANCHES.where(
 _TRANSACTIONS = TRANSACTIONS.where(transactions.c.id.in_(bindparam("ids", expanding=True)))
 
 
-def find_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
+def find_dataset(connection: Connection, name: DatasetName) -> nouns.Dataset | None:
     policy = policy_of(connection)
     if policy is not None and not policy.shows_dataset(name):
         return None
@@ -313,12 +311,12 @@ def find_dataset(connection: Connection, name: DatasetName) -> Dataset | None:
     return to_dataset(row) if row else None
 
 
-def find_dataset_by_id(connection: Connection, id: DatasetId) -> Dataset | None:
+def find_dataset_by_id(connection: Connection, id: DatasetId) -> nouns.Dataset | None:
     row = connection.execute(_DATASET_BY_ID, {"the_id": id}).mappings().one_or_none()
     return to_dataset(row) if row else None
 
 
-def load_dataset(connection: Connection, name: DatasetName) -> Dataset:
+def load_dataset(connection: Connection, name: DatasetName) -> nouns.Dataset:
     dataset = find_dataset(connection, name)
     if dataset is None:
         # A unit of work that writes reads also the rows that a policy hides: it suggests nothing.
@@ -330,7 +328,7 @@ def load_dataset(connection: Connection, name: DatasetName) -> Dataset:
 
 def list_datasets(
     connection: Connection, namespace: tuple[str, ...] | None = None
-) -> list[Dataset]:
+) -> list[nouns.Dataset]:
     query = DATASETS.order_by(datasets.c.namespace, datasets.c.name)
     if namespace is not None:
         query = query.where(datasets.c.namespace == namespace_key(namespace))
@@ -339,28 +337,21 @@ def list_datasets(
 
 def find_datasets(
     connection: Connection, names: Iterable[DatasetName]
-) -> dict[DatasetName, Dataset]:
+) -> dict[DatasetName, nouns.Dataset]:
     """Return the datasets that exist under these names, in few queries."""
     wanted = set(names)
-    found: dict[DatasetName, Dataset] = {}
-    for spaces in in_chunks(namespace_key(name.namespace) for name in wanted):
-        query = DATASETS.where(datasets.c.namespace.in_(spaces))
-        for row in connection.execute(query).mappings():
-            if (name := dataset_name(row)) in wanted:
-                found[name] = to_dataset(row)
-    return found
+    spaces = (namespace_key(name.namespace) for name in wanted)
+    rows = mappings_of(connection, DATASETS, spaces, column=datasets.c.namespace)
+    return {name: to_dataset(row) for row in rows if (name := dataset_name(row)) in wanted}
 
 
-def branches_of(connection: Connection, dataset_ids: Sequence[DatasetId]) -> list[Branch]:
+def branches_of(connection: Connection, dataset_ids: Sequence[DatasetId]) -> list[nouns.Branch]:
     """Return every branch of these datasets."""
-    found: list[Branch] = []
-    for part in in_chunks(dataset_ids):
-        query = BRANCHES.where(branches.c.dataset_id.in_(part))
-        found += [to_branch(row) for row in connection.execute(query).mappings()]
-    return found
+    rows = mappings_of(connection, BRANCHES, dataset_ids, column=branches.c.dataset_id)
+    return [to_branch(row) for row in rows]
 
 
-def find_branch(connection: Connection, dataset: DatasetId, name: str) -> Branch | None:
+def find_branch(connection: Connection, dataset: DatasetId, name: str) -> nouns.Branch | None:
     policy = policy_of(connection)
     if policy is not None and not policy.shows_branch(name):
         return None
@@ -369,7 +360,7 @@ def find_branch(connection: Connection, dataset: DatasetId, name: str) -> Branch
     return to_branch(row) if row else None
 
 
-def load_branch(connection: Connection, dataset: Dataset, name: str) -> Branch:
+def load_branch(connection: Connection, dataset: nouns.Dataset, name: str) -> nouns.Branch:
     branch = find_branch(connection, dataset.id, name)
     if branch is None:
         near = nearest_branch(connection, name, branches_of(connection, [dataset.id]))
@@ -377,7 +368,9 @@ def load_branch(connection: Connection, dataset: Dataset, name: str) -> Branch:
     return branch
 
 
-def nearest_branch(connection: Connection, name: str, known: Iterable[Branch | str]) -> list[str]:
+def nearest_branch(
+    connection: Connection, name: str, known: Iterable[nouns.Branch | str]
+) -> list[str]:
     """Return the most similar of the names that the caller may read, or nothing."""
     policy = policy_of(connection)
     names = (one if isinstance(one, str) else one.name for one in known)
@@ -394,10 +387,10 @@ def is_waited_for(connection: Connection, branches: Iterable[BranchId]) -> bool:
 
     The ticket of a dead writer counts too, until the next writer takes a ticket and deletes it.
     """
-    return any(connection.execute(_TICKET, {"ids": ids}).first() for ids in in_chunks(branches))
+    return any(rows_of(connection, _TICKET, branches))
 
 
-def list_branches(connection: Connection, dataset: DatasetId | None = None) -> list[Branch]:
+def list_branches(connection: Connection, dataset: DatasetId | None = None) -> list[nouns.Branch]:
     query = BRANCHES.order_by(datasets.c.namespace, datasets.c.name, branches.c.name)
     if dataset is not None:
         query = query.where(branches.c.dataset_id == dataset)
@@ -406,23 +399,20 @@ def list_branches(connection: Connection, dataset: DatasetId | None = None) -> l
 
 def branches_named(
     connection: Connection, names: Iterable[str], dataset_ids: Sequence[DatasetId]
-) -> list[Branch]:
+) -> list[nouns.Branch]:
     """Return the branches with these names, of many datasets at once."""
     policy = policy_of(connection)
     wanted = [name for name in names if policy is None or policy.shows_branch(name)]
-    found: list[Branch] = []
-    for part in in_chunks(dataset_ids):
-        rows = connection.execute(_BRANCHES_NAMED, {"ids": part, "names": wanted}).mappings()
-        found += [to_branch(row) for row in rows]
-    return found
+    rows = mappings_of(connection, _BRANCHES_NAMED, dataset_ids, names=wanted)
+    return [to_branch(row) for row in rows]
 
 
-def find_transaction(connection: Connection, id: str) -> Transaction | None:
+def find_transaction(connection: Connection, id: str) -> nouns.Transaction | None:
     found = load_transactions(connection, [TransactionId(id)]).get(TransactionId(id))
     return found if found is not None and _is_shown(connection, found) else None
 
 
-def _is_shown(connection: Connection, transaction: Transaction) -> bool:
+def _is_shown(connection: Connection, transaction: nouns.Transaction) -> bool:
     """Return whether a caller may read a transaction: on its branch, or in another's history."""
     policy = policy_of(connection)
     if policy is None:
@@ -435,7 +425,7 @@ def _is_shown(connection: Connection, transaction: Transaction) -> bool:
     )
 
 
-def load_transaction(connection: Connection, id: str) -> Transaction:
+def load_transaction(connection: Connection, id: str) -> nouns.Transaction:
     transaction = find_transaction(connection, id)
     if transaction is None:
         raise errors.TransactionNotFound(transaction=id)
@@ -444,18 +434,16 @@ def load_transaction(connection: Connection, id: str) -> Transaction:
 
 def load_transactions(
     connection: Connection, ids: Iterable[TransactionId]
-) -> dict[TransactionId, Transaction]:
+) -> dict[TransactionId, nouns.Transaction]:
     return _read_transactions(connection, _TRANSACTIONS, ids)
 
 
 def _read_transactions(
     connection: Connection, query: Select[Any], ids: Iterable[TransactionId]
-) -> dict[TransactionId, Transaction]:
-    found: dict[TransactionId, Transaction] = {}
-    for part in in_chunks(ids):
-        for row in connection.execute(query, {"ids": part}).mappings():
-            found[TransactionId(row["id"])] = to_transaction(row, policy_of(connection))
-    return found
+) -> dict[TransactionId, nouns.Transaction]:
+    policy = policy_of(connection)
+    rows = mappings_of(connection, query, ids)
+    return {TransactionId(row["id"]): to_transaction(row, policy) for row in rows}
 
 
 def is_location_shown(connection: Connection, location: str) -> bool:
@@ -469,7 +457,9 @@ def is_location_shown(connection: Connection, location: str) -> bool:
     return any(find_transaction(connection, id) is not None for id in found)
 
 
-def is_below(connection: Connection, candidate: Transaction, newest: TransactionId | None) -> bool:
+def is_below(
+    connection: Connection, candidate: nouns.Transaction, newest: TransactionId | None
+) -> bool:
     """Return whether the candidate is `newest` or one of its ancestors.
 
     A history belongs to one dataset, so this also checks the dataset.
@@ -525,8 +515,7 @@ class Steps:
 
     def prepare_parents(self, parents: Iterable[TransactionId | None]) -> None:
         """Fetch the steps that placing children under these parents needs, in one query."""
-        for part in in_chunks(id for id in parents if id is not None):
-            self._remember(self._connection.execute(_PARENTS, {"ids": part}))
+        self._remember(rows_of(self._connection, _PARENTS, filter(None, parents)))
 
     def prepare_walk(self, newest: TransactionId, depth: int) -> None:
         """Fetch the steps that a walk from a transaction down to a depth needs, in one query."""
@@ -534,8 +523,7 @@ class Steps:
         self._remember(self._connection.execute(_WALK, walk))
 
     def fetch(self, ids: Iterable[TransactionId]) -> None:
-        for part in in_chunks(set(ids) - self._known.keys()):
-            self._remember(self._connection.execute(_STEPS, {"ids": part}))
+        self._remember(rows_of(self._connection, _STEPS, set(ids) - self._known.keys()))
 
     def _remember(self, rows: Iterable[Row[Any]]) -> None:
         """Cache the steps of these rows.
@@ -551,7 +539,7 @@ class Steps:
 
 def views_on(
     connection: Connection, names: Iterable[DatasetName], branch: str
-) -> dict[DatasetName, Transaction]:
+) -> dict[DatasetName, nouns.Transaction]:
     """Return the views of these datasets on a branch; datasets without a view are left out."""
     found = find_datasets(connection, names)
     on = branches_named(connection, [branch], [d.id for d in found.values()])
@@ -606,7 +594,7 @@ class Counter:
     last_at: Instant
 
 
-def lock_attempt(connection: Connection, ref: AttemptRef) -> None:
+def lock_attempt(connection: Connection, ref: nouns.AttemptRef) -> None:
     """Lock the task key, and raise if the attempt is not its newest or has ended.
 
     An attempt of a job depends on the attempt of its build, which is locked and checked first.
@@ -614,24 +602,28 @@ def lock_attempt(connection: Connection, ref: AttemptRef) -> None:
     attempt = {"the_key": ref.key, "the_epoch": ref.epoch}
     row = connection.execute(_ATTEMPT, attempt).one_or_none()
     if row is not None and row.parent_key is not None:
-        lock_attempt(connection, AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch)))
+        lock_attempt(
+            connection, nouns.AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch))
+        )
     newest = connection.execute(_TASK_KEY, {"the_key": ref.key}).scalar_one_or_none()
     # Read again under the lock: another process may have ended or superseded the attempt.
     state = connection.execute(_ATTEMPT, attempt).scalar_one_or_none()
-    if newest != ref.epoch or state != AttemptState.RUNNING:
+    if newest != ref.epoch or state != nouns.AttemptState.RUNNING:
         raise superseded(connection, ref)
 
 
-def check_newest(connection: Connection, ref: AttemptRef) -> None:
+def check_newest(connection: Connection, ref: nouns.AttemptRef) -> None:
     """Raise if an attempt, or its build, was superseded or has ended. Takes no lock."""
     row = connection.execute(_ATTEMPT, {"the_key": ref.key, "the_epoch": ref.epoch}).one_or_none()
-    if row is None or row.state != AttemptState.RUNNING:
+    if row is None or row.state != nouns.AttemptState.RUNNING:
         raise superseded(connection, ref)
     if row.parent_key is not None:
-        check_newest(connection, AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch)))
+        check_newest(
+            connection, nouns.AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch))
+        )
 
 
-def superseded(connection: Connection, ref: AttemptRef) -> errors.AttemptSuperseded:
+def superseded(connection: Connection, ref: nouns.AttemptRef) -> errors.AttemptSuperseded:
     newest = connection.execute(
         select(task_keys.c.epoch).where(task_keys.c.key == ref.key)
     ).scalar_one_or_none()
@@ -655,7 +647,7 @@ def lock_units(connection: Connection, closing: Iterable[TransactionId]) -> list
         lock_open_unit(connection, id)
         members = connection.execute(
             select(transactions.c.id).where(
-                transactions.c.unit_id == id, transactions.c.state == TransactionState.OPEN
+                transactions.c.unit_id == id, transactions.c.state == nouns.TransactionState.OPEN
             )
         ).scalars()
         left_out = sorted(set(members) - wanted)
@@ -668,41 +660,31 @@ def lock_open_unit(connection: Connection, id: UnitId) -> None:
     state = connection.execute(
         select(units.c.state).where(units.c.id == id).with_for_update()
     ).scalar_one_or_none()
-    if state != TransactionState.OPEN:
+    if state != nouns.TransactionState.OPEN:
         raise errors.TransactionNotOpen(transaction=id, state=state or "unknown")
 
 
 def lock_branches(connection: Connection, ids: Iterable[BranchId]) -> dict[BranchId, BranchState]:
     """Lock these branches in the order of their ids; deleted branches are left out."""
-    found: dict[BranchId, BranchState] = {}
-    for part in in_chunks(ids):
-        for row in connection.execute(_BRANCHES, {"ids": part}).mappings():
-            found[BranchId(row["id"])] = BranchState(
-                id=BranchId(row["id"]),
-                dataset_id=DatasetId(row["dataset_id"]),
-                dataset=dataset_name(row),
-                name=row["name"],
-                parent_id=row["parent_id"],
-                head=row["head_id"],
-                view=row["view_id"],
-            )
-    return found
+    return {
+        BranchId(row["id"]): noun_of(
+            BranchState, row, dataset=dataset_name(row), head=row["head_id"], view=row["view_id"]
+        )
+        for row in mappings_of(connection, _BRANCHES, ids)
+    }
 
 
 def branches_with_head(
     connection: Connection, heads: Iterable[TransactionId]
 ) -> dict[BranchId, TransactionId]:
     """Return the branches that have one of these transactions as their head."""
-    found: dict[BranchId, TransactionId] = {}
-    for part in in_chunks(heads):
-        rows = connection.execute(_BRANCHES_WITH_HEAD, {"ids": part})
-        found |= {BranchId(id): TransactionId(head) for id, head in rows}
-    return found
+    rows = rows_of(connection, _BRANCHES_WITH_HEAD, heads)
+    return {BranchId(id): TransactionId(head) for id, head in rows}
 
 
 def lock_transactions(
     connection: Connection, ids: Iterable[TransactionId]
-) -> dict[TransactionId, Transaction]:
+) -> dict[TransactionId, nouns.Transaction]:
     return _read_transactions(connection, _TRANSACTION_LOCKS, ids)
 
 
@@ -712,22 +694,24 @@ def lock_counter(connection: Connection) -> Counter:
 
 
 def open_transactions_of(
-    connection: Connection, *, unit: UnitId | None = None, attempt: AttemptRef | None = None
-) -> list[Transaction]:
+    connection: Connection, *, unit: UnitId | None = None, attempt: nouns.AttemptRef | None = None
+) -> list[nouns.Transaction]:
     """Return the OPEN transactions of a unit or of an attempt."""
-    is_open = transactions.c.state == TransactionState.OPEN
+    is_open = transactions.c.state == nouns.TransactionState.OPEN
     query = select(transactions.c.id).where(is_open if attempt is None else held_by(attempt))
     return _load_in_order(connection, filtered(query, {transactions.c.unit_id: unit}))
 
 
-def transactions_published_with(connection: Connection, one: Transaction) -> list[Transaction]:
+def transactions_published_with(
+    connection: Connection, one: nouns.Transaction
+) -> list[nouns.Transaction]:
     """Return the other transactions of the same attempt in the same publication."""
     query = select(moves.c.to_id).where(moves.c.publication == one.publication)
     found = _load_in_order(connection, query.where(moves.c.to_id != one.id))
     return [other for other in found if other.attempt == one.attempt]
 
 
-def _load_in_order(connection: Connection, query: Select[Any]) -> list[Transaction]:
+def _load_in_order(connection: Connection, query: Select[Any]) -> list[nouns.Transaction]:
     ids = [TransactionId(id) for id in connection.execute(query).scalars()]
     return sorted(load_transactions(connection, ids).values(), key=lambda t: t.id)
 
@@ -737,24 +721,22 @@ class Unit:
     id: UnitId
     branch: str
     actor: str
-    state: TransactionState
+    state: nouns.TransactionState
     lease_seconds: int
     lease_until: Instant
-    transactions: tuple[Transaction, ...]
+    transactions: tuple[nouns.Transaction, ...]
 
 
 def find_unit(connection: Connection, id: str) -> Unit | None:
     row = connection.execute(select(units).where(units.c.id == id)).mappings().one_or_none()
     if row is None:
         return None
-    return Unit(
-        id=UnitId(row["id"]),
+    return noun_of(
+        Unit,
+        row,
         branch=row["branch_name"],
-        actor=row["actor"],
-        state=TransactionState(row["state"]),
-        lease_seconds=row["lease_seconds"],
-        lease_until=Instant(row["lease_until"]),
-        transactions=tuple(open_transactions_of(connection, unit=UnitId(row["id"]))),
+        state=nouns.TransactionState(row["state"]),
+        transactions=tuple(open_transactions_of(connection, unit=row["id"])),
     )
 
 
@@ -767,12 +749,12 @@ def load_unit(connection: Connection, id: str) -> Unit:
 
 def load_open_unit(connection: Connection, id: str) -> Unit:
     unit = load_unit(connection, id)
-    if unit.state is not TransactionState.OPEN:
+    if unit.state is not nouns.TransactionState.OPEN:
         raise errors.TransactionNotOpen(transaction=id, state=unit.state)
     return unit
 
 
-def list_unit_transactions(connection: Connection, id: UnitId) -> list[Transaction]:
+def list_unit_transactions(connection: Connection, id: UnitId) -> list[nouns.Transaction]:
     """Return all transactions that a unit opened, in any state."""
     query = select(transactions.c.id).where(transactions.c.unit_id == id)
     return _load_in_order(connection, query)

@@ -99,12 +99,10 @@ def find_tagged(
     connection: Connection, tag: str, datasets: Sequence[DatasetId]
 ) -> dict[DatasetId, TransactionId]:
     """Return the transaction that a tag of this name pins, by dataset."""
-    found: dict[DatasetId, TransactionId] = {}
     columns = (schema.tags.c.dataset_id, schema.tags.c.transaction_id)
-    for part in records.in_chunks(datasets):
-        query = select(*columns).where(schema.tags.c.name == tag, columns[0].in_(part))
-        found |= {DatasetId(id): TransactionId(at) for id, at in connection.execute(query)}
-    return found
+    query = select(*columns).where(schema.tags.c.name == tag)
+    rows = records.rows_of(connection, query, datasets, column=columns[0])
+    return {DatasetId(id): TransactionId(at) for id, at in rows}
 
 
 # Chains

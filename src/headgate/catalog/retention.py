@@ -16,8 +16,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, delete, func, insert, select, union_all, update
 
 from headgate.catalog import schema
-from headgate.catalog.database import Database
-from headgate.catalog.records import BUILD_ATTEMPT, in_chunks, is_live, lock_counter
+from headgate.catalog.database import as_unit_of_work
+from headgate.catalog.records import BUILD_ATTEMPT, is_live, lock_counter, rows_of
 from headgate.model.ids import Instant, TransactionId, VersionId
 from headgate.model.nouns import TransactionState
 
@@ -206,15 +206,11 @@ def _ids(connection: Connection, query: Select[Any]) -> Iterator[TransactionId]:
 
 
 def _versions_of(connection: Connection, ids: Iterable[str]) -> dict[TransactionId, VersionId]:
-    found: dict[TransactionId, VersionId] = {}
-    for part in in_chunks(ids):
-        query = select(schema.transactions.c.id, schema.transactions.c.version_id).where(
-            schema.transactions.c.id.in_(part), schema.transactions.c.version_id.is_not(None)
-        )
-        found |= {
-            TransactionId(id): VersionId(version) for id, version in connection.execute(query)
-        }
-    return found
+    query = select(schema.transactions.c.id, schema.transactions.c.version_id).where(
+        schema.transactions.c.version_id.is_not(None)
+    )
+    rows = rows_of(connection, query, ids, column=schema.transactions.c.id)
+    return {TransactionId(id): VersionId(version) for id, version in rows}
 
 
 def _histories_since(
@@ -224,19 +220,19 @@ def _histories_since(
     needed: set[VersionId] = set()
     seen: set[TransactionId] = set()
     layer = set(ends) - retained.histories
+    steps = select(
+        schema.transactions.c.parent_id,
+        schema.transactions.c.version_id,
+        schema.transactions.c.closed_at,
+    )
     while layer:
         seen |= layer
         above: set[TransactionId] = set()
-        for part in in_chunks(layer):
-            query = select(
-                schema.transactions.c.parent_id,
-                schema.transactions.c.version_id,
-                schema.transactions.c.closed_at,
-            ).where(schema.transactions.c.id.in_(part))
-            for parent, version, closed_at in connection.execute(query):
-                needed |= {VersionId(version)} if version else set()
-                if parent is not None and (closed_at or retained.horizon) >= retained.horizon:
-                    above.add(TransactionId(parent))
+        rows = rows_of(connection, steps, layer, column=schema.transactions.c.id)
+        for parent, version, closed_at in rows:
+            needed |= {VersionId(version)} if version else set()
+            if parent is not None and (closed_at or retained.horizon) >= retained.horizon:
+                above.add(TransactionId(parent))
         layer = above - seen - retained.histories
     return needed
 
@@ -262,22 +258,19 @@ def forget_no_later_than(connection: Connection, moment: Instant) -> None:
         )
 
 
-def forget_before(database: Database, moment: Instant) -> Instant:
+@as_unit_of_work
+def forget_before(connection: Connection, moment: Instant) -> Instant:
     """Move that time forward, never back; return its new value."""
-
-    def work(connection: Connection) -> Instant:
-        # Of two concurrent cleanups, the one with the earlier time must not win.
-        lock_counter(connection)
-        held = remembered_since(connection)
-        if not held:
-            connection.execute(insert(schema.store).values(key=_KEY, value=str(moment)))
-        elif held < moment:
-            connection.execute(
-                update(schema.store).where(schema.store.c.key == _KEY).values(value=str(moment))
-            )
-        return max(held, moment)
-
-    return database.write(work)
+    # Of two concurrent cleanups, the one with the earlier time must not win.
+    lock_counter(connection)
+    held = remembered_since(connection)
+    if not held:
+        connection.execute(insert(schema.store).values(key=_KEY, value=str(moment)))
+    elif held < moment:
+        connection.execute(
+            update(schema.store).where(schema.store.c.key == _KEY).values(value=str(moment))
+        )
+    return max(held, moment)
 
 
 # Time that has passed without a record

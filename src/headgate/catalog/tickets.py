@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from headgate.catalog.database import PLACE, Database, Suspended, Wait, now
 from headgate.catalog.operations import begin_operation, forget_operation
-from headgate.catalog.records import in_chunks, is_too_long
+from headgate.catalog.records import in_chunks, is_too_long, rows_of
 from headgate.catalog.schema import tickets, transactions
 from headgate.errors import HeadgateError
 from headgate.model.changes import OperationKey, PublishRequest, Receipt
@@ -216,12 +216,11 @@ def _read_queues(
     """Return time and id of the tickets with a valid lease, in order, by branch."""
     queues = defaultdict[str, list[tuple[int, str]]](list)
     held = [wait.line.ticket for wait in waits if wait.line.ticket is not None]
-    for part in in_chunks(branch for ticket in held for branch in ticket.branches):
-        query = sa.select(tickets.c.branch_id, tickets.c.taken_at, tickets.c.id).where(
-            tickets.c.branch_id.in_(part), _is_live(at)
-        )
-        for branch, taken_at, id in connection.execute(query):
-            queues[branch].append((taken_at, id))
+    query = sa.select(tickets.c.branch_id, tickets.c.taken_at, tickets.c.id).where(_is_live(at))
+    named = (branch for ticket in held for branch in ticket.branches)
+    rows = rows_of(connection, query, named, column=tickets.c.branch_id)
+    for branch, taken_at, id in rows:
+        queues[branch].append((taken_at, id))
     # Not by the database, which may order texts by the rules of a language.
     for queue in queues.values():
         queue.sort()
@@ -233,19 +232,12 @@ def _read_open(
 ) -> set[TransactionId]:
     """Return the transactions that are OPEN and that no writer may take over yet."""
     lease = transactions.c.lease_until
-    return {
-        TransactionId(id)
-        for part in in_chunks(holders)
-        for id in connection.execute(
-            sa.select(transactions.c.id).where(
-                transactions.c.id.in_(part),
-                transactions.c.state == TransactionState.OPEN,
-                sa.or_(
-                    lease.is_(None), sa.and_(lease >= at, sa.not_(is_too_long(transactions, at)))
-                ),
-            )
-        ).scalars()
-    }
+    query = sa.select(transactions.c.id).where(
+        transactions.c.state == TransactionState.OPEN,
+        sa.or_(lease.is_(None), sa.and_(lease >= at, sa.not_(is_too_long(transactions, at)))),
+    )
+    rows = rows_of(connection, query, holders, column=transactions.c.id)
+    return {TransactionId(id) for (id,) in rows}
 
 
 def _is_live(moment: Instant) -> sa.ColumnElement[bool]:

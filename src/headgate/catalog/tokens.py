@@ -13,8 +13,8 @@ from pathlib import Path
 from sqlalchemy import Connection, RowMapping, insert, select, text, update
 
 from headgate.catalog.attempts import token_digest
-from headgate.catalog.database import NOW, Database, now
-from headgate.catalog.records import dump, load
+from headgate.catalog.database import NOW, Database, as_unit_of_work, now
+from headgate.catalog.records import dump, load, noun_of
 from headgate.catalog.schema import tokens
 from headgate.errors import HeadgateError, NotFound, TokenRefused
 from headgate.model.access import Grant, Role
@@ -36,38 +36,27 @@ class TokenRecord:
     revoked_at: Instant | None
 
 
+@as_unit_of_work
 def create_token(
-    database: Database,
-    grant: Grant,
-    *,
-    lifetime_seconds: int | None,
-    created_by: str,
+    connection: Connection, grant: Grant, *, lifetime_seconds: int | None, created_by: str
 ) -> tuple[str, TokenRecord]:
     """Create a token; return it with its record. The token cannot be read again later."""
-    secret = _PREFIX + secrets.token_urlsafe(32)
-    id = mint("tok")
-
-    def work(connection: Connection) -> TokenRecord:
-        moment = now(connection)
-        connection.execute(
-            insert(tokens).values(
-                id=id,
-                digest=token_digest(secret),
-                actor=grant.actor,
-                role=grant.role,
-                branches=dump(list(grant.branches)),
-                reads=dump(list(grant.reads)),
-                datasets=dump(list(grant.datasets)),
-                created_by=created_by,
-                created_at=moment,
-                expires_at=(
-                    None if lifetime_seconds is None else moment + lifetime_seconds * 1_000_000
-                ),
-            )
+    secret, id, moment = _PREFIX + secrets.token_urlsafe(32), mint("tok"), now(connection)
+    connection.execute(
+        insert(tokens).values(
+            id=id,
+            digest=token_digest(secret),
+            actor=grant.actor,
+            role=grant.role,
+            branches=dump(list(grant.branches)),
+            reads=dump(list(grant.reads)),
+            datasets=dump(list(grant.datasets)),
+            created_by=created_by,
+            created_at=moment,
+            expires_at=None if lifetime_seconds is None else moment + lifetime_seconds * 1_000_000,
         )
-        return _load(connection, id)
-
-    return secret, database.write(work)
+    )
+    return secret, _load(connection, id)
 
 
 def find_token(connection: Connection, secret: str) -> TokenRecord | None:
@@ -99,19 +88,16 @@ def list_tokens(connection: Connection) -> list[TokenRecord]:
     return [_to_record(row) for row in connection.execute(query).mappings()]
 
 
-def revoke_token(database: Database, id: str) -> TokenRecord:
+@as_unit_of_work
+def revoke_token(connection: Connection, id: str) -> TokenRecord:
     """Revoke a token; revoking it again is not an error."""
-
-    def work(connection: Connection) -> TokenRecord:
-        _load(connection, id)
-        connection.execute(
-            update(tokens)
-            .where(tokens.c.id == id, tokens.c.revoked_at.is_(None))
-            .values(revoked_at=now(connection))
-        )
-        return _load(connection, id)
-
-    return database.write(work)
+    _load(connection, id)
+    connection.execute(
+        update(tokens)
+        .where(tokens.c.id == id, tokens.c.revoked_at.is_(None))
+        .values(revoked_at=now(connection))
+    )
+    return _load(connection, id)
 
 
 def _load(connection: Connection, id: str) -> TokenRecord:
@@ -122,21 +108,18 @@ def _load(connection: Connection, id: str) -> TokenRecord:
 
 
 def _to_record(row: RowMapping) -> TokenRecord:
-    return TokenRecord(
-        id=row["id"],
-        grant=Grant(
-            actor=row["actor"],
-            role=Role(row["role"]),
-            branches=tuple(load(row["branches"])),
-            reads=tuple(load(row["reads"])),
-            datasets=tuple(load(row["datasets"])),
-            token=row["id"],
-        ),
-        created_by=row["created_by"],
-        created_at=Instant(row["created_at"]),
-        expires_at=Instant(row["expires_at"]) if row["expires_at"] is not None else None,
-        revoked_at=Instant(row["revoked_at"]) if row["revoked_at"] is not None else None,
+    branches, reads, datasets = (
+        tuple(load(row[name])) for name in ("branches", "reads", "datasets")
     )
+    grant = Grant(
+        actor=row["actor"],
+        role=Role(row["role"]),
+        branches=branches,
+        reads=reads,
+        datasets=datasets,
+        token=row["id"],
+    )
+    return noun_of(TokenRecord, row, grant=grant)
 
 
 # Validation of cached replies

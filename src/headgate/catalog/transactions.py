@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, case, delete, insert, literal, sel
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import Database, insert_into, now
+from headgate.catalog.database import as_unit_of_work, insert_into, now
 from headgate.catalog.effects import already_open
 from headgate.catalog.schema import (
     branches,
@@ -223,32 +223,6 @@ def count_events(connection: Connection, counts: Mapping[str, int]) -> None:
 # requires the expected version and the newest epoch as the owner.
 
 
-def stage_version(
-    database: Database,
-    transaction: TransactionId,
-    version: Version,
-    *,
-    expected: VersionId | None,
-    attempt: AttemptRef | None = None,
-    objects: Iterable[str] = (),
-    caller: changes.Caller | None = None,
-) -> Transaction:
-    """Replace the working version if it is still the expected one, and renew the lease."""
-    staged = database.write(
-        lambda connection: stage_in(
-            connection,
-            transaction,
-            version,
-            expected=expected,
-            attempt=attempt,
-            objects=objects,
-            caller=caller,
-        )
-    )
-    reach(Failpoint.STAGE_COMMITTED)
-    return staged
-
-
 def stage_in(
     connection: Connection,
     transaction: TransactionId,
@@ -259,7 +233,7 @@ def stage_in(
     objects: Iterable[str] = (),
     caller: changes.Caller | None = None,
 ) -> Transaction:
-    """Replace the working version.
+    """Replace the working version if it is still the expected one, and renew the lease.
 
     :param caller: actor of a transaction that may be another's; None: the transaction is their own.
     """
@@ -290,6 +264,9 @@ def stage_in(
     _use_objects(connection, transaction, objects)
     reach(Failpoint.STAGE_APPLIED)
     return found
+
+
+stage_version = as_unit_of_work(stage_in, then=Failpoint.STAGE_COMMITTED)
 
 
 def _use_objects(
@@ -364,18 +341,10 @@ class Opener:
     unit: UnitId | None = None
 
 
-def open_transactions(
-    database: Database, openings: Sequence[Opening], opener: Opener
-) -> list[Transaction]:
-    """Open all transactions or none; take over expired holders and abort their transactions."""
-    opened = database.write(lambda c: open_in(c, openings, opener))
-    reach(Failpoint.OPEN_COMMITTED)
-    return opened
-
-
 def open_in(
     connection: Connection, openings: Sequence[Opening], opener: Opener
 ) -> list[Transaction]:
+    """Open all transactions or none; take over expired holders and abort their transactions."""
     if opener.caller.attempt is not None:
         records.lock_attempt(connection, opener.caller.attempt)
     named = [opening.branch for opening in openings]
@@ -402,6 +371,9 @@ def open_in(
     reach(Failpoint.OPEN_APPLIED)
     found = records.load_transactions(connection, [TransactionId(str(row["id"])) for row in rows])
     return [found[TransactionId(str(row["id"]))] for row in rows]
+
+
+open_transactions = as_unit_of_work(open_in, then=Failpoint.OPEN_COMMITTED)
 
 
 def _ready(
@@ -500,55 +472,47 @@ def _row(
     }
 
 
-def renew_transactions(database: Database, ids: Sequence[TransactionId]) -> None:
+@as_unit_of_work
+def renew_transactions(connection: Connection, ids: Sequence[TransactionId]) -> None:
     """Renew the leases by the database's clock; any use of a transaction renews its lease."""
-
-    def work(connection: Connection) -> None:
-        moment = now(connection)
-        connection.execute(
-            update(transactions)
-            .where(transactions.c.id.in_(ids), transactions.c.state == TransactionState.OPEN)
-            .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
-        )
-
-    database.write(work)
+    moment = now(connection)
+    connection.execute(
+        update(transactions)
+        .where(transactions.c.id.in_(ids), transactions.c.state == TransactionState.OPEN)
+        .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
+    )
 
 
-def abort_transactions(
-    database: Database,
-    ids: Iterable[TransactionId],
+def _abort_checked(
+    connection: Connection,
+    ids: Collection[TransactionId],
     *,
     caller: changes.Caller,
     kind: str = "aborted",
 ) -> None:
     """Abort all transactions; the head of each branch returns to the transaction's parent."""
-
-    def work(connection: Connection) -> None:
-        if caller.attempt is not None:
-            records.lock_attempt(connection, caller.attempt)
-        else:
-            for transaction in records.load_transactions(connection, ids).values():
-                check_owner(connection, caller, transaction)
-        abort_in(connection, list(ids), caller=caller, kind=kind)
-
-    database.write(work)
-    reach(Failpoint.ABORT_APPLIED)
+    if caller.attempt is not None:
+        records.lock_attempt(connection, caller.attempt)
+    else:
+        for transaction in records.load_transactions(connection, ids).values():
+            check_owner(connection, caller, transaction)
+    abort_in(connection, list(ids), caller=caller, kind=kind)
 
 
-def end_expired(database: Database, id: TransactionId, *, caller: changes.Caller) -> None:
+abort_transactions = as_unit_of_work(_abort_checked, then=Failpoint.ABORT_APPLIED)
+
+
+@as_unit_of_work
+def end_expired(connection: Connection, id: TransactionId, *, caller: changes.Caller) -> None:
     """Abort an OPEN transaction whose lease has expired, unless it was renewed meanwhile."""
-
-    def work(connection: Connection) -> None:
-        records.lock_branches(connection, records.branches_with_head(connection, [id]))
-        holder = records.lock_transactions(connection, [id]).get(id)
-        moment = now(connection)
-        if holder is None or holder.state is not TransactionState.OPEN:
-            return
-        if records.is_over(holder.lease_until, holder.lease_seconds, moment):
-            check_owner(connection, caller, holder)
-            _abort(connection, holder, actor=caller.actor, kind="taken_over", at=moment)
-
-    database.write(work)
+    records.lock_branches(connection, records.branches_with_head(connection, [id]))
+    holder = records.lock_transactions(connection, [id]).get(id)
+    moment = now(connection)
+    if holder is None or holder.state is not TransactionState.OPEN:
+        return
+    if records.is_over(holder.lease_until, holder.lease_seconds, moment):
+        check_owner(connection, caller, holder)
+        _abort(connection, holder, actor=caller.actor, kind="taken_over", at=moment)
 
 
 def abort_in(

@@ -22,19 +22,10 @@ from itertools import chain, islice
 import orjson
 from sqlalchemy import Connection, delete, insert, select
 
-from headgate.catalog.database import Database
+from headgate import errors
+from headgate.catalog.database import Database, as_unit_of_work
 from headgate.catalog.records import lock_counter
 from headgate.catalog.schema import log_counter, store, versions
-from headgate.errors import (
-    CatalogBroken,
-    CatalogUnavailable,
-    CleanupHeld,
-    FileDamaged,
-    ObjectNotFound,
-    StorageUnavailable,
-    WarehouseNotEmpty,
-    WarehouseOccupied,
-)
 from headgate.model.object_store import ObjectStore
 
 # Keys below this directory are not data, and cleanup does not touch them.
@@ -86,10 +77,10 @@ def find_marker(objects: ObjectStore) -> Marker | None:
             return None
         try:
             return _parse(objects.get(newest), f"{objects.url}/{newest}")
-        except ObjectNotFound:
+        except errors.ObjectNotFound:
             # Replaced by a newer one since the listing.
             continue
-    raise StorageUnavailable(where=objects.url, reason="its marker changes all the time")
+    raise errors.StorageUnavailable(where=objects.url, reason="its marker changes all the time")
 
 
 def _parse(content: bytes, where: str) -> Marker:
@@ -97,7 +88,7 @@ def _parse(content: bytes, where: str) -> Marker:
         return Marker(**orjson.loads(content))
     except (TypeError, ValueError) as error:
         reason = f"the marker of the warehouse is damaged: {error}"
-        raise FileDamaged(where=where, reason=reason) from error
+        raise errors.FileDamaged(where=where, reason=reason) from error
 
 
 def _put_marker(objects: ObjectStore, marker: Marker) -> bool:
@@ -174,9 +165,9 @@ def check_new_catalog(objects: ObjectStore, id: str | None = None) -> None:
         if marker.store == id:
             # Another process of this store has just claimed it.
             return
-        raise WarehouseOccupied(warehouse=objects.url, store=marker.store)
+        raise errors.WarehouseOccupied(warehouse=objects.url, store=marker.store)
     if has_content(objects):
-        raise WarehouseNotEmpty(warehouse=objects.url)
+        raise errors.WarehouseNotEmpty(warehouse=objects.url)
 
 
 def check(database: Database, objects: ObjectStore) -> None:
@@ -188,11 +179,11 @@ def check(database: Database, objects: ObjectStore) -> None:
     marker = find_marker(objects)
     if identity is not None and marker is not None:
         if marker.store != identity.store:
-            raise WarehouseOccupied(warehouse=objects.url, store=marker.store)
+            raise errors.WarehouseOccupied(warehouse=objects.url, store=marker.store)
         return
     try:
         _claim(database, objects, marker)
-    except (CatalogBroken, CatalogUnavailable, StorageUnavailable):
+    except (errors.CatalogBroken, errors.CatalogUnavailable, errors.StorageUnavailable):
         # A store of an earlier release that cannot be written to can still be read.
         if not has_warehouse:
             raise
@@ -205,14 +196,11 @@ def adopt(database: Database, objects: ObjectStore) -> None:
     _save_with_marker(database, objects, identity, marker)
 
 
-def hold(database: Database) -> None:
+@as_unit_of_work
+def hold(connection: Connection) -> None:
     """Hold cleanup until a person confirms it, for a catalog restored over data."""
-
-    def work(connection: Connection) -> None:
-        identity = find_identity(connection) or Identity(store=_mint(), incarnation=_UNKNOWN)
-        _save(connection, replace(identity, is_held=True))
-
-    database.write(work)
+    identity = find_identity(connection) or Identity(store=_mint(), incarnation=_UNKNOWN)
+    _save(connection, replace(identity, is_held=True))
 
 
 def confirm(database: Database, objects: ObjectStore) -> None:
@@ -230,7 +218,7 @@ def _save_with_marker(
     number = marker.number + 1 if marker is not None else 1
     made = database.read(lambda connection: _marker(connection, number, identity))
     if not _put_marker(objects, made):
-        raise WarehouseOccupied(warehouse=objects.url, store=identity.store)
+        raise errors.WarehouseOccupied(warehouse=objects.url, store=identity.store)
 
 
 def _claim(database: Database, objects: ObjectStore, marker: Marker | None) -> None:
@@ -271,7 +259,7 @@ def check_may_clean(database: Database, objects: ObjectStore) -> None:
     for attempt in range(_LOOKS):
         try:
             database.read(lambda connection: _load_own(connection, objects))
-        except CleanupHeld:
+        except errors.CleanupHeld:
             # A cleanup of this catalog replaces the marker and its own incarnation one by one.
             if attempt == _LOOKS - 1:
                 raise
@@ -289,7 +277,7 @@ def _load_own(connection: Connection, objects: ObjectStore) -> Marker | None:
     elif marker is None or identity is None:
         return None
     elif marker.store != identity.store:
-        raise WarehouseOccupied(warehouse=objects.url, store=marker.store)
+        raise errors.WarehouseOccupied(warehouse=objects.url, store=marker.store)
     elif marker.publication > publication:
         reason = (
             f"a catalog of this store has cleaned up at publication {marker.publication}, "
@@ -299,7 +287,7 @@ def _load_own(connection: Connection, objects: ObjectStore) -> Marker | None:
         reason = "another copy of this catalog has cleaned up since this one was copied or restored"
     else:
         return marker
-    raise CleanupHeld(warehouse=objects.url, reason=reason)
+    raise errors.CleanupHeld(warehouse=objects.url, reason=reason)
 
 
 def advance(database: Database, objects: ObjectStore) -> None:
@@ -334,5 +322,5 @@ def _replace(connection: Connection, objects: ObjectStore) -> None:
         number = marker.number + 1 if marker is not None else 1
         if not _put_marker(objects, _marker(connection, number, following)):
             reason = "another catalog has cleaned up at the same time"
-            raise CleanupHeld(warehouse=objects.url, reason=reason)
+            raise errors.CleanupHeld(warehouse=objects.url, reason=reason)
     _save(connection, following)

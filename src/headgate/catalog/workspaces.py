@@ -14,23 +14,17 @@ import sqlalchemy as sa
 
 from headgate.catalog.database import now
 from headgate.catalog.records import dump, lock_attempt
-from headgate.catalog.schema import intents, metadata
+from headgate.catalog.schema import intents, table
 from headgate.errors import IntentTakenOver
 from headgate.model.ids import Epoch, Instant, IntentId, OperationId, mint_intent, mint_operation
 from headgate.model.nouns import AttemptRef
 from headgate.model.recovery import Landing, WorkspaceHead, landing_of
 
-workspace_publications = sa.Table(
+workspace_publications = table(
     "workspace_publications",
-    metadata,
-    sa.Column("repository", sa.Text, primary_key=True),
-    sa.Column("ref", sa.Text, primary_key=True),
-    sa.Column("branch", sa.Text, nullable=False),
-    sa.Column("attempt_key", sa.Text, nullable=False),
-    sa.Column("attempt_epoch", sa.BigInteger, nullable=False),
-    sa.Column("execution", sa.Text, nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("at", sa.BigInteger, nullable=False),
+    key="repository ref",
+    text="branch attempt_key execution action",
+    number="attempt_epoch at",
 )
 
 
@@ -130,12 +124,12 @@ def record_maker(connection: sa.Connection, move: PlannedMove, made: str) -> Non
     """Record which attempt made a commit."""
     if move.action is Action.RESET_TO_INPUT:
         return
-    table = workspace_publications
+    makers = workspace_publications
     connection.execute(
-        sa.delete(table).where(table.c.repository == move.repository, table.c.ref == made)
+        sa.delete(makers).where(makers.c.repository == move.repository, makers.c.ref == made)
     )
     connection.execute(
-        sa.insert(table).values(
+        sa.insert(makers).values(
             repository=move.repository,
             ref=made,
             branch=move.branch,
@@ -150,10 +144,10 @@ def record_maker(connection: sa.Connection, move: PlannedMove, made: str) -> Non
 
 def find_maker(connection: sa.Connection, repository: str, ref: str) -> AttemptRef | None:
     """Return the attempt that made a commit; None for a commit of another writer."""
-    table = workspace_publications
+    makers = workspace_publications
     row = connection.execute(
-        sa.select(table.c.attempt_key, table.c.attempt_epoch).where(
-            table.c.repository == repository, table.c.ref == ref
+        sa.select(makers.c.attempt_key, makers.c.attempt_epoch).where(
+            makers.c.repository == repository, makers.c.ref == ref
         )
     ).one_or_none()
     return AttemptRef(key=row.attempt_key, epoch=Epoch(row.attempt_epoch)) if row else None

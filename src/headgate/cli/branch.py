@@ -24,6 +24,10 @@ DatasetFilter = Annotated[
     str | None, typer.Argument(metavar="DATASET", help="Dataset name (default: all datasets).")
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Branch name.")]
+NamesArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name."),
+]
 
 
 @branch_app.command()
@@ -82,10 +86,7 @@ def list_(dataset: DatasetFilter = None, json: output.JsonOption = False) -> Non
 
 @branch_app.command()
 def delete(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name."),
-    ],
+    names: NamesArgument,
     all_datasets: Annotated[
         bool,
         typer.Option(
@@ -120,10 +121,7 @@ def delete(
 
 @branch_app.command()
 def restore(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name."),
-    ],
+    names: NamesArgument,
     all_datasets: Annotated[
         bool,
         typer.Option(
@@ -262,14 +260,9 @@ def list_tags(dataset: DatasetFilter = None, json: output.JsonOption = False) ->
     """
     with connection.open() as hg:
         found = [TAG.json(tag) for tag in hg.tags(dataset)]
-    if json:
-        output.show_json(found)
-        return
-    output.show_table(
-        ("DATASET", "TAG", "TRANSACTION"),
-        ((tag["dataset"], tag["name"], tag["transaction"]) for tag in found),
-        empty="no tags; create one with `headgate tag create`.",
-    )
+    columns = {"DATASET": "dataset", "TAG": "name", "TRANSACTION": "transaction"}
+    empty = "no tags; create one with `headgate tag create`."
+    output.show_list(found, columns, empty=empty, json=json)
 
 
 @tag_app.command("delete")

@@ -203,8 +203,6 @@ class BuildProgress:
         self._console.file.flush()
 
 
-plan_app = typer.Typer()
-
 Targets = Annotated[
     list[str] | None, typer.Argument(help="Datasets to build, or patterns such as 'gold.*'.")
 ]
@@ -219,7 +217,7 @@ Parameters = Annotated[
 ]
 
 
-@plan_app.command()
+@output.command
 def plan(
     targets: Targets = None,
     all: All = False,
@@ -285,10 +283,7 @@ def _show_graph(format: GraphFormat, drawn: str) -> None:
     output.console().print(text, soft_wrap=True)
 
 
-build_app = typer.Typer()
-
-
-@build_app.command()
+@output.command
 def build(
     targets: Targets = None,
     all: All = False,
@@ -457,24 +452,10 @@ def list_(limit: output.LimitOption = 50, json: output.JsonOption = False) -> No
     """
     with connection.open() as hg:
         found = hg.builds(limit=limit)
-    if json:
-        output.show_json(found)
-        return
-    output.show_table(
-        ("BUILD", "BRANCH", "STATE", "TARGETS", "ACTOR", "STARTED"),
-        (
-            (
-                build["build"],
-                build["branch"],
-                build["state"],
-                ", ".join(build["targets"]),
-                build["actor"],
-                build["started_at"],
-            )
-            for build in found
-        ),
-        empty="no builds; run one with `headgate build`.",
-    )
+    columns = {name.upper(): name for name in ("build", "branch", "state", "targets", "actor")}
+    columns["STARTED"] = "started_at"
+    empty = "no builds; run one with `headgate build`."
+    output.show_list(found, columns, empty=empty, json=json)
 
 
 @builds_app.command()
@@ -485,28 +466,22 @@ def show(build: str, json: output.JsonOption = False) -> None:
     """
     with connection.open() as hg:
         found = hg.build_record(build)
-    if json:
-        output.show_json(found)
-        return
-    output.show_table(
-        ("OUTPUTS", "STATE", "REASON", "LOGIC", "ATTEMPTS", "SPARK JOBS", "READ", "CHECKS"),
-        (
-            (
-                ", ".join(job["outputs"]),
-                job["state"],
-                f"held (reset {held['publication']})"
-                if (held := job.get("held"))
-                else job["reason"],
-                logic_text(job),
-                job["attempts"],
-                job["spark_jobs"],
-                extent_text(job.get("incremental")),
-                checks_text(job.get("checks") or ()),
-            )
-            for job in found["jobs"]
-        ),
-        empty="no jobs.",
-    )
+    columns: output.Columns = {
+        "OUTPUTS": "outputs",
+        "STATE": "state",
+        "REASON": _reason,
+        "LOGIC": logic_text,
+        "ATTEMPTS": "attempts",
+        "SPARK JOBS": "spark_jobs",
+        "READ": lambda job: extent_text(job.get("incremental")),
+        "CHECKS": lambda job: checks_text(job.get("checks") or ()),
+    }
+    output.show_list(found["jobs"], columns, empty="no jobs.", json=json, document=found)
+
+
+def _reason(job: Json) -> str:
+    held = job.get("held")
+    return f"held (reset {held['publication']})" if held else str(job["reason"])
 
 
 @builds_app.command()

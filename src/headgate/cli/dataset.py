@@ -50,23 +50,15 @@ def list_(json: output.JsonOption = False) -> None:
     with connection.open() as hg:
         found, branches = hg.datasets(), hg.branches()
     nouns = [dataset_json(dataset, branches) for dataset in found]
-    if json:
-        output.show_json(nouns)
-        return
-    output.show_table(
-        ("DATASET", "KIND", "BRANCHES"),
-        ((noun["dataset"], noun["kind"], ", ".join(noun["branches"])) for noun in nouns),
-        empty="no datasets; create one with `headgate dataset create`.",
-    )
+    columns = {"DATASET": "dataset", "KIND": "kind", "BRANCHES": "branches"}
+    empty = "no datasets; create one with `headgate dataset create`."
+    output.show_list(nouns, columns, empty=empty, json=json)
 
 
 @app.command()
 def show(
     name: Name,
-    context: Annotated[
-        str | None,
-        typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
-    ] = None,
+    context: output.ContextOption = None,
     rows: Annotated[
         int,
         typer.Option(

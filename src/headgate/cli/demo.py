@@ -26,7 +26,7 @@ from headgate.catalog.records import list_branches, load_branch, load_dataset, v
 from headgate.catalog.transactions import Opener, Opening, open_transactions
 from headgate.cli.build import BuildProgress, job_tree
 from headgate.cli.init import CATALOG, WAREHOUSE, make_store
-from headgate.cli.output import JsonOption, show_json
+from headgate.cli.output import JsonOption, command, show_json
 from headgate.errors import AttemptSuperseded, StatementFailed, WorkFailed
 from headgate.iceberg.service import job_id
 from headgate.model.changes import Caller
@@ -166,10 +166,7 @@ class _Zombie:
             raise WorkFailed("the superseded attempt could commit: this is a defect of Headgate.")
 
 
-app = typer.Typer()
-
-
-@app.command()
+@command
 def demo(
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Run in this new directory and keep it.")

@@ -102,14 +102,12 @@ def ls(
     with connection.open() as hg:
         chosen = _find(hg, dataset, path, branch=branch, txn=txn, at=at)
     nouns = [file_json(entry) for entry in chosen.entries]
-    if json:
-        output.show_json(nouns)
-        return
-    output.show_table(
-        ("SIZE", "DIGEST", "PATH"),
-        ((size_text(n["size"]), (n["digest"] or "")[:12], n["path"]) for n in nouns),
-        empty="no files.",
-    )
+    columns: output.Columns = {
+        "SIZE": lambda noun: size_text(noun["size"]),
+        "DIGEST": lambda noun: (noun["digest"] or "")[:12],
+        "PATH": "path",
+    }
+    output.show_list(nouns, columns, empty="no files.", json=json)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from headgate.model.access import Protections
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
 from headgate.model.incrementality import extent_text as extent_text
+from headgate.model.object_store import size_text as size_text
 from headgate.model.rules import rules_note
 from headgate.store.documents import PUBLICATION, Json, jobspec_json, unpublished_json
 from headgate.tables.schemas import type_text
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from headgate.store.embedded import Store
 
 _MOVES_SHOWN = 3
-_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STATE_STYLES = {
     nouns.TransactionState.OPEN: "yellow",
     nouns.TransactionState.COMMITTED: "green",
@@ -174,14 +174,6 @@ def transaction_line(noun: Mapping[str, Any]) -> Text:
 def to_the_second(timestamp: str) -> str:
     """Return an ISO timestamp without fractions of a second."""
     return timestamp[:19].replace("T", " ")
-
-
-def size_text(size: int) -> str:
-    """Return a size in the largest unit that gives a number of at least one."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(_SIZE_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.1f} {_SIZE_UNITS[unit]}" if unit else f"{size} B"
 
 
 # Receipts of commands that publish.

@@ -15,7 +15,7 @@ from headgate.builds.project import Repository, find_repository
 from headgate.catalog import warehouse as owner
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
-from headgate.cli.output import JsonOption, note, show_json
+from headgate.cli.output import JsonOption, command, note, show_json
 from headgate.errors import (
     Exists,
     GitUnusable,
@@ -37,10 +37,8 @@ WAREHOUSE = f"{EMBEDDED}/warehouse"
 # Without a Git repository.
 PRIMARY = "master"
 
-app = typer.Typer()
 
-
-@app.command()
+@command
 def init(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Directory of the store.")

@@ -90,23 +90,16 @@ def list_(branch: output.BranchOption = None, json: output.JsonOption = False) -
     """
     with connection.open() as hg:
         found = hg.jobspecs(branch=branch)
-    if json:
-        output.show_json(found)
-        return
-    output.show_table(
-        ("BRANCH", "OUTPUTS", "ENTRY", "COMMIT", "PUBLISHED"),
-        (
-            (
-                spec["branch"],
-                ", ".join(spec["outputs"]),
-                "(removed)" if spec["removed"] else spec["entry"],
-                spec["commit"][:10] + ("" if spec["clean"] else " +changes"),
-                spec["published_at"],
-            )
-            for spec in sorted(found, key=lambda s: (s["branch"], s["outputs"]))
-        ),
-        empty="no JobSpecs; publish them with `headgate jobspecs publish`.",
-    )
+    columns: output.Columns = {
+        "BRANCH": "branch",
+        "OUTPUTS": "outputs",
+        "ENTRY": lambda spec: "(removed)" if spec["removed"] else spec["entry"],
+        "COMMIT": lambda spec: spec["commit"][:10] + ("" if spec["clean"] else " +changes"),
+        "PUBLISHED": "published_at",
+    }
+    ordered = sorted(found, key=lambda s: (s["branch"], s["outputs"]))
+    empty = "no JobSpecs; publish them with `headgate jobspecs publish`."
+    output.show_list(ordered, columns, empty=empty, json=json, document=found)
 
 
 @app.command()

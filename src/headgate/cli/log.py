@@ -14,10 +14,8 @@ from headgate.model.nouns import PublicationKind
 from headgate.model.recovery import RECOVERY_ACTOR, Landing
 from headgate.store.documents import PUBLICATION, history_json
 
-history_app = typer.Typer()
 
-
-@history_app.command()
+@output.command
 def history(
     dataset: output.DatasetArgument,
     branch: output.BranchOption = None,
@@ -51,13 +49,11 @@ def history(
     )
 
 
-log_app = typer.Typer()
-
 # Kinds of events that recovery records.
 _RECOVERY_KINDS = ("abandoned", *(f"workspace {landing}" for landing in Landing))
 
 
-@log_app.command()
+@output.command
 def log(
     actor: Annotated[str | None, typer.Option("--actor", help="Only of this actor.")] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="Dataset name.")] = None,
@@ -141,10 +137,7 @@ def _check_kind(kind: str | None, *, of_recovery: bool) -> PublicationKind | Non
     return parse_member(PublicationKind, kind, what="kind of publication")
 
 
-status_app = typer.Typer()
-
-
-@status_app.command()
+@output.command
 def status(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Idempotency key of the operation.")],
     branch: output.BranchOption = None,
@@ -165,10 +158,7 @@ def status(
     output.show_result(operation, text, json=json)
 
 
-diff_app = typer.Typer()
-
-
-@diff_app.command()
+@output.command
 def diff(
     what: Annotated[
         str | None,

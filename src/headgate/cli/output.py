@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import orjson
 import typer
@@ -42,6 +42,10 @@ LimitOption = Annotated[
     int, typer.Option("--limit", min=1, max=MAX_COUNT, help="Maximum number of rows.")
 ]
 BranchOption = Annotated[str | None, typer.Option("--branch", "-b", help="Branch name.")]
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
+]
 FallbackOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -62,6 +66,13 @@ KeyOption = Annotated[
         help="Run a repeated command with this key once.",
     ),
 ]
+
+
+def command(function: Callable[..., None]) -> typer.Typer:
+    """Return the application of a command that has no subcommands."""
+    app = typer.Typer()
+    app.command()(function)
+    return app
 
 
 def console() -> Console:
@@ -113,6 +124,27 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: 
         console().print(table)
     else:
         note(empty)
+
+
+# By heading: the key of a value in a document, or a function that computes it.
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], Any]]
+
+
+def show_list(
+    documents: Sequence[Any],
+    columns: Columns,
+    *,
+    empty: str,
+    json: bool,
+    document: Any = None,
+) -> None:
+    """Print documents, or in their place `document`, as JSON; else a table of their values."""
+    if json:
+        show_json(documents if document is None else document)
+        return
+    rows = [[of(one) if callable(of) else one[of] for of in columns.values()] for one in documents]
+    cells = ([", ".join(cell) if isinstance(cell, list) else cell for cell in row] for row in rows)
+    show_table(list(columns), cells, empty=empty)
 
 
 @contextmanager

@@ -19,18 +19,13 @@ from headgate.model.nouns import DatasetKind
 from headgate.rows.answer import SqlEngine
 from headgate.store.embedded import Store
 
-sql_app = typer.Typer()
 
-
-@sql_app.command()
+@output.command
 def sql(
     text: Annotated[
         str | None, typer.Argument(help="SQL statement; without one, a prompt, or stdin.")
     ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
-    ] = None,
+    context: output.ContextOption = None,
     engine: Annotated[
         SqlEngine,
         typer.Option("--engine", help="auto: DuckDB where its answers are known to equal Spark's."),

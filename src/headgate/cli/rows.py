@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,18 +47,26 @@ ChainOption = Annotated[
 ]
 
 
+def _read_pairs(
+    texts: Iterable[str] | None,
+    what: str,
+    form: str,
+    *,
+    is_value: Callable[[str], object] = bool,
+) -> Iterator[tuple[str, str]]:
+    """Yield the dataset and the value of each `DATASET=VALUE`."""
+    for text in texts or ():
+        dataset, equals, value = text.partition("=")
+        if not equals or not dataset or not is_value(value):
+            raise Invalid(f"invalid {what} {text!r}: write {form}.", value=text)
+        yield dataset, value
+
+
 def _read_heads(options: list[str] | None) -> dict[str, str | None]:
     """Return the mapping of `DATASET=TXN` options; `DATASET=` is an empty branch."""
-    heads: dict[str, str | None] = {}
-    for text in options or []:
-        dataset, equals, transaction = text.partition("=")
-        if not equals or not dataset:
-            raise Invalid(
-                f"invalid --if-head {text!r}: write DATASET=TXN, such as graph.person=t-0123.",
-                value=text,
-            )
-        heads[dataset] = transaction or None
-    return heads
+    form = "DATASET=TXN, such as graph.person=t-0123"
+    pairs = _read_pairs(options, "--if-head", form, is_value=lambda _: True)
+    return {dataset: transaction or None for dataset, transaction in pairs}
 
 
 def _show_outcome(outcome: Outcome, *, json: bool) -> None:
@@ -83,16 +91,13 @@ def _show_counts(outcome: Outcome) -> None:
         )
 
 
-load_app = typer.Typer()
-
-
 class Mode(enum.StrEnum):
     APPEND = "append"
     MERGE = "merge"
     OVERWRITE = "overwrite"
 
 
-@load_app.command()
+@output.command
 def load(
     sources: Annotated[
         list[str],
@@ -158,38 +163,22 @@ def load(
 
 def _read_keys(options: list[str] | None) -> dict[str, list[str]]:
     """Return the mapping of `DATASET=COLUMNS` options."""
-    keys: dict[str, list[str]] = {}
-    for text in options or []:
-        dataset, equals, columns = text.partition("=")
-        named = split_names(columns)
-        if not equals or not dataset or not named:
-            raise Invalid(
-                f"invalid --primary-key {text!r}: write DATASET=COLUMNS, such as graph.person=id.",
-                value=text,
-            )
-        keys[dataset] = list(named)
-    return keys
+    form = "DATASET=COLUMNS, such as graph.person=id"
+    pairs = _read_pairs(options, "--primary-key", form, is_value=split_names)
+    return {dataset: list(split_names(columns)) for dataset, columns in pairs}
 
 
 def _read_sources(sources: list[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for text in sources:
-        dataset, equals, place = text.partition("=")
-        if not equals or not dataset or not place:
-            raise Invalid(
-                f"invalid source {text!r}: write DATASET=FILE, such as graph.person=people.csv.",
-                value=text,
-            )
+    form = "DATASET=FILE, such as graph.person=people.csv"
+    for dataset, place in _read_pairs(sources, "source", form):
         found.setdefault(dataset, []).append(place)
     if sum(places.count("-") for places in found.values()) > 1:
         raise Invalid("`-` is given twice: stdin can be read only once.")
     return found
 
 
-merge_app = typer.Typer()
-
-
-@merge_app.command()
+@output.command
 def merge(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="Branch or COMMITTED transaction to merge from.")
@@ -236,10 +225,7 @@ def merge(
     _show_outcome(outcome, json=json)
 
 
-mutate_app = typer.Typer()
-
-
-@mutate_app.command()
+@output.command
 def mutate(
     branch: ChainOption,
     sql: Annotated[
@@ -290,8 +276,6 @@ def _read_script(sql: str | None, file: Path | None) -> str:
         ) from error
 
 
-optimize_app = typer.Typer()
-
 _OPTIMIZE_NOTES = {
     "optimized": "publication {publication}: {files} became {after}, {snapshots} expired",
     "unchanged": "nothing to do: {files}",
@@ -300,7 +284,7 @@ _OPTIMIZE_NOTES = {
 }
 
 
-@optimize_app.command()
+@output.command
 def optimize(
     dataset: output.DatasetArgument,
     branch: Annotated[str, typer.Option("--branch", "-b", help="Branch name.")],

@@ -15,7 +15,15 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.output import JsonOption, note, show_json, show_result, show_table
+from headgate.cli.output import (
+    Columns,
+    JsonOption,
+    command,
+    note,
+    show_json,
+    show_list,
+    show_result,
+)
 from headgate.errors import Exists, MissingExtra
 from headgate.model.access import Role
 from headgate.settings import load_settings, parse_duration_seconds
@@ -24,7 +32,6 @@ from headgate.store.embedded import Store
 
 # More than a token has bytes.
 _TOKEN_ROOM = 64
-serve_app = typer.Typer()
 
 
 class CodeFrom(enum.StrEnum):
@@ -40,7 +47,7 @@ def _check_url(value: str | None) -> str | None:
     return value
 
 
-@serve_app.command()
+@command
 def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -198,26 +205,18 @@ def list_(json: JsonOption = False) -> None:
     """
     with connection.open() as hg:
         found = hg.tokens()
-    if json:
-        show_json(found)
-        return
-    show_table(
-        ("ID", "ACTOR", "ROLE", "WRITES", "READS", "DATASETS", "EXPIRES", "REVOKED"),
-        (
-            (
-                record["id"],
-                record["actor"],
-                record["role"],
-                "" if record["role"] == Role.READER else ", ".join(record["branches"]),
-                ", ".join(record["reads"]),
-                ", ".join(record["datasets"]),
-                record["expires_at"] or "never",
-                record["revoked_at"] or "",
-            )
-            for record in found
-        ),
-        empty="no tokens; create one with `headgate token create`.",
-    )
+    columns: Columns = {
+        "ID": "id",
+        "ACTOR": "actor",
+        "ROLE": "role",
+        "WRITES": lambda record: "" if record["role"] == Role.READER else record["branches"],
+        "READS": "reads",
+        "DATASETS": "datasets",
+        "EXPIRES": lambda record: record["expires_at"] or "never",
+        "REVOKED": "revoked_at",
+    }
+    empty = "no tokens; create one with `headgate token create`."
+    show_list(found, columns, empty=empty, json=json)
 
 
 @token_app.command()

@@ -25,10 +25,8 @@ from headgate.upkeep.cleanup import check_older_than
 from headgate.upkeep.doctor import DoctorReport, examine, from_error, make_check
 from headgate.upkeep.reachability import Marking
 
-cleanup_app = typer.Typer()
 
-
-@cleanup_app.command()
+@output.command
 def cleanup(
     older_than: Annotated[
         str,
@@ -105,10 +103,7 @@ def _show_cleaned(cleaned: Json) -> None:
     )
 
 
-doctor_app = typer.Typer()
-
-
-@doctor_app.command()
+@output.command
 def doctor(
     deep: Annotated[
         bool, typer.Option("--deep", help="Check every row and byte; this may take long.")
@@ -161,13 +156,12 @@ def _show_examined(examined: Json) -> None:
 
 # --- backups --------------------------------------------------------------------------------
 
-backup_app = typer.Typer()
 DirectoryArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Directory of the backup, on this machine.")
 ]
 
 
-@backup_app.command()
+@output.command
 def backup(directory: DirectoryArgument, json: output.JsonOption = False) -> None:
     """Copy the catalog, and every file that it names, to a directory.
 
@@ -194,10 +188,7 @@ def backup(directory: DirectoryArgument, json: output.JsonOption = False) -> Non
         raise typer.Exit(1)
 
 
-restore_check_app = typer.Typer()
-
-
-@restore_check_app.command()
+@output.command
 def restore_check(directory: DirectoryArgument, json: output.JsonOption = False) -> None:
     """Try a backup: compare every file with its digest, and read the view of every branch.
 
@@ -209,10 +200,7 @@ def restore_check(directory: DirectoryArgument, json: output.JsonOption = False)
     _show_report(backups.check_backup(directory, watch=_watch("check")).to_json(), json=json)
 
 
-restore_app = typer.Typer()
-
-
-@restore_app.command()
+@output.command
 def restore(directory: DirectoryArgument, json: output.JsonOption = False) -> None:
     """Write a backup to the catalog and the warehouse of headgate.toml.
 
@@ -249,10 +237,7 @@ def _watch(what: str) -> backups.Watch:
     return watch
 
 
-recover_app = typer.Typer()
-
-
-@recover_app.command()
+@output.command
 def recover(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")] = False,
     clock_was_ahead: Annotated[
@@ -304,10 +289,7 @@ def _show_recovered(done: Recovered, *, dry_run: bool) -> None:
     )
 
 
-migrate_app = typer.Typer()
-
-
-@migrate_app.command()
+@output.command
 def migrate(json: output.JsonOption = False) -> None:
     """Upgrade the catalog schema to this release. Back up a PostgreSQL catalog first.
 

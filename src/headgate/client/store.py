@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Unpack
+from functools import cached_property, wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from headgate.builds.plan import BuildOptions, Plan, PlanOptions
 from headgate.builds.project import Discovery, PublishReport
@@ -25,14 +26,13 @@ from headgate.model.changes import Receipt
 from headgate.model.graph import Graph
 from headgate.model.ids import BuildId, UnitId
 from headgate.model.names import check_branch_name, parse_dataset_name
-from headgate.model.nouns import Branch, BuildState, Dataset, Publication, PublicationKind, Tag
+from headgate.model.nouns import BuildState, Publication
 from headgate.settings import Settings
 from headgate.store.datasets import DatasetHandle
 from headgate.store.documents import BRANCH, DATASET, PUBLICATION, TAG, TRANSACTION, Json
 from headgate.store.embedded import Store
 from headgate.store.queries import no_progress
 from headgate.store.transactions import TransactionHandle, UnitHandle
-from headgate.upkeep.reachability import Marking
 
 if TYPE_CHECKING:
     from headgate.builds.client_jobs import ClientJobs
@@ -47,6 +47,46 @@ if TYPE_CHECKING:
 
 # Before a stream of progress that was cut is opened again.
 _AGAIN_SECONDS = 0.5
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+# A verb whose arguments are, by the same names, those of its request.
+
+
+def _listed(
+    verb: Callable[P, list[T]],
+    path: str,
+    parse: Callable[[Json], Any] = lambda sent: sent,
+    *,
+    cursor: str | None = None,
+) -> Callable[P, list[T]]:
+    """Return the verb as a request for the pages of a list; `cursor` is where they begin."""
+
+    @wraps(verb)
+    def ask(*given: P.args, **named: P.kwargs) -> list[T]:
+        store, asked = _arguments(verb, given, named)
+        if cursor is not None:
+            asked["cursor"] = asked.pop(cursor)
+        return [parse(sent) for sent in store.http.pages(path, **asked)]
+
+    return ask
+
+
+def _posted(verb: Callable[P, Json], path: str) -> Callable[P, Json]:
+    @wraps(verb)
+    def ask(*given: P.args, **named: P.kwargs) -> Json:
+        store, body = _arguments(verb, given, named)
+        return store.http.post(path, **body)
+
+    return ask
+
+
+def _arguments(verb: Callable[..., Any], given: Any, named: Any) -> tuple[RemoteStore, Json]:
+    bound = signature(verb).bind(*given, **named)
+    bound.apply_defaults()
+    return bound.arguments.pop("self"), bound.arguments
 
 
 class RemoteStore(Store):
@@ -89,71 +129,22 @@ class RemoteStore(Store):
     def dataset(self, name: str) -> DatasetHandle:
         return RemoteDatasetHandle(self, parse_dataset_name(name), self.http)
 
-    def datasets(self) -> list[Dataset]:
-        return [DATASET.parse(sent) for sent in self.http.pages("/datasets")]
-
-    def branches(self, dataset: str | None = None) -> list[Branch]:
-        return [BRANCH.parse(sent) for sent in self.http.pages("/branches", dataset=dataset)]
+    datasets = _listed(Store.datasets, "/datasets", DATASET.parse)
+    branches = _listed(Store.branches, "/branches", BRANCH.parse)
+    tags = _listed(Store.tags, "/tags", TAG.parse)
+    publications = _listed(Store.publications, "/log", PUBLICATION.parse, cursor="before")
+    events = _listed(Store.events, "/events", cursor="skip")
+    recoveries = _listed(Store.recoveries, "/recoveries", cursor="skip")
+    jobspecs = _listed(Store.jobspecs, "/jobspecs")
+    builds = _listed(Store.builds, "/builds", cursor="after")
+    tokens = _listed(Store.tokens, "/tokens")
 
     def protected(self) -> Protections:
         found = self.http.pages("/protected")
         return Protections({sent["name"]: tuple(sent["datasets"]) for sent in found})
 
-    def tags(self, dataset: str | None = None) -> list[Tag]:
-        return [TAG.parse(sent) for sent in self.http.pages("/tags", dataset=dataset)]
-
-    def publications(
-        self,
-        *,
-        actor: str | None = None,
-        dataset: str | None = None,
-        branch: str | None = None,
-        kind: PublicationKind | str | None = None,
-        limit: int = 50,
-        before: int | None = None,
-    ) -> list[Publication]:
-        found = self.http.pages(
-            "/log",
-            limit=limit,
-            actor=actor,
-            dataset=dataset,
-            branch=branch,
-            kind=kind,
-            cursor=before,
-        )
-        return [PUBLICATION.parse(sent) for sent in found]
-
     def publication(self, number: int) -> Publication:
         return PUBLICATION.parse(self.http.get(f"/log/{number}"))
-
-    def events(
-        self,
-        *,
-        actor: str | None = None,
-        dataset: str | None = None,
-        branch: str | None = None,
-        kind: str | None = None,
-        limit: int = 50,
-        skip: int = 0,
-    ) -> list[Json]:
-        return list(
-            self.http.pages(
-                "/events",
-                limit=limit,
-                actor=actor,
-                dataset=dataset,
-                branch=branch,
-                kind=kind,
-                cursor=skip,
-            )
-        )
-
-    def recoveries(
-        self, *, actor: str | None = None, kind: str | None = None, limit: int = 50, skip: int = 0
-    ) -> list[Json]:
-        return list(
-            self.http.pages("/recoveries", limit=limit, actor=actor, kind=kind, cursor=skip)
-        )
 
     def status(self, key: str, *, branch: str | None = None, kind: str | None = None) -> Json:
         operation: Json = self.http.get(f"/status/{segment(key)}", branch=branch, kind=kind)
@@ -165,22 +156,6 @@ class RemoteStore(Store):
             actor = self.settings.actor
             return RemoteUnitHandle(self, UnitId(sent["unit"]), sent["branch"], actor, self.http)
         return RemoteTransactionHandle(self, TRANSACTION.parse(sent), self.http)
-
-    def jobspecs(
-        self,
-        *,
-        branch: str | None = None,
-        dataset: str | None = None,
-        repository: str | None = None,
-        commit: str | None = None,
-    ) -> list[Json]:
-        found = self.http.pages(
-            "/jobspecs", branch=branch, dataset=dataset, repository=repository, commit=commit
-        )
-        return list(found)
-
-    def builds(self, *, limit: int = 50, after: str | None = None) -> list[Json]:
-        return list(self.http.pages("/builds", limit=limit, cursor=after))
 
     def build_record(self, id: str) -> Json:
         return self.http.get(f"/builds/{segment(id)}")
@@ -201,9 +176,6 @@ class RemoteStore(Store):
         asked = {"from": before, "to": after, "dataset": dataset, "rows": rows, "key": list(key)}
         found: Json | list[Json] = self.http.request("GET", "/diff", params=asked).document
         return found
-
-    def tokens(self) -> list[Json]:
-        return list(self.http.pages("/tokens"))
 
     # --- changes ----------------------------------------------------------------------------
 
@@ -264,23 +236,7 @@ class RemoteStore(Store):
         record: Json = self.http.request("DELETE", f"/tokens/{segment(id)}").document
         return record
 
-    def clean_up(
-        self,
-        *,
-        older_than_seconds: int,
-        dry_run: bool = False,
-        engine: Marking | str = "auto",
-        confirm_warehouse: bool = False,
-        confirm_clock: bool = False,
-    ) -> Json:
-        return self.http.post(
-            "/cleanup",
-            older_than_seconds=older_than_seconds,
-            dry_run=dry_run,
-            engine=engine,
-            confirm_warehouse=confirm_warehouse,
-            confirm_clock=confirm_clock,
-        )
+    clean_up = _posted(Store.clean_up, "/cleanup")
 
     def examine(self, *, deep: bool = False) -> Json:
         return self.http.get("/doctor", deep=deep)

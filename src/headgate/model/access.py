@@ -195,10 +195,7 @@ class Rule:
 
 _READ = Rule(right=Right.READ)
 _WRITE_BRANCH = Rule(right=Right.WRITE, names_branches=True)
-# Content that no branch shows: every writer may upload it.
-_WRITE_CONTENT = Rule(right=Right.WRITE)
-# A task may have no branch to move; if it has one, the route checks that branch too.
-_WRITE_SOME = Rule(right=Right.WRITE)
+_WRITE = Rule(right=Right.WRITE)
 # Code runs with the server's own access to data, so that no pattern can limit it.
 _DELIVER_CODE = Rule(right=Right.DELIVER_CODE, names_branches=True)
 _DELIVER_BUNDLE = Rule(right=Right.DELIVER_CODE)
@@ -207,91 +204,38 @@ _ADMINISTER_STORE = Rule(right=Right.ADMINISTER, whole_store=True)
 # The server reads files of any location for it, so that only admins may do it.
 _ADMINISTER_BRANCH = Rule(right=Right.ADMINISTER, names_branches=True, whole_store=True)
 
+_OPERATIONS = {
+    _READ: """
+        iceberg_read show_store list_datasets show_dataset show_content list_branches show_branch
+        list_protected list_tags show_transaction list_files get_file find_content get_content
+        find_missing_contents get_contents list_history list_publications show_publication
+        list_events list_recoveries status list_jobspecs plan list_builds show_build build_logs
+        watch_build show_workspace diff plan_schema
+    """,
+    # Actors work on their own builds only: see the route.
+    _WRITE_BRANCH: """
+        create_dataset create_branch delete_branch delete_branch_everywhere restore_branch
+        reset_branch reparent_branch create_tag delete_tag open_transaction open_unit open_in_unit
+        renew_transaction commit_transaction abort_transaction put_file delete_file edit_files
+        start_build cancel_build work_build open_attempt_tables publish_workspace mutate load merge
+        apply_schema optimize
+    """,
+    # Content that no branch shows, which every writer may upload; and bundles, which only callers
+    # that may run code may read. Actors act for their own attempts only: see the routes. A task may
+    # have no branch to move; if it has one, the route checks that branch too.
+    _WRITE: """
+        iceberg_write put_content put_contents get_bundle dispatch_attempt renew_attempt end_attempt
+    """,
+    _DELIVER_CODE: "publish_jobspecs",
+    _DELIVER_BUNDLE: "put_bundle",
+    _ADMINISTER: "protect_branch unprotect_branch list_tokens create_token revoke_token",
+    _ADMINISTER_STORE: "recover clean_up examine",
+    _ADMINISTER_BRANCH: "register_dataset",
+}
 # Every route of the HTTP API by its operation id, and every action on a context of the Iceberg
 # endpoint. A route that is not here is denied to every caller.
 RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "iceberg_read": _READ,
-        "iceberg_write": Rule(right=Right.WRITE),
-        "show_store": _READ,
-        "list_datasets": _READ,
-        "create_dataset": _WRITE_BRANCH,
-        "show_dataset": _READ,
-        "show_content": _READ,
-        "register_dataset": _ADMINISTER_BRANCH,
-        "list_branches": _READ,
-        "create_branch": _WRITE_BRANCH,
-        "show_branch": _READ,
-        "delete_branch": _WRITE_BRANCH,
-        "delete_branch_everywhere": _WRITE_BRANCH,
-        "restore_branch": _WRITE_BRANCH,
-        "reset_branch": _WRITE_BRANCH,
-        "reparent_branch": _WRITE_BRANCH,
-        "list_protected": _READ,
-        "protect_branch": _ADMINISTER,
-        "unprotect_branch": _ADMINISTER,
-        "list_tags": _READ,
-        "create_tag": _WRITE_BRANCH,
-        "delete_tag": _WRITE_BRANCH,
-        "open_transaction": _WRITE_BRANCH,
-        "open_unit": _WRITE_BRANCH,
-        "open_in_unit": _WRITE_BRANCH,
-        "show_transaction": _READ,
-        "renew_transaction": _WRITE_BRANCH,
-        "commit_transaction": _WRITE_BRANCH,
-        "abort_transaction": _WRITE_BRANCH,
-        "list_files": _READ,
-        "get_file": _READ,
-        "put_file": _WRITE_BRANCH,
-        "delete_file": _WRITE_BRANCH,
-        "edit_files": _WRITE_BRANCH,
-        "find_content": _READ,
-        "get_content": _READ,
-        "put_content": _WRITE_CONTENT,
-        "find_missing_contents": _READ,
-        "get_contents": _READ,
-        "put_contents": _WRITE_CONTENT,
-        "list_history": _READ,
-        "list_publications": _READ,
-        "show_publication": _READ,
-        "list_events": _READ,
-        "list_recoveries": _READ,
-        "status": _READ,
-        "list_jobspecs": _READ,
-        "publish_jobspecs": _DELIVER_CODE,
-        "plan": _READ,
-        "list_builds": _READ,
-        "start_build": _WRITE_BRANCH,
-        "show_build": _READ,
-        "build_logs": _READ,
-        "watch_build": _READ,
-        "cancel_build": _WRITE_BRANCH,
-        # Of the actor's own builds only: see the route.
-        "work_build": _WRITE_BRANCH,
-        # Only callers that may run code may read it.
-        "get_bundle": _WRITE_CONTENT,
-        "put_bundle": _DELIVER_BUNDLE,
-        # Of the actor's own attempts only: see the routes.
-        "dispatch_attempt": _WRITE_SOME,
-        "renew_attempt": _WRITE_SOME,
-        "end_attempt": _WRITE_SOME,
-        "open_attempt_tables": _WRITE_BRANCH,
-        "show_workspace": _READ,
-        "publish_workspace": _WRITE_BRANCH,
-        "diff": _READ,
-        "mutate": _WRITE_BRANCH,
-        "load": _WRITE_BRANCH,
-        "merge": _WRITE_BRANCH,
-        "plan_schema": _READ,
-        "apply_schema": _WRITE_BRANCH,
-        "optimize": _WRITE_BRANCH,
-        "recover": _ADMINISTER_STORE,
-        "clean_up": _ADMINISTER_STORE,
-        "examine": _ADMINISTER_STORE,
-        "list_tokens": _ADMINISTER,
-        "create_token": _ADMINISTER,
-        "revoke_token": _ADMINISTER,
-    }
+    {name: rule for rule, names in _OPERATIONS.items() for name in names.split()}
 )
 
 

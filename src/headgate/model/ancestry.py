@@ -7,10 +7,10 @@ needs only two hops of its parent to set its own pointer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import TypeAlias
 
 from headgate.errors import AncestryViolated, InvalidChain
 from headgate.model.ids import TransactionId
@@ -87,19 +87,6 @@ def common_ancestor(one: Step, other: Step, lookup: Lookup) -> Step | None:
 # Branches and chains.
 
 
-class BranchRecord(Protocol):
-    """A branch with its parent; `nouns.Branch` is one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def parent(self) -> str | None: ...
-
-    @property
-    def remembered_chain(self) -> tuple[str, ...]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
     """The ancestry record of one branch."""
@@ -107,6 +94,10 @@ class Lineage:
     name: str
     parent: str | None = None
     remembered_chain: tuple[str, ...] = ()
+
+
+# A branch with its parent.
+BranchRecord: TypeAlias = Branch | Lineage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +125,6 @@ def make_chain(branch: str, fallbacks: Sequence[str]) -> tuple[str, ...]:
 def first_with_view(chain: Sequence[str], branches: Mapping[str, Branch]) -> Branch | None:
     """Return the first branch of a chain that has a view, from a dataset's branches by name."""
     return next((b for name in chain if (b := branches.get(name)) and b.view is not None), None)
-
-
-def by_name(branches: Iterable[BranchRecord]) -> dict[str, BranchRecord]:
-    return {branch.name: branch for branch in branches}
 
 
 def ancestors_of(name: str, branches: Mapping[str, BranchRecord]) -> list[str]:

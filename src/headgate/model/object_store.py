@@ -9,6 +9,16 @@ from typing import Protocol, runtime_checkable
 
 from headgate.model.ids import Instant
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size_text(size: int) -> str:
+    """Return a size in the largest unit that gives a number of at least one."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size} B"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectInfo:

@@ -10,13 +10,11 @@ import copy
 import difflib
 import os
 import threading
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from headgate.attempts import Contents
 from headgate.catalog import warehouse
@@ -42,7 +40,7 @@ from headgate.storage.address import open_store
 from headgate.store import documents
 from headgate.store.datasets import DatasetHandle
 from headgate.store.queries import StoreQueries
-from headgate.store.rows import RowOptions, Rows
+from headgate.store.rows import Rows
 from headgate.store.transactions import StoreBase, UnitHandle
 from headgate.tables.versions import Remembered, TableVersions
 
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
     from headgate.model.graph import Graph
     from headgate.model.rules import RowRules
     from headgate.rows.answer import SqlAnswer, TableReader
-    from headgate.rows.outcome import Outcome
     from headgate.rows.query import ContextTables
     from headgate.spark.engines import SharedJvm
     from headgate.spark.session import SparkSession
@@ -67,6 +64,9 @@ if TYPE_CHECKING:
     from headgate.tasks.declare import TableSpec
     from headgate.tasks.supervisor import TaskHost
     from headgate.upkeep.reachability import Marking
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class TaskVerbs(StoreBase):
@@ -97,12 +97,6 @@ class TaskVerbs(StoreBase):
         from headgate.tasks.files_store import CatalogAttempts  # noqa: PLC0415  (with the one above)
 
         return CatalogAttempts(self.database, self.settings.actor)
-
-    @abstractmethod
-    def task_tables(
-        self, spec: TableSpec, workspace: ports.WorkspaceRef, identity: ports.Identity
-    ) -> ports.TableWork:
-        """Open the tables of a task for one attempt, with a Spark session."""
 
     def workspaces(self, workspace: ports.WorkspaceRef) -> ports.WorkspaceStore:
         """Return the store of a workspace: files datasets, or lakeFS.
@@ -329,6 +323,17 @@ class _SharedSpark:
         with self._lock:
             made, self._made = self._made, None
             return made
+
+
+def _of_rows(verb: Callable[Concatenate[Rows, P], T]) -> Callable[Concatenate[Store, P], T]:
+    """Return a verb of `Store.rows` as a verb of the store."""
+
+    @wraps(verb)
+    def call(self: Store, /, *given: P.args, **named: P.kwargs) -> T:
+        result: T = getattr(self.rows, verb.__name__)(*given, **named)
+        return result
+
+    return call
 
 
 # As much of a log as a person reads.
@@ -805,43 +810,10 @@ class Store(StoreQueries, AdminVerbs):
         """Verbs on the rows of many tables."""
         return Rows(self, self.spark)
 
-    def mutate(self, branch: str, sql: str, **how: Unpack[RowOptions]) -> Outcome:
-        """Execute a script of SQL statements in one publication. See `Rows.mutate`."""
-        return self.rows.mutate(branch, sql, **how)
-
-    def load(
-        self,
-        branch: str,
-        sources: Mapping[str, Any],
-        *,
-        mode: str = "append",
-        engine: str = "arrow",
-        create: bool = False,
-        primary_key: Mapping[str, Sequence[str]] | None = None,
-        **how: Unpack[RowOptions],
-    ) -> Outcome:
-        """Load files or data in memory into tables, in one publication. See `Rows.load`."""
-        return self.rows.load(
-            branch, sources, mode=mode, engine=engine, create=create, primary_key=primary_key, **how
-        )
-
-    def merge(
-        self,
-        source: str,
-        into: str,
-        *,
-        datasets: Sequence[str] = (),
-        dry_run: bool = False,
-        **how: Unpack[RowOptions],
-    ) -> Outcome:
-        """Merge the changes of a branch into another, in one publication. See `Rows.merge`."""
-        return self.rows.merge(source, into=into, datasets=datasets, dry_run=dry_run, **how)
-
-    def review(
-        self, branch: str, *, into: str | None = None, dataset: str | None = None, rows: int = 5
-    ) -> list[dict[str, Any]]:
-        """Return what a merge of a branch would change. See `Rows.review`."""
-        return self.rows.review(branch, into=into, dataset=dataset, rows=rows)
+    mutate = _of_rows(Rows.mutate)
+    load = _of_rows(Rows.load)
+    merge = _of_rows(Rows.merge)
+    review = _of_rows(Rows.review)
 
     def recover(self, *, dry_run: bool = False) -> Recovered:
         """Settle the unfinished work of dead processes, and return what was settled.
@@ -871,10 +843,5 @@ class Store(StoreQueries, AdminVerbs):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

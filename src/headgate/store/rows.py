@@ -24,17 +24,7 @@ from headgate.model.changes import Caller, operation_key
 from headgate.model.contexts import parse_context
 from headgate.model.ids import TransactionId
 from headgate.model.names import DatasetName, check_label, check_options, parse_dataset_name
-from headgate.rows.outcome import (
-    TIMEOUT_SECONDS,
-    AppliedSchema,
-    Creation,
-    Interrupt,
-    Optimized,
-    Outcome,
-    Parts,
-    PlannedSchema,
-    Request,
-)
+from headgate.rows import outcome
 from headgate.store.diff import review_json
 from headgate.store.documents import Json
 from headgate.store.transactions import StoreBase
@@ -130,7 +120,7 @@ class Rows:
     # Starts Spark, and is therefore called only for the Spark engine.
     session: Callable[[str], Any]
 
-    def mutate(self, branch: str, sql: str, **how: Unpack[RowOptions]) -> Outcome:
+    def mutate(self, branch: str, sql: str, **how: Unpack[RowOptions]) -> outcome.Outcome:
         """Execute a script of SQL statements over many tables, and publish its changes together.
 
         The statements are INSERT, UPDATE, DELETE, UPSERT and MERGE. Each statement sees the changes
@@ -158,7 +148,7 @@ class Rows:
         create: bool = False,
         primary_key: Mapping[str, Sequence[str]] | None = None,
         **how: Unpack[RowOptions],
-    ) -> Outcome:
+    ) -> outcome.Outcome:
         """Load files, directories or data in memory into tables, and publish them together.
 
         :param branch: branch to change, or a chain such as `feature>master`.
@@ -186,7 +176,7 @@ class Rows:
         body: dict[str, Any] = {"mode": mode}
         if create:
             body["create"] = {str(name): list(key) for name, key in keys.items()}
-        creation = Creation(keys=keys) if create else None
+        creation = outcome.Creation(keys=keys) if create else None
         contents = None
         if how.get("idempotency_key"):
             from headgate.rows.sources import contents_of, names_of, with_stdin_read  # noqa: PLC0415  (an optional extra)
@@ -218,7 +208,7 @@ class Rows:
         datasets: Sequence[str] = (),
         dry_run: bool = False,
         **how: Unpack[RowOptions],
-    ) -> Outcome:
+    ) -> outcome.Outcome:
         """Merge the changes of a branch since the merge base into another branch.
 
         Conflicts raise one `MergeConflict` that lists them, and nothing changes.
@@ -278,7 +268,7 @@ class Rows:
         keep_snapshots: int = 100,
         engine: str = "arrow",
         **how: Unpack[RowOptions],
-    ) -> Optimized:
+    ) -> outcome.Optimized:
         """Compact the small files of a table; the rows and the content id stay the same.
 
         :param keep_snapshots: number of newest Iceberg snapshots to keep in the metadata.
@@ -313,13 +303,13 @@ class Rows:
             from headgate.rows.load import advice_for  # noqa: PLC0415  (an optional extra)
         return advice_for(chain.from_iterable(sources.values()))
 
-    def plan_schema(self, file: Path | str, *, branch: str) -> PlannedSchema:
+    def plan_schema(self, file: Path | str, *, branch: str) -> outcome.PlannedSchema:
         """Return the steps that applying a schema file to a branch would take."""
         return self.plan_schema_text(read_schema(file), file=str(file), branch=branch)
 
     def apply_schema(
         self, file: Path | str, *, branch: str, **how: Unpack[RowOptions]
-    ) -> AppliedSchema:
+    ) -> outcome.AppliedSchema:
         """Change the tables of a branch to match a schema file, in one publication.
 
         Existing rows must satisfy the new constraints; otherwise the call raises and changes
@@ -327,7 +317,7 @@ class Rows:
         """
         return self.apply_schema_text(read_schema(file), file=str(file), branch=branch, **how)
 
-    def plan_schema_text(self, text: str, *, file: str, branch: str) -> PlannedSchema:
+    def plan_schema_text(self, text: str, *, file: str, branch: str) -> outcome.PlannedSchema:
         """Do as `plan_schema` with the text of a schema; errors name `file` as its source."""
         with _needing_extra():
             from headgate.rows.schema_apply import plan  # noqa: PLC0415  (an optional extra)
@@ -336,7 +326,7 @@ class Rows:
 
     def apply_schema_text(
         self, text: str, *, file: str, branch: str, **how: Unpack[RowOptions]
-    ) -> AppliedSchema:
+    ) -> outcome.AppliedSchema:
         """Do as `apply_schema` with the text of a schema; errors name `file` as its source."""
         with _needing_extra():
             from headgate.rows.schema_apply import apply_schema  # noqa: PLC0415  (an optional extra)
@@ -344,8 +334,8 @@ class Rows:
         request = self._request("schema", branch, {"schema": text}, how)
         return apply_schema(self._parts(), request, parse_schema(text, file))
 
-    def _parts(self) -> Parts:
-        return Parts(
+    def _parts(self) -> outcome.Parts:
+        return outcome.Parts(
             database=self.store.database,
             versions=self.store.contents.tables,
             trees=self.store.trees,
@@ -360,7 +350,7 @@ class Rows:
         how: RowOptions,
         *,
         contents: str | None = None,
-    ) -> Request:
+    ) -> outcome.Request:
         check_options(how, RowOptions)
         named = how.get("actor")
         actor = check_label(named, what="an actor") if named else self.store.settings.actor
@@ -373,7 +363,7 @@ class Rows:
             request={**body, "branch": branch, "if_head": dict(heads)},
             contents=contents,
         )
-        return Request(
+        return outcome.Request(
             branch=branch,
             caller=Caller(
                 actor=actor,
@@ -382,12 +372,12 @@ class Rows:
                 ),
             ),
             operation=key,
-            timeout_seconds=how.get("timeout_seconds", TIMEOUT_SECONDS),
+            timeout_seconds=how.get("timeout_seconds", outcome.TIMEOUT_SECONDS),
             if_heads={
                 parse_dataset_name(name): TransactionId(id) if id else None
                 for name, id in heads.items()
             },
-            interrupt=self.store.interrupt or Interrupt(),
+            interrupt=self.store.interrupt or outcome.Interrupt(),
         )
 
 

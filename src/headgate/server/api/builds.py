@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from fastapi import Depends, Query, Request
 from fastapi import Path as PathParameter
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -40,31 +40,6 @@ _ATTEMPT = f"{_BUILD}/0:1"
 _SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _T = "t-01m7f8gggmxzttp51zc67s"
 
-_INPUT = {
-    "dataset": "sales.orders",
-    "branch": "master",
-    "transaction": _T,
-    "since_snapshot": None,
-    "root": None,
-    "since_root": None,
-}
-_OUTPUT = {"dataset": "sales.daily", "is_files": False, "base_snapshot": None, "base_root": None}
-_ORDER = {
-    "key": f"{_BUILD}/0",
-    "epoch": 1,
-    "token": "of this attempt alone",
-    "module": "sales.daily",
-    "bundle": _SHA,
-    "inputs": {"orders": _INPUT},
-    "outputs": {"daily": _OUTPUT},
-    "branch": "feature",
-    "fallback": ["master"],
-    "incremental": False,
-    "extent": None,
-    "parameters": {},
-    "allowed_run_seconds": None,
-}
-
 # `Count` is enough for a job of any size, `Log` for as much as a person reads.
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Attempt = Annotated[str, StringConstraints(min_length=1, max_length=500)]
@@ -72,79 +47,52 @@ Output = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Log = Annotated[str, StringConstraints(max_length=1024 * 1024)]
 
 
-class _Said(BaseModel):
-    attempt: Attempt
-    number: int = Field(ge=1, le=2**63 - 1, description="Of this attempt, from 1 on.")
+class _Said(models.Asked):
+    attempt: Attempt = models.eg(_ATTEMPT)
+    number: int = models.eg(1, ge=1, le=2**63 - 1, description="Of this attempt, from 1 on.")
 
 
 class ProgressSaid(_Said):
-    model_config = models.asked(
-        attempt=_ATTEMPT,
-        number=1,
-        event="progress",
-        stages_done=1,
-        stages=3,
-        tasks_done=5,
-        tasks=8,
-    )
-    event: Literal["progress"]
-    stages_done: Count
-    stages: Count
-    tasks_done: Count
-    tasks: Count
+    event: Literal["progress"] = models.eg("progress")
+    stages_done: Count = models.eg(1)
+    stages: Count = models.eg(3)
+    tasks_done: Count = models.eg(5)
+    tasks: Count = models.eg(8)
 
 
 class WrittenSaid(_Said):
-    model_config = models.asked(attempt=_ATTEMPT, number=2, event="written", rows=1200)
-    event: Literal["written"]
-    rows: Count
+    more: ClassVar = {"number": 2}
+    event: Literal["written"] = models.eg("written")
+    rows: Count = models.eg(1200)
 
 
-class CheckSaid(BaseModel):
+class CheckSaid(models.Asked):
     """Result of a check, in the form that is stored with a transaction."""
 
-    model_config = models.asked(
-        name="one row an order",
-        stage="post",
-        dataset="sales.daily",
-        on_error="FAIL",
-        passed=True,
-        expectation="id is a key",
-        reason="1200 rows, 0 repeated",
-        samples=[],
-    )
-    name: str
-    stage: CheckStage
-    dataset: str
-    on_error: str
-    passed: bool
-    expectation: str
-    reason: str
-    samples: list[dict[str, str | None]] = Field(default_factory=list, max_length=1000)
+    name: str = models.eg("one row an order")
+    stage: CheckStage = models.eg("post")
+    dataset: str = models.eg("sales.daily")
+    on_error: str = models.eg("FAIL")
+    passed: bool = models.eg(True)
+    expectation: str = models.eg("id is a key")
+    reason: str = models.eg("1200 rows, 0 repeated")
+    samples: list[dict[str, str | None]] = models.eg([], default_factory=list, max_length=1000)
 
 
 class EndedSaid(_Said):
-    model_config = models.asked(
-        attempt=_ATTEMPT,
-        number=3,
-        event="ended",
-        succeeded=True,
-        written=["report"],
-        files={"report": _SHA},
-        rows=1200,
-        spark_jobs=4,
-    )
-    event: Literal["ended"]
-    succeeded: bool
+    more: ClassVar = {"number": 3}
+    event: Literal["ended"] = models.eg("ended")
+    succeeded: bool = models.eg(True)
     aborted: bool = Field(False, description="It requested that nothing is published.")
-    written: list[Output] = Field(default_factory=list, max_length=1000)
+    written: list[Output] = models.eg(["report"], default_factory=list, max_length=1000)
     replaced: list[Output] = Field(default_factory=list, max_length=1000)
-    files: dict[str, models.Sha256] = Field(
+    files: dict[str, models.Sha256] = models.eg(
+        {"report": _SHA},
         default_factory=dict,
         description="By output of files: the root of the tree that was stored as contents.",
     )
-    rows: Count = 0
-    spark_jobs: Count = 0
+    rows: Count = models.eg(1200, 0)
+    spark_jobs: Count = models.eg(4, 0)
     checks: list[CheckSaid] = Field(default_factory=list, max_length=10_000)
     error: dict[str, Any] | None = None
     log: Log | None = Field(None, description="The end of its log.")
@@ -163,72 +111,79 @@ class EndedSaid(_Said):
         )
 
 
-class Working(BaseModel):
-    model_config = models.asked(running=[_ATTEMPT], seen=4, expected=1, said=[], wait_seconds=10)
-    running: list[Attempt] = Field(
-        default_factory=list, max_length=1000, description="Attempts in progress at the client."
+class Working(models.Asked):
+    running: list[Attempt] = models.eg(
+        [_ATTEMPT],
+        default_factory=list,
+        max_length=1000,
+        description="Attempts in progress at the client.",
     )
-    seen: int = Field(0, ge=0, le=2**63 - 1, description="The number in the last response.")
-    expected: int = Field(0, ge=0, le=2**31, description="As in the last response.")
+    seen: int = models.eg(4, 0, ge=0, le=2**63 - 1, description="The number in the last response.")
+    expected: int = models.eg(1, 0, ge=0, le=2**31, description="As in the last response.")
     said: list[Annotated[ProgressSaid | WrittenSaid | EndedSaid, Field(discriminator="event")]] = (
-        Field(default_factory=list, max_length=1000)
+        models.eg([], default_factory=list, max_length=1000)
     )
     ready: bool = Field(True, description="False while the client's engine starts.")
-    wait_seconds: float = Field(0, ge=0, le=10, description="Longest wait for a change.")
+    wait_seconds: float = models.eg(10, 0, ge=0, le=10, description="Longest wait for a change.")
 
 
-class ShownJobModel(BaseModel):
-    model_config = models.shown(
-        position=0,
-        job={"outputs": ["sales.daily"], "state": "running", "reason": "stale-input"},
+class ShownJobModel(models.Reply):
+    position: int = models.eg(0)
+    job: models.JobModel = models.eg(
+        {"outputs": ["sales.daily"], "state": "running", "reason": "stale-input"}
     )
-    position: int
-    job: models.JobModel
 
 
-class InputOrderModel(BaseModel):
-    model_config = models.shown(**_INPUT)
-    dataset: str
-    branch: str
-    transaction: str
-    since_snapshot: int | None = Field(description="Only newer rows of the table are read.")
-    root: str | None = Field(description="Of files: the tree, a content by this digest.")
-    since_root: str | None = Field(description="Of files: the tree that was read last.")
+class InputOrderModel(models.Reply):
+    dataset: str = models.eg("sales.orders")
+    branch: str = models.eg("master")
+    transaction: str = models.eg(_T)
+    since_snapshot: int | None = models.eg(
+        None, description="Only newer rows of the table are read."
+    )
+    root: str | None = models.eg(None, description="Of files: the tree, a content by this digest.")
+    since_root: str | None = models.eg(None, description="Of files: the tree that was read last.")
 
 
-class OutputOrderModel(BaseModel):
-    model_config = models.shown(**_OUTPUT)
-    dataset: str
-    is_files: bool
-    base_snapshot: int | None = Field(description="Snapshot that an incremental job adds to.")
-    base_root: str | None = Field(description="Of files: the earlier tree.")
+class OutputOrderModel(models.Reply):
+    dataset: str = models.eg("sales.daily")
+    is_files: bool = models.eg(False)
+    base_snapshot: int | None = models.eg(
+        None, description="Snapshot that an incremental job adds to."
+    )
+    base_root: str | None = models.eg(None, description="Of files: the earlier tree.")
 
 
-class OrderModel(BaseModel):
-    model_config = models.shown(**_ORDER)
-    key: str
-    epoch: int
-    token: str = Field(description="Opens `job:<key>:<epoch>` of the Iceberg endpoint alone.")
-    module: str
-    bundle: str = Field(description="The code: `GET /bundles/{digest}`.")
-    inputs: dict[str, InputOrderModel]
-    outputs: dict[str, OutputOrderModel]
-    branch: str
-    fallback: list[str]
-    incremental: bool
-    extent: str | None = Field(description="Full or incremental, and the reason; for the log.")
-    parameters: dict[str, Any]
-    allowed_run_seconds: float | None
+class OrderModel(models.Reply):
+    key: str = models.eg(f"{_BUILD}/0")
+    epoch: int = models.eg(1)
+    token: str = models.eg(
+        "of this attempt alone",
+        description="Opens `job:<key>:<epoch>` of the Iceberg endpoint alone.",
+    )
+    module: str = models.eg("sales.daily")
+    bundle: str = models.eg(_SHA, description="The code: `GET /bundles/{digest}`.")
+    inputs: dict[str, InputOrderModel] = models.eg({"orders": InputOrderModel.example()})
+    outputs: dict[str, OutputOrderModel] = models.eg({"daily": OutputOrderModel.example()})
+    branch: str = models.eg("feature")
+    fallback: list[str] = models.eg(["master"])
+    incremental: bool = models.eg(False)
+    extent: str | None = models.eg(
+        None, description="Full or incremental, and the reason; for the log."
+    )
+    parameters: dict[str, Any] = models.eg({})
+    allowed_run_seconds: float | None = models.eg(None)
 
 
-class WorkModel(BaseModel):
-    model_config = models.shown(expected=1, start=[_ORDER], stop=[], seen=4, jobs=[], outcome=None)
-    expected: int = Field(description="Number of jobs that will still start.")
-    start: list[OrderModel] = Field(description="Attempts to begin.")
-    stop: list[str] = Field(description="Attempts to end, which are no longer needed.")
-    seen: int = Field(description="To be sent with the next request.")
-    jobs: list[ShownJobModel] = Field(description="Jobs that changed since then.")
-    outcome: models.PlanModel | None = Field(description="The document of the build, at its end.")
+class WorkModel(models.Reply):
+    expected: int = models.eg(1, description="Number of jobs that will still start.")
+    start: list[OrderModel] = models.eg([OrderModel.example()], description="Attempts to begin.")
+    stop: list[str] = models.eg([], description="Attempts to end, which are no longer needed.")
+    seen: int = models.eg(4, description="To be sent with the next request.")
+    jobs: list[ShownJobModel] = models.eg([], description="Jobs that changed since then.")
+    outcome: models.PlanModel | None = models.eg(
+        None, description="The document of the build, at its end."
+    )
 
 
 def _message(one: ProgressSaid | WrittenSaid | EndedSaid) -> JobMessage:
@@ -500,76 +455,59 @@ Module = Annotated[
 Line = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f]+$")]
 _MANY = 10_000
 
-_SOURCE = {
-    "repository": "git.example.org/shop",
-    "commit": "5d3f0c2a",
-    "branch": "feature",
-    "clean": True,
-}
-_DECLARED: dict[str, Any] = {
-    "module": "shop.daily",
-    "function": "daily",
-    "file": "shop/daily.py",
-    "line": 7,
-    "inputs": [{"name": "orders", "dataset": "sales.orders"}],
-    "outputs": [{"name": "out", "dataset": "sales.daily", "kind": "table"}],
-}
 
-
-class SentCheck(BaseModel):
-    model_config = models.asked(name="has rows", on_error="FAIL", expectation={"op": "true"})
-    name: Argument
-    on_error: Literal["FAIL", "WARN"]
-    expectation: dict[str, Any]
+class SentCheck(models.Asked):
+    name: Argument = models.eg("has rows")
+    on_error: Literal["FAIL", "WARN"] = models.eg("FAIL")
+    expectation: dict[str, Any] = models.eg({"op": "true"})
     description: Words = ""
 
 
-class SentInput(BaseModel):
-    model_config = models.asked(name="orders", dataset="sales.orders")
-    name: Argument
-    dataset: models.Name
+class SentInput(models.Asked):
+    name: Argument = models.eg("orders")
+    dataset: models.Name = models.eg("sales.orders")
     branch: models.Branch | None = None
     transaction: Argument | None = None
     checks: list[SentCheck] = Field(default_factory=list, max_length=_MANY)
     description: Words = ""
 
 
-class SentOutput(BaseModel):
-    model_config = models.asked(name="out", dataset="sales.daily", kind="table")
-    name: Argument
-    dataset: models.Name
-    kind: DatasetKind = DatasetKind.TABLE
+class SentOutput(models.Asked):
+    name: Argument = models.eg("out")
+    dataset: models.Name = models.eg("sales.daily")
+    kind: DatasetKind = models.eg("table", DatasetKind.TABLE)
     checks: list[SentCheck] = Field(default_factory=list, max_length=_MANY)
     partition_cols: list[Argument] = Field(default_factory=list, max_length=_MANY)
     sort_by: list[Argument] = Field(default_factory=list, max_length=_MANY)
     description: Words = ""
 
 
-class SentParameter(BaseModel):
-    model_config = models.asked(name="days", kind="integer", default=7)
-    name: Argument
-    kind: Literal["string", "integer", "float", "boolean"]
-    default: bool | int | float | Words
+class SentParameter(models.Asked):
+    name: Argument = models.eg("days")
+    kind: Literal["string", "integer", "float", "boolean"] = models.eg("integer")
+    default: bool | int | float | Words = models.eg(7)
     description: Words = ""
 
 
-class SentIncremental(BaseModel):
-    model_config = models.asked(semantic_version=1, snapshot_inputs=["rates"])
+class SentIncremental(models.Asked):
     require_incremental: bool = False
-    semantic_version: int = 1
-    snapshot_inputs: list[Argument] = Field(default_factory=list, max_length=_MANY)
+    semantic_version: int = models.eg(1, 1)
+    snapshot_inputs: list[Argument] = models.eg(["rates"], default_factory=list, max_length=_MANY)
     allow_retention: bool = False
     strict_append: bool = False
 
 
-class SentDeclaration(BaseModel):
-    model_config = models.asked(**_DECLARED)
-    module: Module
-    function: Function
-    file: models.Path
-    line: int = Field(ge=0)
-    inputs: list[SentInput] = Field(max_length=_MANY)
-    outputs: list[SentOutput] = Field(min_length=1, max_length=_MANY)
+class SentDeclaration(models.Asked):
+    module: Module = models.eg("shop.daily")
+    function: Function = models.eg("daily")
+    file: models.Path = models.eg("shop/daily.py")
+    line: int = models.eg(7, ge=0)
+    inputs: list[SentInput] = models.eg(
+        [{"name": "orders", "dataset": "sales.orders"}], max_length=_MANY
+    )
+    outputs: list[SentOutput] = models.eg(
+        [{"name": "out", "dataset": "sales.daily", "kind": "table"}], min_length=1, max_length=_MANY
+    )
     parameters: list[SentParameter] = Field(default_factory=list, max_length=_MANY)
     incremental: SentIncremental | None = None
     fresh: Literal["inputs", "never"] | Annotated[float, Field(ge=0)] = "inputs"
@@ -580,34 +518,29 @@ class SentDeclaration(BaseModel):
     allow_empty: bool = False
 
 
-class SentJobSpec(BaseModel):
-    model_config = models.asked(declaration=_DECLARED, logic_hash=_SHA)
-    declaration: SentDeclaration
-    logic_hash: models.Sha256
+class SentJobSpec(models.Asked):
+    declaration: SentDeclaration = models.eg(SentDeclaration.example())
+    logic_hash: models.Sha256 = models.eg(_SHA)
     code_hash: models.Sha256 | None = Field(
         None, description="Of the logic without its locked dependencies."
     )
 
 
-class SentSource(BaseModel):
-    model_config = models.asked(**_SOURCE)
-    repository: Line = Field(description="A name that clones share, without credentials.")
-    commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,64}$")]
-    branch: models.Branch
-    clean: bool = Field(description="False where files differ from the commit.")
+class SentSource(models.Asked):
+    repository: Line = models.eg(
+        "git.example.org/shop", description="A name that clones share, without credentials."
+    )
+    commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,64}$")] = models.eg("5d3f0c2a")
+    branch: models.Branch = models.eg("feature")
+    clean: bool = models.eg(True, description="False where files differ from the commit.")
 
 
-class JobSpecsToPublish(BaseModel):
-    model_config = models.asked(
-        source=_SOURCE,
-        bundle=_SHA,
-        jobspecs=[{"declaration": _DECLARED, "logic_hash": _SHA}],
+class JobSpecsToPublish(models.Asked):
+    source: SentSource = models.eg(SentSource.example())
+    bundle: models.Sha256 = models.eg(
+        _SHA, description="The code: a zip, sent to `/contents/{digest}` before."
     )
-    source: SentSource
-    bundle: models.Sha256 = Field(
-        description="The code: a zip, sent to `/contents/{digest}` before."
-    )
-    jobspecs: list[SentJobSpec] = Field(max_length=_MANY)
+    jobspecs: list[SentJobSpec] = models.eg([SentJobSpec.example()], max_length=_MANY)
     declared_before: list[models.Name] | None = Field(
         default=None,
         max_length=_MANY,
@@ -621,10 +554,11 @@ class JobSpecsToPublish(BaseModel):
     )
 
 
-class PublishedJobSpecsModel(BaseModel):
-    model_config = models.shown(published=[], removed=["sales.hourly"])
-    published: list[models.JobSpecModel]
-    removed: list[str] = Field(description="Datasets that the repository no longer produces.")
+class PublishedJobSpecsModel(models.Reply):
+    published: list[models.JobSpecModel] = models.eg([])
+    removed: list[str] = models.eg(
+        ["sales.hourly"], description="Datasets that the repository no longer produces."
+    )
 
 
 # JobSpecs and plans

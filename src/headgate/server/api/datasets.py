@@ -262,6 +262,8 @@ def _branch_of(caller: api.Caller, dataset: str, name: str) -> str:
 
 transaction_routes = api.router("transactions")
 
+_OPENED = api.documented(models.TransactionModel | models.UnitModel)
+
 
 @transaction_routes.post("/transactions", **api.documented(models.TransactionModel, status=201))
 def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) -> api.JsonReply:
@@ -288,18 +290,14 @@ def open_in_unit(caller: api.CallerDependency, unit: str, body: models.InUnit) -
         return api.JsonReply(TRANSACTION.wire(opened.transaction))
 
 
-@transaction_routes.get(
-    "/transactions/{id}", **api.documented(models.TransactionModel | models.UnitModel)
-)
+@transaction_routes.get("/transactions/{id}", **_OPENED)
 def show_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Return a transaction, or a unit with all of its transactions."""
     store = caller.reading()
     return api.JsonReply(_noun(store, store.opened(id)))
 
 
-@transaction_routes.post(
-    "/transactions/{id}/renew", **api.documented(models.TransactionModel | models.UnitModel)
-)
+@transaction_routes.post("/transactions/{id}/renew", **_OPENED)
 def renew_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Renew the lease of a transaction or unit."""
     with caller.writing(caller.reading().opened(id).branch) as store:
@@ -308,9 +306,7 @@ def renew_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
         return api.JsonReply(_noun(store, opened))
 
 
-@transaction_routes.post(
-    "/transactions/{id}/commit", **api.documented(models.TransactionModel | models.UnitModel)
-)
+@transaction_routes.post("/transactions/{id}/commit", **_OPENED)
 def commit_transaction(
     caller: api.CallerDependency, id: str, key: api.IdempotencyKey
 ) -> api.JsonReply:
@@ -328,9 +324,7 @@ def commit_transaction(
         return api.JsonReply(_noun(store, opened) | outcome, replayed=receipt.replayed)
 
 
-@transaction_routes.post(
-    "/transactions/{id}/abort", **api.documented(models.TransactionModel | models.UnitModel)
-)
+@transaction_routes.post("/transactions/{id}/abort", **_OPENED)
 def abort_transaction(caller: api.CallerDependency, id: str) -> api.JsonReply:
     """Abort a transaction or a whole unit; its changes never become visible."""
     with caller.writing(caller.reading().opened(id).branch) as store:

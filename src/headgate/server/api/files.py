@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from fastapi import Path as PathParameter
 from fastapi import Query, Request
-from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -280,21 +279,18 @@ _PIECE_BYTES = 256 * 1024
 _READ_BYTES = 1024 * 1024
 
 
-class Contents(BaseModel):
-    model_config = models.asked(digests=[_SHA])
-    digests: list[models.Sha256] = Field(
-        max_length=_MOST, description="SHA-256 of each one's bytes."
+class Contents(models.Asked):
+    digests: list[models.Sha256] = models.eg(
+        [_SHA], max_length=_MOST, description="SHA-256 of each one's bytes."
     )
 
 
-class MissingModel(BaseModel):
-    model_config = models.shown(missing=[_SHA])
-    missing: list[str] = Field(description="Those that are not stored.")
+class MissingModel(models.Reply):
+    missing: list[str] = models.eg([_SHA], description="Those that are not stored.")
 
 
-class StoredModel(BaseModel):
-    model_config = models.shown(stored=1)
-    stored: int = Field(description="Number of contents received.")
+class StoredModel(models.Reply):
+    stored: int = models.eg(1, description="Number of contents received.")
 
 
 @parcel_routes.post("/contents/missing", **api.documented(MissingModel))

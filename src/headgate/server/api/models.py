@@ -6,9 +6,10 @@ Tests check the models of responses against the responses that the server sends.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
+from pydantic_core import PydanticUndefined
 
 from headgate.model.access import Role
 from headgate.model.freshness import Reason
@@ -23,35 +24,61 @@ _AT = "2026-11-15T09:30:00.000001Z"
 _T = "t-01m7f8gggmxzttp51zc67s"
 
 
-def shown(**example: Any) -> ConfigDict:
-    """Return the config of a response with an example; more fields are allowed, for growth."""
-    return ConfigDict(extra="allow", json_schema_extra={"examples": [example]})
+def eg(example: object, default: Any = PydanticUndefined, **how: Any) -> Any:
+    """Return a field with its part of the example of a body."""
+    return Field(default, examples=[example], **how)
 
 
-def _example_of(model: type[BaseModel]) -> dict[str, Any]:
-    example: dict[str, Any] = model.model_json_schema()["examples"][0]
-    return example
+def _add_example(schema: dict[str, Any], model: type[Body]) -> None:
+    """Show the examples of the fields as one example of the body."""
+    for property in schema.get("properties", {}).values():
+        property.pop("examples", None)
+    if example := model.example():
+        schema["examples"] = [example]
+
+
+class Body(BaseModel):
+    """A body with an example, of which each field declares its part."""
+
+    model_config = ConfigDict(json_schema_extra=_add_example)
+    # Parts of the example for fields that are not declared, or that a base class declares.
+    more: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def example(cls) -> dict[str, Any]:
+        fields = ((field.alias or name, field) for name, field in cls.model_fields.items())
+        return {name: field.examples[0] for name, field in fields if field.examples} | cls.more
+
+
+class Reply(Body):
+    """Body of a response; more fields are allowed, for growth."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Asked(Body):
+    """Body of a request; fields that are not described are rejected."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def model_of(document: Document[Any], **changed: Any) -> Any:
     """Return the model of a noun's document."""
-    fields: Any = {name: (kind, ...) for name, kind in (document.types() | changed).items()}
-    return create_model(document.name, __config__=shown(**document.example), **fields)
+    types = (document.types() | changed).items()
+    fields: Any = {name: (kind, eg(document.example[name])) for name, kind in types}
+    return create_model(document.name, __base__=Reply, **fields)
 
 
-class Problem(BaseModel):
+class Problem(Reply):
     """Body of every error: what happened and what to do, a stable code, and the facts."""
 
-    model_config = shown(
-        error="branch 'master' of 'sales.orders': view is t-2, expected t-1. Another writer moved "
-        "it; nothing was changed. Read it again and decide.",
-        code="conflict",
-        manifest_conflict={
+    more: ClassVar = {
+        "manifest_conflict": {
             "table_key": "sales.orders@master",
             "expected": "t-1",
             "actual": "t-2",
         },
-        conflicts=[
+        "conflicts": [
             {
                 "dataset": "sales.orders",
                 "branch": "master",
@@ -60,32 +87,28 @@ class Problem(BaseModel):
                 "actual": "t-2",
             }
         ],
+    }
+    error: str = eg(
+        "branch 'master' of 'sales.orders': view is t-2, expected t-1. Another writer moved "
+        "it; nothing was changed. Read it again and decide."
     )
-    error: str
-    code: str
+    code: str = eg("conflict")
 
 
-class StoreModel(BaseModel):
-    model_config = shown(
-        version="0.1.0",
-        branch="master",
-        fallback=None,
-        storage="file",
-        actor="ana",
-        role="writer",
-        branches=["ana/*"],
-        reads=["main", "ana/*"],
-        datasets=["gold.*"],
+class StoreModel(Reply):
+    version: str = eg("0.1.0")
+    branch: str = eg("master")
+    fallback: list[str] | None = eg(None)
+    storage: str = eg("file", description="How engines reach its bytes: `file` or `s3`.")
+    actor: str = eg("ana")
+    role: Role = eg("writer")
+    branches: list[str] = eg(["ana/*"], description="Patterns of those that the token may write.")
+    reads: list[str] = eg(
+        ["main", "ana/*"], description="Patterns of the branches that it may read."
     )
-    version: str
-    branch: str
-    fallback: list[str] | None
-    storage: str = Field(description="How engines reach its bytes: `file` or `s3`.")
-    actor: str
-    role: Role
-    branches: list[str] = Field(description="Patterns of those that the token may write.")
-    reads: list[str] = Field(description="Patterns of the branches that it may read.")
-    datasets: list[str] = Field(description="Patterns of those that it may read and write.")
+    datasets: list[str] = eg(
+        ["gold.*"], description="Patterns of those that it may read and write."
+    )
 
 
 BranchModel = model_of(documents.BRANCH)
@@ -98,141 +121,99 @@ TokenModel = model_of(documents.TOKEN)
 
 
 class ContentModel(DatasetModel):  # type: ignore[valid-type,misc]
-    model_config = shown(
-        dataset="sales.orders",
-        kind="table",
-        branches=["master"],
-        context="master",
-        transaction=_T,
-        shown=None,
-        schema=[{"name": "id", "type": "long", "required": True}],
-        partitioning=[],
-        properties={},
-        row_count=1,
-        rows=[{"id": 1}],
-    )
-    context: str
-    transaction: str | None
-    shown: dict[str, Any] | None
+    more: ClassVar = {
+        "schema": [{"name": "id", "type": "long", "required": True}],
+        "partitioning": [],
+        "properties": {},
+        "row_count": 1,
+        "rows": [{"id": 1}],
+    }
+    context: str = eg("master")
+    transaction: str | None = eg(_T)
+    shown: dict[str, Any] | None = eg(None)
 
 
-class UnitModel(BaseModel):
-    model_config = shown(
-        unit="u-01m7f8gggmxzttp51zc67s",
-        branch="master",
-        transactions=[],
-        state="OPEN",
-        actor="ana",
-    )
-    unit: str
-    branch: str
-    transactions: list[TransactionModel]  # type: ignore[valid-type]
-    state: TransactionState
-    actor: str
+class UnitModel(Reply):
+    unit: str = eg("u-01m7f8gggmxzttp51zc67s")
+    branch: str = eg("master")
+    transactions: list[TransactionModel] = eg([])  # type: ignore[valid-type]
+    state: TransactionState = eg("OPEN")
+    actor: str = eg("ana")
 
 
-class EventModel(BaseModel):
-    model_config = shown(
-        publication=None,
-        kind="refused",
-        actor="rea",
-        at=_AT,
-        operation=None,
-        moves=[],
-        branch="master",
-        wanted="put_file",
-        code="role_denied",
-        count=3,
-    )
-    kind: str
-    actor: str
-    at: str
+class EventModel(Reply):
+    more: ClassVar = {
+        "publication": None,
+        "operation": None,
+        "moves": [],
+        "branch": "master",
+        "wanted": "put_file",
+        "code": "role_denied",
+        "count": 3,
+    }
+    kind: str = eg("refused")
+    actor: str = eg("rea")
+    at: str = eg(_AT)
 
 
-class RecoveryAuditModel(BaseModel):
-    model_config = shown(
-        recovery="r-01m7f8gggmxzttp51zc67s",
-        at=_AT,
-        kind="abort",
-        original_actor="ana",
-        operation="t-01m7f8gggmxzttp51zc67s",
-        outcomes=[
+class RecoveryAuditModel(Reply):
+    recovery: str = eg("r-01m7f8gggmxzttp51zc67s")
+    at: str = eg(_AT)
+    kind: str = eg("abort")
+    original_actor: str = eg("ana")
+    operation: str = eg("t-01m7f8gggmxzttp51zc67s")
+    outcomes: list[dict[str, Any]] = eg(
+        [
             {
                 "target": {"dataset": "raw.scans", "branch": "master"},
                 "outcome": "aborted",
                 "restored_to": None,
             }
-        ],
+        ]
     )
-    recovery: str
-    at: str
-    kind: str
-    original_actor: str
-    operation: str
-    outcomes: list[dict[str, Any]]
 
 
-class FileModel(BaseModel):
-    model_config = shown(path="2026/scan.tif", size=5, digest="2cf24d…", executable=False)
-    path: str
-    size: int
-    digest: str | None
-    executable: bool
+class FileModel(Reply):
+    path: str = eg("2026/scan.tif")
+    size: int = eg(5)
+    digest: str | None = eg("2cf24d…")
+    executable: bool = eg(False)
 
 
-class OperationModel(BaseModel):
-    model_config = shown(
-        operation="o-01m7f8gggmxzttp51zc67s",
-        state="committed",
-        publication=12,
-        kind="files-put",
-        branch="master",
-    )
-    operation: str
-    state: str
-    publication: int | None
-    kind: str
-    branch: str
+class OperationModel(Reply):
+    operation: str = eg("o-01m7f8gggmxzttp51zc67s")
+    state: str = eg("committed")
+    publication: int | None = eg(12)
+    kind: str = eg("files-put")
+    branch: str = eg("master")
 
 
-class JobSpecModel(BaseModel):
-    model_config = shown(
-        jobspec="js-01m7f8gggmxzttp51zc67s",
-        branch="master",
-        outputs=["sales.daily"],
-        removed=False,
-        repository="shop",
-        commit="5d3f0c2a",
-        clean=True,
-        actor="ana",
-        published_at=_AT,
-        inputs=["sales.orders"],
-        entry="shop.daily.daily",
-    )
-    jobspec: str
-    branch: str
-    outputs: list[str]
-    removed: bool
-    commit: str
-    clean: bool
-    actor: str
-    published_at: str
+class JobSpecModel(Reply):
+    more: ClassVar = {"repository": "shop", "inputs": ["sales.orders"], "entry": "shop.daily.daily"}
+    jobspec: str = eg("js-01m7f8gggmxzttp51zc67s")
+    branch: str = eg("master")
+    outputs: list[str] = eg(["sales.daily"])
+    removed: bool = eg(False)
+    commit: str = eg("5d3f0c2a")
+    clean: bool = eg(True)
+    actor: str = eg("ana")
+    published_at: str = eg(_AT)
 
 
-class JobModel(BaseModel):
-    model_config = ConfigDict(extra="allow")
+class JobModel(Reply):
     outputs: list[str]
     state: JobState
     reason: Reason
 
 
-class PlanModel(BaseModel):
-    model_config = shown(
-        build=None,
-        branch="feature",
-        fallback=["master"],
-        state=None,
-        jobs=[
+class PlanModel(Reply):
+    more: ClassVar = {"publications": []}
+    build: str | None = eg(None)
+    branch: str = eg("feature")
+    fallback: list[str] = eg(["master"])
+    state: str | None = eg(None)
+    jobs: list[JobModel] = eg(
+        [
             {
                 "outputs": ["sales.daily"],
                 "state": "waiting",
@@ -245,128 +226,96 @@ class PlanModel(BaseModel):
                 "spark_jobs": 0,
                 "transactions": {},
             }
-        ],
-        publications=[],
+        ]
     )
-    build: str | None
-    branch: str
-    fallback: list[str]
-    state: str | None
-    jobs: list[JobModel]
 
 
-class BuildModel(BaseModel):
-    model_config = shown(
-        build="build-01m7f8gggmxzttp51zc67s",
-        branch="feature",
-        fallback=["master"],
-        targets=["sales.daily"],
-        state="running",
-        actor="ana",
-        started_at=_AT,
-        ended_at=None,
-    )
-    build: str
-    branch: str
-    fallback: list[str]
-    targets: list[str]
-    state: str
-    actor: str
-    started_at: str
-    ended_at: str | None
+class BuildModel(Reply):
+    build: str = eg("build-01m7f8gggmxzttp51zc67s")
+    branch: str = eg("feature")
+    fallback: list[str] = eg(["master"])
+    targets: list[str] = eg(["sales.daily"])
+    state: str = eg("running")
+    actor: str = eg("ana")
+    started_at: str = eg(_AT)
+    ended_at: str | None = eg(None)
 
 
 class BuildWithJobsModel(BuildModel):
-    model_config = shown(
-        **_example_of(BuildModel),
-        jobs=[{"outputs": ["sales.daily"], "state": "running", "reason": "stale-logic"}],
+    jobs: list[JobModel] = eg(
+        [{"outputs": ["sales.daily"], "state": "running", "reason": "stale-logic"}]
     )
-    jobs: list[JobModel]
 
 
-class JobLogModel(BaseModel):
-    model_config = shown(
-        job=0, outputs=["sales.daily"], state="succeeded", log="1200 rows\n", cut=False
+class JobLogModel(Reply):
+    job: int = eg(0)
+    outputs: list[str] = eg(["sales.daily"])
+    state: JobState = eg("succeeded")
+    log: str | None = eg(
+        "1200 rows\n", description="None if the job did not run, or its log is not kept."
     )
-    job: int
-    outputs: list[str]
-    state: JobState
-    log: str | None = Field(description="None if the job did not run, or its log is not kept.")
-    cut: bool = Field(description="Whether only the end of the log is returned.")
+    cut: bool = eg(False, description="Whether only the end of the log is returned.")
 
 
-class BuildLogsModel(BaseModel):
-    model_config = shown(build="build-01m7f8gggmxzttp51zc67s", jobs=[])
-    build: str
-    jobs: list[JobLogModel]
+class BuildLogsModel(Reply):
+    build: str = eg("build-01m7f8gggmxzttp51zc67s")
+    jobs: list[JobLogModel] = eg([])
 
 
-class DifferenceModel(BaseModel):
-    model_config = shown(
-        dataset="sales.orders",
-        renamed_from=None,
-        kind="table",
-        to=_T,
-        identical=False,
-        counts={"before": 1, "after": 2, "added": 1, "removed": 0, "changed": 0},
-        samples={"added": [{"id": 2}], "removed": [], "changed": []},
-        key=["id"],
-        basis="key",
-        **{"from": None},
+class DifferenceModel(Reply):
+    dataset: str = eg("sales.orders")
+    renamed_from: str | None = eg(None)
+    kind: DatasetKind = eg("table")
+    from_: str | None = eg(None, alias="from")
+    to: str | None = eg(_T)
+    identical: bool = eg(False)
+    counts: dict[str, int | None] = eg(
+        {"before": 1, "after": 2, "added": 1, "removed": 0, "changed": 0}
     )
-    dataset: str
-    renamed_from: str | None
-    kind: DatasetKind
-    from_: str | None = Field(alias="from")
-    to: str | None
-    identical: bool
-    counts: dict[str, int | None]
-    samples: dict[str, list[dict[str, Any]]]
-    key: list[str]
-    basis: str
+    samples: dict[str, list[dict[str, Any]]] = eg(
+        {"added": [{"id": 2}], "removed": [], "changed": []}
+    )
+    key: list[str] = eg(["id"])
+    basis: str = eg("key")
     # Of a merge: the target's transaction, and the conflicts.
     into: str | None = None
     conflicts: list[dict[str, Any]] | None = None
 
 
-class RecoveryModel(BaseModel):
-    model_config = shown(rolled_forward=[], rolled_back=[], aborted_transactions=[], kept=[])
-    rolled_forward: list[str]
-    rolled_back: list[str]
-    aborted_transactions: list[str]
-    kept: list[dict[str, Any]]
+class RecoveryModel(Reply):
+    rolled_forward: list[str] = eg([])
+    rolled_back: list[str] = eg([])
+    aborted_transactions: list[str] = eg([])
+    kept: list[dict[str, Any]] = eg([])
 
 
-class CleanupModel(BaseModel):
-    model_config = shown(condemned=3, deleted=0, bytes=0, kept=[], dry_run=True, spared=0, items=[])
-    condemned: int
-    deleted: int
-    bytes: int
-    kept: list[dict[str, Any]]
-    dry_run: bool
+class CleanupModel(Reply):
+    more: ClassVar = {"spared": 0, "items": []}
+    condemned: int = eg(3)
+    deleted: int = eg(0)
+    bytes: int = eg(0)
+    kept: list[dict[str, Any]] = eg([])
+    dry_run: bool = eg(True)
 
 
-class ExaminedModel(BaseModel):
-    model_config = shown(
-        ok=True, checks=[{"check": "catalog", "ok": True, "findings": [], "notes": []}]
+class ExaminedModel(Reply):
+    ok: bool = eg(True)
+    checks: list[dict[str, Any]] = eg(
+        [{"check": "catalog", "ok": True, "findings": [], "notes": []}]
     )
-    ok: bool
-    checks: list[dict[str, Any]]
 
 
 class NewTokenModel(TokenModel):  # type: ignore[valid-type,misc]
-    model_config = shown(**_example_of(TokenModel), token="hg_…")
-    token: str = Field(description="Shown only in this reply.")
+    token: str = eg("hg_…", description="Shown only in this reply.")
 
 
-class ProtectionModel(BaseModel):
-    model_config = shown(name="master", protected=True, datasets=["gold.*"])
-    name: str
-    protected: bool
-    datasets: list[str] = Field(description="Patterns of the protected datasets.")
+class ProtectionModel(Reply):
+    name: str = eg("master")
+    protected: bool = eg(True)
+    datasets: list[str] = eg(["gold.*"], description="Patterns of the protected datasets.")
 
 
-# Bodies of requests; fields that are not described are rejected
+# Bodies of requests
 
 # The verbs check names; these types only limit their length.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -379,105 +328,95 @@ LeaseSeconds = Annotated[int, Field(ge=1, le=LONGEST_LEASE_SECONDS)]
 _ADDRESS = r"^(/|file:/|s3[an]?://)[^\x00-\x1f]+$"
 
 
-def asked(**example: Any) -> ConfigDict:
-    return ConfigDict(extra="forbid", json_schema_extra={"examples": [example]})
+class NewDataset(Asked):
+    dataset: Name = eg("raw.scans")
+    kind: DatasetKind = eg("files", DatasetKind.TABLE)
+    branch: Branch | None = eg("master", None, description="The primary branch unless named.")
 
 
-class NewDataset(BaseModel):
-    model_config = asked(dataset="raw.scans", kind="files", branch="master")
-    dataset: Name
-    kind: DatasetKind = DatasetKind.TABLE
-    branch: Branch | None = Field(None, description="The primary branch unless named.")
-
-
-class TableToRegister(BaseModel):
-    model_config = asked(metadata_location="s3://lake/sales/orders", branch="master")
-    metadata_location: Annotated[str, StringConstraints(max_length=2000, pattern=_ADDRESS)] = Field(
-        description="A metadata file or the table's directory, as the server reaches it."
+class TableToRegister(Asked):
+    metadata_location: Annotated[str, StringConstraints(max_length=2000, pattern=_ADDRESS)] = eg(
+        "s3://lake/sales/orders",
+        description="A metadata file or the table's directory, as the server reaches it.",
     )
-    branch: Branch | None = Field(None, description="The primary branch unless named.")
+    branch: Branch | None = eg("master", None, description="The primary branch unless named.")
 
 
-class NewBranch(BaseModel):
-    model_config = asked(dataset="raw.scans", name="feature", parent="master")
-    dataset: Name
-    name: Branch
-    parent: Branch | None = Field(None, description="Null: a root branch.")
+class NewBranch(Asked):
+    dataset: Name = eg("raw.scans")
+    name: Branch = eg("feature")
+    parent: Branch | None = eg("master", None, description="Null: a root branch.")
     at: Name | None = Field(None, description="A transaction of the parent's history.")
 
 
-class Reset(BaseModel):
-    model_config = asked(dataset="raw.scans", branch="master", to=_T)
-    dataset: Name
-    branch: Branch
-    to: Name
+class Reset(Asked):
+    dataset: Name = eg("raw.scans")
+    branch: Branch = eg("master")
+    to: Name = eg(_T)
 
 
-class Restore(BaseModel):
-    model_config = asked(dataset="raw.scans", branch="feature")
+class Restore(Asked):
     # Every dataset that lost the branch, if there is none.
-    dataset: Name | None = None
-    branch: Branch
+    dataset: Name | None = eg("raw.scans", None)
+    branch: Branch = eg("feature")
 
 
-class Reparent(BaseModel):
-    model_config = asked(dataset="raw.scans", branch="feature", under="master")
-    dataset: Name
-    branch: Branch
-    under: Branch | None = Field(None, description="Null makes it a root branch.")
+class Reparent(Asked):
+    dataset: Name = eg("raw.scans")
+    branch: Branch = eg("feature")
+    under: Branch | None = eg("master", None, description="Null makes it a root branch.")
 
 
-class NewTag(BaseModel):
-    model_config = asked(dataset="raw.scans", name="2026-q3", at=_T)
-    dataset: Name
-    name: Branch
-    at: Name
+class NewTag(Asked):
+    dataset: Name = eg("raw.scans")
+    name: Branch = eg("2026-q3")
+    at: Name = eg(_T)
 
 
-class NewTransaction(BaseModel):
-    model_config = asked(dataset="raw.scans", branch="master", type="APPEND", lease_seconds=900)
-    dataset: Name
-    branch: Branch
-    type: TransactionType = TransactionType.UPDATE
-    lease_seconds: LeaseSeconds = 900
+class NewTransaction(Asked):
+    dataset: Name = eg("raw.scans")
+    branch: Branch = eg("master")
+    type: TransactionType = eg("APPEND", TransactionType.UPDATE)
+    lease_seconds: LeaseSeconds = eg(900, 900)
 
 
-class NewUnit(BaseModel):
-    model_config = asked(branch="master", lease_seconds=900)
-    branch: Branch
-    lease_seconds: LeaseSeconds = 900
+class NewUnit(Asked):
+    branch: Branch = eg("master")
+    lease_seconds: LeaseSeconds = eg(900, 900)
     create: bool = Field(False, description="Accept a branch that does not exist yet.")
 
 
-class InUnit(BaseModel):
-    model_config = asked(dataset="raw.scans")
-    dataset: Name
+class InUnit(Asked):
+    dataset: Name = eg("raw.scans")
 
 
-class FileToPut(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class FileToPut(Asked):
     path: Path
     size: int = Field(0, ge=0)
     digest: Sha256 | None = Field(None, description="Null: a directory.")
     executable: bool = False
 
 
-class Edit(BaseModel):
-    model_config = asked(branch="master", put=[], remove=["2026/draft.tif"])
-    branch: Branch | None = None
+class Edit(Asked):
+    branch: Branch | None = eg("master", None)
     txn: Name | None = Field(None, description="An OPEN transaction or unit, in place of a branch.")
-    put: list[FileToPut] = Field(default_factory=list, max_length=100_000)
-    remove: list[Path] = Field(default_factory=list, max_length=100_000)
+    put: list[FileToPut] = eg([], default_factory=list, max_length=100_000)
+    remove: list[Path] = eg(["2026/draft.tif"], default_factory=list, max_length=100_000)
 
 
-class Planning(BaseModel):
-    model_config = asked(targets=["sales.daily"], branch="feature", fallback=["master"])
-    targets: list[Name] = Field(
-        min_length=1, max_length=10_000, description="Names of datasets, or patterns: `gold.*`."
+class Planning(Asked):
+    targets: list[Name] = eg(
+        ["sales.daily"],
+        min_length=1,
+        max_length=10_000,
+        description="Names of datasets, or patterns: `gold.*`.",
     )
-    branch: Branch
-    fallback: list[Branch] | None = Field(
-        None, max_length=31, description="Left out: as configured, else the primary branch."
+    branch: Branch = eg("feature")
+    fallback: list[Branch] | None = eg(
+        ["master"],
+        None,
+        max_length=31,
+        description="Left out: as configured, else the primary branch.",
     )
     upstream: bool = False
     force: bool = False
@@ -504,11 +443,8 @@ class Where(enum.StrEnum):
 
 
 class Building(Planning):
-    model_config = asked(
-        targets=["sales.daily"], branch="feature", fallback=["master"], atomic=True, retries=1
-    )
-    atomic: bool = False
-    retries: int = Field(0, ge=0, le=100)
+    atomic: bool = eg(True, False)
+    retries: int = eg(1, 0, ge=0, le=100)
     abort_on_failure: bool = False
     wait_seconds: float = Field(0, ge=0, le=3600)
     task_key: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
@@ -520,15 +456,13 @@ class Building(Planning):
     )
 
 
-class Recover(BaseModel):
-    model_config = asked(dry_run=True)
-    dry_run: bool = False
+class Recover(Asked):
+    dry_run: bool = eg(True, False)
 
 
-class CleanUp(BaseModel):
-    model_config = asked(older_than_seconds=604800, dry_run=True)
-    older_than_seconds: int = Field(7 * 24 * 3600, ge=1, le=LONGEST_SECONDS)
-    dry_run: bool = False
+class CleanUp(Asked):
+    older_than_seconds: int = eg(604800, 7 * 24 * 3600, ge=1, le=LONGEST_SECONDS)
+    dry_run: bool = eg(True, False)
     engine: Marking = Field(Marking.AUTO, description="Engine that reads the manifests of tables.")
     confirm_warehouse: bool = Field(
         False, description="This catalog owns the warehouse, also if it was restored or copied."
@@ -541,22 +475,18 @@ class CleanUp(BaseModel):
 Patterns = Annotated[list[Branch], Field(min_length=1, max_length=100)]
 
 
-class NewToken(BaseModel):
-    model_config = asked(
-        actor="ana",
-        role="writer",
-        branches=["ana/*"],
-        reads=["main", "ana/*"],
-        datasets=["gold.*"],
-        lifetime_seconds=2592000,
+class NewToken(Asked):
+    actor: Annotated[str, StringConstraints(min_length=1, max_length=200)] = eg("ana")
+    role: Role = eg("writer")
+    branches: Patterns = eg(
+        ["ana/*"], default_factory=lambda: ["*"], description="That it may write."
     )
-    actor: Annotated[str, StringConstraints(min_length=1, max_length=200)]
-    role: Role
-    branches: Patterns = Field(default_factory=lambda: ["*"], description="That it may write.")
-    reads: Patterns = Field(default_factory=lambda: ["*"], description="Branches to read.")
-    datasets: Patterns = Field(
-        default_factory=lambda: ["*"], description="That it may read and write."
+    reads: Patterns = eg(
+        ["main", "ana/*"], default_factory=lambda: ["*"], description="Branches to read."
     )
-    lifetime_seconds: int | None = Field(
-        30 * 24 * 3600, ge=1, le=LONGEST_SECONDS, description="Null: it never expires."
+    datasets: Patterns = eg(
+        ["gold.*"], default_factory=lambda: ["*"], description="That it may read and write."
+    )
+    lifetime_seconds: int | None = eg(
+        2592000, 30 * 24 * 3600, ge=1, le=LONGEST_SECONDS, description="Null: it never expires."
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel
+
+from headgate.server.api.models import Body
 
 _T = "t-01m7f8gggmxzttp51zc67s"
 _DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
@@ -87,7 +88,7 @@ class DescribedApp(FastAPI):
         if self.openapi_schema is None:
             document = super().openapi()
             schemas = document["components"]["schemas"]
-            for name, example in _examples(BaseModel):
+            for name, example in _examples(Body):
                 if "examples" in schemas.get(name, {}):
                     schemas[name]["examples"] = [example]
             for path in document["paths"].values():
@@ -96,12 +97,10 @@ class DescribedApp(FastAPI):
         return super().openapi()
 
 
-def _examples(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
+def _examples(model: type[Body]) -> Iterator[tuple[str, Any]]:
     """Yield the examples of the models; FastAPI drops null fields, and the rest is not valid."""
     for one in model.__subclasses__():
-        extra: Any = one.model_config.get("json_schema_extra")
-        if one.__module__.startswith(__package__) and extra:
-            yield one.__name__, extra["examples"][0]
+        yield one.__name__, one.example()
         yield from _examples(one)
 
 

@@ -6,15 +6,15 @@ Scripts, loads and merges may change many tables; each is one publication.
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from headgate.errors import Invalid, InvalidSchemaFile, ObjectNotFound
 from headgate.files.objects import Digest, StoredContent
 from headgate.model.contexts import parse_context
 from headgate.server.api import conventions as api
-from headgate.server.api.models import Branch, Name, Sha256, asked, shown
+from headgate.server.api.models import Asked, Body, Branch, Name, Reply, Sha256, eg
 from headgate.store.embedded import Store
 
 # Bodies; their fields are parameters of the verbs, by the same names
@@ -24,24 +24,24 @@ Context = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 TimeoutSeconds = Annotated[float, Field(ge=0, le=300)]
 
 
-class Mutation(BaseModel):
-    model_config = asked(branch="master", sql="delete from graph.person where id = 'ana'")
-    branch: Context = Field(description="A branch, or one with fallbacks: `feature>master`.")
-    sql: Annotated[str, StringConstraints(min_length=1, max_length=16 * 1024 * 1024)]
+class Mutation(Asked):
+    branch: Context = eg("master", description="A branch, or one with fallbacks: `feature>master`.")
+    sql: Annotated[str, StringConstraints(min_length=1, max_length=16 * 1024 * 1024)] = eg(
+        "delete from graph.person where id = 'ana'"
+    )
     if_head: dict[str, str | None] = Field(
         default_factory=dict, description="Only while the branch shows these transactions."
     )
     timeout_seconds: TimeoutSeconds = 60
 
 
-class Load(BaseModel):
-    model_config = asked(
-        branch="master", mode="merge", rows={"graph.person": [{"id": "ana", "name": "Ana"}]}
-    )
-    branch: Context = Field(description="A branch, or one with fallbacks: `feature>master`.")
-    mode: Literal["append", "merge", "overwrite"] = "append"
-    rows: dict[str, list[dict[str, Any]]] = Field(
-        default_factory=dict, description="Rows as objects, by dataset."
+class Load(Asked):
+    branch: Context = eg("master", description="A branch, or one with fallbacks: `feature>master`.")
+    mode: Literal["append", "merge", "overwrite"] = eg("merge", "append")
+    rows: dict[str, list[dict[str, Any]]] = eg(
+        {"graph.person": [{"id": "ana", "name": "Ana"}]},
+        default_factory=dict,
+        description="Rows as objects, by dataset.",
     )
     arrow: dict[str, str | list[str]] = Field(
         default_factory=dict,
@@ -65,12 +65,11 @@ class Load(BaseModel):
     timeout_seconds: TimeoutSeconds = 60
 
 
-class Merge(BaseModel):
-    model_config = asked(source="corrections", into="master", dry_run=True)
-    source: Branch
-    into: Branch
+class Merge(Asked):
+    source: Branch = eg("corrections")
+    into: Branch = eg("master")
     datasets: list[Name] = Field(default_factory=list, max_length=10_000)
-    dry_run: bool = False
+    dry_run: bool = eg(True, False)
     timeout_seconds: TimeoutSeconds = 60
 
 
@@ -80,66 +79,45 @@ class CountsModel(BaseModel):
     deleted: int
 
 
-class OutcomeModel(BaseModel):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "publication": 12,
-                    "counts": {"graph.person": {"inserted": 0, "updated": 1, "deleted": 0}},
-                }
-            ]
-        }
+class OutcomeModel(Body):
+    publication: int | None = eg(12, description="Null where nothing changed.")
+    counts: dict[str, CountsModel] = eg(
+        {"graph.person": {"inserted": 0, "updated": 1, "deleted": 0}}
     )
-    publication: int | None = Field(description="Null where nothing changed.")
-    counts: dict[str, CountsModel]
     created: dict[str, dict[str, str]] = Field(
         default_factory=dict,
         description="Columns and types of tables that a load created, by dataset; absent for none.",
     )
 
 
-class Schema(BaseModel):
-    model_config = asked(
-        branch="master",
-        file="graph.toml",
-        text='[dataset."graph.person"]\ncolumns = {id = "string"}',
+class Schema(Asked):
+    branch: Context = eg("master")
+    text: str = eg(
+        '[dataset."graph.person"]\ncolumns = {id = "string"}', description="A schema file, in TOML."
     )
-    branch: Context
-    text: str = Field(description="A schema file, in TOML.")
-    file: Name = Field("schema.toml", description="Its name in error messages.")
+    file: Name = eg("graph.toml", "schema.toml", description="Its name in error messages.")
 
 
-class SchemaModel(BaseModel):
-    model_config = shown(
-        branch="master",
-        publication=14,
-        datasets=[{"dataset": "graph.person", "steps": ["create the table"]}],
+class SchemaModel(Reply):
+    more: ClassVar = {"publication": 14}
+    branch: str = eg("master")
+    datasets: list[dict[str, Any]] = eg(
+        [{"dataset": "graph.person", "steps": ["create the table"]}]
     )
-    branch: str
-    datasets: list[dict[str, Any]]
 
 
-class Optimize(BaseModel):
-    model_config = asked(dataset="graph.person", branch="master", keep_snapshots=100)
-    dataset: Name
-    branch: Branch
-    keep_snapshots: int = Field(100, ge=1, le=1_000_000)
+class Optimize(Asked):
+    dataset: Name = eg("graph.person")
+    branch: Branch = eg("master")
+    keep_snapshots: int = eg(100, 100, ge=1, le=1_000_000)
 
 
-class OptimizedModel(BaseModel):
-    model_config = shown(
-        dataset="graph.person",
-        branch="master",
-        state="optimized",
-        publication=15,
-        files={"before": 40, "after": 8},
-        snapshots_dropped=3,
-    )
-    dataset: str
-    branch: str
-    state: str
-    publication: int | None
+class OptimizedModel(Reply):
+    more: ClassVar = {"files": {"before": 40, "after": 8}, "snapshots_dropped": 3}
+    dataset: str = eg("graph.person")
+    branch: str = eg("master")
+    state: str = eg("optimized")
+    publication: int | None = eg(15)
 
 
 # Routes

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
 from headgate.attempts import LEASE_SECONDS
@@ -22,7 +22,7 @@ from headgate.files.private_copy import ContentCache
 from headgate.model.names import check_task_key, parse_dataset_name
 from headgate.model.nouns import Attempt, AttemptState
 from headgate.server.api import conventions as api
-from headgate.server.api.models import Branch, Name, Sha256, asked, shown
+from headgate.server.api.models import Asked, Branch, Name, Reply, Sha256, eg
 from headgate.store.documents import Json
 from headgate.store.embedded import Store
 from headgate.tasks.client_publications import ClientPublication, publish_for_client
@@ -62,95 +62,74 @@ class Ending(enum.StrEnum):
     FAILED = "failed"
 
 
-class NewAttempt(BaseModel):
-    model_config = asked(key=_KEY, secret=_SECRET, branch="master")
-    key: Key = Field(description="The identity of the work across its attempts.")
-    secret: Secret
-    branch: Branch | None = Field(None, description="The branch that the attempt will move.")
+class NewAttempt(Asked):
+    key: Key = eg(_KEY, description="The identity of the work across its attempts.")
+    secret: Secret = eg(_SECRET)
+    branch: Branch | None = eg("master", None, description="The branch that the attempt will move.")
 
 
-class AttemptToRenew(BaseModel):
-    model_config = asked(secret=_SECRET)
-    secret: Secret
+class AttemptToRenew(Asked):
+    secret: Secret = eg(_SECRET)
 
 
-class AttemptToEnd(BaseModel):
-    model_config = asked(secret=_SECRET, state="succeeded")
-    secret: Secret
-    state: Ending
+class AttemptToEnd(Asked):
+    secret: Secret = eg(_SECRET)
+    state: Ending = eg("succeeded")
 
 
-class TablesToOpen(BaseModel):
-    model_config = asked(
-        secret=_SECRET,
-        repository="work.songs",
-        branch="master",
-        ref=_T,
-        inputs=["sales.orders"],
-        outputs=["sales.totals"],
-    )
-    secret: Secret
-    repository: Name = Field(description="The dataset of the workspace.")
-    branch: Branch
-    ref: Name
-    inputs: list[Name] = Field(default_factory=list, max_length=_MOST_TABLES)
-    outputs: list[Name] = Field(default_factory=list, max_length=_MOST_TABLES)
+class TablesToOpen(Asked):
+    secret: Secret = eg(_SECRET)
+    repository: Name = eg("work.songs", description="The dataset of the workspace.")
+    branch: Branch = eg("master")
+    ref: Name = eg(_T)
+    inputs: list[Name] = eg(["sales.orders"], default_factory=list, max_length=_MOST_TABLES)
+    outputs: list[Name] = eg(["sales.totals"], default_factory=list, max_length=_MOST_TABLES)
     replaces: Replaces = None
 
 
-class WorkspaceToPublish(BaseModel):
-    model_config = asked(
-        secret=_SECRET,
-        branch="master",
-        ref=_T,
-        root=_SHA,
-        task="render_song",
-        execution="render_song-1-5f0c2b7a9d3e4f10",
-        labels={"orchestrator": "local"},
-    )
-    secret: Secret
-    branch: Branch = Field(description="The target.")
-    ref: Name = Field(description="The input: a committed transaction.")
-    root: Sha256 | None = Field(
-        description="The tree that the attempt made, whose contents were sent; null: no change."
+class WorkspaceToPublish(Asked):
+    secret: Secret = eg(_SECRET)
+    branch: Branch = eg("master", description="The target.")
+    ref: Name = eg(_T, description="The input: a committed transaction.")
+    root: Sha256 | None = eg(
+        _SHA,
+        description="The tree that the attempt made, whose contents were sent; null: no change.",
     )
     read_only: bool = Field(False, description="Only the tables of the attempt are published.")
-    task: Word = ""
-    execution: Word = ""
-    labels: dict[Word, Word] = Field(default_factory=dict, max_length=_MOST_LABELS)
+    task: Word = eg("render_song", "")
+    execution: Word = eg("render_song-1-5f0c2b7a9d3e4f10", "")
+    labels: dict[Word, Word] = eg(
+        {"orchestrator": "local"}, default_factory=dict, max_length=_MOST_LABELS
+    )
     replaces: Replaces = None
 
 
-class AttemptModel(BaseModel):
-    model_config = shown(key=_KEY, epoch=1, state="running", actor="ana", lease_seconds=60)
-    key: str
-    epoch: int
-    state: AttemptState
-    actor: str
-    lease_seconds: int
+class AttemptModel(Reply):
+    key: str = eg(_KEY)
+    epoch: int = eg(1)
+    state: AttemptState = eg("running")
+    actor: str = eg("ana")
+    lease_seconds: int = eg(60)
 
 
-class HeadModel(BaseModel):
-    model_config = shown(ref=_T, parent=_T, key=_KEY)
-    ref: str
-    parent: str | None
-    key: str | None = Field(description="Task key of its attempt; null for other writers.")
+class HeadModel(Reply):
+    ref: str = eg(_T)
+    parent: str | None = eg(_T)
+    key: str | None = eg(_KEY, description="Task key of its attempt; null for other writers.")
 
 
-class WorkspaceModel(BaseModel):
-    model_config = shown(repository="work.songs", branch="master", ref=_T, root=_SHA, head=None)
-    repository: str
-    branch: str
-    ref: str
-    root: str
-    head: HeadModel | None = Field(description="The view of the branch; null if read-only.")
+class WorkspaceModel(Reply):
+    repository: str = eg("work.songs")
+    branch: str = eg("master")
+    ref: str = eg(_T)
+    root: str = eg(_SHA)
+    head: HeadModel | None = eg(None, description="The view of the branch; null if read-only.")
 
 
-class PublishedWorkspaceModel(BaseModel):
-    model_config = shown(repository="work.songs", branch="master", ref=_T)
-    repository: str
-    branch: str
-    ref: str
+class PublishedWorkspaceModel(Reply):
+    repository: str = eg("work.songs")
+    branch: str = eg("master")
+    ref: str = eg(_T)
 
 
 # Routes

@@ -16,6 +16,7 @@ from headgate.files.edits import root_of
 from headgate.files.tree import Entry
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, Transaction
+from headgate.model.object_store import size_text
 from headgate.model.rules import rules_note
 from headgate.server.web import markup
 from headgate.server.web.dataset_parts import (
@@ -161,7 +162,7 @@ def _files(visit: Visit, shown: ShownDataset) -> Markup:
     walked = visit.store.trees.walk(root, path)
     here = list_directory(itertools.islice(walked, _ENTRIES + 1), prefix, _ENTRIES)
     rows = [*_directories(shown, prefix, here.below), *_entries(here.files, prefix)]
-    beside = markup.beside(f"{markup.count(whole.entries, 'file')}, {markup.size(whole.bytes)}")
+    beside = markup.beside(f"{markup.count(whole.entries, 'file')}, {size_text(whole.bytes)}")
     drawn = markup.empty("Nothing is here.")
     if rows:
         drawn = markup.table(("Name", "Size", "Digest"), rows, label="Files", numbers=(1,))
@@ -176,7 +177,7 @@ def _directories(
     return [
         (
             markup.link(f"{name}/", address_of(shown, path=f"{prefix}{name}")),
-            markup.size(total),
+            size_text(total),
             markup.count(files, "file"),
         )
         for name, (files, total) in sorted(below.items())
@@ -185,7 +186,7 @@ def _directories(
 
 def _entries(files: Iterable[Entry], prefix: str) -> list[tuple[markup.Child, ...]]:
     return [
-        (entry.path.removeprefix(prefix), markup.size(entry.size), markup.code(entry.digest[:12]))
+        (entry.path.removeprefix(prefix), size_text(entry.size), markup.code(entry.digest[:12]))
         for entry in files
     ]
 

@@ -13,6 +13,7 @@ from headgate.model.ids import TransactionId
 from headgate.model.jobspecs import JobSpec, PublishedJobSpec, jobspec_from_json
 from headgate.model.names import DatasetName
 from headgate.model.nouns import Transaction
+from headgate.model.object_store import size_text
 from headgate.model.rules import rules_note
 from headgate.server.web import markup
 from headgate.server.web.page import Visit, publish_hint, split_page
@@ -349,7 +350,7 @@ def _files(found: FilesDifference, of: str) -> Markup:
 
 
 def _sizes(change: Change) -> str:
-    sides = [markup.size(entry.size) if entry else None for entry in (change.before, change.after)]
+    sides = [size_text(entry.size) if entry else None for entry in (change.before, change.after)]
     return " → ".join(side for side in sides if side)
 
 

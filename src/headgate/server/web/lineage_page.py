@@ -296,29 +296,18 @@ def stage(graph: Graph, dataset: str) -> Markup:
     return markup.join([drawn, markup.tag("p", legend(), class_="legend key"), ways])
 
 
+_FIND = Markup(
+    '<input type="search" placeholder="Find: name, branch, state" aria-label="Find in the graph" '
+    'autocomplete="off" spellcheck="false" data-find>'
+)
+_ZOOM = Markup(
+    '<button type="button" class="button" data-zoom="{}" aria-label="{}" title="{}">{}</button>'
+)
+
+
 def _tools() -> Markup:
-    find = markup.tag(
-        "input",
-        type="search",
-        placeholder="Find: name, branch, state",
-        aria_label="Find in the graph",
-        autocomplete="off",
-        spellcheck="false",
-        data_find=True,
-    )
-    buttons = [
-        markup.tag(
-            "button",
-            sign,
-            type="button",
-            class_="button",
-            data_zoom=how,
-            aria_label=label,
-            title=label,
-        )
-        for sign, how, label in _ZOOMS
-    ]
-    return markup.tag("div", markup.tag("output"), find, buttons, class_="tools")
+    buttons = [_ZOOM.format(how, label, label, sign) for sign, how, label in _ZOOMS]
+    return markup.tag("div", markup.tag("output"), _FIND, buttons, class_="tools")
 
 
 def _list(graph: Graph) -> Markup:

@@ -228,11 +228,11 @@ def form(
     )
 
 
-def field(name: str, label: str, value: str = "", *, hint: str = "", wide: bool = False) -> Markup:
+def field(name: str, label: str, value: str = "", *, hint: str = "") -> Markup:
     box = tag(
         "input", name=name, value=value, placeholder=hint, autocomplete="off", spellcheck="false"
     )
-    return tag("label", tag("span", label), box, class_="wide" if wide else None)
+    return tag("label", tag("span", label), box)
 
 
 def choice(name: str, label: str, options: Iterable[tuple[str, str]], chosen: str) -> Markup:
@@ -279,14 +279,6 @@ def count(number: int, one: str) -> str:
     """Return a number with its noun, as `1 row`, `2,345 rows` or `3 branches`."""
     many = f"{one}es" if one.endswith(("ch", "s")) else f"{one}s"
     return f"{number:,} {one if number == 1 else many}"
-
-
-def size(number: int) -> str:
-    value, units = float(number), ("B", "KiB", "MiB", "GiB", "TiB")
-    at = 0
-    while value >= 1024 and at < len(units) - 1:
-        value, at = value / 1024, at + 1
-    return f"{value:.1f} {units[at]}" if at else f"{number} B"
 
 
 def prose(message: str) -> Markup:

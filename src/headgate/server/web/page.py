@@ -214,43 +214,27 @@ def head() -> str:
 def top(place: str, actor: str, search: str = "") -> Markup:
     """Return the top bar with the navigation; a skip link for keyboard users comes first."""
     skip = tag("a", "Skip to content", href="#content", class_="skip")
-    brand = tag(
-        "a",
-        tag("span", class_="gate", aria_hidden="true"),
-        "Headgate",
-        href=markup.DATASETS,
-        class_="brand",
-    )
+    brand = Markup(
+        '<a href="{}" class="brand"><span class="gate" aria-hidden="true"></span>Headgate</a>'
+    ).format(markup.DATASETS)
     entries = ((text, path, path == place) for text, path in _PLACES)
     places = markup.tabs("Pages", entries, class_="places")
-    return tag("header", skip, brand, places, _search(search), _theme(), _who(actor), class_="top")
+    return tag("header", skip, brand, places, _search(search), _THEME, _who(actor), class_="top")
 
 
 def _search(text: str) -> Markup:
-    box = tag(
-        "input",
-        type="search",
-        name="q",
-        value=text,
-        id="search",
-        aria_label="Search datasets, branches and builds",
-        placeholder="Search   /",
-        autocomplete="off",
-        spellcheck="false",
-    )
-    return tag("form", box, action=markup.DATASETS, method="get", role="search", class_="search")
+    return Markup(
+        '<form action="{}" method="get" role="search" class="search">'
+        '<input type="search" name="q" value="{}" id="search" placeholder="Search   /" '
+        'aria-label="Search datasets, branches and builds" autocomplete="off" spellcheck="false">'
+        "</form>"
+    ).format(markup.DATASETS, text)
 
 
-def _theme() -> Markup:
-    return tag(
-        "button",
-        "◐",
-        type="button",
-        class_="icon",
-        data_theme_switch=True,
-        aria_label="Switch between light, dark and the system's theme",
-        title="Light, dark, or as the system",
-    )
+_THEME = Markup(
+    '<button type="button" class="icon" data-theme-switch title="Light, dark, or as the system" '
+    'aria-label="Switch between light, dark and the system&#39;s theme">◐</button>'
+)
 
 
 def _who(actor: str) -> Markup:

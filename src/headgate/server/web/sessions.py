@@ -256,34 +256,26 @@ def is_own_origin(origin: str, host: str | None, public_url: str | None) -> bool
     return urlsplit(origin).netloc in own
 
 
+_SIGN_IN = Markup(
+    """<form method="post" action="{action}" class="sign-in">
+<div class="brand"><span class="gate" aria-hidden="true"></span>Headgate</div>
+<h1 id="content">Sign in</h1>
+<label for="token">Token</label>
+<input type="password" name="token" required autofocus autocomplete="current-password" id="token"
+ placeholder="hg_…"{described}>
+{problem}<input type="hidden" name="next" value="{wanted}">
+<button type="submit" class="button primary">Sign in</button>
+<p class="hint">At its first start, the server writes an admin token to a file. For another one:</p>
+{command}</form>"""
+)
+_PROBLEM = Markup('<p class="problem" id="problem" role="alert">{}</p>\n')
+
+
 def _sign_in(wanted: str, problem: str | None) -> Markup:
-    box = tag(
-        "input",
-        type="password",
-        name="token",
-        required=True,
-        autofocus=True,
-        autocomplete="current-password",
-        id="token",
-        placeholder="hg_…",
-        aria_describedby="problem" if problem else None,
-    )
-    return tag(
-        "form",
-        tag("div", tag("span", class_="gate", aria_hidden="true"), "Headgate", class_="brand"),
-        tag("h1", "Sign in", id="content"),
-        tag("label", "Token", for_="token"),
-        box,
-        tag("p", problem, class_="problem", id="problem", role="alert") if problem else None,
-        tag("input", type="hidden", name="next", value=wanted),
-        tag("button", "Sign in", type="submit", class_="button primary"),
-        tag(
-            "p",
-            "At its first start, the server writes an admin token to a file. For another one:",
-            class_="hint",
-        ),
-        command("headgate token create --actor ana --role reader"),
-        method="post",
+    return _SIGN_IN.format(
         action=markup.SIGN_IN,
-        class_="sign-in",
+        described=Markup(' aria-describedby="problem"') if problem else "",
+        problem=_PROBLEM.format(problem) if problem else "",
+        wanted=wanted,
+        command=command("headgate token create --actor ana --role reader"),
     )
