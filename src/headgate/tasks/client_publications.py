@@ -12,6 +12,7 @@ from headgate.catalog.database import Connection, Database
 from headgate.catalog.operations import do_once
 from headgate.catalog.records import load_transactions
 from headgate.errors import ContentSwept, Invalid
+from headgate.files.edits import FileEdit
 from headgate.files.objects import Digest, in_parallel
 from headgate.files.tree import Entry
 from headgate.files.tree_store import FileTrees
@@ -67,19 +68,17 @@ def _received_tree(
     content, so the same name proves that the upload is well formed.
     """
     try:
-        found = list(trees.difference(before, root))
+        edit = FileEdit.of(trees.difference(before, root))
     except TypeError as error:
         raise Invalid(f"{root} is not a tree of files: {error}.", root=root) from error
-    put = [change.after for change in found if change.after is not None]
-    remove = [change.path for change in found if change.after is None]
 
     def check(entry: Entry) -> None:
         if not entry.is_directory and trees.objects.find_size(entry.digest) != entry.size:
             raise ContentSwept(path=entry.path)
 
-    for _ in in_parallel(check, put):
+    for _ in in_parallel(check, edit.put):
         pass
-    edited = trees.edit(before, put=put, remove=remove)
+    edited = trees.edit(before, put=edit.put, remove=edit.remove)
     if edited.root != root:
         raise Invalid(f"tree {root} does not match its files; upload it again.", root=root)
     return Staged(repository=workspace.repository, ref=edited.root, objects=edited.locations)

@@ -309,15 +309,9 @@ class FilesWorkspaces:
 
     def _spare(self, target: _Target, root: Digest) -> None:
         before = edits.root_of(target.given.version)
-        found = list(self.trees.difference(before, root))
-        put = [change.after for change in found if change.after is not None]
-        remove = [change.path for change in found if change.after is None]
-        edits.spare_condemned(
-            self._database,
-            self.trees,
-            FileEdit(put=put),
-            lambda: self.trees.edit(before, put=put, remove=remove),
-        )
+        edit = FileEdit.of(self.trees.difference(before, root))
+        apply = partial(self.trees.edit, before, put=edit.put, remove=edit.remove)
+        edits.spare_condemned(self._database, self.trees, edit, apply)
 
 
 def undo_replaced(
