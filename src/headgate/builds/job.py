@@ -410,7 +410,7 @@ def _commit(
             ),
             provenance=made,
             inferred=inferred,
-            fallback=work.fallback,
+            fallback=work.request.fallback,
         ),
     )
     end_attempt(ledger.parts.database, work.attempt, nouns.AttemptState.SUCCEEDED)
@@ -456,9 +456,7 @@ def _prepare_work(ledger: Ledger, position: int) -> JobWork:
         inputs=pins,
         snapshots=snapshots,
         outputs=ledger.opened.transactions[position],
-        branch=request.branch,
-        fallback=request.fallback,
-        parameters=request.parameters,
+        request=request,
         directory=ledger.directory_of(attempt),
     )
 
