@@ -19,7 +19,7 @@ from headgate.files.tree_store import FileTrees
 from headgate.model.changes import OperationKey, Receipt, request_hash
 from headgate.model.ids import TransactionId
 from headgate.tasks.files_store import FilesWorkspaces
-from headgate.tasks.ports import Identity, Staged, WorkspaceRef
+from headgate.tasks.ports import Identity, Publication, Staged, WorkspaceRef
 from headgate.tasks.table_work import AttemptTables
 
 _KIND = "task-publish"
@@ -29,12 +29,11 @@ _KIND = "task-publish"
 class ClientPublication:
     """A client's request to publish the result of its attempt."""
 
+    # If it is read-only, only the tables are published.
     workspace: WorkspaceRef
     identity: Identity
     # The new tree; None if no file changed.
     root: Digest | None
-    # Publish only the tables.
-    read_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +91,16 @@ def _publish(
 ) -> str:
     workspace, identity, root = publication.workspace, publication.identity, publication.root
     # Raises for a superseded attempt before its upload is read.
-    before = workspaces.find_root(workspace, identity.attempt, read_only=publication.read_only)
+    before = workspaces.find_root(workspace, identity.attempt)
     table_changes = tables.finish()
-    if publication.read_only:
+    if workspace.read_only:
         tables.publish(table_changes, operation=operation)
         return workspace.ref
     staged = _received_tree(workspaces.trees, workspace, before, root) if root is not None else None
-    return workspaces.publish(
-        workspace, staged, identity, table_changes=table_changes, operation=operation
+    made = Publication(
+        staged=staged, identity=identity, table_changes=table_changes, operation=operation
     )
+    return workspaces.publish(workspace, made)
 
 
 def _operation(publication: ClientPublication) -> OperationKey:
@@ -110,7 +110,7 @@ def _operation(publication: ClientPublication) -> OperationKey:
         "repository": workspace.repository,
         "ref": workspace.ref,
         "root": publication.root,
-        "read_only": publication.read_only,
+        "read_only": workspace.read_only,
     }
     return OperationKey(
         principal=publication.identity.actor,
