@@ -168,4 +168,4 @@ def _put_one_by_one(afar: Afar) -> Timed:
 def _download(afar: Afar, trees: FileTrees, cache: Path) -> Timed:
     workspace = WorkspaceBytes(trees, ContentCache(cache))
     target = afar.place("copy-of-workspace")
-    return lambda: workspace.download(_WORKSPACE, afar.root, "", target, None)
+    return lambda: workspace.download(_WORKSPACE, afar.root, target, None)

@@ -187,11 +187,11 @@ def test_p10_transfers_of_an_attempt_tell_how_far_they_are(
     given = ref_of(str(view_of(store)))
     told: list[tuple[int, int]] = []
     workspaces = workshop.doing(store).workspaces(given)
-    copy = workspaces.download(given, "", tmp_path / "copy", lambda *done: told.append(done))
+    copy = workspaces.download(given, tmp_path / "copy", lambda *done: told.append(done))
     assert told[-1] == (1, LARGE_BYTES)
     (tmp_path / "copy" / "new").write_text("1234")
     told.clear()
     changes = private_copy.changes_of(copy)
     identity = attempt(workshop, store).identity()
-    workspaces.stage(given, "", changes, identity, lambda *done: told.append(done))
+    workspaces.stage(given, changes, identity, lambda *done: told.append(done))
     assert told == [(1, 4)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ from tests.support.tasks import (
 
 
 def _copied(store: Store, target: Path, ref: str, prefix: str = "") -> PrivateCopy:
-    return store.workspaces(ref_of(ref)).download(ref_of(ref), prefix, target, None)
+    given = replace(ref_of(ref), prefix=prefix)
+    return store.workspaces(given).download(given, target, None)
 
 
 def test_p09_what_a_task_wrote_is_what_the_next_one_reads(workshop: Workshop, store: Store) -> None:

@@ -31,7 +31,7 @@ class SeenJobs(FileJobs):
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     def start(self, work: JobWork) -> Any:
-        self.seen.append(dict(work.parameters))
+        self.seen.append(dict(work.request.parameters))
         return super().start(work)
 
 

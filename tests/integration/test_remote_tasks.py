@@ -23,6 +23,7 @@ from headgate.files.private_copy import changes_of
 from headgate.model.access import Role
 from headgate.model.failpoints import Failpoint
 from headgate.tasks.messages import Status
+from headgate.tasks.ports import Publication
 from headgate.testing.failpoints import reached_file
 from tests.support.iceberg import Front
 from tests.support.oracle import assert_store_sound
@@ -118,12 +119,13 @@ def test_content_swept_between_staging_and_publishing_is_sent_again(stage: Stage
     workspaces, given = _client(stage).workspaces(ref_of(stage.given)), ref_of(stage.given)
     with stage.workshop.open() as store:
         one = attempt(stage.workshop, store)
-        copy = workspaces.download(given, "", stage.directory / "copy", None)
+        copy = workspaces.download(given, stage.directory / "copy", None)
         (copy.directory / "a").write_text("new")
         changes = changes_of(copy)
-        staged = workspaces.stage(given, "", changes, one.identity())
+        staged = workspaces.stage(given, changes, one.identity())
         store.objects.delete([key_of(Digest(changes.put[0].entry.digest))])
-        assert workspaces.publish(given, staged, one.identity()) == view_of(store)
+        made = Publication(staged=staged, identity=one.identity())
+        assert workspaces.publish(given, made) == view_of(store)
         assert shown(store) == {**_OLD, "a": "new"}
 
 

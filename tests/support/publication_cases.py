@@ -23,7 +23,7 @@ from headgate.model.nouns import AttemptRef
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
 from headgate.store.transactions import store_bytes
-from headgate.tasks.ports import Identity, Staged, WorkspaceRef, WorkspaceStore
+from headgate.tasks.ports import Identity, Publication, Staged, WorkspaceRef, WorkspaceStore
 
 
 class StoreHarness(Protocol):
@@ -156,19 +156,19 @@ def _attempt(
         task="protocol",
     )
     with tempfile.TemporaryDirectory(prefix="headgate-protocol-") as scratch:
-        copy = store.download(given, "", Path(scratch) / "workspace", None)
+        copy = store.download(given, Path(scratch) / "workspace", None)
         for name, text in files.items():
             path = copy.directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         changes = changes_of(copy)
         if not changes:
-            return store.publish(given, None, identity)
-        staged = store.stage(given, "", changes, identity)
+            return store.publish(given, Publication(staged=None, identity=identity))
+        staged = store.stage(given, changes, identity)
         try:
             if spoil:
                 harness.spoil(given, staged)
-            return store.publish(given, staged, identity)
+            return store.publish(given, Publication(staged=staged, identity=identity))
         finally:
             store.discard(staged)
 

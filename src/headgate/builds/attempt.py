@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.attempts import Contents
+from headgate.builds.plan import PlanRequest
 from headgate.catalog.attempts import set_attempt_scope
 from headgate.catalog.database import Database
 from headgate.catalog.records import load_transaction
@@ -70,9 +71,7 @@ class JobWork:
     # Of an incremental job: the Iceberg snapshot of each table that it reads.
     snapshots: Mapping[str, int]
     outputs: Mapping[DatasetName, TransactionId]
-    branch: str
-    fallback: tuple[str, ...]
-    parameters: Mapping[str, Any]
+    request: PlanRequest
     # Of this attempt alone; has its log, and the files that it reads and writes.
     directory: Path
 
@@ -238,11 +237,11 @@ def make_order(parts: Parts, work: JobWork) -> JobOrder:
         bundle=spec.bundle,
         inputs={n: _input(parts, pin, work.added.get(n)) for n, pin in work.inputs.items()},
         outputs={output.name: _output(parts, work, output) for output in spec.outputs},
-        branch=work.branch,
-        fallback=work.fallback,
+        branch=work.request.branch,
+        fallback=work.request.fallback,
         incremental=work.is_incremental,
         extent=str(extent) if extent is not None else None,
-        parameters=effective_parameters(spec, work.parameters),
+        parameters=effective_parameters(spec, work.request.parameters),
         allowed_run_seconds=spec.declaration.allowed_run_seconds,
     )
 
@@ -265,7 +264,7 @@ def _issue_token(parts: Parts, work: JobWork) -> str:
         work.attempt,
         token=token,
         scope={
-            "branch": work.branch,
+            "branch": work.request.branch,
             "inputs": {
                 str(p.dataset): {"transaction": p.transaction, "branch": p.branch}
                 for p in work.inputs.values()

@@ -196,10 +196,10 @@ class Ledger:
         )
         self.set(position, state)
 
-    def withdraw(self, *, atomic: bool) -> None:
+    def withdraw(self) -> None:
         """Mark unfinished jobs as aborted; of a failed atomic build, the finished ones too."""
         lost = {nouns.JobState.WAITING, nouns.JobState.RUNNING}
-        if atomic:
+        if self.opened.atomic:
             lost |= {nouns.JobState.SUCCEEDED, nouns.JobState.ADOPTED}
         positions = [p for p, report in enumerate(self.reports) if report.state in lost]
         for position in positions:
@@ -291,7 +291,7 @@ class Ledger:
 # One job.
 
 
-def run_job(ledger: Ledger, jobs: Jobs, position: int, *, retries: int, atomic: bool) -> None:
+def run_job(ledger: Ledger, jobs: Jobs, position: int, retries: int) -> None:
     """Run a job until it succeeds or has no retry left; never raises for user code."""
     report = ledger.reports[position]
     work: JobWork | None = None
@@ -310,7 +310,7 @@ def run_job(ledger: Ledger, jobs: Jobs, position: int, *, retries: int, atomic: 
             report.attempts, report.log = number, str(log_in(work.directory))
             result = _run_once(ledger, jobs, position, work)
             if result.succeeded:
-                _succeed(ledger, position, work, result, atomic=atomic)
+                _succeed(ledger, position, work, result)
                 return
             report.error = result.error or {}
         except (HeadgateError, OSError) as error:
@@ -357,9 +357,7 @@ def explain_end(database: Database, attempt: nouns.AttemptRef, result: JobResult
     return result
 
 
-def _succeed(
-    ledger: Ledger, position: int, work: JobWork, result: JobResult, *, atomic: bool
-) -> None:
+def _succeed(ledger: Ledger, position: int, work: JobWork, result: JobResult) -> None:
     """Commit all outputs of a job at once or, in an atomic build, stage them for its end."""
     report = ledger.reports[position]
     report.error = None
@@ -380,7 +378,7 @@ def _succeed(
     made = dict.fromkeys(ids, provenance)
     inferred = ids if opening_type(work.decision) is nouns.TransactionType.UPDATE else []
     publication = None
-    if atomic:
+    if ledger.opened.atomic:
         complete_transactions(ledger.parts.database, ids, work.attempt)
         transfer_to_build(ledger.parts.database, work.attempt, ids)
         ledger.add_staged(made, inferred)
@@ -389,7 +387,7 @@ def _succeed(
     ledger.add_made(ids, publication)
     report.transactions = {str(name): id for name, id in work.outputs.items()}
     ledger.set(position, nouns.JobState.SUCCEEDED)
-    if not atomic:
+    if not ledger.opened.atomic:
         ledger.emit(position, JobEventType.COMPLETE, work.attempt)
 
 
@@ -412,7 +410,7 @@ def _commit(
             ),
             provenance=made,
             inferred=inferred,
-            fallback=work.fallback,
+            fallback=work.request.fallback,
         ),
     )
     end_attempt(ledger.parts.database, work.attempt, nouns.AttemptState.SUCCEEDED)
@@ -458,9 +456,7 @@ def _prepare_work(ledger: Ledger, position: int) -> JobWork:
         inputs=pins,
         snapshots=snapshots,
         outputs=ledger.opened.transactions[position],
-        branch=request.branch,
-        fallback=request.fallback,
-        parameters=request.parameters,
+        request=request,
         directory=ledger.directory_of(attempt),
     )
 

@@ -49,15 +49,16 @@ class OpeningRequest:
     # Of a client-run build: the actor whose claim it is that the published code ran.
     reported_by: str | None = None
 
+    @property
+    def attempt(self) -> AttemptRef:
+        assert self.caller.attempt is not None, f"build {self.id} belongs to an attempt"
+        return self.caller.attempt
+
 
 @dataclass(frozen=True, kw_only=True)
-class OpenedBuild:
+class OpenedBuild(OpeningRequest):
     """An open build: its attempts, transactions and branches."""
 
-    id: ids.BuildId
-    plan: Plan
-    caller: Caller
-    attempt: AttemptRef
     # First attempt and output transactions of each stale job, by position.
     attempts: Mapping[int, AttemptRef]
     transactions: Mapping[int, Mapping[DatasetName, ids.TransactionId]]
@@ -67,7 +68,6 @@ class OpenedBuild:
     publications: tuple[ids.PublicationNumber, ...]
     # Branches that it writes; those made for the build are dropped if nothing commits there.
     branches: tuple[ids.BranchId, ...]
-    reported_by: str | None
 
 
 def open_build(database: Database, request: OpeningRequest) -> OpenedBuild:
@@ -85,8 +85,7 @@ class _Opening:
         self._request = request
         self._plan = request.plan
         self._caller = request.caller
-        assert request.caller.attempt is not None, f"build {request.id} belongs to an attempt"
-        self._attempt = request.caller.attempt
+        self._attempt = request.attempt
         self._publications: list[ids.PublicationNumber] = []
 
     def open(self) -> OpenedBuild:
@@ -99,17 +98,13 @@ class _Opening:
         attempts, transactions = self._open_stale(places)
         self._record(adopted)
         return OpenedBuild(
-            id=self._request.id,
-            plan=self._plan,
-            caller=self._caller,
-            attempt=self._attempt,
+            **vars(self._request),
             attempts=attempts,
             transactions=transactions,
             adopted=adopted,
             adoptions=adoptions,
             publications=tuple(self._publications),
             branches=tuple(place.branch for place in places.values() if place.branch),
-            reported_by=self._request.reported_by,
         )
 
     def _check_unchanged(self) -> None:

@@ -171,18 +171,17 @@ def make_plan(
     outputs = {name for job in jobs for name in job.outputs}
     given = [spec for job in jobs for spec in job.spec.inputs]
     unpinned = {spec.dataset for spec in given if not spec.pinned}
-    datasets = records.find_datasets(connection, outputs | {spec.dataset for spec in given})
-    branches = _branches_by_dataset(connection, datasets)
+    on_chain = _OnChain(connection, chain, outputs | {spec.dataset for spec in given})
     seen = sorted(outputs | unpinned, key=str)
     for name in seen:
-        require_compatible(name, chain, branches.get(name, {}))
+        require_compatible(name, chain, on_chain.branches(name))
     facts = freshness.Facts(
         chain=chain,
-        views=_views(connection, chain, seen, branches, outputs),
-        pinned=_pinned(connection, given, branches),
+        views=on_chain.views(seen, outputs),
+        pinned=on_chain.pinned(given),
         candidates=_Candidates(connection, request),
-        find_hold=partial(_find_hold, connection, chain, branches),
-        past=CatalogPast(connection, lambda name: _base_of(chain, branches.get(name, {}))),
+        find_hold=on_chain.find_hold,
+        past=CatalogPast(connection, on_chain.find_base),
         answers=answers,
         parameters=request.parameters,
         now=now(connection),
@@ -193,7 +192,7 @@ def make_plan(
     return Plan(
         request=request,
         decisions=decisions,
-        places=_places(chain, decisions, datasets, branches),
+        places=on_chain.places(decisions),
         answers=dict(answers),
         jobspecs=published.read,
     )
@@ -250,41 +249,95 @@ class _Published(Mapping[DatasetName, Mapping[str, JobSpec | Removed]]):
         return self.read[pointer.jobspec]
 
 
-def _branches_by_dataset(
-    connection: Connection, datasets: Mapping[DatasetName, nouns.Dataset]
-) -> dict[DatasetName, dict[str, nouns.Branch]]:
-    found: dict[DatasetName, dict[str, nouns.Branch]] = {name: {} for name in datasets}
-    for branch in records.branches_of(connection, [d.id for d in datasets.values()]):
-        found[branch.dataset][branch.name] = branch
-    return found
+class _OnChain:
+    """Datasets and their branches, as a chain shows them."""
 
+    def __init__(
+        self, connection: Connection, chain: Sequence[str], names: Collection[DatasetName]
+    ) -> None:
+        self._connection = connection
+        self._chain = chain
+        self._datasets = records.find_datasets(connection, names)
+        self._branches: dict[DatasetName, dict[str, nouns.Branch]] = {}
+        for branch in records.branches_of(connection, [d.id for d in self._datasets.values()]):
+            self._branches.setdefault(branch.dataset, {})[branch.name] = branch
 
-def _views(
-    connection: Connection,
-    chain: Sequence[str],
-    names: Iterable[DatasetName],
-    branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
-    outputs: Collection[DatasetName],
-) -> dict[DatasetName, freshness.View]:
-    """Return the view of each dataset on the first branch of the chain that has one.
+    def branches(self, name: DatasetName) -> Mapping[str, nouns.Branch]:
+        """Return the branches of a dataset, by name; none if it does not exist."""
+        return self._branches.get(name, {})
 
-    Of an output, the maker's fingerprint counts, so that compaction makes nothing stale.
-    """
-    first: dict[DatasetName, tuple[str, TransactionId]] = {}
-    for name in names:
-        source = first_with_view(chain, branches.get(name, {}))
-        if source is not None and source.view is not None:
-            first[name] = (source.name, source.view)
-    loaded = records.load_transactions(connection, [id for _, id in first.values()])
-    return {
-        name: _view(
-            name,
-            branch,
-            loaded[id],
-            _find_maker(connection, loaded[id]) if name in outputs else loaded[id],
-        )
-        for name, (branch, id) in first.items()
-    }
+    def views(
+        self, names: Iterable[DatasetName], outputs: Collection[DatasetName]
+    ) -> dict[DatasetName, freshness.View]:
+        """Return the view of each dataset on the first branch of the chain that has one.
+
+        Of an output, the maker's fingerprint counts, so that compaction makes nothing stale.
+        """
+        first: dict[DatasetName, tuple[str, TransactionId]] = {}
+        for name in names:
+            source = first_with_view(self._chain, self.branches(name))
+            if source is not None and source.view is not None:
+                first[name] = (source.name, source.view)
+        loaded = records.load_transactions(self._connection, [id for _, id in first.values()])
+        return {
+            name: _view(
+                name,
+                branch,
+                loaded[id],
+                _find_maker(self._connection, loaded[id]) if name in outputs else loaded[id],
+            )
+            for name, (branch, id) in first.items()
+        }
+
+    def pinned(self, given: Iterable[InputSpec]) -> dict[freshness.Pin, freshness.View]:
+        found: dict[freshness.Pin, freshness.View] = {}
+        for spec in given:
+            if not spec.pinned:
+                continue
+            on = self.branches(spec.dataset).get(spec.branch or "")
+            id = spec.transaction or (on.view if on else None)
+            transaction = records.find_transaction(self._connection, id) if id else None
+            if (
+                transaction is not None
+                and transaction.state is nouns.TransactionState.COMMITTED
+                and transaction.dataset == spec.dataset
+            ):
+                pin = freshness.Pin(
+                    dataset=spec.dataset, branch=spec.branch, transaction=spec.transaction
+                )
+                on_branch = spec.branch or transaction.branch
+                found[pin] = _view(spec.dataset, on_branch, transaction, transaction)
+        return found
+
+    def find_hold(self, output: DatasetName, inputs_key: str) -> freshness.Hold | None:
+        """Return the hold of the branch that shows an output: its own, else the fallback's."""
+        source = first_with_view(self._chain, self.branches(output))
+        if source is None:
+            return None
+        return find_hold(self._connection, output, source.id, inputs_key)
+
+    def find_base(self, output: DatasetName) -> TransactionId | None:
+        """Return the view that an output's next transaction starts from."""
+        known = self.branches(output)
+        place = output_place(self._chain, known)
+        on = known.get(self._chain[0]) or (known[place.parent] if place.parent else None)
+        return on.view if on is not None else None
+
+    def places(self, decisions: Sequence[freshness.Decision]) -> dict[DatasetName, Place]:
+        """Return the place of each output that is written; those of skipped jobs are not."""
+        found: dict[DatasetName, Place] = {}
+        for name in (name for d in decisions if not d.is_skipped for name in d.job.outputs):
+            known = self.branches(name)
+            place = output_place(self._chain, known)
+            here = known.get(self._chain[0])
+            found[name] = Place(
+                dataset=self._datasets[name].id if name in self._datasets else None,
+                branch=here.id if here else None,
+                view=here.view if here else None,
+                parent=known[place.parent] if place.parent and not here else None,
+                remembered_chain=place.remembered_chain,
+            )
+        return found
 
 
 def first_view(
@@ -315,45 +368,6 @@ def _view(
             for given in (maker.provenance.get("inputs", ()) if made_from else ())
         },
     )
-
-
-def _pinned(
-    connection: Connection,
-    given: Iterable[InputSpec],
-    branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
-) -> dict[freshness.Pin, freshness.View]:
-    found: dict[freshness.Pin, freshness.View] = {}
-    for spec in given:
-        if not spec.pinned:
-            continue
-        on = branches.get(spec.dataset, {}).get(spec.branch or "")
-        id = spec.transaction or (on.view if on else None)
-        transaction = records.find_transaction(connection, id) if id else None
-        if (
-            transaction is not None
-            and transaction.state is nouns.TransactionState.COMMITTED
-            and transaction.dataset == spec.dataset
-        ):
-            pin = freshness.Pin(
-                dataset=spec.dataset, branch=spec.branch, transaction=spec.transaction
-            )
-            on_branch = spec.branch or transaction.branch
-            found[pin] = _view(spec.dataset, on_branch, transaction, transaction)
-    return found
-
-
-def _find_hold(
-    connection: Connection,
-    chain: Sequence[str],
-    branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
-    output: DatasetName,
-    inputs_key: str,
-) -> freshness.Hold | None:
-    """Return the hold of the branch that shows an output: its own, else that of the fallback."""
-    source = first_with_view(chain, branches.get(output, {}))
-    if source is None:
-        return None
-    return find_hold(connection, output, source.id, inputs_key)
 
 
 def find_late_hold(
@@ -405,38 +419,6 @@ class _Candidates:
             types={t.dataset: t.type for t in newest},
             committed_at=newest[0].closed_at or newest[0].opened_at,
         )
-
-
-def _base_of(chain: Sequence[str], known: Mapping[str, nouns.Branch]) -> TransactionId | None:
-    """Return the view that an output's next transaction starts from."""
-    place = output_place(chain, known)
-    on = known.get(chain[0]) or (known[place.parent] if place.parent is not None else None)
-    return on.view if on is not None else None
-
-
-def _places(
-    chain: Sequence[str],
-    decisions: Sequence[freshness.Decision],
-    datasets: Mapping[DatasetName, nouns.Dataset],
-    branches: Mapping[DatasetName, Mapping[str, nouns.Branch]],
-) -> dict[DatasetName, Place]:
-    """Return the place of each output that is written; those of skipped jobs are not."""
-    found: dict[DatasetName, Place] = {}
-    for decision in decisions:
-        if decision.is_skipped:
-            continue
-        for name in decision.job.outputs:
-            known = branches.get(name, {})
-            place = output_place(chain, known)
-            here = known.get(chain[0])
-            found[name] = Place(
-                dataset=datasets[name].id if name in datasets else None,
-                branch=here.id if here else None,
-                view=here.view if here else None,
-                parent=known[place.parent] if place.parent and not here else None,
-                remembered_chain=place.remembered_chain,
-            )
-    return found
 
 
 # --- earlier builds -------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Repository:
         """Return the checked-out commit."""
         found = self.find_commit("HEAD")
         if found is None:
-            raise self._unusable("it has no commit yet", "Commit something first.")
+            raise self.unusable("it has no commit yet", "Commit something first.")
         return found
 
     def find_branch(self) -> str | None:
@@ -85,7 +85,7 @@ class Repository:
         """Return the checked-out branch."""
         found = self.find_branch()
         if found is None:
-            raise self._unusable(
+            raise self.unusable(
                 f"no branch is checked out (HEAD is detached at {self.head()[:12]})",
                 "Name the branch with --branch, or check one out.",
             )
@@ -150,7 +150,7 @@ class Repository:
         """Return the project's tree in a commit or tree."""
         found = self.find_project_tree(treeish)
         if found is None:
-            raise self._unusable(
+            raise self.unusable(
                 f"the directory {self.project!r} is not in the commit", "Commit the project first."
             )
         return found
@@ -197,11 +197,11 @@ class Repository:
         return done.stdout.decode().strip() if done.returncode == 0 else None
 
     def _failed(self, command: str, stderr: bytes) -> errors.GitUnusable:
-        return self._unusable(
+        return self.unusable(
             f"`git {command}` failed: {_last_line(stderr)}", "Repair the repository and try again."
         )
 
-    def _unusable(self, reason: str, remedy: str) -> errors.GitUnusable:
+    def unusable(self, reason: str, remedy: str) -> errors.GitUnusable:
         return errors.GitUnusable(directory=str(self.root), reason=reason, remedy=remedy)
 
 
@@ -528,8 +528,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _dirty(repository: Repository, changes: Sequence[str]) -> errors.GitUnusable:
-    return errors.GitUnusable(
-        directory=str(repository.root),
+    return repository.unusable(
         reason=f"the working tree has uncommitted changes: {_first(changes)}",
         remedy="Commit or stash them, or publish them as they are with --allow-dirty "
         "(results of such code are never adopted).",
@@ -613,8 +612,7 @@ def _merge_base(project: Repository, head: str, branch: str, published: str) -> 
             return base
     if project.is_shallow() or project.find_commit(published) is None:
         deepen = "git fetch --unshallow" if project.is_shallow() else f"git fetch origin {branch}"
-        raise errors.GitUnusable(
-            directory=str(project.root),
+        raise project.unusable(
             reason=f"the transforms that were removed since {branch!r} cannot be determined: this "
             f"clone lacks the commit {published[:10]}, which is published on it, or its history",
             remedy=f"Run `{deepen}`, then publish again. If the commit was never pushed, publish "
@@ -639,8 +637,7 @@ def _declared_at(
     try:
         return _discover_tree(project, tree, found.source, DISCOVERY_SECONDS).outputs
     except errors.HeadgateError as error:
-        raise errors.GitUnusable(
-            directory=str(project.root),
+        raise project.unusable(
             reason=f"the transforms of the merge base {commit[:10]}, which was never published, "
             f"cannot be read: {error.message.rstrip('.')}",
             remedy="Rebase on, or merge, a commit that is published on the fallback.",

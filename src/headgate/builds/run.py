@@ -193,7 +193,7 @@ class _Build:
             abort_attempt(self._database, opened.attempt, ended, actor=opened.caller.actor)
             if self._request.atomic:
                 ledger.emit_staged(JobEventType.ABORT)
-            ledger.withdraw(atomic=self._request.atomic)
+            ledger.withdraw()
         drop_unused_branches(self._database, opened.branches, actor=opened.caller.actor)
         close_build(self._database, opened.id, opened.attempt, state.value)
         if state is BuildState.SUCCEEDED:
@@ -245,14 +245,8 @@ class _Schedule:
             # Counts this job too: it has no process yet, and must not get the next job's.
             self._jobs.expect(len(self._waiting))
             self._waiting.discard(position)
-            future = pool.submit(
-                run_job,
-                self._ledger,
-                self._jobs,
-                position,
-                retries=self._request.retries,
-                atomic=self._request.atomic,
-            )
+            retries = self._request.retries
+            future = pool.submit(run_job, self._ledger, self._jobs, position, retries)
             self._futures[future] = position
         done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
         for future in done:

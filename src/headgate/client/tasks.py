@@ -19,7 +19,15 @@ from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.store.documents import Json
 from headgate.tasks.declare import TableSpec
 from headgate.tasks.files_store import WorkspaceBytes
-from headgate.tasks.ports import AttemptHandle, Head, Identity, Staged, TableChanges, WorkspaceRef
+from headgate.tasks.ports import (
+    AttemptHandle,
+    Head,
+    Identity,
+    Publication,
+    Staged,
+    TableChanges,
+    WorkspaceRef,
+)
 from headgate.tasks.table_work import LazySession, OpenSession
 
 # A network that drops requests must not block a supervisor while its lease expires.
@@ -70,21 +78,13 @@ class RemoteWorkspaces:
         return None if head is None else Head(**head)
 
     def download(
-        self,
-        workspace: WorkspaceRef,
-        prefix: str,
-        target: Path,
-        progress: Progress | None,
-        *,
-        read_only: bool = False,
+        self, workspace: WorkspaceRef, target: Path, progress: Progress | None
     ) -> PrivateCopy:
-        root = self._root(workspace, read_only=read_only)
-        return self._bytes.download(workspace, root, prefix, target, progress)
+        return self._bytes.download(workspace, self._root(workspace), target, progress)
 
     def stage(
         self,
         workspace: WorkspaceRef,
-        prefix: str,
         changes: Changes,
         identity: Identity,
         progress: Progress | None = None,
@@ -92,43 +92,37 @@ class RemoteWorkspaces:
         root = self._root(workspace)
 
         def send() -> Staged:
-            return self._bytes.stage(workspace, root, prefix, changes, progress)
+            return self._bytes.stage(workspace, root, changes, progress)
 
         staged = send()
         self._staging[staged.ref] = send
         return staged
 
-    def publish(
-        self,
-        workspace: WorkspaceRef,
-        staged: Staged | None,
-        identity: Identity,
-        *,
-        timeout_seconds: float | None = None,
-        table_changes: TableChanges | None = None,
-    ) -> str:
+    def publish(self, workspace: WorkspaceRef, made: Publication) -> str:
         # A caller with a time limit stops waiting by itself; a shorter timeout of the request
         # would only repeat it.
-        root = staged.ref if staged is not None else None
+        root = made.staged.ref if made.staged is not None else None
         try:
-            return publish_at_server(self._http, workspace, identity, root)
+            return publish_at_server(self._http, workspace, made.identity, root)
         except (ContentSwept, ObjectNotFound):
             if root is None:
                 raise
             # Contents that were not sent, because the server had them, have been swept since.
             self._staging[root]()
-            return publish_at_server(self._http, workspace, identity, root)
+            return publish_at_server(self._http, workspace, made.identity, root)
 
     def discard(self, staged: Staged) -> None:
         """Forget a staged root; the server's cleanup sweeps contents that nothing references."""
         self._staging.pop(staged.ref, None)
 
-    def _root(self, workspace: WorkspaceRef, *, read_only: bool = False) -> Digest:
-        return Digest(self._load(workspace, read_only=read_only)["root"])
+    def _root(self, workspace: WorkspaceRef) -> Digest:
+        return Digest(self._load(workspace)["root"])
 
-    def _load(self, workspace: WorkspaceRef, *, read_only: bool = False) -> Json:
+    def _load(self, workspace: WorkspaceRef) -> Json:
         asked = {"branch": workspace.branch, "ref": workspace.ref}
-        found: Json = self._http.get(_where(workspace), **asked, read_only=read_only or None)
+        found: Json = self._http.get(
+            _where(workspace), **asked, read_only=workspace.read_only or None
+        )
         return found
 
 

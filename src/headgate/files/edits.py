@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from headgate import errors
 from headgate.catalog.database import (
@@ -33,7 +33,7 @@ from headgate.catalog.records import (
 from headgate.catalog.tickets import Line
 from headgate.catalog.transactions import stage_version
 from headgate.files.objects import Digest
-from headgate.files.tree import EMPTY, Entry, infer_type
+from headgate.files.tree import EMPTY, Change, Entry, infer_type
 from headgate.files.tree_store import Edited, FileTrees
 from headgate.model import nouns
 from headgate.model.changes import AddTransaction, Caller, OperationKey, PublishRequest, Receipt
@@ -56,6 +56,15 @@ class FileEdit:
 
     put: Sequence[Entry] = ()
     remove: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, changes: Iterable[Change]) -> Self:
+        """Return the edit that makes these changes."""
+        found = list(changes)
+        return cls(
+            put=[change.after for change in found if change.after is not None],
+            remove=[change.path for change in found if change.after is None],
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the edit as part of a request, whose hash identifies a repeated request."""

@@ -41,6 +41,12 @@ class BranchTable:
         return self.shown.version if self.shown else None
 
     @property
+    def stored(self) -> Version:
+        """The version of a table that the branch is known to show."""
+        assert self.version is not None
+        return self.version
+
+    @property
     def is_new(self) -> bool:
         """Whether the publication is to create the dataset."""
         return self.dataset.created_at == 0

@@ -324,7 +324,7 @@ def has_temporal(kind: pa.DataType) -> bool:
 
 
 def _cast_list(given: pa.Array, kind: pa.DataType) -> pa.Array:
-    if not _is_list(given.type):
+    if not is_list(given.type):
         raise ValueError("not a list")
     values = _cast_part(given.flatten(), kind.value_field)
     whole = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
@@ -381,7 +381,8 @@ def _offsets(lists: pa.Array, kind: pa.DataType) -> pa.Array:
     return offsets if pa.types.is_large_list(kind) else offsets.cast(pa.int32())
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether this is a list, in any of Arrow's layouts."""
     return bool(
         pa.types.is_list(kind)
         or pa.types.is_large_list(kind)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headgate.errors import Invalid, InvalidSource
 from headgate.model.constraints import Constraints
 from headgate.model.names import DatasetName
-from headgate.rows.cast import CAST_ERRORS, cast_column
+from headgate.rows.cast import CAST_ERRORS, cast_column, is_list
 from headgate.rows.schema_file import ColumnSpec, DatasetSpec, UnsuitableKey, with_key
 from headgate.rows.sources import Source
 from headgate.tables.schemas import UnknownType, parse_type, widest
@@ -47,13 +47,6 @@ _PRIMITIVES = (
 )
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-_LISTS = (
-    pa.types.is_list,
-    pa.types.is_large_list,
-    pa.types.is_fixed_size_list,
-    pa.types.is_list_view,
-    pa.types.is_large_list_view,
-)
 _REALS = ("float", "double")
 
 
@@ -141,7 +134,7 @@ def _type_of(kind: pa.DataType) -> str:
         return "uuid"
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return _type_of(kind.value_type)
-    if any(matches(kind) for matches in _LISTS):
+    if is_list(kind):
         return f"list<{_type_of(kind.value_type)}>"
     if pa.types.is_map(kind):
         return f"map<{_type_of(kind.key_type)}, {_type_of(kind.item_type)}>"

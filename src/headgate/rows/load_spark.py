@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-
 from headgate import errors
 from headgate.attempts import CommitOptions, Contents, Heartbeat, commit_transactions
 from headgate.catalog.database import Connection
@@ -24,8 +22,9 @@ from headgate.catalog.records import Unit, load_transactions
 from headgate.catalog.tickets import Line
 from headgate.catalog.units import abort_unit_if_open, open_in_unit, open_unit, renew_unit
 from headgate.model.changes import Provenance, ReadView, Receipt
-from headgate.model.constraints import Constraints, Violation
+from headgate.model.constraints import Constraints
 from headgate.model.failpoints import Failpoint, reach
+from headgate.model.ids import TransactionId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, Transaction
 from headgate.rows import write
@@ -33,25 +32,24 @@ from headgate.rows.branch_tables import BranchTable, BranchTables, branch_contex
 from headgate.rows.load import LoadMode, check_merge_key
 from headgate.rows.load_spark_files import Converter, TableFormat, check_readable
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
-from headgate.rows.sources import SourceLike, SourcesByTable
+from headgate.rows.sources import SourcesByTable
 from headgate.rows.validate import raise_if_any
 from headgate.spark import load as spark_load
 from headgate.spark import load_violations
 from headgate.spark.load import LoadFile, SparkLoad
-from headgate.spark.load_violations import FoundViolation, LoadCheck, LoadedTable
+from headgate.spark.load_violations import Around, LoadCheck
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import reporting_end, without_error_log
 from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.inspect import columns_of, recorded_size_bytes
 from headgate.tables.metadata import Metadata
-from headgate.tables.scan import TableScan, json_value
+from headgate.tables.scan import TableScan
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
 
 Session = Callable[[str], Any]
 StagedByTable: TypeAlias = "Mapping[DatasetName, StagedRows]"
 CountsByTable: TypeAlias = Mapping[DatasetName, Counts]
-OpenByTable: TypeAlias = Mapping[DatasetName, Transaction]
 
 _LEASE_SECONDS = 900
 # Keys of the snapshot summary that MERGE INTO writes.
@@ -130,10 +128,10 @@ def _hold_and_execute(load: _Load) -> tuple[Receipt, Outcome]:
         abort_unit_if_open(database, unit.id, caller=caller)
 
 
-def _open(load: _Load, unit: Unit, datasets: Sequence[Dataset]) -> OpenByTable:
+def _open(load: _Load, unit: Unit, datasets: Sequence[Dataset]) -> dict[DatasetName, Transaction]:
     """Open all transactions, or none; wait for a transaction that is open."""
 
-    def work(connection: Connection) -> OpenByTable:
+    def work(connection: Connection) -> dict[DatasetName, Transaction]:
         return {
             dataset.name: open_in_unit(connection, unit, dataset, caller=load.request.caller)
             for dataset in datasets
@@ -148,20 +146,22 @@ def _open(load: _Load, unit: Unit, datasets: Sequence[Dataset]) -> OpenByTable:
             time.sleep(0.2)
 
 
-def _execute(load: _Load, unit: Unit, opened: OpenByTable) -> tuple[Receipt, Outcome]:
+def _execute(
+    load: _Load, unit: Unit, opened: Mapping[DatasetName, Transaction]
+) -> tuple[Receipt, Outcome]:
     # Read again: now no other writer can move them.
     branch_tables = load.branch_tables()
     converter = Converter(load.home)
     tables = [
-        _table_load(load, branch_tables, name, given, converter)
-        for name, given in load.sources.items()
+        _table_load(load, branch_tables.load(name), opened[name].id, converter)
+        for name in load.sources
     ]
     converter.raise_if_rejected()
     session = load.session(f"txn:{unit.id}")
     with _bad_row_errors(load, branch_tables, tables):
-        staged = {table.name: _stage(session, table) for table in tables}
-    counts = _counts(load, session, branch_tables, staged, opened)
-    receipt, losses = _validate_and_commit(load, session, staged, opened, counts)
+        staged = {table.load.dataset: _stage(load, session, table) for table in tables}
+    counts = _counts(load, session, branch_tables, staged)
+    receipt, losses = _validate_and_commit(load, session, staged, counts)
     return receipt, Outcome(
         operation=receipt.operation,
         publication=receipt.publication,
@@ -181,7 +181,8 @@ def _bad_row_errors(
     except errors.HeadgateError:
         raise
     except Exception as error:
-        check_readable(file for table in tables for file in table.load.files)
+        files = [file for table in tables for file in table.load.files]
+        check_readable(files)
         try:
             _raise_violations(load, branch_tables, tables)
         except errors.HeadgateError:
@@ -190,8 +191,7 @@ def _bad_row_errors(
             # What Spark cannot write, it may not be able to check either.
             error.add_note(f"and while its rows were checked: {again}")
         reason = str(error).split("\n", 1)[0]
-        names = (file.name for table in tables for file in table.load.files)
-        file = next(names, str(tables[0].name))
+        file = files[0].name if files else str(tables[0].load.dataset)
         raise errors.InvalidSource(file=file, reason=f"Spark: {reason}") from error
 
 
@@ -200,14 +200,11 @@ def _counts(
     session: Any,
     branch_tables: BranchTables,
     staged: StagedByTable,
-    opened: OpenByTable,
 ) -> dict[DatasetName, Counts]:
-    ids = [transaction.id for transaction in opened.values()]
+    ids = [rows.table.opened for rows in staged.values()]
     found = load.parts.database.read(lambda c: load_transactions(c, ids))
     return {
-        name: _table_counts(
-            load.parts, session, branch_tables.load(name), found[opened[name].id], rows
-        )
+        name: _table_counts(load, session, branch_tables.load(name), found[rows.table.opened], rows)
         for name, rows in staged.items()
     }
 
@@ -216,7 +213,6 @@ def _validate_and_commit(
     load: _Load,
     session: Any,
     staged: StagedByTable,
-    opened: OpenByTable,
     counts: CountsByTable,
 ) -> tuple[Receipt, int]:
     """Validate and commit; validate again where other writers moved what was read."""
@@ -228,7 +224,7 @@ def _validate_and_commit(
             found = _validate(load, session, branch_tables, staged)
             reach(Failpoint.MUTATION_STAGED)
             try:
-                return _commit(load, branch_tables, opened, counts, found), losses
+                return _commit(load, branch_tables, staged, counts, found), losses
             except errors.ViewConflict:
                 losses += 1
                 over = time.monotonic() >= load.deadline and losses >= write.MIN_ATTEMPTS
@@ -245,20 +241,20 @@ def _validate_and_commit(
 def _commit(
     load: _Load,
     branch_tables: BranchTables,
-    opened: OpenByTable,
+    staged: StagedByTable,
     counts: CountsByTable,
     found: Validated,
 ) -> Receipt:
-    ids = [transaction.id for transaction in opened.values()] if any(counts.values()) else []
+    ids = [rows.table.opened for rows in staged.values()] if any(counts.values()) else []
     facts = {
-        opened[name].id: Provenance(
+        staged[name].table.opened: Provenance(
             facts=write.mutation_facts(
                 f"load-{load.mode}", count, keys_hold=name in found.keys_hold
             )
         )
         for name, count in counts.items()
     }
-    written = [branch_tables.load(name).branch for name in opened]
+    written = [branch_tables.load(name).branch for name in staged]
     reads = {one.branch for one in found.reads} | {branch.id for branch in written if branch}
     return commit_transactions(
         load.parts.database,
@@ -280,13 +276,11 @@ def _commit(
 
 @dataclass(frozen=True, kw_only=True)
 class TableLoad:
-    """The load of one table: its files, its constraints and its state."""
+    """The load of one table, and its state before."""
 
-    name: DatasetName
     load: SparkLoad
-    mode: LoadMode
-    constraints: Constraints
-    required: Sequence[str]
+    # Its transaction in the unit.
+    opened: TransactionId
     # The Iceberg snapshot; None for a table that never had a row.
     snapshot: int | None
     # Keys are known to be unique.
@@ -305,76 +299,71 @@ class StagedRows:
 
 
 def _table_load(
-    load: _Load,
-    branch_tables: BranchTables,
-    name: DatasetName,
-    given: Sequence[SourceLike],
-    converter: Converter,
+    load: _Load, on_branch: BranchTable, opened: TransactionId, converter: Converter
 ) -> TableLoad:
     """Return a table's load before anything is staged."""
-    on_branch = branch_tables.load(name)
+    name = on_branch.dataset.name
     version = _version_of(load.parts, on_branch)
     constraints = constraints_of(version.metadata)
     schema = TableScan(version, load.parts.options).schema
-    files = converter.files(given, TableFormat(str(name), schema, constraints.defaults))
+    files = converter.files(
+        load.sources[name], TableFormat(str(name), schema, constraints.defaults)
+    )
     snapshot = current_snapshot(version.metadata)
     never_repeats = snapshot is None or load.mode is LoadMode.OVERWRITE
     return TableLoad(
-        name=name,
         load=SparkLoad(
-            table=table_identifier(name),
+            dataset=name,
             files=files,
-            key=constraints.key,
-            defaults=constraints.defaults,
+            constraints=constraints,
+            required=[column.name for column in columns_of(version.metadata) if column.required],
             share=_share(files, version.metadata),
         ),
-        mode=load.mode,
-        constraints=constraints,
-        required=[column.name for column in columns_of(version.metadata) if column.required],
+        opened=opened,
         snapshot=int(snapshot["snapshot-id"]) if snapshot else None,
         keys_hold=never_repeats or write.keys_hold(on_branch),
     )
 
 
-def _stage(session: Any, table: TableLoad) -> StagedRows:
+def _stage(load: _Load, session: Any, table: TableLoad) -> StagedRows:
     """Write the rows into the table's working version; Spark fails on rows of other types."""
-    load, deleted = table.load, 0
-    rows = spark_load.read_rows(session, load)
-    match table.mode:
+    into, deleted = table.load, 0
+    rows = spark_load.read_rows(session, into)
+    match load.mode:
         case LoadMode.APPEND:
-            spark_load.append_rows(session, load, rows)
+            spark_load.append_rows(session, into, rows)
         case LoadMode.OVERWRITE:
-            deleted = session.table(load.table).count()
-            spark_load.overwrite_rows(session, load, rows)
+            deleted = session.table(into.table).count()
+            spark_load.overwrite_rows(session, into, rows)
         case LoadMode.MERGE:
             for frame in rows:
-                check_merge_key(table.name, load.key, frame.columns)
+                check_merge_key(into.dataset, into.key, frame.columns)
             for at, frame in enumerate(rows):
-                spark_load.merge_rows(session, load, at, frame)
+                spark_load.merge_rows(session, into, at, frame)
     return StagedRows(table=table, rows=rows, deleted=deleted)
 
 
 def _table_counts(
-    parts: Parts, session: Any, on_branch: BranchTable, working: Transaction, staged: StagedRows
+    load: _Load, session: Any, on_branch: BranchTable, working: Transaction, staged: StagedRows
 ) -> Counts:
     """Return the counts from the summaries of Spark's snapshots, without reading rows."""
     if working.version is None or working.version == on_branch.version:
         return Counts()
-    before = _version_of(parts, on_branch).metadata
-    after = parts.versions.read(working.version.location).metadata
+    before = _version_of(load.parts, on_branch).metadata
+    after = load.parts.versions.read(working.version.location).metadata
     known = {snapshot["snapshot-id"] for snapshot in before.get("snapshots") or []}
     summaries = [
         snapshot.get("summary") or {}
         for snapshot in after.get("snapshots") or []
         if snapshot["snapshot-id"] not in known
     ]
-    if staged.table.mode is LoadMode.MERGE:
+    if load.mode is LoadMode.MERGE:
         inserted = sum(_inserted_by_merge(one) for one in summaries)
         updated = sum(int(one.get(f"{_MERGE_SUMMARY}updated", 0)) for one in summaries)
-        if len(summaries) > 1 and updated and staged.table.snapshot is not None:
+        snapshot = staged.table.snapshot
+        if len(summaries) > 1 and updated and snapshot is not None:
             # A row that several merges changed counts once.
-            load, snapshot = staged.table.load, staged.table.snapshot
-            updated = spark_load.changed_rows(session, load, snapshot)
+            updated = spark_load.changed_rows(session, staged.table.load, snapshot)
         return Counts(inserted=inserted, updated=updated)
     inserted = sum(int(one.get("added-records", 0)) for one in summaries)
     return Counts(inserted=inserted, deleted=staged.deleted)
@@ -388,8 +377,7 @@ def _inserted_by_merge(summary: Mapping[str, Any]) -> int:
 
 
 def _version_of(parts: Parts, on_branch: BranchTable) -> StoredVersion:
-    assert on_branch.version is not None
-    return parts.versions.read(on_branch.version.location)
+    return parts.versions.read(on_branch.stored.location)
 
 
 def _share(files: Sequence[LoadFile], metadata: Metadata) -> float:
@@ -412,51 +400,62 @@ class Validated:
 class RelatedTables:
     """Tables that refer to the loaded ones, or that these refer to, as the branch shows them."""
 
-    def __init__(self, parts: Parts, branch_tables: BranchTables) -> None:
-        self._parts = parts
+    def __init__(self, load: _Load, branch_tables: BranchTables) -> None:
+        self._load = load
         self._branch_tables = branch_tables
         self.read: dict[DatasetName, BranchTable] = {}
 
-    def keys(self, table: TableLoad) -> dict[str, tuple[DatasetName, str]]:
-        """Return the datasets that a table refers to, each with its key; without missing ones."""
-        found: dict[str, tuple[DatasetName, str]] = {}
+    def around(self, table: SparkLoad, rows_of: Callable[[DatasetName], Any]) -> Around:
+        """Return the tables around one, without missing ones, with rows as `rows_of` gives them."""
+        referred: dict[str, tuple[Any, str]] = {}
         for reference in table.constraints.references:
             name = parse_dataset_name(reference.dataset)
             if (constraints := self._constraints(name)) is not None:
                 [key] = constraints.key
-                found[reference.dataset] = (name, key)
-        return found
-
-    def referring(self, table: TableLoad) -> list[tuple[DatasetName, str]]:
-        """Return columns of other tables that refer to this one, where rows are removed."""
-        if table.mode is not LoadMode.OVERWRITE:
-            return []
-        found: list[tuple[DatasetName, str]] = []
-        metadata = _version_of(self._parts, self._branch_tables.load(table.name)).metadata
-        for name in map(parse_dataset_name, referring_datasets(metadata)):
+                referred[reference.dataset] = (rows_of(name), key)
+        referring: list[tuple[DatasetName, Any, str]] = []
+        metadata = _version_of(self._load.parts, self._branch_tables.load(table.dataset)).metadata
+        removes = self._load.mode is LoadMode.OVERWRITE
+        for name in map(parse_dataset_name, referring_datasets(metadata) if removes else ()):
             if (constraints := self._constraints(name)) is not None:
-                references = constraints.references
-                found += [(name, r.column) for r in references if r.dataset == str(table.name)]
-        return found
+                referring += [
+                    (name, rows_of(name), reference.column)
+                    for reference in constraints.references
+                    if reference.dataset == str(table.dataset)
+                ]
+        return Around(referred=referred, referring=referring)
 
     def _constraints(self, name: DatasetName) -> Constraints | None:
         on_branch = self._branch_tables.find(name)
         if on_branch is None or on_branch.version is None:
             return None
         self.read[name] = on_branch
-        return constraints_of(_version_of(self._parts, on_branch).metadata)
+        return constraints_of(_version_of(self._load.parts, on_branch).metadata)
 
 
 def _validate(
     load: _Load, session: Any, branch_tables: BranchTables, staged: StagedByTable
 ) -> Validated:
     """Raise violations where a quick check finds any; return the views that were read."""
-    related = RelatedTables(load.parts, branch_tables)
-    checks = {name: _check(related, rows) for name, rows in staged.items()}
+    related = RelatedTables(load, branch_tables)
+    merged = load.mode is LoadMode.MERGE
+    checks = {
+        name: LoadCheck(
+            load=rows.table.load,
+            rows=rows.rows,
+            around=related.around(
+                rows.table.load, lambda other: session.table(table_identifier(other))
+            ),
+            merged=merged,
+            keys_hold=merged and rows.table.keys_hold,
+            looks_at_all_keys=merged and rows.table.load.share >= _ALL_KEYS_FROM_SHARE,
+        )
+        for name, rows in staged.items()
+    }
     repeated = {
         name
         for name, check in checks.items()
-        if check.constraints.key
+        if check.load.key
         and not check.keys_hold
         and load_violations.may_repeat_keys(session, check)
     }
@@ -473,26 +472,6 @@ def _validate(
     )
 
 
-def _check(related: RelatedTables, staged: StagedRows) -> LoadCheck:
-    table = staged.table
-    merged = table.mode is LoadMode.MERGE
-    return LoadCheck(
-        table=table.load.table,
-        rows=staged.rows,
-        constraints=table.constraints,
-        merged=merged,
-        keys_hold=merged and table.keys_hold,
-        looks_at_all_keys=merged and table.load.share >= _ALL_KEYS_FROM_SHARE,
-        referred={
-            text: (table_identifier(other), key)
-            for text, (other, key) in related.keys(table).items()
-        },
-        referring=tuple(
-            (table_identifier(other), column) for other, column in related.referring(table)
-        ),
-    )
-
-
 # Errors of bad rows, with file and line.
 #
 # Spark only reports that there is a bad row. The rows are found by previews of the tables.
@@ -503,66 +482,23 @@ def _raise_violations(
 ) -> None:
     """Raise for rows that violate constraints, by previews over the branch itself."""
     session = load.session(load.request.branch)
-    files = {str(table.name): table.load.files for table in tables}
-
-    def type_of(dataset: str, column: str) -> pa.DataType:
-        on_branch = branch_tables.load(parse_dataset_name(dataset))
-        scan = TableScan(_version_of(load.parts, on_branch), load.parts.options)
-        return scan.schema.field(column).type
-
-    raise_if_any(
-        _violation(found, type_of, files)
-        for table in _loaded_tables(load.parts, session, branch_tables, tables)
-        for found in load_violations.find_violations(table)
-    )
-
-
-def _violation(
-    found: FoundViolation,
-    type_of: Callable[[str, str], pa.DataType],
-    files: Mapping[str, Sequence[LoadFile]],
-) -> Violation:
-    where: dict[str, Any] = {}
-    if found.position is not None:
-        number, row = found.position
-        file = files[found.dataset][number]
-        where = {"file": file.name, "line": file.line_of(row)}
-    return Violation(
-        dataset=found.dataset,
-        kind=found.kind,
-        columns=found.columns,
-        values=tuple(
-            json_value(value, type_of(found.dataset, column))
-            for column, value in zip(found.columns, found.values, strict=True)
-        ),
-        detail={**found.detail, **where},
-    )
-
-
-def _loaded_tables(
-    parts: Parts, session: Any, branch_tables: BranchTables, tables: Sequence[TableLoad]
-) -> Iterator[LoadedTable]:
-    preview = {
-        LoadMode.APPEND: load_violations.preview_append,
-        LoadMode.OVERWRITE: load_violations.preview_overwrite,
-        LoadMode.MERGE: load_violations.preview_merge,
+    replaced = load.mode is LoadMode.OVERWRITE
+    loads = {table.load.dataset: table.load for table in tables}
+    previews = {
+        name: load_violations.preview_merge(session, each)
+        if load.mode is LoadMode.MERGE
+        else load_violations.preview_added(session, each, replaced=replaced)
+        for name, each in loads.items()
     }
-    previews = {table.name: preview[table.mode](session, table.load) for table in tables}
-    related = RelatedTables(parts, branch_tables)
 
     def rows_of(name: DatasetName) -> Any:
         return previews[name].rows if name in previews else session.table(table_identifier(name))
 
-    for table in sorted(tables, key=lambda table: table.name):
-        yield LoadedTable(
-            dataset=str(table.name),
-            preview=previews[table.name],
-            constraints=table.constraints,
-            required=table.required,
-            referred={
-                text: (rows_of(other), key) for text, (other, key) in related.keys(table).items()
-            },
-            referring=[
-                (str(other), rows_of(other), column) for other, column in related.referring(table)
-            ],
+    related = RelatedTables(load, branch_tables)
+    raise_if_any(
+        found
+        for name, each in sorted(loads.items())
+        for found in load_violations.find_violations(
+            each, previews[name], related.around(each, rows_of)
         )
+    )

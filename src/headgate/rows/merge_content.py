@@ -220,10 +220,7 @@ def _merged(
 
 
 def _apply(parts: Parts, target: Digest, wanted: Iterable[Change]) -> Edited:
-    edit = FileEdit(
-        put=[change.after for change in wanted if change.after is not None],
-        remove=[change.path for change in wanted if change.after is None],
-    )
+    edit = FileEdit.of(wanted)
     apply = partial(parts.trees.edit, target, put=edit.put, remove=edit.remove)
     edited = apply()
     if parts.database.read(partial(find_condemned, locations=edited.locations)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from headgate.model.changes import PublishRequest, Receipt
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import PublicationNumber, mint_version
 from headgate.model.names import DatasetName
-from headgate.model.nouns import PublicationKind, Transaction, TransactionType, Version
+from headgate.model.nouns import PublicationKind, Transaction, TransactionType
 from headgate.model.rules import MUTATION_FACT
 from headgate.rows import engine, working_set, write
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
@@ -169,8 +169,7 @@ def _optimize(
     result = partial(Optimized, dataset=dataset, branch=branch)
     if on_branch.branch.is_open:
         return result(state=OptimizeState.SKIPPED)
-    assert on_branch.version is not None
-    base = parts.versions.read(on_branch.version.location)
+    base = parts.versions.read(on_branch.stored.location)
     files = TableScan(base, parts.options).plan()
     metadata = _compacted(parts, on_branch, base, files, rewrite)
     dropped = snapshots_to_drop(metadata, keep_snapshots)
@@ -200,8 +199,7 @@ def _optimize(
 def advice_for(parts: Parts, request: Request, dataset: DatasetName) -> str | None:
     """Return the advice to rewrite by Spark; None where Arrow is right."""
     on_branch = BranchTables(parts.database, branch_context(request.branch)).load(dataset)
-    assert on_branch.version is not None
-    metadata = parts.versions.read(on_branch.version.location).metadata
+    metadata = parts.versions.read(on_branch.stored.location).metadata
     return engine.advice_on_optimize(str(dataset), inspect.recorded_size_bytes(metadata))
 
 
@@ -255,10 +253,7 @@ def _publish(
     stored: StoredVersion,
     work: Mapping[str, int],
 ) -> PublicationNumber | None:
-    assert on_branch.version is not None
-    version = Version(
-        id=mint_version(), location=stored.location, content_id=on_branch.version.content_id
-    )
+    version = replace(on_branch.stored, id=mint_version(), location=stored.location)
     facts = write.mutation_facts(VERB, Counts(), keys_hold=write.keys_hold(on_branch), work=work)
     try:
         receipt = publish(
@@ -355,11 +350,7 @@ def _private_unit(
 
 def _stage(parts: Parts, plan: RewritePlan, transaction: Transaction) -> None:
     """Stage the table's new layout, before files are rewritten into it."""
-    held = transaction.version
-    assert plan.on_branch.version is not None
-    base = parts.versions.read(plan.on_branch.version.location).metadata
+    held, base = transaction.version, plan.base.metadata
     stored = parts.versions.write(plan.on_branch.dataset.id, plan.metadata, base=base)
-    version = Version(
-        id=mint_version(), location=stored.location, content_id=plan.on_branch.version.content_id
-    )
+    version = replace(plan.on_branch.stored, id=mint_version(), location=stored.location)
     stage_version(parts.database, transaction.id, version, expected=held.id if held else None)

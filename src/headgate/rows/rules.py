@@ -165,8 +165,7 @@ class CommitRules:
         if name in commits:
             return commits[name].enforced
         shown = tables.load(parse_dataset_name(name))
-        assert shown.version is not None
-        return _effective(self._metadata(shown.version.location), is_known=keys_hold(shown))
+        return _effective(self._metadata(shown.stored.location), is_known=keys_hold(shown))
 
 
 def _facts(

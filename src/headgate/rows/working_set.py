@@ -280,8 +280,7 @@ class WorkingSet:
         """Return a table of the branch; one that it does not show raises an error at that place."""
         if name not in self.tables:
             on_branch = self.branch_tables.load(name, line=line, column=column)
-            assert on_branch.version is not None
-            scan = TableScan(self.versions.read(on_branch.version.location), self.options)
+            scan = TableScan(self.versions.read(on_branch.stored.location), self.options)
             self.tables[name] = WorkingTable(self.engine, on_branch, scan)
         return self.tables[name]
 

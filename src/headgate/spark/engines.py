@@ -7,9 +7,9 @@ cancels by tags what a job left running.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import importlib.util
 import json
+import sched
 import socket
 import threading
 import time
@@ -155,49 +155,35 @@ class _LateJobs:
 
     def __init__(self, cancel: Callable[[str], None]) -> None:
         self._cancel = cancel
-        # The time of the next cancellation, its tag, and the interval after it.
-        self._due: list[tuple[float, str, float]] = []
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._due = sched.scheduler(time.monotonic)
+        self._changed = threading.Event()
         self._closed = False
+        self._thread = threading.Thread(target=self._run, name="late-jobs", daemon=True)
+        self._thread.start()
 
     def watch(self, tags: Iterable[str]) -> None:
-        with self._changed:
-            for tag in tags:
-                heapq.heappush(
-                    self._due, (time.monotonic() + _FIRST_SECONDS, tag, 2 * _FIRST_SECONDS)
-                )
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="late-jobs", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+        for tag in tags:
+            self._due.enter(_FIRST_SECONDS, 0, self._end, (tag, 2 * _FIRST_SECONDS))
+        self._changed.set()
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-            thread = self._thread
-        if thread is not None:
-            thread.join()
+        self._closed = True
+        self._changed.set()
+        self._thread.join()
 
     def _run(self) -> None:
-        while (tag := self._next()) is not None:
-            # A JVM that does not answer has nothing left to cancel.
-            with contextlib.suppress(Exception):
-                self._cancel(tag)
+        while not self._closed:
+            self._changed.wait(self._due.run(blocking=False))
+            self._changed.clear()
 
-    def _next(self) -> str | None:
-        with self._changed:
-            while not self._closed:
-                wait = self._due[0][0] - time.monotonic() if self._due else None
-                if wait is None or wait > 0:
-                    self._changed.wait(wait)
-                    continue
-                _, tag, pause = heapq.heappop(self._due)
-                if pause < _LAST_SECONDS:
-                    heapq.heappush(self._due, (time.monotonic() + pause, tag, 2 * pause))
-                return tag
-        return None
+    def _end(self, tag: str, pause: float) -> None:
+        if self._closed:
+            return
+        # A JVM that does not answer has nothing left to cancel.
+        with contextlib.suppress(Exception):
+            self._cancel(tag)
+        if pause < _LAST_SECONDS:
+            self._due.enter(pause, 0, self._end, (tag, 2 * pause))
 
 
 # --- a Spark Connect server -----------------------------------------------------------------

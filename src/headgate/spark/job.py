@@ -24,7 +24,7 @@ from headgate.errors import HeadgateError, UserCodeFailed, find_quoted_failure
 from headgate.model.names import parse_dataset_name
 from headgate.spark.checks import JobChecks
 from headgate.spark.engines import Address, read_address
-from headgate.spark.job_io import Written, make_input, make_output
+from headgate.spark.job_io import JobIO, Written
 from headgate.spark.job_protocol import EventKind, JobDocument
 from headgate.spark.job_session import JobSession, StageProgress, attach, join
 from headgate.spark.session import configure
@@ -139,34 +139,12 @@ def _compute(
         return directory
 
     order, files = document.order, document.files
+    io = JobIO(session=session, order=order, files=files, fetch=fetch, on_written=report)
     checks.before(session, transform, files)
     outcome = run_transform(
         transform,
-        {
-            name: make_input(
-                session,
-                name,
-                given,
-                files.get(name),
-                incremental=order.incremental,
-                fetch=fetch,
-            )
-            for name, given in order.inputs.items()
-        },
-        {
-            name: make_output(
-                session,
-                name,
-                target,
-                files.get(name),
-                transform.outputs[name],
-                report,
-                branch=order.branch,
-                incremental=order.incremental,
-                fetch=fetch,
-            )
-            for name, target in order.outputs.items()
-        },
+        {name: io.input(name) for name in order.inputs},
+        {name: io.output(name, transform.outputs[name]) for name in order.outputs},
         TransformContext(
             spark_session=session,
             is_incremental=order.incremental,

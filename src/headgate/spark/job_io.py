@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from headgate.errors import Invalid
 from headgate.model.names import check_file_path, parse_dataset_name
-from headgate.spark.job_protocol import InputOrder, OutputOrder
+from headgate.spark.job_protocol import JobOrder
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import quote
 from headgate.transforms import FileStatus, FileSystem, Output, TransformInput, TransformOutput
@@ -31,88 +31,81 @@ class Written:
     snapshot: int | None
 
 
-def make_input(
-    session: Any,
-    alias: str,
-    given: InputOrder,
-    directories: Mapping[str, str] | None,
-    *,
-    incremental: bool,
-    fetch: Fetch,
-) -> TransformInput:
-    """Return an input that reads its table, or the files of its directories."""
-    name = parse_dataset_name(given.dataset)
-    table = table_identifier(name)
+@dataclass(frozen=True, kw_only=True)
+class JobIO:
+    """Makes the inputs and outputs of an order, by their names in the transform."""
 
-    def read(mode: ReadMode) -> Any:
-        return _read_table(session, table, mode, given.since_snapshot)
+    session: Any
+    order: JobOrder
+    # The directories of each input or output of files, by read mode.
+    files: Mapping[str, Mapping[str, str]]
+    fetch: Fetch
+    on_written: Callable[[Written], None]
 
-    def files(mode: ReadMode) -> FileSystem:
-        return DirectoryFiles(fetch(Path((directories or {})[mode])))
+    def input(self, alias: str) -> TransformInput:
+        """Return an input that reads its table, or the files of its directories."""
+        given, directories = self.order.inputs[alias], self.files.get(alias)
+        name = parse_dataset_name(given.dataset)
+        table = table_identifier(name)
 
-    return TransformInput(
-        alias,
-        read,
-        dataset=name,
-        branch=given.branch,
-        transaction=given.transaction,
-        default_mode=ReadMode.ADDED if incremental else ReadMode.CURRENT,
-        filesystem=files if directories else None,
-    )
+        def read(mode: ReadMode) -> Any:
+            return _read_table(self.session, table, mode, given.since_snapshot)
 
+        def files(mode: ReadMode) -> FileSystem:
+            return DirectoryFiles(self.fetch(Path((directories or {})[mode])))
 
-def make_output(
-    session: Any,
-    alias: str,
-    target: OutputOrder,
-    directories: Mapping[str, str] | None,
-    declared: Output,
-    on_written: Callable[[Written], None],
-    *,
-    branch: str,
-    incremental: bool,
-    fetch: Fetch,
-) -> TransformOutput:
-    """Return an output that writes its table, or files into its directories."""
-    name = parse_dataset_name(target.dataset)
-    table = table_identifier(name)
-
-    def write(frame: Any, options: WriteOptions) -> None:
-        _write_table(session, frame, table, options)
-        snapshot = _find_snapshot(session, table)
-        on_written(
-            Written(
-                output=alias,
-                dataset=target.dataset,
-                rows=int(snapshot.summary.get("added-records") or 0) if snapshot else 0,
-                snapshot=snapshot.id if snapshot else None,
-            )
+        return TransformInput(
+            alias,
+            read,
+            dataset=name,
+            branch=given.branch,
+            transaction=given.transaction,
+            default_mode=ReadMode.ADDED if self.order.incremental else ReadMode.CURRENT,
+            filesystem=files if directories else None,
         )
 
-    def read(mode: ReadMode, schema: Any) -> Any:
-        return _read_output(session, table, mode, target.base_snapshot, schema)
+    def output(self, alias: str, declared: Output) -> TransformOutput:
+        """Return an output that writes its table, or files into its directories."""
+        target, directories = self.order.outputs[alias], self.files.get(alias)
+        name, session = parse_dataset_name(target.dataset), self.session
+        table = table_identifier(name)
 
-    def files(mode: ReadMode) -> FileSystem:
-        directory = Path((directories or {})[mode])
-        if mode is ReadMode.PREVIOUS:
-            return DirectoryFiles(fetch(directory))
-        return DirectoryFiles(directory, output.mark_written)
+        def write(frame: Any, options: WriteOptions) -> None:
+            _write_table(session, frame, table, options)
+            snapshot = _find_snapshot(session, table)
+            self.on_written(
+                Written(
+                    output=alias,
+                    dataset=target.dataset,
+                    rows=int(snapshot.summary.get("added-records") or 0) if snapshot else 0,
+                    snapshot=snapshot.id if snapshot else None,
+                )
+            )
 
-    output = TransformOutput(
-        alias,
-        write,
-        dataset=name,
-        branch=branch,
-        read=read,
-        filesystem=files if directories else None,
-        options=WriteOptions(
-            mode=WriteMode.MODIFY if incremental else WriteMode.REPLACE,
-            partition_cols=declared.partition_cols,
-            sort_by=declared.sort_by,
-        ),
-        from_pandas=session.createDataFrame,
-    )
-    return output
+        def read(mode: ReadMode, schema: Any) -> Any:
+            return _read_output(session, table, mode, target.base_snapshot, schema)
+
+        def files(mode: ReadMode) -> FileSystem:
+            directory = Path((directories or {})[mode])
+            if mode is ReadMode.PREVIOUS:
+                return DirectoryFiles(self.fetch(directory))
+            return DirectoryFiles(directory, output.mark_written)
+
+        output = TransformOutput(
+            alias,
+            write,
+            dataset=name,
+            branch=self.order.branch,
+            read=read,
+            filesystem=files if directories else None,
+            options=WriteOptions(
+                mode=WriteMode.MODIFY if self.order.incremental else WriteMode.REPLACE,
+                partition_cols=declared.partition_cols,
+                sort_by=declared.sort_by,
+            ),
+            from_pandas=session.createDataFrame,
+        )
+        return output
 
 
 # --- tables ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 from typing import Any
@@ -21,6 +21,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, StructType
 from pyspark.sql.window import Window
 
+from headgate.model.constraints import Constraints
+from headgate.model.names import DatasetName
+from headgate.spark.session import table_identifier
 from headgate.spark.sql import quote, quote_text
 
 
@@ -42,15 +45,27 @@ class LoadFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkLoad:
-    """A load into one table: the files, and the key of its rows."""
+    """A load into one table: the files, and the constraints of its rows."""
 
-    # The quoted SQL name.
-    table: str
+    dataset: DatasetName
     files: Sequence[LoadFile]
-    key: tuple[str, ...]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Constraints
+    required: Sequence[str]
     # The size of the files, relative to that of the table.
-    share: float = 1.0
+    share: float
+
+    @property
+    def table(self) -> str:
+        """The quoted SQL name."""
+        return table_identifier(self.dataset)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.constraints.key
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        return self.constraints.defaults
 
 
 # --- reading files --------------------------------------------------------------------------

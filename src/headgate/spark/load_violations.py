@@ -9,7 +9,7 @@ load itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -17,10 +17,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField
 
-from headgate.model.constraints import Constraints, ViolationKind
+from headgate.model.constraints import Violation, ViolationKind
+from headgate.model.names import DatasetName
 from headgate.spark import load as spark_load
 from headgate.spark.load import FILE, POSITION, ROW, SparkLoad
 from headgate.spark.sql import quote
+from headgate.tables.scan import json_rows
 
 # --- the quick check ------------------------------------------------------------------------
 
@@ -33,21 +35,27 @@ _USE_LAYOUT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadCheck:
-    """One table after a load: the loaded rows, its constraints, and the tables around it."""
+class Around:
+    """The tables around one that is loaded, with the rows that they have after the load."""
 
-    table: str
+    # The datasets that it refers to: rows and key; one that does not exist is left out.
+    referred: Mapping[str, tuple[DataFrame, str]]
+    # The tables that refer to it: dataset, rows, column. Given only if the load removes rows.
+    referring: Sequence[tuple[DatasetName, DataFrame, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadCheck:
+    """One table after a load: the loaded rows, and the tables around it."""
+
+    load: SparkLoad
     rows: Sequence[DataFrame]
-    constraints: Constraints
-    merged: bool = False
+    around: Around
+    merged: bool
     # A merge inserts no row whose key exists, so keys that were unique still are.
-    keys_hold: bool = False
+    keys_hold: bool
     # If they are not known to have been unique: check all keys instead of the loaded ones.
-    looks_at_all_keys: bool = False
-    # The datasets that it refers to: SQL name and key; one that does not exist is left out.
-    referred: dict[str, tuple[str, str]] = field(default_factory=dict)
-    # The tables that refer to it: SQL name and column. Given only if the load removes rows.
-    referring: tuple[tuple[str, str], ...] = ()
+    looks_at_all_keys: bool
 
 
 def may_violate(session: SparkSession, check: LoadCheck) -> bool:
@@ -58,29 +66,26 @@ def may_violate(session: SparkSession, check: LoadCheck) -> bool:
 def may_repeat_keys(session: SparkSession, check: LoadCheck) -> bool:
     """Return whether a key is repeated, of the loaded keys or of all."""
     rows = () if check.looks_at_all_keys else check.rows
-    counted = _counted(session, check.table, rows, check.constraints.key)
+    counted = _counted(session, check.load.table, rows, check.load.key)
     return bool(counted.where("count > 1").limit(1).collect())
 
 
 def _suspects(session: SparkSession, check: LoadCheck) -> Iterator[DataFrame]:
     """Yield frames that are empty if no constraint is violated."""
-    constraints = check.constraints
+    constraints, table = check.load.constraints, check.load.table
     for column, allowed in constraints.enums.items():
         for values in _values_after(session, check, column):
             yield values.where(~sf.col("value").isin(list(allowed)))
     for columns in constraints.unique:
-        yield _counted(session, check.table, check.rows, columns).where("count > 1")
+        yield _counted(session, table, check.rows, columns).where("count > 1")
     for limit in constraints.cardinality:
-        yield _counted(session, check.table, check.rows, (limit.per,)).where(
-            sf.col("count") > limit.max
-        )
+        yield _counted(session, table, check.rows, (limit.per,)).where(sf.col("count") > limit.max)
     for reference in constraints.references:
-        key = check.referred.get(reference.dataset)
         for values in _values_after(session, check, reference.column):
-            yield _possible_orphans(session, values, key)
-    for table, column in check.referring:
-        values = session.table(table).select(sf.col(quote(column)).alias("value"))
-        yield _possible_orphans(session, values, (check.table, constraints.key[0]))
+            yield _possible_orphans(values, check.around.referred.get(reference.dataset))
+    for _, rows, column in check.around.referring:
+        values = rows.select(sf.col(quote(column)).alias("value"))
+        yield _possible_orphans(values, (session.table(table), constraints.key[0]))
 
 
 def _counted(
@@ -108,21 +113,20 @@ def _values_after(session: SparkSession, check: LoadCheck, column: str) -> Itera
             continue
         if check.merged:
             # An existing row keeps its values in the other columns, and these are checked too.
-            keys = frame.select(*(quote(c) for c in check.constraints.key))
-            held = session.table(check.table).join(keys, list(check.constraints.key), "left_semi")
+            keys = frame.select(*map(quote, check.load.key))
+            held = session.table(check.load.table).join(keys, list(check.load.key), "left_semi")
             yield held.select(value)
-        elif (default := check.constraints.defaults.get(column)) is not None:
-            kind = session.table(check.table).schema[column].dataType
+        elif (default := check.load.defaults.get(column)) is not None:
+            kind = session.table(check.load.table).schema[column].dataType
             yield session.range(1).select(sf.lit(default).cast(kind).alias("value"))
 
 
-def _possible_orphans(
-    session: SparkSession, values: DataFrame, key: tuple[str, str] | None
-) -> DataFrame:
+def _possible_orphans(values: DataFrame, referred: tuple[DataFrame, str] | None) -> DataFrame:
     known = values.dropna()
-    if key is None:
+    if referred is None:
         return known
-    keys = session.table(key[0]).select(sf.col(quote(key[1])).alias("key"))
+    rows, key = referred
+    keys = rows.select(sf.col(quote(key)).alias("key"))
     return known.join(keys, known["value"] == keys["key"], "left_anti")
 
 
@@ -143,20 +147,13 @@ class Preview:
     replaced: bool = False
 
 
-def preview_append(session: SparkSession, load: SparkLoad) -> Preview:
-    """Compute an append, in a session that shows the table before the load."""
+def preview_added(session: SparkSession, load: SparkLoad, *, replaced: bool) -> Preview:
+    """Compute an append or overwrite, in a session that shows the table before the load."""
     files = spark_load.read_rows(session, load, positions=True)
     held = session.table(load.table)
     added = spark_load.complete_rows(session, load, files, positions=True)
-    return Preview(added=added, rows=held.union(added.select(*_columns(held))))
-
-
-def preview_overwrite(session: SparkSession, load: SparkLoad) -> Preview:
-    """Compute an overwrite, in a session that shows the table before the load."""
-    files = spark_load.read_rows(session, load, positions=True)
-    added = spark_load.complete_rows(session, load, files, positions=True)
-    rows = added.select(*_columns(session.table(load.table)))
-    return Preview(added=added, rows=rows, replaced=True)
+    rows = added.select(*_columns(held))
+    return Preview(added=added, rows=rows if replaced else held.union(rows), replaced=replaced)
 
 
 def preview_merge(session: SparkSession, load: SparkLoad) -> Preview:
@@ -229,127 +226,116 @@ _COUNT = "__count"
 _AT = "__at"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedTable:
-    """One loaded table: its preview, its constraints, and the tables around it."""
-
-    dataset: str
-    preview: Preview
-    constraints: Constraints
-    required: Sequence[str]
-    # The datasets that it refers to: all their rows, and the name of their key.
-    referred: Mapping[str, tuple[DataFrame, str]] = field(default_factory=dict)
-    # The tables that refer to it: dataset, all its rows, column.
-    referring: Sequence[tuple[str, DataFrame, str]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundViolation:
-    """A violation with values of Spark's types, and the position of a row that causes it."""
-
-    dataset: str
-    kind: ViolationKind
-    columns: tuple[str, ...]
-    values: tuple[Any, ...]
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    # The number of the file among those of the load, and of the row in it.
-    position: tuple[int, int] | None = None
-
-
-def find_violations(table: LoadedTable) -> Iterator[FoundViolation]:
+def find_violations(load: SparkLoad, preview: Preview, around: Around) -> Iterator[Violation]:
     """Yield every violation after the load, up to a limit of each kind."""
-    constraints = table.constraints
-    yield from _missing(table)
-    yield from _outside_enums(table)
-    if constraints.key:
-        yield from _repeated(table, constraints.key, ViolationKind.KEY)
-    for columns in constraints.unique:
-        yield from _repeated(table, columns, ViolationKind.UNIQUE)
-    yield from _over_cardinality(table)
-    yield from _orphans(table)
-    yield from _orphaned(table)
+    table = _LoadedTable(load=load, preview=preview, around=around)
+    yield from table.missing()
+    yield from table.outside_enums()
+    if load.key:
+        yield from table.repeated(load.key, ViolationKind.KEY)
+    for columns in load.constraints.unique:
+        yield from table.repeated(columns, ViolationKind.UNIQUE)
+    yield from table.over_cardinality()
+    yield from table.orphans()
+    yield from table.orphaned()
 
 
-def _missing(table: LoadedTable) -> Iterator[FoundViolation]:
-    added = table.preview.added
-    key = table.constraints.key or (table.preview.rows.columns[0],)
-    for column in table.required:
-        # The key identifies the row, unless it is the key that is missing.
-        named = () if column in key else key
-        bad = added.where(sf.col(quote(column)).isNull()).orderBy(*POSITION).limit(_LIMIT)
-        position = sf.struct(*POSITION).alias(_AT)
-        for *values, at in _collect(bad.select(*map(quote, named), position)):
-            columns = (column, *named)
-            yield _found(table, ViolationKind.REQUIRED, columns, (None, *values), at)
+@dataclass(frozen=True, kw_only=True)
+class _LoadedTable:
+    """One loaded table: its preview, and the tables around it."""
 
+    load: SparkLoad
+    preview: Preview
+    around: Around
 
-def _outside_enums(table: LoadedTable) -> Iterator[FoundViolation]:
-    for column, allowed in table.constraints.enums.items():
-        bad = table.preview.added.where(~sf.col(quote(column)).isin(list(allowed)))
-        for value, at in _first(bad, column):
-            facts = {"allowed": list(allowed)}
-            yield _found(table, ViolationKind.ENUM, (column,), (value,), at, **facts)
+    def missing(self) -> Iterator[Violation]:
+        added = self.preview.added
+        key = self.load.key or (self.preview.rows.columns[0],)
+        for column in self.load.required:
+            # The key identifies the row, unless it is the key that is missing.
+            named = () if column in key else key
+            bad = added.where(sf.col(quote(column)).isNull()).orderBy(*POSITION).limit(_LIMIT)
+            position = sf.struct(*POSITION).alias(_AT)
+            for *values, at in _collect(bad.select(*map(quote, named), position)):
+                yield self._violation(ViolationKind.REQUIRED, (column, *named), (None, *values), at)
 
+    def outside_enums(self) -> Iterator[Violation]:
+        for column, allowed in self.load.constraints.enums.items():
+            bad = self.preview.added.where(~sf.col(quote(column)).isin(list(allowed)))
+            for value, at in _first(bad, column):
+                facts = {"allowed": list(allowed)}
+                yield self._violation(ViolationKind.ENUM, (column,), (value,), at, **facts)
 
-def _repeated(
-    table: LoadedTable, columns: tuple[str, ...], kind: ViolationKind
-) -> Iterator[FoundViolation]:
-    for *values, count, at in _in_too_many_rows(table, columns, at_most=1):
-        yield _found(table, kind, columns, tuple(values), at, count=count)
+    def repeated(self, columns: tuple[str, ...], kind: ViolationKind) -> Iterator[Violation]:
+        for *values, count, at in self._in_too_many_rows(columns, at_most=1):
+            yield self._violation(kind, columns, tuple(values), at, count=count)
 
+    def over_cardinality(self) -> Iterator[Violation]:
+        for limit in self.load.constraints.cardinality:
+            columns = (limit.per,)
+            for value, count, at in self._in_too_many_rows(columns, at_most=limit.max):
+                facts = {"count": count, "max": limit.max}
+                yield self._violation(ViolationKind.CARDINALITY, columns, (value,), at, **facts)
 
-def _over_cardinality(table: LoadedTable) -> Iterator[FoundViolation]:
-    for limit in table.constraints.cardinality:
-        for value, count, at in _in_too_many_rows(table, (limit.per,), at_most=limit.max):
-            facts = {"count": count, "max": limit.max}
-            yield _found(table, ViolationKind.CARDINALITY, (limit.per,), (value,), at, **facts)
+    def orphans(self) -> Iterator[Violation]:
+        """Yield added rows that refer to a missing row."""
+        for reference in self.load.constraints.references:
+            column = sf.col(quote(reference.column))
+            bad = self.preview.added.where(column.isNotNull())
+            if reference.dataset in self.around.referred:
+                rows, key = self.around.referred[reference.dataset]
+                held = rows.select(sf.col(quote(key)).alias("__key"))
+                bad = bad.join(held, column == sf.col("__key"), "left_anti")
+            for value, at in _first(bad, reference.column):
+                columns, facts = (reference.column,), {"refers_to": reference.dataset}
+                yield self._violation(ViolationKind.REFERENCE, columns, (value,), at, **facts)
 
+    def orphaned(self) -> Iterator[Violation]:
+        """Yield rows of other tables that refer to a removed row; only an overwrite removes."""
+        if len(self.load.key) != 1 or not self.preview.replaced:
+            return
+        kept = self.preview.rows.select(sf.col(quote(self.load.key[0])).alias("__key"))
+        for dataset, rows, column in self.around.referring:
+            values = rows.select(sf.col(quote(column)).alias("__value")).dropna().distinct()
+            lost = values.join(kept, sf.col("__value") == sf.col("__key"), "left_anti")
+            for (value,) in _collect(lost.orderBy("__value").limit(_LIMIT)):
+                yield Violation(
+                    dataset=str(dataset),
+                    kind=ViolationKind.REFERENCE,
+                    columns=(column,),
+                    values=(value,),
+                    detail={"refers_to": str(self.load.dataset)},
+                )
 
-def _in_too_many_rows(
-    table: LoadedTable, columns: tuple[str, ...], *, at_most: int
-) -> Iterator[list[Any]]:
-    """Yield values of added rows that too many rows have, each with the last added row."""
-    names = [quote(column) for column in columns]
-    came = (
-        table.preview.added.dropna(subset=list(columns))
-        .groupBy(*names)
-        .agg(sf.max(sf.struct(*POSITION)).alias(_AT))
-    )
-    counted = table.preview.rows.groupBy(*names).agg(sf.count("*").alias(_COUNT))
-    found = counted.where(sf.col(_COUNT) > at_most).join(came, list(columns))
-    return _collect(found.orderBy(*names).limit(_LIMIT).select(*names, _COUNT, _AT))
+    def _in_too_many_rows(self, columns: tuple[str, ...], *, at_most: int) -> Iterator[list[Any]]:
+        """Yield values of added rows that too many rows have, each with the last added row."""
+        names = [quote(column) for column in columns]
+        came = (
+            self.preview.added.dropna(subset=list(columns))
+            .groupBy(*names)
+            .agg(sf.max(sf.struct(*POSITION)).alias(_AT))
+        )
+        counted = self.preview.rows.groupBy(*names).agg(sf.count("*").alias(_COUNT))
+        found = counted.where(sf.col(_COUNT) > at_most).join(came, list(columns))
+        return _collect(found.orderBy(*names).limit(_LIMIT).select(*names, _COUNT, _AT))
 
-
-def _orphans(table: LoadedTable) -> Iterator[FoundViolation]:
-    """Yield added rows that refer to a missing row."""
-    for reference in table.constraints.references:
-        bad = table.preview.added.where(sf.col(quote(reference.column)).isNotNull())
-        if reference.dataset in table.referred:
-            rows, key = table.referred[reference.dataset]
-            held = rows.select(sf.col(quote(key)).alias("__key"))
-            bad = bad.join(held, sf.col(quote(reference.column)) == sf.col("__key"), "left_anti")
-        for value, at in _first(bad, reference.column):
-            facts = {"refers_to": reference.dataset}
-            columns = (reference.column,)
-            yield _found(table, ViolationKind.REFERENCE, columns, (value,), at, **facts)
-
-
-def _orphaned(table: LoadedTable) -> Iterator[FoundViolation]:
-    """Yield rows of other tables that refer to a removed row; only an overwrite removes rows."""
-    if len(table.constraints.key) != 1 or not table.preview.replaced:
-        return
-    kept = table.preview.rows.select(sf.col(quote(table.constraints.key[0])).alias("__key"))
-    for dataset, rows, column in table.referring:
-        values = rows.select(sf.col(quote(column)).alias("__value")).dropna().distinct()
-        lost = values.join(kept, sf.col("__value") == sf.col("__key"), "left_anti")
-        for (value,) in _collect(lost.orderBy("__value").limit(_LIMIT)):
-            yield FoundViolation(
-                dataset=dataset,
-                kind=ViolationKind.REFERENCE,
-                columns=(column,),
-                values=(value,),
-                detail={"refers_to": table.dataset},
-            )
+    def _violation(
+        self,
+        kind: ViolationKind,
+        columns: tuple[str, ...],
+        values: tuple[Any, ...],
+        at: Mapping[str, int],
+        **detail: Any,
+    ) -> Violation:
+        file = self.load.files[at[FILE]]
+        place = {"file": file.name, "line": file.line_of(at[ROW])}
+        return Violation(
+            dataset=str(self.load.dataset),
+            kind=kind,
+            columns=columns,
+            values=values,
+            detail={**detail, **place},
+        )
 
 
 def _first(bad: DataFrame, column: str) -> Iterator[list[Any]]:
@@ -359,24 +345,6 @@ def _first(bad: DataFrame, column: str) -> Iterator[list[Any]]:
 
 
 def _collect(frame: DataFrame) -> Iterator[list[Any]]:
-    """Yield rows as lists of Python values; a position comes last."""
-    for row in frame.toArrow().to_pylist():
+    """Yield rows as lists of JSON values; a position comes last."""
+    for row in json_rows(frame.toArrow()):
         yield list(row.values())
-
-
-def _found(
-    table: LoadedTable,
-    kind: ViolationKind,
-    columns: tuple[str, ...],
-    values: tuple[Any, ...],
-    at: Mapping[str, int],
-    **detail: Any,
-) -> FoundViolation:
-    return FoundViolation(
-        dataset=table.dataset,
-        kind=kind,
-        columns=columns,
-        values=values,
-        detail=detail,
-        position=(int(at[FILE]), int(at[ROW])),
-    )

@@ -12,7 +12,7 @@ import orjson
 from headgate.errors import Invalid, MissingExtra
 from headgate.tables import views
 from headgate.tables.inspect import find_row_count, open_scan, read_rows, recorded_row_count
-from headgate.tables.metadata import Json, Metadata, Row, current_schema, field_ids
+from headgate.tables.metadata import Json, Metadata, Row, current_schema, field_ids, fields_in
 from headgate.tables.schemas import widest
 from headgate.tables.snapshots import current_snapshot_id, snapshots_since
 from headgate.tables.versions import StoredVersion
@@ -394,22 +394,7 @@ def _walk(fields: list[Json], parent: str) -> Iterator[Field]:
             required=bool(item.get("required")),
         )
         yield found
-        yield from _walk(list(_children(found.type)), found.path)
-
-
-def _children(kind: Any) -> Iterator[Json]:
-    """Yield the fields of a nested type; those of lists and maps have no names of their own."""
-    if isinstance(kind, str):
-        return
-    yield from kind.get("fields") or []
-    for part in ("element", "key", "value"):
-        if part in kind:
-            yield {
-                "id": kind[f"{part}-id"],
-                "name": part,
-                "type": kind[part],
-                "required": part == "key" or kind.get(f"{part}-required"),
-            }
+        yield from _walk(fields_in(found.type), found.path)
 
 
 def _outermost(fields: Iterator[Field]) -> tuple[Field, ...]:
@@ -429,4 +414,4 @@ def _shape(kind: Any) -> Any:
     """Return a type without the ids and comments in it."""
     if isinstance(kind, str):
         return kind
-    return kind["type"], [(f["name"], _shape(f["type"])) for f in _children(kind)]
+    return kind["type"], [(f["name"], _shape(f["type"])) for f in fields_in(kind)]

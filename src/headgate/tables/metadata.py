@@ -162,22 +162,31 @@ _NESTED_PARTS = {"list": ("element",), "map": ("key", "value")}
 
 def field_ids(schema: Json) -> Iterator[int]:
     """Yield every field id of a schema, nested ones included."""
-    for field in read_objects(schema, "fields"):
+    return _ids_of(read_objects(schema, "fields"))
+
+
+def _ids_of(fields: list[Json]) -> Iterator[int]:
+    for field in fields:
         yield read_int(field, "id")
-        yield from _ids_of_type(field.get("type"))
+        yield from _ids_of(fields_in(field.get("type")))
 
 
-def _ids_of_type(kind: Any) -> Iterator[int]:
+def fields_in(kind: Any) -> list[Json]:
+    """Return the fields of a nested type; those of lists and maps have no names of their own."""
     if isinstance(kind, str):
-        return
+        return []
     nested = as_object(kind, what="a column type")
     if nested.get("type") == "struct":
-        yield from field_ids(nested)
-        return
-    parts = nested_parts(nested)
-    yield from (read_int(nested, f"{part}-id") for part in parts)
-    for part in parts:
-        yield from _ids_of_type(nested.get(part))
+        return read_objects(nested, "fields")
+    return [
+        {
+            "id": read_int(nested, f"{part}-id"),
+            "name": part,
+            "type": nested.get(part),
+            "required": part == "key" or nested.get(f"{part}-required"),
+        }
+        for part in nested_parts(nested)
+    ]
 
 
 def nested_parts(kind: Json) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from headgate.tables.metadata import (
     Json,
     field_ids,
+    fields_in,
     impossible,
     nested_parts,
     read_bool,
@@ -44,7 +45,7 @@ def check_schema(schema: Json, format_version: int) -> None:
     if missing:
         raise impossible("add-schema", f"identifier fields {sorted(missing)} are not in the schema")
     if format_version < 3:
-        _check_before_v3(schema)
+        _check_before_v3(schema["fields"])
 
 
 def _check_fields(kind: Any) -> None:
@@ -64,18 +65,14 @@ def _check_fields(kind: Any) -> None:
         _check_fields(field["type"])
 
 
-def _check_before_v3(kind: Any) -> None:
-    if isinstance(kind, str):
-        if kind.startswith(_SINCE_V3):
-            raise impossible("add-schema", f"type {kind} needs format version 3")
-        return
-    for field in kind.get("fields") or []:
+def _check_before_v3(fields: list[Json]) -> None:
+    for field in fields:
+        kind = field["type"]
         if field.get("initial-default") is not None:
             raise impossible("add-schema", "a column's initial default needs format version 3")
-        _check_before_v3(field["type"])
-    for part in ("element", "key", "value"):
-        if part in kind:
-            _check_before_v3(kind[part])
+        if isinstance(kind, str) and kind.startswith(_SINCE_V3):
+            raise impossible("add-schema", f"type {kind} needs format version 3")
+        _check_before_v3(fields_in(kind))
 
 
 # --- column types by their Iceberg names, as in `list<struct<a: int>>` ----------------------

@@ -36,14 +36,16 @@ _LAST_ADDED = -1
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Metadata in the middle of a commit, and the ids that this commit added last."""
+    """Metadata of a table or view in the middle of a commit, and the ids that this commit added."""
 
     metadata: Metadata
     now_ms: int
     last_schema_id: int | None = None
     last_spec_id: int | None = None
     last_order_id: int | None = None
-    added_snapshots: frozenset[int] = frozenset()
+    last_version_id: int | None = None
+    # Of a table's snapshots, or of a view's versions.
+    added_ids: frozenset[int] = frozenset()
 
     def put(self, **fields: Any) -> State:
         """Return the state with metadata fields set; `_` in a name means `-`."""
@@ -188,15 +190,17 @@ def add_schema(state: State, update: Json) -> State:
     check_schema(schema, state.format_version)
     highest = max([*field_ids(schema), 0])
     last_column_id = max(int(state.metadata.get("last-column-id", 0)), highest)
+    return put_schema(state.put(last_column_id=last_column_id), schema)
+
+
+def put_schema(state: State, schema: Json) -> State:
+    """Return the state with a checked schema of a table or view."""
     schemas = state.items("schemas")
     for known in schemas:
         if same_schema(known, schema):
-            found = state.put(last_column_id=last_column_id)
-            return replace(found, last_schema_id=known["schema-id"])
+            return replace(state, last_schema_id=known["schema-id"])
     schema_id = max((known["schema-id"] for known in schemas), default=-1) + 1
-    added = state.put(
-        schemas=[*schemas, {**schema, "schema-id": schema_id}], last_column_id=last_column_id
-    )
+    added = state.put(schemas=[*schemas, {**schema, "schema-id": schema_id}])
     return replace(added, last_schema_id=schema_id)
 
 
@@ -375,7 +379,7 @@ def add_snapshot(state: State, update: Json) -> State:
     if state.format_version >= 3:
         state = _next_rows(state, snapshot)
     added = state.put(snapshots=[*state.items("snapshots"), snapshot])
-    return replace(added, added_snapshots=state.added_snapshots | {snapshot_id})
+    return replace(added, added_ids=state.added_ids | {snapshot_id})
 
 
 def _check_snapshot(state: State, snapshot: Json, snapshot_id: int) -> None:
@@ -446,12 +450,12 @@ _MINUTE_MS = 60_000
 def _move_main(state: State, snapshot: Json) -> State:
     """Log the current snapshot: an added one at its own time, a rollback at the commit's."""
     snapshot_id = snapshot["snapshot-id"]
-    at = snapshot["timestamp-ms"] if snapshot_id in state.added_snapshots else state.now_ms
+    at = snapshot["timestamp-ms"] if snapshot_id in state.added_ids else state.now_ms
     # A snapshot that this same commit added and then replaced was never visible as current.
     log = [
         known
         for known in state.items("snapshot-log")
-        if known["snapshot-id"] not in state.added_snapshots
+        if known["snapshot-id"] not in state.added_ids
     ]
     last = log[-1]["timestamp-ms"] if log else at
     # Iceberg's Java library rejects a log whose times fall by more, as after a clock was ahead.

@@ -7,7 +7,7 @@ and a log of the versions that were current. Queries are stored as sent and neve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -31,8 +31,9 @@ from headgate.tables.metadata import (
     read_str,
     read_strings,
 )
-from headgate.tables.schemas import check_schema, same_schema
+from headgate.tables.schemas import check_schema
 from headgate.tables.snapshots import Effect
+from headgate.tables.updates import State
 
 _FORMAT_VERSION = 1
 # In an update, the id of what this same commit added last.
@@ -44,68 +45,36 @@ _HISTORY_SIZE_DEFAULT = 10
 _ANY_TYPE = updates.NEWEST_FORMAT_VERSION
 
 
-@dataclass(frozen=True, kw_only=True)
-class _State:
-    """Metadata in the middle of a commit, and the ids that this commit added."""
-
-    metadata: Metadata
-    now_ms: int
-    last_schema_id: int | None = None
-    last_version_id: int | None = None
-    added_versions: frozenset[int] = frozenset()
-
-    def put(self, **fields: Any) -> _State:
-        """Return the state with metadata fields set; `_` in a name means `-`."""
-        changed = {name.replace("_", "-"): value for name, value in fields.items()}
-        return replace(self, metadata={**self.metadata, **changed})
-
-
 # --- updates --------------------------------------------------------------------------------
 
 
-def _assign_uuid(state: _State, update: Json) -> _State:
+def _assign_uuid(state: State, update: Json) -> State:
     uuid, held = read_str(update, "uuid").lower(), state.metadata["view-uuid"]
     if uuid != held:
         raise impossible("assign-uuid", f"the view has the UUID {held}")
     return state
 
 
-def _upgrade_format_version(state: _State, update: Json) -> _State:
+def _upgrade_format_version(state: State, update: Json) -> State:
     if read_int(update, "format-version") != _FORMAT_VERSION:
         reason = f"views have format version {_FORMAT_VERSION}"
         raise impossible(f"format version {update['format-version']}", reason)
     return state
 
 
-def _set_location(state: _State, update: Json) -> _State:
-    return state.put(location=read_str(update, "location").rstrip("/"))
-
-
-def _set_properties(state: _State, update: Json) -> _State:
+def _set_properties(state: State, update: Json) -> State:
     held = state.metadata.get("properties") or {}
     return state.put(properties={**held, **read_properties(update, "updates")})
 
 
-def _remove_properties(state: _State, update: Json) -> _State:
-    removed = set(read_strings(update, "removals"))
-    held = state.metadata.get("properties") or {}
-    return state.put(properties={key: held[key] for key in held if key not in removed})
-
-
-def _add_schema(state: _State, update: Json) -> _State:
+def _add_schema(state: State, update: Json) -> State:
     """Add a schema under the next id, or find the equal one that exists."""
     schema = read_object(update, "schema")
     check_schema(schema, _ANY_TYPE)
-    known = state.metadata["schemas"]
-    for one in known:
-        if same_schema(one, schema):
-            return replace(state, last_schema_id=one["schema-id"])
-    id = max((one["schema-id"] for one in known), default=-1) + 1
-    added = state.put(schemas=[*known, {**schema, "schema-id": id}])
-    return replace(added, last_schema_id=id)
+    return updates.put_schema(state, schema)
 
 
-def _add_view_version(state: _State, update: Json) -> _State:
+def _add_view_version(state: State, update: Json) -> State:
     """Add a version under the next id, or find one that behaves the same."""
     sent = read_object(update, "view-version")
     version = {**sent, "schema-id": _schema_id(state, sent)}
@@ -116,10 +85,10 @@ def _add_view_version(state: _State, update: Json) -> _State:
             return replace(state, last_version_id=one["version-id"])
     id = max([read_int(version, "version-id"), *(one["version-id"] + 1 for one in known)])
     added = state.put(versions=[*known, {**version, "version-id": id}])
-    return replace(added, last_version_id=id, added_versions=state.added_versions | {id})
+    return replace(added, last_version_id=id, added_ids=state.added_ids | {id})
 
 
-def _schema_id(state: _State, version: Json) -> int:
+def _schema_id(state: State, version: Json) -> int:
     id = read_int(version, "schema-id")
     if id == _LAST_ADDED:
         if state.last_schema_id is None:
@@ -156,7 +125,7 @@ def _behaviour(version: Json) -> tuple[object, ...]:
     return tuple(version.get(name) for name in names)
 
 
-def _set_current_view_version(state: _State, update: Json) -> _State:
+def _set_current_view_version(state: State, update: Json) -> State:
     id = read_int(update, "view-version-id")
     if id == _LAST_ADDED:
         if state.last_version_id is None:
@@ -167,18 +136,18 @@ def _set_current_view_version(state: _State, update: Json) -> _State:
     named = next((one for one in state.metadata["versions"] if one["version-id"] == id), None)
     if named is None:
         raise impossible("set-current-view-version", f"there is no version {id}")
-    at = named["timestamp-ms"] if id in state.added_versions else state.now_ms
+    at = named["timestamp-ms"] if id in state.added_ids else state.now_ms
     entry = {"version-id": id, "timestamp-ms": at}
     log = state.metadata.get("version-log") or []
     return state.put(current_version_id=id, version_log=[*log, entry])
 
 
-_UPDATES: Mapping[str, Callable[[_State, Json], _State]] = {
+_UPDATES: Mapping[str, Callable[[State, Json], State]] = {
     "assign-uuid": _assign_uuid,
     "upgrade-format-version": _upgrade_format_version,
-    "set-location": _set_location,
+    "set-location": updates.set_location,
     "set-properties": _set_properties,
-    "remove-properties": _remove_properties,
+    "remove-properties": updates.remove_properties,
     "add-schema": _add_schema,
     "add-view-version": _add_view_version,
     "set-current-view-version": _set_current_view_version,
@@ -225,7 +194,7 @@ def create_view(request: Mapping[str, Any], *, location: str, now_ms: int) -> Me
 def apply_updates(base: Metadata, changes: Sequence[Json], *, now_ms: int) -> Metadata:
     """Return the view's next metadata, or the same `base` object if no update changes anything."""
     steps = [partial(_find_update(change), update=change) for change in changes]
-    state = _State(metadata=base, now_ms=now_ms)
+    state = State(metadata=base, now_ms=now_ms)
     for step in steps:
         state = step(state)
     if state.metadata == base:
@@ -238,7 +207,7 @@ def apply_updates(base: Metadata, changes: Sequence[Json], *, now_ms: int) -> Me
     return _expire(state, properties.get(_HISTORY_SIZE, str(_HISTORY_SIZE_DEFAULT)))
 
 
-def _find_update(change: Json) -> Callable[..., _State]:
+def _find_update(change: Json) -> Callable[..., State]:
     action = read_str(change, "action")
     if action not in _UPDATES:
         raise MalformedRequest(
@@ -247,13 +216,13 @@ def _find_update(change: Json) -> Callable[..., _State]:
     return _UPDATES[action]
 
 
-def _expire(state: _State, size: str) -> Metadata:
+def _expire(state: State, size: str) -> Metadata:
     """Keep the newest versions, the current one and those of this commit; and the log since."""
     if not size.isdecimal() or int(size) < 1:
         raise impossible(f"{_HISTORY_SIZE}={size}", "it must be a positive integer")
     metadata = state.metadata
     current = metadata["current-version-id"]
-    always = state.added_versions | {current}
+    always = state.added_ids | {current}
     newest = sorted((one["version-id"] for one in metadata["versions"]), reverse=True)
     others = [id for id in newest if id not in always]
     kept = always | set(others[: max(0, int(size) - len(always))])

@@ -12,13 +12,14 @@ from headgate.catalog.database import Connection, Database
 from headgate.catalog.operations import do_once
 from headgate.catalog.records import load_transactions
 from headgate.errors import ContentSwept, Invalid
+from headgate.files.edits import FileEdit
 from headgate.files.objects import Digest, in_parallel
 from headgate.files.tree import Entry
 from headgate.files.tree_store import FileTrees
 from headgate.model.changes import OperationKey, Receipt, request_hash
 from headgate.model.ids import TransactionId
 from headgate.tasks.files_store import FilesWorkspaces
-from headgate.tasks.ports import Identity, Staged, WorkspaceRef
+from headgate.tasks.ports import Identity, Publication, Staged, WorkspaceRef
 from headgate.tasks.table_work import AttemptTables
 
 _KIND = "task-publish"
@@ -28,12 +29,11 @@ _KIND = "task-publish"
 class ClientPublication:
     """A client's request to publish the result of its attempt."""
 
+    # If it is read-only, only the tables are published.
     workspace: WorkspaceRef
     identity: Identity
     # The new tree; None if no file changed.
     root: Digest | None
-    # Publish only the tables.
-    read_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +67,17 @@ def _received_tree(
     content, so the same name proves that the upload is well formed.
     """
     try:
-        found = list(trees.difference(before, root))
+        edit = FileEdit.of(trees.difference(before, root))
     except TypeError as error:
         raise Invalid(f"{root} is not a tree of files: {error}.", root=root) from error
-    put = [change.after for change in found if change.after is not None]
-    remove = [change.path for change in found if change.after is None]
 
     def check(entry: Entry) -> None:
         if not entry.is_directory and trees.objects.find_size(entry.digest) != entry.size:
             raise ContentSwept(path=entry.path)
 
-    for _ in in_parallel(check, put):
+    for _ in in_parallel(check, edit.put):
         pass
-    edited = trees.edit(before, put=put, remove=remove)
+    edited = trees.edit(before, put=edit.put, remove=edit.remove)
     if edited.root != root:
         raise Invalid(f"tree {root} does not match its files; upload it again.", root=root)
     return Staged(repository=workspace.repository, ref=edited.root, objects=edited.locations)
@@ -93,15 +91,16 @@ def _publish(
 ) -> str:
     workspace, identity, root = publication.workspace, publication.identity, publication.root
     # Raises for a superseded attempt before its upload is read.
-    before = workspaces.find_root(workspace, identity.attempt, read_only=publication.read_only)
+    before = workspaces.find_root(workspace, identity.attempt)
     table_changes = tables.finish()
-    if publication.read_only:
+    if workspace.read_only:
         tables.publish(table_changes, operation=operation)
         return workspace.ref
     staged = _received_tree(workspaces.trees, workspace, before, root) if root is not None else None
-    return workspaces.publish(
-        workspace, staged, identity, table_changes=table_changes, operation=operation
+    made = Publication(
+        staged=staged, identity=identity, table_changes=table_changes, operation=operation
     )
+    return workspaces.publish(workspace, made)
 
 
 def _operation(publication: ClientPublication) -> OperationKey:
@@ -111,7 +110,7 @@ def _operation(publication: ClientPublication) -> OperationKey:
         "repository": workspace.repository,
         "ref": workspace.ref,
         "root": publication.root,
-        "read_only": publication.read_only,
+        "read_only": workspace.read_only,
     }
     return OperationKey(
         principal=publication.identity.actor,

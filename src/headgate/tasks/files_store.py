@@ -36,7 +36,6 @@ from headgate.model.changes import (
     AddTransaction,
     Change,
     MoveBranch,
-    OperationKey,
     Provenance,
     PublishRequest,
     ReadView,
@@ -61,10 +60,10 @@ class WorkspaceBytes:
         self,
         workspace: ports.WorkspaceRef,
         root: Digest,
-        prefix: str,
         target: Path,
         progress: Progress | None,
     ) -> private_copy.PrivateCopy:
+        prefix = workspace.prefix
         entries = list(self._trees.walk(root, prefix))
         if any(entry.path == prefix and not entry.is_directory for entry in entries):
             raise errors.Invalid(
@@ -77,10 +76,10 @@ class WorkspaceBytes:
         self,
         workspace: ports.WorkspaceRef,
         root: Digest,
-        prefix: str,
         changes: private_copy.Changes,
         progress: Progress | None,
     ) -> ports.Staged:
+        prefix = workspace.prefix
         stored = counted(self._stored(changes.put), progress)
         edited = self._trees.edit(
             root,
@@ -150,14 +149,12 @@ class FilesWorkspaces:
         self,
         workspace: ports.WorkspaceRef,
         attempt: nouns.AttemptRef | None = None,
-        *,
-        read_only: bool = False,
     ) -> Digest:
         """Return the tree of the input ref; raise if it is gone or the attempt is superseded.
 
         Raise also if the target branch is missing, unless the workspace is read-only.
         """
-        if not read_only:
+        if not workspace.read_only:
             return edits.root_of(self._load_target(workspace, attempt).given.version)
         load = partial(_load_given_in, workspace=workspace, attempt=attempt)
         return edits.root_of(self._database.read(load)[1].version)
@@ -169,64 +166,56 @@ class FilesWorkspaces:
         return ports.Head(ref=head.id, parent=head.parent, key=head.provenance.get(_TASK_KEY))
 
     def download(
-        self,
-        workspace: ports.WorkspaceRef,
-        prefix: str,
-        target: Path,
-        progress: Progress | None,
-        *,
-        read_only: bool = False,
+        self, workspace: ports.WorkspaceRef, target: Path, progress: Progress | None
     ) -> private_copy.PrivateCopy:
-        root = self.find_root(workspace, read_only=read_only)
-        return self._bytes.download(workspace, root, prefix, target, progress)
+        return self._bytes.download(workspace, self.find_root(workspace), target, progress)
 
     def stage(
         self,
         workspace: ports.WorkspaceRef,
-        prefix: str,
         changes: private_copy.Changes,
         identity: ports.Identity,
         progress: Progress | None = None,
     ) -> ports.Staged:
         given = self._database.read(partial(load_transaction, id=workspace.ref))
-        return self._bytes.stage(workspace, edits.root_of(given.version), prefix, changes, progress)
+        return self._bytes.stage(workspace, edits.root_of(given.version), changes, progress)
 
-    def publish(
-        self,
-        workspace: ports.WorkspaceRef,
-        staged: ports.Staged | None,
-        identity: ports.Identity,
-        *,
-        timeout_seconds: float | None = None,
-        table_changes: ports.TableChanges | None = None,
-        operation: OperationKey | None = None,
-    ) -> str:
+    def publish(self, workspace: ports.WorkspaceRef, made: ports.Publication) -> str:
+        identity, tables = made.identity, made.table_changes
         target, replaced = self._may_move(workspace, identity)
-        tables = table_changes.changes if table_changes is not None else ()
-        reads = table_changes.reads if table_changes is not None else ()
-        if staged is not None:
-            after = Digest(staged.ref)
-            added = self._addition(target, after, staged, _provenance(identity, replaced))
-            changes = (added, *self._undo_tables(workspace, identity), *tables)
-            request = self._request(identity, changes, operation, replaced, reads=reads)
-            receipt = self._publish(workspace, target, request, after)
-            return str(receipt.transactions[target.branch.id])
-        if replaced is not None:
+        moves: list[Change] = []
+        reads, tree = tables.reads, None
+        if made.staged is not None:
+            tree = Digest(made.staged.ref)
+            provenance = _provenance(identity, replaced)
+            moves.append(self._addition(target, tree, made.staged, provenance))
+        elif replaced is not None:
             move = MoveBranch(
                 branch=target.branch.id,
                 expected_head=target.branch.head,
                 expected_view=target.branch.view,
                 to=target.given.id,
             )
-            changes = (move, *self._undo_tables(workspace, identity), *tables)
-            request = self._request(identity, changes, operation, replaced, reads=reads)
-            self._publish(workspace, target, request)
-        elif tables or operation is not None:
+            moves.append(move)
+        elif tables.changes or made.operation is not None:
             # On condition that the workspace is still at the input.
-            read = ReadView(branch=target.branch.id, view=target.branch.view)
-            request = self._request(identity, tables, operation, reads=(read, *reads))
-            self._publish(workspace, target, request)
-        return target.given.id
+            reads = (ReadView(branch=target.branch.id, view=target.branch.view), *reads)
+        else:
+            return target.given.id
+        if moves:
+            # The tables that were published together with the replaced head.
+            undo = partial(undo_replaced, workspace=workspace, identity=identity)
+            moves += self._database.read(undo)[1:]
+        kind = nouns.PublicationKind.COMMIT if replaced is None else nouns.PublicationKind.REPLACE
+        request = PublishRequest(
+            caller=identity.caller,
+            kind=kind,
+            changes=(*moves, *tables.changes),
+            reads=reads,
+            operation=made.operation,
+        )
+        receipt = self._publish(workspace, target, request, tree)
+        return target.given.id if tree is None else str(receipt.transactions[target.branch.id])
 
     def discard(self, staged: ports.Staged) -> None:
         """Do nothing: there is no staging branch, and cleanup deletes unreferenced contents."""
@@ -262,38 +251,12 @@ class FilesWorkspaces:
         reach(Failpoint.TASK_HEAD_READ)
         return target, target.head if is_moved else None
 
-    def _undo_tables(
-        self, workspace: ports.WorkspaceRef, identity: ports.Identity
-    ) -> list[MoveBranch]:
-        """Return the moves of the tables that were published together with the replaced head."""
-        undo = self._database.read(partial(undo_replaced, workspace=workspace, identity=identity))
-        return undo[1:]
-
-    def _request(
-        self,
-        identity: ports.Identity,
-        changes: tuple[Change, ...],
-        operation: OperationKey | None,
-        replaced: nouns.Transaction | None = None,
-        *,
-        reads: tuple[ReadView, ...] = (),
-    ) -> PublishRequest:
-        return PublishRequest(
-            caller=identity.caller,
-            kind=nouns.PublicationKind.COMMIT
-            if replaced is None
-            else nouns.PublicationKind.REPLACE,
-            changes=changes,
-            reads=reads,
-            operation=operation,
-        )
-
     def _publish(
         self,
         workspace: ports.WorkspaceRef,
         target: _Target,
         request: PublishRequest,
-        tree: Digest | None = None,
+        tree: Digest | None,
     ) -> Receipt:
         """Publish; a condemned content of the new tree is kept, since its bytes exist."""
         try:
@@ -309,15 +272,9 @@ class FilesWorkspaces:
 
     def _spare(self, target: _Target, root: Digest) -> None:
         before = edits.root_of(target.given.version)
-        found = list(self.trees.difference(before, root))
-        put = [change.after for change in found if change.after is not None]
-        remove = [change.path for change in found if change.after is None]
-        edits.spare_condemned(
-            self._database,
-            self.trees,
-            FileEdit(put=put),
-            lambda: self.trees.edit(before, put=put, remove=remove),
-        )
+        edit = FileEdit.of(self.trees.difference(before, root))
+        apply = partial(self.trees.edit, before, put=edit.put, remove=edit.remove)
+        edits.spare_condemned(self._database, self.trees, edit, apply)
 
 
 def undo_replaced(

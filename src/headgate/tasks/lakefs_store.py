@@ -31,7 +31,7 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import check_file_path
 from headgate.model.nouns import AttemptRef
 from headgate.model.recovery import Landing
-from headgate.tasks.ports import Head, Identity, Staged, TableChanges, WorkspaceRef
+from headgate.tasks.ports import Head, Identity, Publication, Staged, WorkspaceRef
 
 STAGING = "headgate-staging-"
 _INTENT_SECONDS = 60
@@ -52,15 +52,9 @@ class LakeFSWorkspaces:
         return Head(ref=head.id, parent=head.parent, key=maker.key if maker is not None else None)
 
     def download(
-        self,
-        workspace: WorkspaceRef,
-        prefix: str,
-        target: Path,
-        progress: Progress | None,
-        *,
-        read_only: bool = False,
+        self, workspace: WorkspaceRef, target: Path, progress: Progress | None
     ) -> PrivateCopy:
-        below = _below(prefix)
+        below = _below(workspace.prefix)
         listed = list(self._lakefs.list_objects(workspace.repository, workspace.ref, below))
         found = [replace(one, path=one.path.removeprefix(below)) for one in listed]
         for one in found:
@@ -72,12 +66,12 @@ class LakeFSWorkspaces:
     def stage(
         self,
         workspace: WorkspaceRef,
-        prefix: str,
         changes: Changes,
         identity: Identity,
         progress: Progress | None = None,
     ) -> Staged:
-        repository, branch, below = workspace.repository, staging_name(identity), _below(prefix)
+        repository, branch = workspace.repository, staging_name(identity)
+        below = _below(workspace.prefix)
         self._lakefs.create_branch(repository, branch, workspace.ref)
         try:
             if changes.remove:
@@ -98,22 +92,15 @@ class LakeFSWorkspaces:
             raise
         return Staged(repository=repository, branch=branch, ref=made)
 
-    def publish(
-        self,
-        workspace: WorkspaceRef,
-        staged: Staged | None,
-        identity: Identity,
-        *,
-        timeout_seconds: float | None = None,
-        table_changes: TableChanges | None = None,
-    ) -> str:
-        head, replaces = self._may_move(workspace, identity, table_changes)
+    def publish(self, workspace: WorkspaceRef, made: Publication) -> str:
+        staged, identity = made.staged, made.identity
+        head, replaces = self._may_move(workspace, made)
         if replaces and staged is not None:
             move = _planned(workspace, head, identity, Action.RESET, staged.ref)
-            return self._reset(move, staged.ref, identity, timeout_seconds)
+            return self._reset(move, staged.ref, made)
         if replaces:
             move = _planned(workspace, head, identity, Action.RESET_TO_INPUT, workspace.ref)
-            return self._reset(move, workspace.ref, identity, timeout_seconds)
+            return self._reset(move, workspace.ref, made)
         if staged is None:
             return workspace.ref
         move = _planned(workspace, head, identity, Action.MERGE)
@@ -125,26 +112,24 @@ class LakeFSWorkspaces:
                 workspace.branch,
                 message=_message(identity),
                 execution=identity.execution,
-                timeout_seconds=timeout_seconds,
+                timeout_seconds=made.timeout_seconds,
             )
 
-        return self._move(move, identity, merge, timeout_seconds)
+        return self._move(move, merge, made)
 
     def discard(self, staged: Staged) -> None:
         if staged.branch is not None:
             self._lakefs.delete_branch(staged.repository, staged.branch)
 
-    def _may_move(
-        self, workspace: WorkspaceRef, identity: Identity, table_changes: TableChanges | None
-    ) -> tuple[Commit, bool]:
+    def _may_move(self, workspace: WorkspaceRef, made: Publication) -> tuple[Commit, bool]:
         """Return the head, and whether it is an abandoned publication that may be replaced."""
-        if table_changes is not None and table_changes.changes:
+        if made.table_changes.changes:
             reason = "they cannot be published in one step with a lakeFS workspace"
             raise errors.UnsafePath(path="tables", reason=reason)
-        self._database.read(partial(check_newest, ref=identity.attempt))
+        self._database.read(partial(check_newest, ref=made.identity.attempt))
         head = self._lakefs.load_head(workspace.repository, workspace.branch)
         replaces = head.id != workspace.ref
-        if replaces and (why := self._why_not(workspace, head, identity)) is not None:
+        if replaces and (why := self._why_not(workspace, head, made.identity)) is not None:
             raise errors.PublishFenceRefused(
                 repository=workspace.repository,
                 branch=workspace.branch,
@@ -180,32 +165,24 @@ class LakeFSWorkspaces:
 
     # --- moves: intent, effect, record ---
 
-    def _reset(
-        self, move: PlannedMove, to: str, identity: Identity, timeout_seconds: float | None
-    ) -> str:
+    def _reset(self, move: PlannedMove, to: str, of: Publication) -> str:
         def reset() -> str:
             self._lakefs.hard_reset(
-                move.repository, move.branch, to, timeout_seconds=timeout_seconds
+                move.repository, move.branch, to, timeout_seconds=of.timeout_seconds
             )
             return to
 
-        return self._move(move, identity, reset, timeout_seconds)
+        return self._move(move, reset, of)
 
-    def _move(
-        self,
-        move: PlannedMove,
-        identity: Identity,
-        make: Callable[[], str],
-        timeout_seconds: float | None,
-    ) -> str:
+    def _move(self, move: PlannedMove, make: Callable[[], str], of: Publication) -> str:
         """Record the intent, make the move, and record the attempt as the maker of the commit."""
         # Recovery must not read the branch while the request may still be in progress.
-        lease_seconds = _INTENT_SECONDS + math.ceil(timeout_seconds or 0)
+        lease_seconds = _INTENT_SECONDS + math.ceil(of.timeout_seconds or 0)
         intent = self._database.write(
             partial(
                 workspaces.announce_move,
                 move=move,
-                actor=identity.actor,
+                actor=of.identity.actor,
                 lease_seconds=lease_seconds,
             )
         )
@@ -213,12 +190,12 @@ class LakeFSWorkspaces:
         try:
             made = make()
         except errors.HeadgateError:
-            self._record_failed(intent, move, timeout_seconds)
+            self._record_failed(intent, move, of.timeout_seconds)
             raise
         reach(Failpoint.INTENT_EFFECT_DONE)
         if move.action is Action.MERGE:
             commit = self._lakefs.load_commit(move.repository, made)
-            self._check_parent(intent, move, commit, timeout_seconds)
+            self._check_parent(intent, move, commit, of.timeout_seconds)
         self._record(intent, move, made)
         reach(Failpoint.INTENT_CLEARED)
         return made

@@ -115,6 +115,7 @@ class _Attempt:
         spec = self._definition.workspace
         if spec is None or given.workspace is None:
             return ports.write_output(None, self._call(given, None))
+        workspace = replace(given.workspace, prefix=spec.directory, read_only=spec.read_only)
         marker = {
             "task": self._definition.name,
             "attempt": self._environment.identity.attempt.key,
@@ -125,7 +126,7 @@ class _Attempt:
         with attempt_directory(self._environment.root, execution, marker) as files:
             copy: list[PrivateCopy] = []
             try:
-                return self._in_directory(given, given.workspace, spec, files, copy)
+                return self._in_directory(given, workspace, spec, files, copy)
             finally:
                 count = len(copy[0].entries) if copy else 0
                 self._clean("workspace", lambda: remove_directory(files.parent, file_count=count))
@@ -142,9 +143,7 @@ class _Attempt:
         reach(Failpoint.TASK_DOWNLOADING)
         with self._log.step("download") as facts:
             report = self._log.progress("download")
-            copy = store.download(
-                workspace, spec.directory, files, report, read_only=spec.read_only
-            )
+            copy = store.download(workspace, files, report)
             copied.append(copy)
             facts |= {"files": len(copy.entries), "bytes": copy.total_bytes}
         reach(Failpoint.TASK_DOWNLOADED)
@@ -159,7 +158,7 @@ class _Attempt:
                 self._fenced("first fence", Failpoint.TASK_FENCED_FIRST)
                 self._tables.publish(table_changes)
             return ports.write_output(workspace, result)
-        ref = self._publish(store, workspace, spec, copy, table_changes)
+        ref = self._publish(store, workspace, copy, table_changes)
         return ports.write_output(workspace.at(ref), result)
 
     def _call(self, given: ports.TaskInput, workspace: Path | None) -> dict[str, Any]:
@@ -196,7 +195,6 @@ class _Attempt:
         self,
         store: ports.WorkspaceStore,
         workspace: ports.WorkspaceRef,
-        spec: WorkspaceSpec,
         copy: PrivateCopy,
         table_changes: ports.TableChanges,
     ) -> str:
@@ -214,7 +212,7 @@ class _Attempt:
         with self._log.step("stage"):
             report = self._log.progress("stage")
             identity = self._environment.identity
-            staged = store.stage(workspace, spec.directory, changes, identity, report)
+            staged = store.stage(workspace, changes, identity, report)
         try:
             reach(Failpoint.TASK_STAGED)
             self._fenced("second fence", Failpoint.TASK_FENCED_SECOND)
@@ -240,13 +238,13 @@ class _Attempt:
     ) -> str:
         """Publish within the budget; a call that takes longer is abandoned."""
         identity = self._environment.identity
-        publish = partial(store.publish, workspace, staged, identity, table_changes=table_changes)
+        made = ports.Publication(staged=staged, identity=identity, table_changes=table_changes)
         budget = self._definition.controls.publish_budget
         if budget is None:
-            return publish()
+            return store.publish(workspace, made)
         seconds = float(budget.lakefs_merge_timeout_seconds)
         future: Future[str] = Future()
-        bounded = partial(publish, timeout_seconds=seconds)
+        bounded = partial(store.publish, workspace, replace(made, timeout_seconds=seconds))
         Thread(target=_resolve, args=(future, bounded), daemon=True).start()
         try:
             return future.result(seconds)

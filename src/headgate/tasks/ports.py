@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from headgate.errors import InvalidTaskInput, InvalidTaskResult
 from headgate.files.private_copy import Changes, PrivateCopy
 from headgate.files.transfer import Progress
-from headgate.model.changes import Caller, Change, ReadView
+from headgate.model.changes import Caller, Change, OperationKey, ReadView
 from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.tasks.declare import PARAMS, WORKSPACE, TaskDefinition
 
@@ -36,6 +36,10 @@ class WorkspaceRef:
     ref: str
     # Key of the ref type in the input; the output uses the same key.
     spelling: str = "ref_type"
+    # The directory that is copied; empty for all of the repository.
+    prefix: str = ""
+    # Nothing will be published, so the target branch may be missing.
+    read_only: bool = False
 
     def at(self, ref: str) -> WorkspaceRef:
         return replace(self, ref=ref)
@@ -267,6 +271,17 @@ class TableChanges:
         return self.open_at_server or bool(self.changes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """The result of an attempt on its workspace; without a staged tree, no file changed."""
+
+    staged: Staged | None
+    identity: Identity
+    table_changes: TableChanges = TableChanges()
+    timeout_seconds: float | None = None
+    operation: OperationKey | None = None
+
+
 class WorkspaceStore(Protocol):
     """Downloads workspaces and publishes their changes."""
 
@@ -274,23 +289,13 @@ class WorkspaceStore(Protocol):
         """Return the head of the target branch; None if the branch is empty."""
 
     def download(
-        self,
-        workspace: WorkspaceRef,
-        prefix: str,
-        target: Path,
-        progress: Progress | None,
-        *,
-        read_only: bool = False,
+        self, workspace: WorkspaceRef, target: Path, progress: Progress | None
     ) -> PrivateCopy:
-        """Copy the files below the prefix at the input ref to an empty directory.
-
-        :param read_only: nothing will be published, so the target branch may be missing.
-        """
+        """Copy the files below the prefix at the input ref to an empty directory."""
 
     def stage(
         self,
         workspace: WorkspaceRef,
-        prefix: str,
         changes: Changes,
         identity: Identity,
         progress: Progress | None = None,
@@ -300,18 +305,10 @@ class WorkspaceStore(Protocol):
         The cost is proportional to the change: unchanged files are neither read nor sent.
         """
 
-    def publish(
-        self,
-        workspace: WorkspaceRef,
-        staged: Staged | None,
-        identity: Identity,
-        *,
-        timeout_seconds: float | None = None,
-        table_changes: TableChanges | None = None,
-    ) -> str:
+    def publish(self, workspace: WorkspaceRef, made: Publication) -> str:
         """Move the target branch to the staged tree and return the published ref.
 
-        An attempt that changed no files has no staged tree: the branch shows the input ref then.
+        Without a staged tree, the branch shows the input ref then.
 
         The branch must be at the input ref, or at an abandoned publication on top of it: one of an
         earlier attempt, or the one that the identity may replace. Otherwise `PublishFenceRefused`

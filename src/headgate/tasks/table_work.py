@@ -78,10 +78,21 @@ class AttemptTables:
         return TableChanges(changes=checked.changes, reads=checked.reads)
 
     def publish(
-        self, table_changes: TableChanges, *, operation: OperationKey | None = None
+        self,
+        table_changes: TableChanges,
+        *,
+        kind: nouns.PublicationKind = nouns.PublicationKind.COMMIT,
+        operation: OperationKey | None = None,
     ) -> None:
-        """Publish the changes alone, for a read-only workspace."""
-        self._publish(table_changes, operation=operation)
+        """Publish the changes alone, as for a read-only workspace."""
+        request = PublishRequest(
+            caller=self._identity.caller,
+            kind=kind,
+            changes=table_changes.changes,
+            reads=table_changes.reads,
+            operation=operation,
+        )
+        publish(self._database, request)
 
     def close(self) -> None:
         """Abort open transactions."""
@@ -115,20 +126,7 @@ class AttemptTables:
             partial(_reverting_moves, names=names, branch=workspace.branch, attempt=attempt)
         )
         if changes:
-            self._publish(TableChanges(changes=tuple(changes)), kind=nouns.PublicationKind.REPLACE)
-
-    def _publish(
-        self,
-        made: TableChanges,
-        *,
-        kind: nouns.PublicationKind = nouns.PublicationKind.COMMIT,
-        operation: OperationKey | None = None,
-    ) -> None:
-        caller = self._identity.caller
-        request = PublishRequest(
-            caller=caller, kind=kind, changes=made.changes, reads=made.reads, operation=operation
-        )
-        publish(self._database, request)
+            self.publish(TableChanges(changes=tuple(changes)), kind=nouns.PublicationKind.REPLACE)
 
 
 def _reverting_moves(

@@ -212,9 +212,9 @@ def show_workspace(
 
     With read_only, the target is not looked up and may be missing.
     """
-    workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref)
+    workspace = WorkspaceRef(repository=dataset, branch=branch, ref=ref, read_only=read_only)
     workspaces = _workspaces(caller.reading())
-    root = workspaces.find_root(workspace, read_only=read_only)
+    root = workspaces.find_root(workspace)
     head = None if read_only else workspaces.find_head(workspace)
     found = {"root": root, "head": None if head is None else asdict(head)}
     reply = api.JsonReply(_workspace_wire(workspace) | found)
@@ -230,7 +230,9 @@ def publish_workspace(
 
     The client sends the contents of the tree before. A repeated request returns the first result.
     """
-    workspace = WorkspaceRef(repository=dataset, branch=body.branch, ref=body.ref)
+    workspace = WorkspaceRef(
+        repository=dataset, branch=body.branch, ref=body.ref, read_only=body.read_only
+    )
     with caller.writing(body.branch) as store:
         attempt = _own(caller, store, body.secret, moving=body.branch)
         identity = replace(
@@ -246,7 +248,6 @@ def publish_workspace(
             workspace=workspace,
             identity=identity,
             root=Digest(body.root) if body.root is not None else None,
-            read_only=body.read_only,
         )
         done = publish_for_client(
             store.database, _workspaces(store), _tables(store, identity), publication
