@@ -20,7 +20,7 @@ from typing import IO
 
 from sqlalchemy import Connection, Executable, delete, insert, select, text, update
 
-from headgate.catalog import retention
+from headgate.catalog import retention, schema
 from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.records import (
     DATASET_NAME,
@@ -29,18 +29,6 @@ from headgate.catalog.records import (
     lock_counter,
     mappings_of,
     rows_of,
-)
-from headgate.catalog.schema import (
-    branches,
-    condemned_objects,
-    datasets,
-    deleted_branches,
-    holds,
-    jobspecs,
-    store,
-    transactions,
-    versions,
-    working_objects,
 )
 from headgate.errors import CatalogUnavailable
 from headgate.model.ids import Instant, VersionId
@@ -83,9 +71,9 @@ def mark_versions(
     connection: Connection, retained: retention.Retained, older_than: Instant
 ) -> VersionMark:
     """Sort all versions; the ones to condemn are old enough, and no rule keeps them."""
-    query = select(versions.c.id, versions.c.created_at, versions.c.condemned_at).execution_options(
-        yield_per=retention.PAGE_ROWS
-    )
+    query = select(
+        schema.versions.c.id, schema.versions.c.created_at, schema.versions.c.condemned_at
+    ).execution_options(yield_per=retention.PAGE_ROWS)
     condemn: list[VersionId] = []
     spare: list[VersionId] = []
     kept: dict[retention.Reason, int] = {}
@@ -121,8 +109,8 @@ def _condemn_versions(
     candidates = {VersionId(id) for id in part}
     condemned = sorted(candidates - retention.needed_since(connection, retained, candidates))
     connection.execute(
-        update(versions)
-        .where(versions.c.id.in_(condemned), versions.c.condemned_at.is_(None))
+        update(schema.versions)
+        .where(schema.versions.c.id.in_(condemned), schema.versions.c.condemned_at.is_(None))
         .values(condemned_at=at)
     )
     return condemned
@@ -131,29 +119,34 @@ def _condemn_versions(
 def forget_holds(database: Database) -> None:
     """Delete what resets hold on branches that no longer exist and cannot be restored."""
     restorable = (
-        select(deleted_branches.c.id)
-        .outerjoin(transactions, transactions.c.id == deleted_branches.c.view_id)
-        .outerjoin(versions, versions.c.id == transactions.c.version_id)
-        .where(versions.c.condemned_at.is_(None))
+        select(schema.deleted_branches.c.id)
+        .outerjoin(
+            schema.transactions, schema.transactions.c.id == schema.deleted_branches.c.view_id
+        )
+        .outerjoin(schema.versions, schema.versions.c.id == schema.transactions.c.version_id)
+        .where(schema.versions.c.condemned_at.is_(None))
     )
-    known = select(branches.c.id).union_all(restorable)
-    _do(database, delete(holds).where(holds.c.branch_id.not_in(known)))
+    known = select(schema.branches.c.id).union_all(restorable)
+    _do(database, delete(schema.holds).where(schema.holds.c.branch_id.not_in(known)))
 
 
 def spare_versions(database: Database, ids: Collection[VersionId]) -> None:
     """Remove the mark from versions whose content still exists."""
     for part in in_chunks(ids):
-        _do(database, update(versions).where(versions.c.id.in_(part)).values(condemned_at=None))
+        _do(
+            database,
+            update(schema.versions).where(schema.versions.c.id.in_(part)).values(condemned_at=None),
+        )
 
 
 def locations_of(
     connection: Connection, ids: Collection[VersionId]
 ) -> dict[VersionId, tuple[DatasetKind, str]]:
     """Return the kind of each version and the root of its content."""
-    query = select(versions.c.id, datasets.c.kind, versions.c.location).join(
-        datasets, datasets.c.id == versions.c.dataset_id
+    query = select(schema.versions.c.id, schema.datasets.c.kind, schema.versions.c.location).join(
+        schema.datasets, schema.datasets.c.id == schema.versions.c.dataset_id
     )
-    rows = rows_of(connection, query, ids, column=versions.c.id)
+    rows = rows_of(connection, query, ids, column=schema.versions.c.id)
     return {VersionId(id): (DatasetKind(kind), location) for id, kind, location in rows}
 
 
@@ -163,17 +156,17 @@ def describe_versions(
     """Yield the origin of each version and the reason why it is not needed."""
     query = (
         select(
-            versions.c.id.label("version"),
+            schema.versions.c.id.label("version"),
             *DATASET_NAME,
-            transactions.c.id,
-            transactions.c.state,
-            transactions.c.branch_name,
+            schema.transactions.c.id,
+            schema.transactions.c.state,
+            schema.transactions.c.branch_name,
         )
-        .join(datasets, datasets.c.id == versions.c.dataset_id)
-        .outerjoin(transactions, transactions.c.version_id == versions.c.id)
-        .order_by(versions.c.id, transactions.c.id)
+        .join(schema.datasets, schema.datasets.c.id == schema.versions.c.dataset_id)
+        .outerjoin(schema.transactions, schema.transactions.c.version_id == schema.versions.c.id)
+        .order_by(schema.versions.c.id, schema.transactions.c.id)
     )
-    rows = mappings_of(connection, query, ids, column=versions.c.id)
+    rows = mappings_of(connection, query, ids, column=schema.versions.c.id)
     newest = {row["version"]: row for row in rows}
     for id, row in newest.items():
         if row["id"] is None:
@@ -195,9 +188,9 @@ _UNSEEN = "not shown by a branch within the retention period"
 def mark_objects(connection: Connection, without: Collection[VersionId] = ()) -> ObjectMark:
     """Return what must not be swept, leaving out the versions that are about to be condemned."""
     alive = (
-        select(versions.c.id, versions.c.location, datasets.c.kind)
-        .join(datasets, datasets.c.id == versions.c.dataset_id)
-        .where(versions.c.condemned_at.is_(None))
+        select(schema.versions.c.id, schema.versions.c.location, schema.datasets.c.kind)
+        .join(schema.datasets, schema.datasets.c.id == schema.versions.c.dataset_id)
+        .where(schema.versions.c.condemned_at.is_(None))
         .execution_options(yield_per=retention.PAGE_ROWS)
     )
     left_out = set(without)
@@ -205,11 +198,11 @@ def mark_objects(connection: Connection, without: Collection[VersionId] = ()) ->
     for id, location, kind in connection.execute(alive):
         if id not in left_out:
             roots[kind].add(location)
-    condemned = select(condemned_objects.c.location, condemned_objects.c.condemned_at)
+    condemned = select(schema.condemned_objects.c.location, schema.condemned_objects.c.condemned_at)
     return ObjectMark(
         roots=frozenset(roots[DatasetKind.FILES]),
         tables=frozenset(roots[DatasetKind.TABLE] | roots[DatasetKind.VIEW]),
-        working=frozenset(connection.execute(select(working_objects.c.location)).scalars()),
+        working=frozenset(connection.execute(select(schema.working_objects.c.location)).scalars()),
         bundles=bundles_named(connection),
         condemned={place: Instant(at) for place, at in connection.execute(condemned)},
     )
@@ -218,12 +211,12 @@ def mark_objects(connection: Connection, without: Collection[VersionId] = ()) ->
 def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
     """Return the metadata files of tables and views that were published or staged since a time."""
     query = (
-        select(versions.c.location)
-        .join(datasets, datasets.c.id == versions.c.dataset_id)
+        select(schema.versions.c.location)
+        .join(schema.datasets, schema.datasets.c.id == schema.versions.c.dataset_id)
         .where(
-            datasets.c.kind != DatasetKind.FILES,
-            versions.c.created_at >= since,
-            versions.c.condemned_at.is_(None),
+            schema.datasets.c.kind != DatasetKind.FILES,
+            schema.versions.c.created_at >= since,
+            schema.versions.c.condemned_at.is_(None),
         )
     )
     return frozenset(connection.execute(query).scalars())
@@ -231,7 +224,7 @@ def tables_since(connection: Connection, since: Instant) -> frozenset[str]:
 
 def bundles_named(connection: Connection) -> frozenset[str]:
     """Return the digests of all bundles that a JobSpec of any age names."""
-    texts = connection.execute(select(jobspecs.c.body)).scalars()
+    texts = connection.execute(select(schema.jobspecs.c.body)).scalars()
     return frozenset(word for word in retention.strings_in(texts) if _DIGEST.match(word))
 
 
@@ -254,11 +247,13 @@ def _condemn_objects(
     lock_counter(connection)
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE working_objects IN SHARE MODE"))
-    used = select(working_objects.c.location).where(working_objects.c.location.in_(part))
+    used = select(schema.working_objects.c.location).where(
+        schema.working_objects.c.location.in_(part)
+    )
     new = set(part) - find_condemned(connection, part) - set(connection.execute(used).scalars())
     if new:
         connection.execute(
-            insert(condemned_objects),
+            insert(schema.condemned_objects),
             [{"location": p, "condemned_at": at, "bytes": sizes[p]} for p in sorted(new)],
         )
     return sorted(new)
@@ -267,12 +262,15 @@ def _condemn_objects(
 def spare_objects(database: Database, locations: Collection[str]) -> None:
     """Remove the mark from objects whose bytes still exist and are needed again."""
     for part in in_chunks(locations):
-        _do(database, delete(condemned_objects).where(condemned_objects.c.location.in_(part)))
+        _do(
+            database,
+            delete(schema.condemned_objects).where(schema.condemned_objects.c.location.in_(part)),
+        )
 
 
 def find_condemned(connection: Connection, locations: Iterable[str]) -> set[str]:
     """Return those of the objects that are condemned."""
-    place = condemned_objects.c.location
+    place = schema.condemned_objects.c.location
     return {found for (found,) in rows_of(connection, select(place), locations, column=place)}
 
 
@@ -293,17 +291,17 @@ def claim_objects_in(connection: Connection, due: Mapping[str, Instant], at: Ins
     Call this, and delete the bytes, inside `sweep_lock`.
     """
     query = (
-        select(condemned_objects.c.location, condemned_objects.c.condemned_at)
-        .where(condemned_objects.c.location.in_(sorted(due)))
-        .order_by(condemned_objects.c.location)
+        select(schema.condemned_objects.c.location, schema.condemned_objects.c.condemned_at)
+        .where(schema.condemned_objects.c.location.in_(sorted(due)))
+        .order_by(schema.condemned_objects.c.location)
         .with_for_update()
     )
     unchanged = [place for place, since in connection.execute(query) if since == due[place]]
     needed = _bundles_needed(connection, unchanged)
     claimed = [place for place in unchanged if place not in needed]
     connection.execute(
-        update(condemned_objects)
-        .where(condemned_objects.c.location.in_(claimed))
+        update(schema.condemned_objects)
+        .where(schema.condemned_objects.c.location.in_(claimed))
         .values(condemned_at=at)
     )
     return claimed
@@ -328,9 +326,9 @@ def forget_objects(database: Database, gone: Mapping[str, Instant]) -> None:
     def work(connection: Connection) -> None:
         for place, since in gone.items():
             connection.execute(
-                delete(condemned_objects).where(
-                    condemned_objects.c.location == place,
-                    condemned_objects.c.condemned_at == since,
+                delete(schema.condemned_objects).where(
+                    schema.condemned_objects.c.location == place,
+                    schema.condemned_objects.c.condemned_at == since,
                 )
             )
 
@@ -389,24 +387,24 @@ def hold_sweeps(database: Database) -> str:
 @as_unit_of_work
 def renew_hold(connection: Connection, id: str) -> None:
     """Begin the lease of a hold, or renew it."""
-    connection.execute(delete(store).where(store.c.key == id))
+    connection.execute(delete(schema.store).where(schema.store.c.key == id))
     until = now(connection) + HOLD_SECONDS * 1_000_000
-    connection.execute(insert(store).values(key=id, value=str(until)))
+    connection.execute(insert(schema.store).values(key=id, value=str(until)))
 
 
 def release_hold(database: Database, id: str) -> None:
-    _do(database, delete(store).where(store.c.key == id))
+    _do(database, delete(schema.store).where(schema.store.c.key == id))
 
 
 def release_holds_in(connection: Connection) -> None:
     """Release all holds, in a copy of a catalog."""
-    connection.execute(delete(store).where(store.c.key.startswith(_HOLD)))
+    connection.execute(delete(schema.store).where(schema.store.c.key.startswith(_HOLD)))
 
 
 def is_held(connection: Connection) -> bool:
     """Return True if a backup is running; call this inside `sweep_lock`."""
     moment = now(connection)
-    held = select(store.c.value).where(store.c.key.startswith(_HOLD))
+    held = select(schema.store.c.value).where(schema.store.c.key.startswith(_HOLD))
     ends = map(int, connection.execute(held).scalars())
     # A lease that ends later than a new one was granted by a clock that was ahead.
     return any(moment <= end <= moment + 2 * HOLD_SECONDS * 1_000_000 for end in ends)

@@ -8,16 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, bindparam, literal, select
 
-from headgate.catalog import records
-from headgate.catalog.schema import (
-    datasets,
-    events,
-    log_counter,
-    moves,
-    publications,
-    recoveries,
-    transactions,
-)
+from headgate.catalog import records, schema
 from headgate.errors import NotFound
 from headgate.model import nouns
 from headgate.model.ids import (
@@ -35,13 +26,13 @@ _PAGE = 256
 def _ancestors() -> Select[str]:
     """Build the query for a transaction and its ancestors, newest first, up to `steps` of them."""
     here = (
-        select(transactions.c.id, transactions.c.parent_id, literal(1).label("step"))
-        .where(transactions.c.id == bindparam("newest"))
+        select(schema.transactions.c.id, schema.transactions.c.parent_id, literal(1).label("step"))
+        .where(schema.transactions.c.id == bindparam("newest"))
         .cte("here", recursive=True)
     )
     before = (
-        select(transactions.c.id, transactions.c.parent_id, here.c.step + 1)
-        .join(here, here.c.parent_id == transactions.c.id)
+        select(schema.transactions.c.id, schema.transactions.c.parent_id, here.c.step + 1)
+        .join(here, here.c.parent_id == schema.transactions.c.id)
         .where(here.c.step < bindparam("steps"))
     )
     walked = here.union_all(before)
@@ -73,14 +64,14 @@ def walk_history(connection: Connection, branch: nouns.Branch) -> Iterator[nouns
 
 def earlier_datasets(connection: Connection, dataset: DatasetId) -> list[DatasetId]:
     """Return the datasets that this one was renamed from, on any branch; the nearest first."""
-    old = transactions.alias("old")
+    old = schema.transactions.alias("old")
     found, waiting = [dataset], [dataset]
     while waiting:
         query = (
             select(old.c.dataset_id)
-            .join(transactions, transactions.c.renamed_from == old.c.id)
-            .where(transactions.c.dataset_id == waiting.pop(0))
-            .order_by(transactions.c.publication.desc())
+            .join(schema.transactions, schema.transactions.c.renamed_from == old.c.id)
+            .where(schema.transactions.c.dataset_id == waiting.pop(0))
+            .order_by(schema.transactions.c.publication.desc())
         )
         for id in connection.execute(query).scalars():
             if id not in found:
@@ -96,7 +87,7 @@ def list_history(
     chain = list(islice(walk_history(connection, branch), limit))
     if aborted:
         query = records.TRANSACTIONS.where(
-            transactions.c.branch_id == branch.id, transactions.c.state == "ABORTED"
+            schema.transactions.c.branch_id == branch.id, schema.transactions.c.state == "ABORTED"
         )
         policy = records.policy_of(connection)
         rows = connection.execute(query).mappings()
@@ -116,19 +107,21 @@ def list_publications(
     before: int | None = None,
 ) -> list[nouns.Publication]:
     """Return publications, newest first; with `before`, only those with a lower number."""
-    query = select(publications).order_by(publications.c.number.desc()).limit(limit)
+    query = select(schema.publications).order_by(schema.publications.c.number.desc()).limit(limit)
     if before is not None:
-        query = query.where(publications.c.number < before)
+        query = query.where(schema.publications.c.number < before)
     if dataset is not None or branch is not None:
-        moved = {moves.c.dataset_id: dataset, moves.c.branch_name: branch}
-        involved = records.filtered(select(moves.c.publication).distinct(), moved)
+        moved = {schema.moves.c.dataset_id: dataset, schema.moves.c.branch_name: branch}
+        involved = records.filtered(select(schema.moves.c.publication).distinct(), moved)
         if before is not None:
-            involved = involved.where(moves.c.publication < before)
+            involved = involved.where(schema.moves.c.publication < before)
         if actor is None and kind is None:
             # Read from the newest end of an index, so that the cost depends on `limit` only.
-            involved = involved.order_by(moves.c.publication.desc()).limit(limit)
-        query = query.where(publications.c.number.in_(involved))
-    query = records.filtered(query, {publications.c.actor: actor, publications.c.kind: kind})
+            involved = involved.order_by(schema.moves.c.publication.desc()).limit(limit)
+        query = query.where(schema.publications.c.number.in_(involved))
+    query = records.filtered(
+        query, {schema.publications.c.actor: actor, schema.publications.c.kind: kind}
+    )
     rows = list(connection.execute(query).mappings())
     found = _moves_of(connection, [row["number"] for row in rows])
     return [_to_publication(row, found.get(row["number"], ())) for row in rows]
@@ -136,7 +129,7 @@ def list_publications(
 
 def load_publication(connection: Connection, number: int) -> nouns.Publication:
     """Return a publication by its number, or raise `NotFound`."""
-    query = select(publications).where(publications.c.number == number)
+    query = select(schema.publications).where(schema.publications.c.number == number)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound(
@@ -151,28 +144,28 @@ def view_at(
 ) -> TransactionId | None:
     """Return the view that the branch of this name had just after a publication."""
     row = connection.execute(
-        select(moves.c.to_id)
+        select(schema.moves.c.to_id)
         .where(
-            moves.c.dataset_id == dataset,
-            moves.c.branch_name == branch,
-            moves.c.publication <= publication,
+            schema.moves.c.dataset_id == dataset,
+            schema.moves.c.branch_name == branch,
+            schema.moves.c.publication <= publication,
         )
-        .order_by(moves.c.publication.desc(), moves.c.ordinal.desc())
+        .order_by(schema.moves.c.publication.desc(), schema.moves.c.ordinal.desc())
         .limit(1)
     ).one_or_none()
     return TransactionId(row.to_id) if row is not None and row.to_id is not None else None
 
 
 def newest_publication(connection: Connection) -> PublicationNumber:
-    return PublicationNumber(connection.execute(select(log_counter.c.number)).scalar_one())
+    return PublicationNumber(connection.execute(select(schema.log_counter.c.number)).scalar_one())
 
 
 def publication_at(connection: Connection, moment: Instant) -> PublicationNumber:
     """Return the number of the newest publication at or before a time; 0 if there is none."""
     number = connection.execute(
-        select(publications.c.number)
-        .where(publications.c.at <= moment)
-        .order_by(publications.c.at.desc())
+        select(schema.publications.c.number)
+        .where(schema.publications.c.at <= moment)
+        .order_by(schema.publications.c.at.desc())
         .limit(1)
     ).scalar_one_or_none()
     return PublicationNumber(number or 0)
@@ -190,17 +183,17 @@ def list_events(
 ) -> list[dict[str, Any]]:
     """Return recorded events, newest first; publications are not events."""
     query = (
-        select(events, *records.DATASET_NAME)
-        .outerjoin(datasets, datasets.c.id == events.c.dataset_id)
-        .order_by(events.c.at.desc(), events.c.id.desc())
+        select(schema.events, *records.DATASET_NAME)
+        .outerjoin(schema.datasets, schema.datasets.c.id == schema.events.c.dataset_id)
+        .order_by(schema.events.c.at.desc(), schema.events.c.id.desc())
         .limit(limit)
         .offset(skip)
     )
     wanted = {
-        events.c.actor: actor,
-        events.c.dataset_id: dataset,
-        events.c.branch_name: branch,
-        events.c.kind: kind,
+        schema.events.c.actor: actor,
+        schema.events.c.dataset_id: dataset,
+        schema.events.c.branch_name: branch,
+        schema.events.c.kind: kind,
     }
     policy = records.policy_of(connection)
     return [
@@ -228,12 +221,14 @@ def list_recoveries(
 ) -> list[dict[str, Any]]:
     """Return the audit log of recovery, newest first; `actor` is the actor of the settled work."""
     query = (
-        select(recoveries)
-        .order_by(recoveries.c.at.desc(), recoveries.c.id.desc())
+        select(schema.recoveries)
+        .order_by(schema.recoveries.c.at.desc(), schema.recoveries.c.id.desc())
         .limit(limit)
         .offset(skip)
     )
-    query = records.filtered(query, {recoveries.c.original_actor: actor, recoveries.c.kind: kind})
+    query = records.filtered(
+        query, {schema.recoveries.c.original_actor: actor, schema.recoveries.c.kind: kind}
+    )
     return [
         {
             "recovery": row["id"],
@@ -253,10 +248,10 @@ def _moves_of(
     found: dict[int, tuple[nouns.MoveRecord, ...]] = {}
     for start in range(0, len(numbers), _PAGE):
         query = (
-            select(moves, *records.DATASET_NAME)
-            .join(datasets, datasets.c.id == moves.c.dataset_id)
-            .where(moves.c.publication.in_(numbers[start : start + _PAGE]))
-            .order_by(moves.c.publication, moves.c.ordinal)
+            select(schema.moves, *records.DATASET_NAME)
+            .join(schema.datasets, schema.datasets.c.id == schema.moves.c.dataset_id)
+            .where(schema.moves.c.publication.in_(numbers[start : start + _PAGE]))
+            .order_by(schema.moves.c.publication, schema.moves.c.ordinal)
         )
         for row in connection.execute(query).mappings():
             found[row["publication"]] = (*found.get(row["publication"], ()), _to_move(row))
