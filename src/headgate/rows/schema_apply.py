@@ -36,15 +36,7 @@ from headgate.rows.schema_file import ColumnSpec, DatasetSpec, SchemaFile
 from headgate.rows.validate import check_constraints
 from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
 from headgate.rows.write import add_version, create_if_new, keys_hold, mutation_facts
-from headgate.tables.constraints import (
-    ENFORCE_PROPERTY,
-    PROPERTY,
-    REFERRING_PROPERTY,
-    constraints_of,
-    constraints_property,
-    referring_datasets,
-    referring_property,
-)
+from headgate.tables import constraints
 from headgate.tables.creation import create_metadata
 from headgate.tables.metadata import Json, Metadata, current_schema
 from headgate.tables.scan import TableScan
@@ -269,24 +261,28 @@ class _Planner:
         for plan in [p for p in self.plans.values() if p.renamed_from is not None]:
             assert plan.renamed_from is not None and plan.base is not None
             old, new = str(plan.renamed_from.dataset.name), str(plan.name)
-            for text in referring_datasets(plan.base.metadata):
+            for text in constraints.referring_datasets(plan.base.metadata):
                 name = parse_dataset_name(text)
                 if name in self.declared or name in self.old_names:
                     continue
                 metadata = self._next_metadata(name)
-                held, schema = constraints_of(metadata), current_schema(metadata)
+                held, schema = constraints.constraints_of(metadata), current_schema(metadata)
                 assert schema is not None
                 references = tuple(
                     replace(r, dataset=new) if r.dataset == old else r for r in held.references
                 )
-                value = constraints_property(schema, replace(held, references=references))
-                self._set_property(name, PROPERTY, value, f"refer to {new} instead of {old}")
+                value = constraints.constraints_property(
+                    schema, replace(held, references=references)
+                )
+                self._set_property(
+                    name, constraints.PROPERTY, value, f"refer to {new} instead of {old}"
+                )
 
     def _record_references(self, spec: DatasetSpec) -> None:
         """Record on each table that the dataset refers to; remove old records."""
         now = {r.dataset for r in spec.constraints.references}
         plan = self.plans[spec.name]
-        before = constraints_of(plan.base.metadata).references if plan.base else ()
+        before = constraints.constraints_of(plan.base.metadata).references if plan.base else ()
         for other in sorted(now | {r.dataset for r in before}):
             name, refers = parse_dataset_name(other), other in now
             if name in self.old_names:
@@ -302,26 +298,27 @@ class _Planner:
                     raise self.file.error(spec.name, "references", reason=reason)
                 continue
             metadata = self._next_metadata(name)
-            if refers and len(constraints_of(metadata).key) != 1:
+            if refers and len(constraints.constraints_of(metadata).key) != 1:
                 raise ImpossibleSchemaChange(
                     dataset=str(spec.name),
                     reason=f"it refers to {name}, which has no key of one column",
                     remedy=f'Give {name} a key, as in key = ["id"].',
                 )
-            names = set(referring_datasets(metadata)) - {str(spec.name)}
+            names = set(constraints.referring_datasets(metadata)) - {str(spec.name)}
             if plan.renamed_from is not None:
                 names.discard(str(plan.renamed_from.dataset.name))
             if refers:
                 names.add(str(spec.name))
             step = f"{'is' if refers else 'is no longer'} referred to by {spec.name}"
-            self._set_property(name, REFERRING_PROPERTY, referring_property(names), step)
+            self._set_property(
+                name, constraints.REFERRING_PROPERTY, constraints.referring_property(names), step
+            )
 
     def _next_metadata(self, name: DatasetName) -> Metadata:
         """Return the planned metadata of a table, or that of the branch."""
         if name not in self.plans:
             on_branch = self.branch_tables.load(name)
-            assert on_branch.version is not None
-            base = self.versions.read(on_branch.version.location)
+            base = self.versions.read(on_branch.stored.location)
             change = SchemaChange(metadata=base.metadata, steps=())
             self.plans[name] = TablePlan(name=name, on_branch=on_branch, base=base, change=change)
         return self.plans[name].change.metadata
@@ -403,8 +400,8 @@ def change_table(
             {"action": "add-spec", "spec": {"fields": _buckets(spec, by_name)}},
             {"action": "set-default-spec", "spec-id": -1},
         ]
-    steps += _constraint_steps(constraints_of(base), spec.constraints)
-    enforced = (base.get("properties") or {}).get(ENFORCE_PROPERTY)
+    steps += _constraint_steps(constraints.constraints_of(base), spec.constraints)
+    enforced = (base.get("properties") or {}).get(constraints.ENFORCE_PROPERTY)
     if spec.enforce not in (None, enforced):
         steps.append(f"{spec.enforce} violations by engines")
     updates.append({"action": "set-properties", "updates": _properties(changed, spec)})
@@ -413,13 +410,18 @@ def change_table(
 
 
 def _properties(schema: Json, spec: DatasetSpec) -> dict[str, str]:
-    declared = {ENFORCE_PROPERTY: spec.enforce.value} if spec.enforce is not None else {}
-    return {PROPERTY: constraints_property(schema, spec.constraints), **declared}
+    declared = (
+        {constraints.ENFORCE_PROPERTY: spec.enforce.value} if spec.enforce is not None else {}
+    )
+    return {
+        constraints.PROPERTY: constraints.constraints_property(schema, spec.constraints),
+        **declared,
+    }
 
 
 def _is_unvalidated(held: BranchTable, base: Metadata) -> bool:
     """Return whether an engine wrote rows that were not validated, or that violate constraints."""
-    declared = PROPERTY in (base.get("properties") or {})
+    declared = constraints.PROPERTY in (base.get("properties") or {})
     return declared and current_snapshot(base) is not None and not keys_hold(held)
 
 
