@@ -38,6 +38,7 @@ from tests.support.upkeep import stored_keys
 _CHECKS = [
     *("settings", "access", "catalog", "log", "branches", "tags", "histories", "versions"),
     *(
+        "rules",
         "holds",
         "leases",
         "intents",

@@ -67,13 +67,20 @@ def test_load_engines_name_the_same_violations_by_file_and_line(items: Engines) 
     assert not items.store.dataset(ITEM).branch(SPARK).load().is_open
 
 
+def _break_rules(items: Engines, branch: str, statement: str) -> None:
+    """Let Spark write rows that violate the constraints of the table."""
+    session = items.session(branch)
+    session.sql("alter table headgate.shop.item set tblproperties ('headgate.enforce' = 'flag')")
+    session.sql(statement)
+
+
 def test_load_engines_judge_a_merge_by_what_it_comes_to(items: Engines) -> None:
     """Ignores a row that a later one replaces, and existing violations that stay."""
     rows = [{"id": 1, "status": "gone"}, {"id": 1, "status": "old"}]
     said = items.same({ITEM: items.file("rows.jsonl", rows)}, "merge")
     assert said[ITEM]["updated"] == 1
     for branch in ("master", SPARK):
-        items.session(branch).sql("update headgate.shop.item set status = 'odd' where id = 2")
+        _break_rules(items, branch, "update headgate.shop.item set status = 'odd' where id = 2")
     same = items.file("same.jsonl", [{"id": 2, "status": "odd"}, {"id": 1, "status": "new"}])
     assert items.same({ITEM: same}, "merge")[ITEM]["updated"] == 1
     named = items.file("named.jsonl", [{"id": 2, "name": "Bo"}])
@@ -82,7 +89,9 @@ def test_load_engines_judge_a_merge_by_what_it_comes_to(items: Engines) -> None:
 
 def test_load_engines_notice_keys_that_were_doubled_before(items: Engines) -> None:
     for branch in ("master", SPARK):
-        items.session(branch).sql("insert into headgate.shop.item select * from headgate.shop.item")
+        _break_rules(
+            items, branch, "insert into headgate.shop.item select * from headgate.shop.item"
+        )
     other = items.file("other.jsonl", [{"id": 7, "name": "X", "code": "x"}])
     assert items.same({ITEM: other}, "merge")[ITEM]["inserted"] == 1
     # For few rows the load reads only their own keys, for many all keys.

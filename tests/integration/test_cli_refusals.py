@@ -116,7 +116,7 @@ def test_text_in_another_encoding_is_refused_or_found_nowhere(cli: Cli, words: l
         ["history", "raw.scans", "--limit", "0"],
         ["history", "raw.scans", "--limit", "1.5"],
         ["log", "--limit", "many"],
-        ["dataset", "create", "a.b", "--kind", "view"],
+        ["dataset", "create", "a.b", "--kind", "vew"],
         ["dataset", "show", "raw.scans", "--rows", "-1"],
     ],
 )
