@@ -25,7 +25,7 @@ from headgate.errors import (
     Unavailable,
     UnknownTable,
 )
-from headgate.rows import evaluator_pool, rules
+from headgate.rows import evaluator_pool, rules, write
 from headgate.rows.branch_tables import BranchTables, branch_context
 from headgate.rows.evaluator_pool import EvaluatorPool
 from headgate.rows.outcome import Interrupt
@@ -211,6 +211,6 @@ def test_version_that_an_evaluator_names_elsewhere_is_refused(served: Store, loc
     found = tables.load(served.dataset(PERSON).name)
     table = parts.versions.table_location(found.dataset.id)
     with pytest.raises(StorageUnavailable, match="not below"):
-        evaluator_pool.version_of(parts, found, location.format(table=table))
+        write.version_of(parts, found, location.format(table=table))
     inside = f"{table}/metadata/v1.metadata.json"
-    assert evaluator_pool.version_of(parts, found, inside) is not None
+    assert write.version_of(parts, found, inside) is not None

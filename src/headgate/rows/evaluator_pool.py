@@ -28,17 +28,24 @@ from headgate.catalog.database import PLACE, Suspended, Wait
 from headgate.catalog.database import Place as Turn
 from headgate.errors.families import kinds_by_code, rebuild
 from headgate.files.objects import StoredContent
-from headgate.model.ids import Instant, mint_content, mint_version
+from headgate.model.ids import Instant
 from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.nouns import PublicationKind, TransactionType, Version
+from headgate.model.nouns import PublicationKind, TransactionType
 from headgate.rows.branch_tables import BranchTable, BranchTables
 from headgate.rows.outcome import Counts, Creation, Interrupt, Outcome, Parts, Request
 from headgate.rows.sources import SourceLike, SourcesByTable
 from headgate.rows.working_set import VersionMove, WorkingSet
-from headgate.rows.write import OtherRows, Prepared, PreparedTable, Removed, write_tables
+from headgate.rows.write import (
+    Known,
+    OtherRows,
+    Prepared,
+    PreparedTable,
+    Removed,
+    version_of,
+    write_tables,
+)
 from headgate.settings import ServerSettings
 from headgate.spark.job_processes import ForkedProcess, ForkServer
-from headgate.storage.address import key_below
 from headgate.storage.local import create_private, make_private_directory
 
 _log = logging.getLogger("headgate.server")
@@ -459,10 +466,6 @@ def _found(tables: BranchTables, name: str) -> BranchTable:
     return found
 
 
-# The versions that a branch may come to show, apart from new ones, by dataset and location.
-Known: TypeAlias = Mapping[tuple[DatasetName, str], Version | None]
-
-
 def read_prepared(
     parts: Parts, tables: BranchTables, sent: Mapping[str, Any], known: Known = MappingProxyType({})
 ) -> Prepared:
@@ -494,16 +497,3 @@ def read_prepared(
         read=tuple(parse_dataset_name(name) for name in sent["read"]),
         removed=None if marks is None else tuple((n, (c, h)) for n, (c, h) in marks),
     )
-
-
-def version_of(
-    parts: Parts, table: BranchTable, location: str, known: Known = MappingProxyType({})
-) -> Version | None:
-    """Return the version at a location that an evaluator names."""
-    key = table.dataset.name, location
-    if key in known:
-        return known[key]
-    directory = parts.versions.table_location(table.dataset.id)
-    if key_below(directory, location) is None:
-        raise errors.StorageUnavailable(where=location, reason=f"it is not below {directory}")
-    return Version(id=mint_version(), location=location, content_id=mint_content())

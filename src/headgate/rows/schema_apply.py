@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headgate.catalog.database import Connection
 from headgate.catalog.operations import do_once
@@ -31,12 +31,17 @@ from headgate.rows.branch_tables import (
     reads_of,
 )
 from headgate.rows.engine import columns_sql, literal, quote
-from headgate.rows.evaluator_pool import EvaluatorPool, version_of
 from headgate.rows.outcome import AppliedSchema, Counts, Parts, PlannedSchema, Request
 from headgate.rows.schema_file import ColumnSpec, DatasetSpec, SchemaFile
 from headgate.rows.validate import check_constraints
 from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
-from headgate.rows.write import add_version, create_if_new, keys_hold, mutation_facts
+from headgate.rows.write import (
+    add_version,
+    create_if_new,
+    keys_hold,
+    mutation_facts,
+    version_of,
+)
 from headgate.tables.constraints import (
     ENFORCE_PROPERTY,
     PROPERTY,
@@ -53,6 +58,9 @@ from headgate.tables.schemas import parse_type, type_text, widest
 from headgate.tables.snapshots import current_snapshot, effect_between
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import StoredVersion, TableVersions
+
+if TYPE_CHECKING:
+    from headgate.rows.evaluator_pool import EvaluatorPool
 
 _DEFAULT_BUCKETS = 8
 
