@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from headgate.catalog.database import PLACE, Place, Suspended
 from headgate.errors import (
     ConstraintsViolated,
     HeadgateError,
@@ -23,7 +25,7 @@ from headgate.errors import (
     Unavailable,
     UnknownTable,
 )
-from headgate.rows import evaluator_pool
+from headgate.rows import evaluator_pool, rules, write
 from headgate.rows.branch_tables import BranchTables, branch_context
 from headgate.rows.evaluator_pool import EvaluatorPool
 from headgate.rows.outcome import Interrupt
@@ -181,20 +183,34 @@ def test_scripts_that_wait_for_an_evaluator_hold_no_thread_of_the_server(
     assert len(ids_of(served, PERSON)) == crowd + 2
 
 
-@pytest.mark.parametrize("location", ["file:///etc/passwd", "{table}/../other/v1.metadata.json"])
+def test_task_that_waits_for_an_evaluator_keeps_its_turn_when_it_is_repeated(
+    served: Store, pool: EvaluatorPool
+) -> None:
+    parts = served.rows._parts()
+    tables = BranchTables(parts.database, branch_context("master"))
+    task = partial(rules.validate, commits=())
+    before = PLACE.set(Place())
+    try:
+        with pool._evaluator(Interrupt()):
+            for _ in range(2):
+                with pytest.raises(Suspended):
+                    pool.perform(parts, tables, task)
+            assert len(pool._waiting) == 1
+        assert pool.perform(parts, tables, task) == {"found": [], "read": []}
+    finally:
+        PLACE.reset(before)
+    assert not pool._waiting
+
+
+@pytest.mark.parametrize(
+    "location", ["", "file:///etc/passwd", "{table}/../other/v1.metadata.json"]
+)
 def test_version_that_an_evaluator_names_elsewhere_is_refused(served: Store, location: str) -> None:
     parts = served.rows._parts()
     tables = BranchTables(parts.database, branch_context("master"))
     found = tables.load(served.dataset(PERSON).name)
     table = parts.versions.table_location(found.dataset.id)
-    sent = {
-        "dataset": PERSON,
-        "location": location.format(table=table),
-        "type": "APPEND",
-        "counts": {},
-        "keys_hold": True,
-    }
     with pytest.raises(StorageUnavailable, match="not below"):
-        evaluator_pool._prepared(parts, tables, sent)
-    sent["location"] = f"{table}/metadata/v1.metadata.json"
-    assert evaluator_pool._prepared(parts, tables, sent).version is not None
+        write.version_of(parts, found, location.format(table=table))
+    inside = f"{table}/metadata/v1.metadata.json"
+    assert write.version_of(parts, found, inside) is not None

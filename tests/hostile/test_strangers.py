@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
 from collections.abc import Callable, Iterator
 from http.cookies import SimpleCookie
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -17,6 +20,9 @@ from headgate.iceberg.app import ROUTES
 from headgate.model.contexts import encode_prefix, parse_context
 from headgate.server.app import ROUTERS
 from headgate.server.web import markup
+from headgate.spark.workplace import EmbeddedEndpoint
+from headgate.store.embedded import Store
+from tests.support.rows import made_settings
 from tests.support.strangers import ANOTHER, LIMITS, STRANGER, Strangers, fill, serving_strangers
 
 _PREFIX = encode_prefix(parse_context("master"), client="c" * 16)
@@ -68,6 +74,27 @@ def test_every_route_refuses_a_stranger_whose_body_never_ends(
         # It gets a moment to read the response, and is cut off.
         client.flood()
         client.close()
+
+
+@pytest.mark.parametrize("token", ["", "Bearer hg_nobody"])
+def test_endpoint_of_an_embedded_store_reads_no_body_of_a_stranger(
+    made_sqlite_url: str, tmp_path: Path, token: str
+) -> None:
+    with Store(made_settings(made_sqlite_url, tmp_path)) as store:
+        endpoint = EmbeddedEndpoint(store.database, store.tables, store.rules)
+        context = encode_prefix(parse_context("master"))
+        try:
+            connection = http.client.HTTPConnection(urlsplit(endpoint.url).netloc, timeout=60)
+            connection.putrequest("POST", f"/v1/{context}/namespaces")
+            connection.putheader("content-length", "1000000")
+            if token:
+                connection.putheader("authorization", token)
+            connection.endheaders()
+            # The response arrives though none of the body was sent.
+            assert connection.getresponse().status == 401
+            connection.close()
+        finally:
+            endpoint.stop()
 
 
 @pytest.mark.parametrize("length", ["1000000000000", "100"])

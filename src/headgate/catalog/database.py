@@ -137,7 +137,7 @@ class Kept(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False)
 class Place:
     """The place of one call in a server; the call may suspend itself."""
 

@@ -94,9 +94,9 @@ class InvalidSource(Invalid, code="invalid_source"):
 
 class StatementStopped(Invalid, code="statement_stopped"):
     template = (
-        "the script or load {reason}, and was stopped; nothing was changed. The limit is "
-        "[server] {setting} = {limit} of this server. Give it fewer rows at a time, or run "
-        "`headgate load --engine spark`."
+        "the statement {reason}, and was stopped; nothing was changed. The limit is "
+        "[server] {setting} = {limit} of this server. Give it fewer rows at a time, or use Spark: "
+        "load and optimize have --engine spark."
     )
     setting: str
     limit: float

@@ -1,4 +1,4 @@
-"""The program of an evaluator: reads sources and runs scripts, within limits.
+"""The program of an evaluator: reads rows and sources, and runs scripts, within limits.
 
 The fork server calls `main`. The parent's side of the exchange is `evaluator_pool`.
 """
@@ -24,11 +24,11 @@ from headgate.errors import HeadgateError
 from headgate.files.objects import Digest, Objects, StoredContent
 from headgate.model.ids import Instant
 from headgate.model.names import DatasetName
-from headgate.rows import engine, load, mutate, rules, script
+from headgate.rows import engine, load, mutate, script
 from headgate.rows import evaluator_pool as pool
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.working_set import WorkingSet
-from headgate.rows.write import OtherRows, Prepared, TableWrite, prepare
+from headgate.rows.write import OtherRows, TableWrite, prepare
 from headgate.settings import ServerSettings
 from headgate.storage.address import open_store
 from headgate.tables.versions import TableVersions
@@ -146,24 +146,22 @@ class _Evaluator:
         return event
 
     def _result(self, order: pool.Order) -> dict[str, Any]:
-        if order.place is None:
-            assert order.work.sql is not None, "a load names its tables"
-            return {"targets": [str(name) for name in self._script(order.work.sql).targets]}
-        place, options = order.place, tuple(order.place.options.items())
-        versions = _versions(place.warehouse, options, place.remembered)
-        if order.work.commits:
-            branch = _RemoteTables(self._channel, place.branch)
-            with WorkingSet(branch, versions, place.options) as working:
-                return rules.validate(working, order.work.commits)
-        if order.work.sql is not None:
-            write = self._script(order.work.sql)
-            self._parsed = None
-        else:
-            write = _load(order.work, Objects(open_store(place.warehouse, place.options)))
+        work, place = order.work, order.place
+        if place is None:
+            assert isinstance(work, pool.Work) and work.sql is not None, "a load names its tables"
+            return {"targets": [str(name) for name in self._script(work.sql).targets]}
+        versions = _versions(place.warehouse, tuple(place.options.items()), place.remembered)
         tables = _RemoteTables(self._channel, place.branch)
-        tables.prefetch(write.targets)
         with WorkingSet(tables, versions, place.options) as working:
-            return _document(prepare(write, working, order.removed))
+            if not isinstance(work, pool.Work):
+                return work(working)
+            if work.sql is not None:
+                write = self._script(work.sql)
+                self._parsed = None
+            else:
+                write = _load(work, Objects(open_store(place.warehouse, place.options)))
+            tables.prefetch(write.targets)
+            return pool.write_prepared(prepare(write, working, order.removed))
 
     def _script(self, sql: str) -> TableWrite:
         if self._parsed is None or self._parsed[0] != sql:
@@ -196,21 +194,3 @@ def _load(work: pool.Work, objects: Objects) -> TableWrite:
         for name, each in work.sources.items()
     }
     return load.source_write(sources, load.LoadMode(work.mode), work.creation)
-
-
-def _document(prepared: Prepared) -> dict[str, Any]:
-    return {
-        "tables": [
-            {
-                "dataset": str(table.dataset),
-                "location": table.version.location if table.version else "",
-                "type": table.type,
-                "counts": table.counts.to_json(),
-                "keys_hold": table.keys_hold,
-                "created": dict(table.created),
-            }
-            for table in prepared.tables
-        ],
-        "read": [str(name) for name in prepared.read],
-        "removed": prepared.removed,
-    }

@@ -1,5 +1,4 @@
-"""Evaluators: child processes in which a server reads the rows and runs the scripts of clients.
-They also validate the rows that engines commit.
+"""Evaluators: child processes in which a server reads rows, and runs the scripts of clients.
 
 A crash, or a script without end, is then an error of one client. An evaluator has limits on memory
 and time, and holds neither the catalog nor a token: what it must know of the catalog it requests
@@ -20,24 +19,33 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from headgate import errors
 from headgate.catalog.database import PLACE, Suspended, Wait
+from headgate.catalog.database import Place as Turn
 from headgate.errors.families import kinds_by_code, rebuild
 from headgate.files.objects import StoredContent
-from headgate.model.ids import Instant, mint_content, mint_version
+from headgate.model.ids import Instant
 from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.nouns import PublicationKind, TransactionType, Version
-from headgate.model.rules import ChangedTable
-from headgate.rows.branch_tables import BranchTables
+from headgate.model.nouns import PublicationKind, TransactionType
+from headgate.rows.branch_tables import BranchTable, BranchTables
 from headgate.rows.outcome import Counts, Creation, Interrupt, Outcome, Parts, Request
 from headgate.rows.sources import SourceLike, SourcesByTable
-from headgate.rows.write import OtherRows, Prepared, PreparedTable, Removed, write_tables
+from headgate.rows.working_set import VersionMove, WorkingSet
+from headgate.rows.write import (
+    Known,
+    OtherRows,
+    Prepared,
+    PreparedTable,
+    Removed,
+    version_of,
+    write_tables,
+)
 from headgate.settings import ServerSettings
 from headgate.spark.job_processes import ForkedProcess, ForkServer
-from headgate.storage.address import key_below
 from headgate.storage.local import create_private, make_private_directory
 
 _log = logging.getLogger("headgate.server")
@@ -77,8 +85,10 @@ class Work:
     sources: Mapping[DatasetName, Sequence[bytes | str]] = field(default_factory=dict)
     mode: str = ""
     creation: Creation | None = None
-    # In place of both: commits of an engine, whose rows are validated.
-    commits: Sequence[ChangedTable] = ()
+
+
+# Reads and writes tables; returns a document.
+Task: TypeAlias = Callable[[WorkingSet], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +105,9 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """Work to parse, or to prepare if it has a place."""
+    """Work to parse, or to prepare if it has a place; or a task."""
 
-    work: Work
+    work: Work | Task
     place: Place | None = None
     removed: Removed | None = None
 
@@ -134,6 +144,8 @@ class EvaluatorPool:
         self._taken = 0
         # Requests that wait for an evaluator, in order, each with the end of its wait.
         self._waiting: dict[Interrupt, float] = {}
+        # Of requests without one: a request that is repeated after a wait keeps its turn by it.
+        self._interrupts: WeakKeyDictionary[Turn, Interrupt] = WeakKeyDictionary()
         # Of a request that is repeated after a wait, so that its script is not parsed again.
         self.targets: WeakKeyDictionary[Interrupt, list[DatasetName]] = WeakKeyDictionary()
         self._forks: ForkServer | None = None
@@ -179,12 +191,15 @@ class EvaluatorPool:
         work = Work(sources=sent, mode=mode, creation=creation)
         return write_tables(parts, request, _EvaluatedWrite(self, request, work))
 
-    def validate(
-        self, parts: Parts, tables: BranchTables, commits: Sequence[ChangedTable]
+    def perform(
+        self, parts: Parts, tables: BranchTables, task: Task, interrupt: Interrupt | None = None
     ) -> dict[str, Any]:
-        """Return the violations of commits, as `rules.validate` does."""
-        order = Order(work=Work(commits=commits), place=_place(parts, str(tables.context)))
-        return self.run(order, interrupt=Interrupt(), answer=partial(_answer, tables))
+        """Return the result of a task that this package sends, on the tables of a branch."""
+        if interrupt is None:
+            turn = PLACE.get() or Turn()
+            interrupt = self._interrupts.setdefault(turn, Interrupt())
+        order = Order(work=task, place=_place(parts, str(tables.context)))
+        return self.run(order, interrupt=interrupt, answer=partial(_answer, tables))
 
     def run(
         self,
@@ -394,12 +409,7 @@ class _EvaluatedWrite:
             interrupt=self._request.interrupt,
             answer=answer,
         )
-        marks = done["removed"]
-        return Prepared(
-            tables=tuple(_prepared(parts, tables, one) for one in done["tables"]),
-            read=tuple(parse_dataset_name(name) for name in done["read"]),
-            removed=None if marks is None else tuple((n, (c, h)) for n, (c, h) in marks),
-        )
+        return read_prepared(parts, tables, done)
 
 
 def _place(parts: Parts, branch: str) -> Place:
@@ -429,18 +439,61 @@ def _sent(source: SourceLike) -> bytes | str:
     return source
 
 
-def _prepared(parts: Parts, tables: BranchTables, sent: Mapping[str, Any]) -> PreparedTable:
-    name = parse_dataset_name(sent["dataset"])
-    directory = parts.versions.table_location(tables.load(name).dataset.id)
-    if key_below(directory, sent["location"]) is None:
-        raise errors.StorageUnavailable(
-            where=sent["location"], reason=f"it is not below {directory}"
-        )
-    return PreparedTable(
-        dataset=name,
-        version=Version(id=mint_version(), location=sent["location"], content_id=mint_content()),
-        type=TransactionType(sent["type"]),
-        counts=Counts(**sent["counts"]),
-        keys_hold=sent["keys_hold"],
-        created=sent.get("created", {}),
+def write_prepared(prepared: Prepared) -> dict[str, Any]:
+    """Return a prepared change as the document that an evaluator sends."""
+
+    def sent(name: DatasetName, one: PreparedTable | VersionMove) -> dict[str, Any]:
+        return {
+            "dataset": str(name),
+            "location": one.version.location if one.version else "",
+            "type": one.type,
+            "counts": one.counts.to_json(),
+            "facts": dict(one.facts),
+        }
+
+    tables = [
+        sent(one.dataset, one) | {"keys_hold": one.keys_hold, "created": dict(one.created)}
+        for one in prepared.tables
+    ]
+    moves = [sent(one.on_branch.dataset.name, one) for one in prepared.moves]
+    read = [str(name) for name in prepared.read]
+    return {"tables": tables, "moves": moves, "read": read, "removed": prepared.removed}
+
+
+def _found(tables: BranchTables, name: str) -> BranchTable:
+    found = tables.find(parse_dataset_name(name))
+    assert found is not None, "a write finds its tables first"
+    return found
+
+
+def read_prepared(
+    parts: Parts, tables: BranchTables, sent: Mapping[str, Any], known: Known = MappingProxyType({})
+) -> Prepared:
+    """Return the change that an evaluator prepared; raise for a version in another place."""
+
+    def read(one: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "version": version_of(parts, _found(tables, one["dataset"]), one["location"], known),
+            "type": TransactionType(one["type"]),
+            "counts": Counts(**one["counts"]),
+            "facts": one["facts"],
+        }
+
+    marks = sent["removed"]
+    return Prepared(
+        tables=tuple(
+            PreparedTable(
+                dataset=parse_dataset_name(one["dataset"]),
+                keys_hold=one["keys_hold"],
+                created=one["created"],
+                **read(one),
+            )
+            for one in sent["tables"]
+        ),
+        moves=tuple(
+            VersionMove(on_branch=_found(tables, one["dataset"]), **read(one))
+            for one in sent["moves"]
+        ),
+        read=tuple(parse_dataset_name(name) for name in sent["read"]),
+        removed=None if marks is None else tuple((n, (c, h)) for n, (c, h) in marks),
     )

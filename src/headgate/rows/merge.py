@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -44,11 +44,19 @@ from headgate.rows import engine as sql
 from headgate.rows import merge_content, working_set
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
 from headgate.rows.engine import columns_sql, conditions_of, equal_sql, quote, same_sql
+from headgate.rows.evaluator_pool import EvaluatorPool, read_prepared, write_prepared
 from headgate.rows.merge_content import MergedSchemas, SchemaConflict
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import violations_of, violations_of_commits
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, WorkingTable
-from headgate.rows.write import TableWrite, check_may_write, prepare, write_tables
+from headgate.rows.write import (
+    Prepared,
+    Removed,
+    TableWrite,
+    check_may_write,
+    prepare,
+    write_tables,
+)
 from headgate.tables import diff, views
 from headgate.tables.constraints import (
     constraints_of,
@@ -125,74 +133,139 @@ class Side:
         return {"dataset": name, "kind": kind, "reason": f"{name}: {reason}"}
 
 
-def merge(parts: Parts, request: Request, merging: MergeRequest) -> Outcome:
+def merge(
+    parts: Parts, request: Request, merging: MergeRequest, pool: EvaluatorPool | None = None
+) -> Outcome:
     """Merge the source's changes into the target; any conflict leaves the target unchanged."""
     check_may_write(parts, request)
     names = parts.database.read(lambda c: find_datasets(c, merging, into=request.branch))
-
-    def check(sides: Sequence[Side]) -> None:
-        found = [conflict for side in sides for conflict in side.conflicts]
-        if found:
-            distinct = {conflict["reason"]: conflict for conflict in found}
-            raise MergeConflict(
-                source=merging.source, target=request.branch, conflicts=list(distinct.values())
-            )
-
-    write = _write(parts, merging, names, check)
+    write = _Merge(merging, names, pool, request)
     return write_tables(parts, replace(request, branch=_chain(request.branch, merging)), write)
 
 
 def preview(
-    parts: Parts, into: str, merging: MergeRequest, names: Sequence[DatasetName]
+    parts: Parts,
+    into: str,
+    merging: MergeRequest,
+    names: Sequence[DatasetName],
+    pool: EvaluatorPool | None = None,
 ) -> list[Side]:
     """Return the datasets that a merge would change, or that have conflicts; change nothing.
 
     This is the dry run of `merge` for callers that need not have the right to merge.
     """
-    found: list[Side] = []
     tables = BranchTables(parts.database, branch_context(_chain(into, merging)))
-    with WorkingSet(tables, parts.versions, parts.options) as working:
-        prepare(_write(parts, merging, names, found.extend), working, None)
-    return [side for side in found if side.difference is not None or side.conflicts]
+    write = _Merge(merging, names, pool)
+    write.prepare(parts, tables, None)
+    return [side for side in write.sides if side.difference is not None or side.conflicts]
 
 
 def _chain(into: str, merging: MergeRequest) -> str:
     return into if ">" in into else ">".join((into, *merging.fallbacks))
 
 
-def _write(
-    parts: Parts,
-    merging: MergeRequest,
-    names: Sequence[DatasetName],
-    check: Callable[[Sequence[Side]], None],
-) -> TableWrite:
-    sides: dict[DatasetName, Side] = {}
+class _Merge:
+    """A merge; see `write.Write`. A server reads the rows of tables in an evaluator."""
+
+    verb = "merge"
+    kind = PublicationKind.MERGE
+
+    def __init__(
+        self,
+        merging: MergeRequest,
+        targets: Sequence[DatasetName],
+        pool: EvaluatorPool | None,
+        request: Request | None = None,
+    ) -> None:
+        """Without a request, the merge is a preview, and conflicts raise nothing."""
+        self.merging = merging
+        self.targets = targets
+        self.dry_run = merging.dry_run
+        self.sides: list[Side] = []
+        self._pool = pool
+        self._into = request.branch if request is not None else None
+        self._interrupt = request.interrupt if request is not None else None
+
+    def prepare(self, parts: Parts, tables: BranchTables, removed: Removed | None) -> Prepared:
+        """Prepare the merge of all datasets."""
+        tables.prefetch(self.targets)
+        with WorkingSet(tables, parts.versions, parts.options) as working:
+            self.sides = parts.database.read(
+                lambda c: _sides(c, tables, self.merging, self.targets)
+            )
+            trees = [side for side in self.sides if side.kind is DatasetKind.FILES]
+            for side in trees:
+                side.conflicts += _merge(parts, working, side, self.merging.samples)
+            if self._pool is None or len(trees) == len(self.sides):
+                return _prepare_tables(working, self.sides, self.merging, self._into)
+            task = partial(prepare_tables, sides=self.sides, merging=self.merging, into=self._into)
+            done = self._pool.perform(parts, tables, task, self._interrupt)
+            for side, sent in zip(self.sides, done["sides"], strict=True):
+                side.conflicts = sent["conflicts"]
+                if side.kind is not DatasetKind.FILES:
+                    side.difference = diff.read_difference(sent["difference"])
+            prepared = read_prepared(parts, tables, done, self._known())
+            return replace(prepared, moves=(*working.moves, *prepared.moves))
+
+    def _known(self) -> dict[tuple[DatasetName, str], Version | None]:
+        """Return the versions that tables may come to show, apart from merged ones."""
+        known: dict[tuple[DatasetName, str], Version | None] = {}
+        for side in self.sides:
+            for version in (_minted(side.target.version if side.target else None), side.taken):
+                known[side.on_branch.dataset.name, version.location if version else ""] = version
+            if side.renamed is not None:
+                known[side.renamed.dataset.name, ""] = None
+            if self.dry_run:
+                known[side.on_branch.dataset.name, ""] = None
+        return known
+
+
+def prepare_tables(
+    working: WorkingSet, *, sides: Sequence[Side], merging: MergeRequest, into: str | None
+) -> dict[str, Any]:
+    """Merge tables and views in an evaluator; return what was prepared, and the sides."""
+    prepared = _prepare_tables(working, sides, merging, into)
+    return write_prepared(prepared) | {
+        "sides": [
+            {
+                "conflicts": side.conflicts,
+                "difference": asdict(side.difference) if side.difference else None,
+            }
+            for side in sides
+        ]
+    }
+
+
+def _prepare_tables(
+    working: WorkingSet, sides: Sequence[Side], merging: MergeRequest, into: str | None
+) -> Prepared:
+    by_name = {side.on_branch.dataset.name: side for side in sides}
 
     def change(working: WorkingSet) -> None:
-        sides.clear()
-        working.branch_tables.prefetch(names)
-        for side in parts.database.read(lambda c: _sides(c, working, merging, names)):
-            sides[side.on_branch.dataset.name] = side
-            if merging.most_rows is None or not _is_larger(parts, side, merging.most_rows):
-                side.conflicts += _merge(parts, working, side, merging.samples)
+        for side in sides:
+            if side.kind is not DatasetKind.FILES and not (
+                merging.most_rows is not None and _is_larger(working, side, merging.most_rows)
+            ):
+                side.conflicts += _merge(None, working, side, merging.samples)
 
-    def check_all(working: WorkingSet, effects: Sequence[TableEffect]) -> None:
+    def check(working: WorkingSet, effects: Sequence[TableEffect]) -> None:
         for effect in effects:
-            side = sides[effect.table.name]
+            side = by_name[effect.table.name]
             if merging.dry_run:
-                side.difference = _effect_difference(parts, side, effect, merging.samples)
+                side.difference = _effect_difference(working, side, effect, merging.samples)
             for violation in violations_of(working, effect):
                 side.conflicts.append({**violation.to_json(), "reason": violation.text})
-        check(list(sides.values()))
+        found = [conflict for side in sides for conflict in side.conflicts]
+        if found and into is not None:
+            distinct = {conflict["reason"]: conflict for conflict in found}
+            raise MergeConflict(
+                source=merging.source, target=into, conflicts=list(distinct.values())
+            )
 
-    return TableWrite(
-        verb="merge",
-        targets=names,
-        change=change,
-        check=check_all,
-        kind=PublicationKind.MERGE,
-        dry_run=merging.dry_run,
+    write = TableWrite(
+        verb="merge", targets=(), change=change, check=check, dry_run=merging.dry_run
     )
+    return prepare(write, working, None)
 
 
 def find_datasets(connection: Connection, merging: MergeRequest, *, into: str) -> list[DatasetName]:
@@ -221,9 +294,12 @@ def find_datasets(connection: Connection, merging: MergeRequest, *, into: str) -
 
 
 def _sides(
-    connection: Connection, working: WorkingSet, merging: MergeRequest, names: Sequence[DatasetName]
+    connection: Connection,
+    tables: BranchTables,
+    merging: MergeRequest,
+    names: Sequence[DatasetName],
 ) -> list[Side]:
-    found = [one for name in names if (one := working.branch_tables.find(name)) is not None]
+    found = [one for name in names if (one := tables.find(name)) is not None]
     ids = [on_branch.dataset.id for on_branch in found]
     sources = _sources(connection, merging, ids)
     sides = []
@@ -234,7 +310,7 @@ def _sides(
         target = on_branch.shown
         base = find_merge_base(connection, source, target) if target else None
         sides.append(Side(on_branch=on_branch, source=source, base=base))
-    return _follow_renames(connection, working.branch_tables, sides)
+    return _follow_renames(connection, tables, sides)
 
 
 def _follow_renames(
@@ -304,8 +380,10 @@ def _sources(
     return {named.dataset_id: named}
 
 
-def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[dict[str, Any]]:
-    """Merge one dataset into the working set; return the conflicts."""
+def _merge(
+    parts: Parts | None, working: WorkingSet, side: Side, samples: int
+) -> list[dict[str, Any]]:
+    """Merge one dataset into the working set; return the conflicts. Only trees need `parts`."""
     source, target, base = side.source, side.target, side.base
     if side.rival is not None:
         return [side.conflict("renamed", f"the other side renamed the same table to {side.rival}")]
@@ -319,9 +397,9 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
         )
         working.moves.append(dropped)
         if target is not None and is_unchanged(side.source, side.target, side.base):
-            kept, held = _minted(target.version), _stored(parts, target)
+            kept, held = _minted(target.version), _stored(working, target)
             if side.kind is DatasetKind.TABLE:
-                how = diff.DiffOptions(options=parts.options)
+                how = diff.DiffOptions(options=working.options)
                 side.difference = diff.compare_tables(held, held, how, same_content=True)
             _show(working, side, version=kept, type=TransactionType.SNAPSHOT, counts=Counts())
             return []
@@ -339,16 +417,17 @@ def _merge(parts: Parts, working: WorkingSet, side: Side, samples: int) -> list[
         return [side.conflict("dropped", "one side dropped it, the other changed it")]
     match side.kind:
         case DatasetKind.TABLE:
-            return _three_way(parts, working, side)
+            return _three_way(working, side)
         case DatasetKind.VIEW:
-            return _two_definitions(parts, side)
+            return _two_definitions(working, side)
         case DatasetKind.FILES:
+            assert parts is not None, "an evaluator merges no trees"
             return _three_way_by_path(parts, working, side, samples)
 
 
-def _is_larger(parts: Parts, side: Side, most_rows: int) -> bool:
+def _is_larger(working: WorkingSet, side: Side, most_rows: int) -> bool:
     """Return whether a table is too large; if so, set the difference that its metadata gives."""
-    source, target = _stored(parts, side.source), _stored(parts, side.target)
+    source, target = _stored(working, side.source), _stored(working, side.target)
     if is_unchanged(side.source, side.target, side.base) or source is None:
         return False
     if side.kind is DatasetKind.VIEW:
@@ -356,7 +435,7 @@ def _is_larger(parts: Parts, side: Side, most_rows: int) -> bool:
     known = [recorded_row_count(v.metadata) for v in (source, target) if v is not None]
     if all(count is not None and count <= most_rows for count in known):
         return False
-    how = diff.DiffOptions(options=parts.options, samples=0, reads_files=False)
+    how = diff.DiffOptions(options=working.options, samples=0, reads_files=False)
     side.difference = diff.compare_tables(target, source, how)
     if side.base is not None and side.target and not same_content(side.target, side.base):
         # Both sides changed it, so that the source's metadata is not that of the merged table.
@@ -368,23 +447,24 @@ def _minted(version: Version | None) -> Version | None:
     return replace(version, id=mint_version()) if version is not None else None
 
 
-def _take(parts: Parts, working: WorkingSet, side: Side, samples: int) -> None:
+def _take(parts: Parts | None, working: WorkingSet, side: Side, samples: int) -> None:
     """Show the source's version: the target has none, or is at the merge base."""
     version = side.taken
     if side.kind is DatasetKind.FILES:
         target = side.target.version if side.target is not None else None
+        assert parts is not None, "an evaluator merges no trees"
         merged = merge_content.take_tree(parts, root_of(target), root_of(version), samples)
         type = merged.type if version is not None else TransactionType.DELETE
         side.difference = merged.difference
         _show(working, side, version=version, type=type, counts=merged.counts)
         return
-    old, new = _stored(parts, side.target), _stored(parts, side.source)
+    old, new = _stored(working, side.target), _stored(working, side.source)
     was, now = (one.metadata if one else None for one in (old, new))
     if side.kind is DatasetKind.VIEW:
         effect, found = views.effect_between, diff.compare_views(old, new)
     else:
         # From metadata where that is enough, else from the differing files.
-        how = diff.DiffOptions(options=parts.options, samples=samples)
+        how = diff.DiffOptions(options=working.options, samples=samples)
         effect, found = effect_between, diff.compare_tables(old, new, how)
     type = effect(was, now).inferred_type if now is not None else TransactionType.DELETE
     side.difference, rows = found, found.rows or diff.RowChanges()
@@ -392,20 +472,20 @@ def _take(parts: Parts, working: WorkingSet, side: Side, samples: int) -> None:
     _show(working, side, version=version, type=type, counts=counts)
 
 
-def _stored(parts: Parts, transaction: Transaction | None) -> StoredVersion | None:
+def _stored(working: WorkingSet, transaction: Transaction | None) -> StoredVersion | None:
     if transaction is None or transaction.version is None:
         return None
     if not transaction.version.location.endswith(".json"):
         return None
     check_kept(transaction)
-    return parts.versions.read(transaction.version.location)
+    return working.versions.read(transaction.version.location)
 
 
 def _fast_forward(
-    parts: Parts, working: WorkingSet, side: Side, samples: int
+    parts: Parts | None, working: WorkingSet, side: Side, samples: int
 ) -> list[dict[str, Any]]:
     """Show the source's version; its rows are read only where other tables depend on it."""
-    new, old = _stored(parts, side.source), _stored(parts, side.target)
+    new, old = _stored(working, side.source), _stored(working, side.target)
     if new is None or old is None or side.kind is not DatasetKind.TABLE:
         _take(parts, working, side, samples)
         return []
@@ -419,7 +499,7 @@ def _fast_forward(
         _take(parts, working, side, samples)
         return conflicts
     schemas = merge_content.merge_schemas(old, new, old, now_ms=working_set.now_ms())
-    table, difference = _open(parts, working, side, (old, new, old), schemas)
+    table, difference = _open(working, side, (old, new, old), schemas)
     _KeyedMerge(table, difference).run()
     table.pointer = side.taken
     target = side.target.provenance if side.target is not None else {}
@@ -445,9 +525,9 @@ def _violations_within(
     ]
 
 
-def _two_definitions(parts: Parts, side: Side) -> list[dict[str, Any]]:
+def _two_definitions(working: WorkingSet, side: Side) -> list[dict[str, Any]]:
     """Return the conflict of a view that both sides changed, unless to the same definition."""
-    stored = [_stored(parts, one) for one in (side.base, side.source, side.target)]
+    stored = [_stored(working, one) for one in (side.base, side.source, side.target)]
     base, source, target = (views.definition(one.metadata) for one in stored if one is not None)
     if source == target:
         return []
@@ -459,14 +539,14 @@ def _two_definitions(parts: Parts, side: Side) -> list[dict[str, Any]]:
     return [{**side.conflict(kind, f"{_SENTENCES[kind]}: a view is merged whole"), **queries}]
 
 
-def _three_way(parts: Parts, working: WorkingSet, side: Side) -> list[dict[str, Any]]:
-    old, new, held = (_stored(parts, t) for t in (side.base, side.source, side.target))
+def _three_way(working: WorkingSet, side: Side) -> list[dict[str, Any]]:
+    old, new, held = (_stored(working, t) for t in (side.base, side.source, side.target))
     assert old is not None and new is not None and held is not None
     try:
         schemas = merge_content.merge_schemas(old, new, held, now_ms=working_set.now_ms())
     except SchemaConflict as conflict:
         return [side.conflict("schema", str(conflict))]
-    table, difference = _open(parts, working, side, (old, new, held), schemas)
+    table, difference = _open(working, side, (old, new, held), schemas)
     conflicts: list[dict[str, Any]] = []
     if table.constraints.key:
         conflicts = _KeyedMerge(table, difference).run()
@@ -511,12 +591,12 @@ def _show(working: WorkingSet, side: Side, **content: Any) -> None:
 
 
 def _effect_difference(
-    parts: Parts, side: Side, effect: TableEffect, samples: int
+    working: WorkingSet, side: Side, effect: TableEffect, samples: int
 ) -> diff.TableDifference:
     """Return the change of a working table, with samples of its rows."""
     table, counts = effect.table, effect.counts
-    old, new = _stored(parts, side.target), table.final
-    if table.pointer is not None and (source := _stored(parts, side.source)) is not None:
+    old, new = _stored(working, side.target), table.final
+    if table.pointer is not None and (source := _stored(working, side.source)) is not None:
         new = source.metadata
     was = old.metadata if old is not None else None
     before = recorded_row_count(was) if was is not None else 0
@@ -560,7 +640,6 @@ def _only_added(base: StoredVersion, version: StoredVersion) -> bool:
 
 
 def _open(
-    parts: Parts,
     working: WorkingSet,
     side: Side,
     versions: tuple[StoredVersion, StoredVersion, StoredVersion],
@@ -568,7 +647,7 @@ def _open(
 ) -> tuple[WorkingTable, Difference]:
     """Open the target in the working set, and compare base and source, by the merged schemas."""
     base, source, target = versions
-    scan = partial(working_set.scan_with, options=parts.options)
+    scan = partial(working_set.scan_with, options=working.options)
     table = WorkingTable(working.engine, side.on_branch, scan(target, schemas.target))
     if schemas.target is not target.metadata or side.renamed is not None:
         # A table that is renamed is written even if no row changes.

@@ -30,7 +30,9 @@ from headgate.model.nouns import PublicationKind, Transaction, TransactionType
 from headgate.model.rules import MUTATION_FACT
 from headgate.rows import engine, working_set, write
 from headgate.rows.branch_tables import BranchTable, BranchTables, branch_context
+from headgate.rows.evaluator_pool import EvaluatorPool
 from headgate.rows.outcome import Counts, Optimized, OptimizeState, Parts, Request
+from headgate.rows.working_set import WorkingSet
 from headgate.tables import constraints, inspect, updates
 from headgate.tables.metadata import Json, Metadata
 from headgate.tables.scan import DataFile, TableScan
@@ -134,12 +136,12 @@ def optimize(
     dataset: DatasetName,
     *,
     keep_snapshots: int,
-    rewrite: Rewrite | None,
+    rewrite: Rewrite,
 ) -> Optimized:
     """Compact one table of a branch; with an operation key, once."""
 
     def act() -> Optimized:
-        return _optimize(parts, request, dataset, keep_snapshots, rewrite or _rewrite_in_memory)
+        return _optimize(parts, request, dataset, keep_snapshots, rewrite)
 
     result = do_once(parts.database, request.operation, act)
     return result if isinstance(result, Optimized) else _replayed(parts, request, dataset, result)
@@ -232,17 +234,40 @@ def _compacted(
     return result
 
 
-def _rewrite_in_memory(parts: Parts, plan: RewritePlan) -> Metadata:
-    """Rewrite without Spark: a group of files at a time, in memory."""
-    check_writable(plan.scan)
-    key = constraints.constraints_of(plan.metadata).key
+def rewrite_in_memory(pool: EvaluatorPool | None, request: Request) -> Rewrite:
+    """Return a rewrite without Spark: a group of files at a time, in memory."""
+
+    def rewrite(parts: Parts, plan: RewritePlan) -> Metadata:
+        if pool is None:
+            return _rewrite(plan.scan, plan.groups, plan.metadata)
+        assert plan.on_branch.version is not None
+        tables = BranchTables(parts.database, branch_context(request.branch))
+        task = partial(
+            _rewrite_apart, location=plan.on_branch.version.location, metadata=plan.metadata
+        )
+        return pool.perform(parts, tables, task, request.interrupt)
+
+    return rewrite
+
+
+def _rewrite_apart(working: WorkingSet, *, location: str, metadata: Metadata) -> Metadata:
+    """Rewrite in an evaluator."""
+    base = working.versions.read(location)
+    scan = working_set.scan_with(base, metadata, working.options)
+    files = TableScan(base, working.options).plan()
+    return _rewrite(scan, groups_to_compact(files, scan.metadata.default_spec_id), metadata)
+
+
+def _rewrite(scan: TableScan, groups: Sequence[Sequence[DataFile]], metadata: Metadata) -> Metadata:
+    check_writable(scan)
+    key = constraints.constraints_of(metadata).key
     added: list[Any] = []
-    for group in plan.groups:
-        rows = pa.concat_tables([plan.scan.read(file) for file in group])
-        added += write_rows(plan.scan, rows, key)
-    removed = [file for group in plan.groups for file in group]
+    for group in groups:
+        rows = pa.concat_tables([scan.read(file) for file in group])
+        added += write_rows(scan, rows, key)
+    removed = [file for group in groups for file in group]
     change = FileChange(operation="replace", removed=removed, added=added)
-    return next_metadata(plan.scan, change, now_ms=working_set.now_ms(), base=plan.metadata)
+    return next_metadata(scan, change, now_ms=working_set.now_ms(), base=metadata)
 
 
 def _publish(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate import errors
@@ -151,7 +152,8 @@ class CommitRules:
 
     def _validate(self, tables: BranchTables, commits: Sequence[ChangedTable]) -> Json:
         if self._pool is not None:
-            return self._pool.validate(self._parts, tables, commits)
+            task = partial(validate, commits=commits)
+            return self._pool.perform(self._parts, tables, task)
         try:
             from headgate.rows.working_set import WorkingSet  # noqa: PLC0415  (an optional extra)
         except ImportError as error:

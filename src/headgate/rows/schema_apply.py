@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headgate.catalog.database import Connection
 from headgate.catalog.operations import do_once
@@ -18,7 +19,6 @@ from headgate.errors import ImpossibleSchemaChange
 from headgate.model.changes import Change, PublishRequest, Receipt
 from headgate.model.constraints import Constraints
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import mint_content, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
 from headgate.rows import working_set
@@ -35,7 +35,13 @@ from headgate.rows.outcome import AppliedSchema, Counts, Parts, PlannedSchema, R
 from headgate.rows.schema_file import ColumnSpec, DatasetSpec, SchemaFile
 from headgate.rows.validate import check_constraints
 from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
-from headgate.rows.write import add_version, create_if_new, keys_hold, mutation_facts
+from headgate.rows.write import (
+    add_version,
+    create_if_new,
+    keys_hold,
+    mutation_facts,
+    version_of,
+)
 from headgate.tables import constraints
 from headgate.tables.creation import create_metadata
 from headgate.tables.metadata import Json, Metadata, current_schema
@@ -44,6 +50,9 @@ from headgate.tables.schemas import parse_type, type_text, widest
 from headgate.tables.snapshots import current_snapshot, effect_between
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import StoredVersion, TableVersions
+
+if TYPE_CHECKING:
+    from headgate.rows.evaluator_pool import EvaluatorPool
 
 _DEFAULT_BUCKETS = 8
 
@@ -55,14 +64,21 @@ def plan(parts: Parts, branch: str, file: SchemaFile) -> PlannedSchema:
     return PlannedSchema(branch=branch, steps=_steps_by_name(plans))
 
 
-def apply_schema(parts: Parts, request: Request, file: SchemaFile) -> AppliedSchema:
+def apply_schema(
+    parts: Parts, request: Request, file: SchemaFile, pool: EvaluatorPool | None = None
+) -> AppliedSchema:
     """Apply the file in one publication for all tables, or raise and change nothing."""
     branch_tables = BranchTables(parts.database, branch_context(request.branch))
     plans = _Planner(branch_tables, parts.versions, file).run()
 
     def act() -> Receipt:
-        with WorkingSet(branch_tables, parts.versions, parts.options) as working:
-            return _apply(parts, request, working, plans)
+        if pool is None:
+            with WorkingSet(branch_tables, parts.versions, parts.options) as working:
+                done = stage_plans(working, plans=plans)
+        else:
+            task = partial(stage_plans, plans=plans)
+            done = pool.perform(parts, branch_tables, task, request.interrupt)
+        return _publish(parts, request, branch_tables, plans, done)
 
     receipt = do_once(parts.database, request.operation, act)
     return AppliedSchema(
@@ -74,16 +90,27 @@ def _steps_by_name(plans: Sequence[TablePlan]) -> dict[str, Sequence[str]]:
     return {str(plan.name): plan.change.steps for plan in plans}
 
 
-def _apply(
-    parts: Parts, request: Request, working: WorkingSet, plans: Sequence[TablePlan]
-) -> Receipt:
+def stage_plans(working: WorkingSet, *, plans: Sequence[TablePlan]) -> Json:
+    """Write the next version of each table; return their locations, and the tables read."""
     for each in plans:
-        working.tables[each.name] = _working_table(parts, working, each)
+        working.tables[each.name] = _working_table(working, each)
     changing = [each for each in plans if each.change.steps]
     _validate(working, changing)
     reach(Failpoint.MUTATION_PREPARED)
-    staged = [(each, _stage(parts, working, each)) for each in changing]
+    staged = {str(each.name): _stage(working, each) for each in changing}
     reach(Failpoint.MUTATION_STAGED)
+    return {"staged": staged, "read": [str(name) for name in working.tables]}
+
+
+def _publish(
+    parts: Parts,
+    request: Request,
+    branch_tables: BranchTables,
+    plans: Sequence[TablePlan],
+    done: Json,
+) -> Receipt:
+    changing = [each for each in plans if each.change.steps]
+    staged = [(each, _version(parts, each, done["staged"][str(each.name)])) for each in changing]
     written = [table for each in changing for table in (each.on_branch, each.renamed_from)]
     moved = {table.branch.id for table in written if table is not None and table.branch is not None}
 
@@ -91,25 +118,27 @@ def _apply(
         changes = [
             change
             for each, version in staged
-            for change in _changes(connection, request, working.branch_tables, each, version)
+            for change in _changes(connection, request, branch_tables, each, version)
         ]
         return PublishRequest(
             caller=request.caller,
             kind=PublicationKind.COMMIT,
             changes=tuple(changes),
-            reads=reads_of((table.on_branch for table in working.tables.values()), moved),
+            reads=reads_of(
+                (branch_tables.find(parse_dataset_name(n)) for n in done["read"]), moved
+            ),
             operation=request.operation,
         )
 
     return publish_prepared(parts.database, prepare)
 
 
-def _working_table(parts: Parts, working: WorkingSet, plan: TablePlan) -> WorkingTable:
+def _working_table(working: WorkingSet, plan: TablePlan) -> WorkingTable:
     """Return the table with its new columns and constraints over its present rows."""
     final = plan.change.metadata
     location = plan.base.location if plan.base else final["location"]
     version = StoredVersion(location=location, content=b"", metadata=working_set.relaxed(final))
-    scan = TableScan(version, parts.options)
+    scan = TableScan(version, working.options)
     return WorkingTable(working.engine, plan.on_branch, scan, constraints_from=final)
 
 
@@ -143,18 +172,27 @@ def _all_as_new(working: WorkingSet, plans: Sequence[TablePlan]) -> Iterator[Tab
         yield TableEffect(table=table, removed=removed, added=added, counts=Counts())
 
 
-def _stage(parts: Parts, working: WorkingSet, plan: TablePlan) -> Version:
+def _stage(working: WorkingSet, plan: TablePlan) -> str:
     metadata = plan.change.metadata
     table = working.tables[plan.name]
     if plan.base is not None and plan.change.filled and table.rows is not None:
         metadata = working_set.stage_rows(working_set.effect_of(table), base=metadata)
     base = plan.base.metadata if plan.base else None
-    stored = parts.versions.write(plan.on_branch.dataset.id, metadata, base=base)
+    stored = working.versions.write(plan.on_branch.dataset.id, metadata, base=base)
     reach(Failpoint.MUTATION_VERSION_STAGED)
+    return stored.location
+
+
+def _version(parts: Parts, plan: TablePlan, location: str) -> Version:
+    """Return the version that was staged; its content is the same unless rows were filled."""
+    version = version_of(parts, plan.on_branch, location)
+    assert version is not None
+    metadata = parts.versions.read(location).metadata
+    base = plan.base.metadata if plan.base else None
     held = plan.on_branch.version or (plan.renamed_from.version if plan.renamed_from else None)
-    keeps = held is not None and not effect_between(base, metadata).changes_content
-    content = held.content_id if held is not None and keeps else mint_content()
-    return Version(id=mint_version(), location=stored.location, content_id=content)
+    if held is None or effect_between(base, metadata).changes_content:
+        return version
+    return replace(version, content_id=held.content_id)
 
 
 def _changes(

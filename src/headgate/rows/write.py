@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 from headgate import errors
@@ -32,7 +33,13 @@ from headgate.catalog.tickets import RENEW_SECONDS, Line
 from headgate.catalog.transactions import add_on_branch
 from headgate.model.changes import Caller, Change, Provenance, PublishRequest, ReadView, Receipt
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import BranchId, TransactionId, mint_operation
+from headgate.model.ids import (
+    BranchId,
+    TransactionId,
+    mint_content,
+    mint_operation,
+    mint_version,
+)
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
 from headgate.model.rules import KEYS_HOLD, MUTATION_FACT, rows_hold
@@ -46,6 +53,7 @@ from headgate.rows.branch_tables import (
 from headgate.rows.outcome import Counts, Outcome, Parts, Request
 from headgate.rows.validate import PlaceOf, check_constraints, no_place
 from headgate.rows.working_set import TableEffect, VersionMove, WorkingSet, effect_of, stage
+from headgate.storage.address import key_below
 from headgate.tables.schemas import type_text
 
 MIN_ATTEMPTS = 5
@@ -482,6 +490,23 @@ def head_reads(
 def _view_of(branch_tables: BranchTables, name: DatasetName) -> TransactionId | None:
     table = branch_tables.find(name)
     return table.branch.view if table and table.branch else None
+
+
+# The versions that a branch may come to show, apart from new ones, by dataset and location.
+Known: TypeAlias = Mapping[tuple[DatasetName, str], Version | None]
+
+
+def version_of(
+    parts: Parts, table: BranchTable, location: str, known: Known = MappingProxyType({})
+) -> Version | None:
+    """Return the version at a location that an evaluator names."""
+    key = table.dataset.name, location
+    if key in known:
+        return known[key]
+    directory = parts.versions.table_location(table.dataset.id)
+    if key_below(directory, location) is None:
+        raise errors.StorageUnavailable(where=location, reason=f"it is not below {directory}")
+    return Version(id=mint_version(), location=location, content_id=mint_content())
 
 
 # The changes that a publication makes: a transaction on the branch, which is created if missing.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.catalog import records
@@ -26,6 +27,8 @@ from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import Dataset, DatasetKind, Transaction, TransactionState, Version
 from headgate.model.rules import rules_note
+from headgate.rows.branch_tables import BranchTables
+from headgate.rows.outcome import Parts
 from headgate.store.documents import Json, file_json
 from headgate.tables.diff import (
     DiffOptions,
@@ -34,10 +37,12 @@ from headgate.tables.diff import (
     TableDifference,
     compare_tables,
     compare_views,
+    read_difference,
 )
 
 if TYPE_CHECKING:
     from headgate.rows.merge import Side
+    from headgate.rows.working_set import WorkingSet
     from headgate.store.transactions import StoreBase
 
 # --- resolution of branches, contexts and transactions ---
@@ -187,7 +192,32 @@ def compare_sides(
     before, after = (read(v.location) if v else None for v in sides.versions)
     if sides.dataset.kind is DatasetKind.VIEW:
         return compare_views(before, after)
-    return compare_tables(before, after, how, same_content=sides.same_content)
+    if store.evaluators is None or sides.same_content or not how.reads_files:
+        return compare_tables(before, after, how, same_content=sides.same_content)
+    parts = Parts(
+        database=store.database,
+        versions=store.contents.tables,
+        trees=store.trees,
+        options=how.options,
+    )
+    # The rows are read in another process, which has the same credentials of the storage.
+    task = partial(
+        _compare_apart,
+        places=[v.location if v else None for v in sides.versions],
+        how=replace(how, options={}),
+    )
+    shown = sides.after or sides.before
+    assert shown is not None, "two versions that do not exist have the same content"
+    tables = BranchTables(store.database, BranchContext(chain=(shown.branch,)))
+    found = read_difference(store.evaluators.perform(parts, tables, task, store.interrupt))
+    assert found is not None
+    return found
+
+
+def _compare_apart(working: WorkingSet, *, places: Sequence[str | None], how: DiffOptions) -> Json:
+    """Compare two versions in an evaluator."""
+    before, after = (working.versions.read(at) if at else None for at in places)
+    return asdict(compare_tables(before, after, replace(how, options=working.options)))
 
 
 def _compare_files(store: StoreBase, sides: Sides, samples: int) -> FilesDifference:

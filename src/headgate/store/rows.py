@@ -224,7 +224,7 @@ class Rows:
         body = {"source": source, "datasets": [str(parse_dataset_name(n)) for n in datasets]}
         request = self._request("merge", into, body, how)
         merging = self._merging(source, into, datasets, dry_run=dry_run)
-        return merge(self._parts(), request, merging)
+        return merge(self._parts(), request, merging, self.store.evaluators)
 
     def review(
         self, branch: str, *, into: str | None = None, dataset: str | None = None, rows: int = 5
@@ -278,6 +278,7 @@ class Rows:
         with _needing_extra():
             from headgate.rows.optimize import (  # noqa: PLC0415  (an optional extra)
                 optimize,
+                rewrite_in_memory,
                 spark_rewrite,
             )
         _check_engine(engine)
@@ -287,7 +288,9 @@ class Rows:
             request,
             parse_dataset_name(dataset),
             keep_snapshots=keep_snapshots,
-            rewrite=spark_rewrite(request, self.session) if engine == "spark" else None,
+            rewrite=spark_rewrite(request, self.session)
+            if engine == "spark"
+            else rewrite_in_memory(self.store.evaluators, request),
         )
 
     def advise_optimize(self, dataset: str, *, branch: str) -> str | None:
@@ -332,7 +335,7 @@ class Rows:
             from headgate.rows.schema_apply import apply_schema  # noqa: PLC0415  (an optional extra)
             from headgate.rows.schema_file import parse_schema  # noqa: PLC0415  (an optional extra)
         request = self._request("schema", branch, {"schema": text}, how)
-        return apply_schema(self._parts(), request, parse_schema(text, file))
+        return apply_schema(self._parts(), request, parse_schema(text, file), self.store.evaluators)
 
     def _parts(self) -> outcome.Parts:
         return outcome.Parts(
@@ -408,7 +411,7 @@ def preview_merge(
     names = store.database.read(lambda c: find_datasets(c, merging, into=into))
     # All constraints count, also those with datasets that the actor may not read.
     parts = replace(rows._parts(), database=store.full_database)
-    found = preview(parts, into, merging, names)
+    found = preview(parts, into, merging, names, store.evaluators)
     if (policy := store.policy) is not None:
         for side in found:
             side.conflicts = [_shown_conflict(one, side, policy) for one in side.conflicts]

@@ -163,6 +163,13 @@ def compare_tables(
     )
 
 
+def read_difference(document: Json | None) -> TableDifference | None:
+    """Return the difference that another process sent by `asdict`."""
+    import pydantic  # noqa: PLC0415  (slow, and for servers only)
+
+    return pydantic.TypeAdapter(TableDifference | None).validate_python(document)
+
+
 def compare_views(before: Version, after: Version) -> TableDifference:
     """Return the difference between two versions of a view; None has no columns and queries."""
     # Columns are matched by name: each version of a view numbers its own.

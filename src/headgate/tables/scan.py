@@ -27,7 +27,13 @@ from pyiceberg.table import FileScanTask, StaticTable
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
-from headgate.errors import HeadgateError, NeedsSpark, StorageUnavailable, find_quoted_failure
+from headgate.errors import (
+    HeadgateError,
+    Invalid,
+    NeedsSpark,
+    StorageUnavailable,
+    find_quoted_failure,
+)
 from headgate.storage.address import first_set
 from headgate.tables.manifests import check_all_manifests
 from headgate.tables.metadata import MAIN, Json, Metadata, Row, not_finite
@@ -36,6 +42,8 @@ from headgate.tables.versions import StoredVersion
 
 check_all_manifests()
 
+# Of rows that a document or a page shows.
+_SHOWN_BYTES = 64 * 1024 * 1024
 T = TypeVar("T", bound=Hashable)
 
 # --- conditions on the rows to read, so that files without such rows are skipped ------------
@@ -229,11 +237,19 @@ class TableScan:
         return int(total + sum(batch.num_rows for batch in read))
 
     def rows(self, files: Iterable[DataFile], limit: int) -> list[Row]:
-        """Return the first rows of these files as JSON values."""
+        """Return the first rows of these files as JSON values; raise if they are too large."""
         found: list[Row] = []
+        size = 0
         for batch in self.batches(files, limit=limit) if limit else ():
             with library_errors(self.version.location):
-                found += json_rows(batch.slice(0, limit - len(found)))
+                wanted = batch.slice(0, limit - len(found))
+                size += wanted.nbytes
+                if size > _SHOWN_BYTES:
+                    raise Invalid(
+                        f"the {limit} rows asked for have over {_SHOWN_BYTES} bytes. Ask for "
+                        "fewer, or read the table by an engine."
+                    )
+                found += json_rows(wanted)
             if len(found) >= limit:
                 break
         return found

@@ -370,9 +370,12 @@ def diff(
     dataset: str | None = None,
     rows: Annotated[int, Query(ge=0, le=1000, description="Number of samples of each kind.")] = 5,
     key: Annotated[list[str] | None, Query(description="Columns that identify a row.")] = None,
+    *,
+    interrupt: api.Interruption,
 ) -> api.JsonReply:
     """Compare a dataset, or list all that differ; with `branch`, return what a merge changes."""
     store = caller.reading()
+    store.interrupt = interrupt
     if branch is not None:
         return api.JsonReply(store.review(branch, into=into, dataset=dataset, rows=rows))
     if before is None or after is None:

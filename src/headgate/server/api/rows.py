@@ -182,10 +182,10 @@ def plan_schema(caller: api.CallerDependency, body: Schema) -> api.JsonReply:
 
 @row_routes.post("/schema/apply", **api.documented(SchemaModel))
 def apply_schema(
-    caller: api.CallerDependency, body: Schema, key: api.IdempotencyKey
+    caller: api.CallerDependency, body: Schema, key: api.IdempotencyKey, interrupt: api.Interruption
 ) -> api.JsonReply:
     """Change the tables of a branch to match a schema file; existing rows must fit."""
-    with caller.writing(_written(body.branch)) as store:
+    with caller.writing(_written(body.branch), interrupt=interrupt) as store:
         applied = store.rows.apply_schema_text(
             _schema_text(caller, body), file=body.file, branch=body.branch, idempotency_key=key
         )
@@ -194,10 +194,13 @@ def apply_schema(
 
 @row_routes.post("/optimize", **api.documented(OptimizedModel))
 def optimize(
-    caller: api.CallerDependency, body: Optimize, key: api.IdempotencyKey
+    caller: api.CallerDependency,
+    body: Optimize,
+    key: api.IdempotencyKey,
+    interrupt: api.Interruption,
 ) -> api.JsonReply:
     """Compact the small files of a table; its rows and content id stay."""
-    with caller.writing(body.branch) as store:
+    with caller.writing(body.branch, interrupt=interrupt) as store:
         done = store.rows.optimize(**body.model_dump(), idempotency_key=key)
         return api.JsonReply(done.to_json())
 

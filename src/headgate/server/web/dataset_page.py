@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from headgate.errors import DatasetNotFound, MissingExtra, NeedsSpark
+from headgate.errors import DatasetNotFound, Invalid, MissingExtra, NeedsSpark
 from headgate.files.edits import root_of
 from headgate.files.tree import Entry
 from headgate.model.names import DatasetName, parse_dataset_name
@@ -107,7 +107,7 @@ def _rows(visit: Visit, version: StoredVersion) -> Markup:
     beside = markup.beside(number)
     try:
         rows = read_rows(version, limit=_PREVIEW_ROWS, options=options)
-    except (MissingExtra, NeedsSpark) as reason:
+    except (Invalid, MissingExtra, NeedsSpark) as reason:
         return markup.card(
             "Rows", markup.empty("They cannot be shown here.", visit.explain(reason)), beside=beside
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headgate.errors import MissingExtra, NeedsSpark
+from headgate.errors import EvaluatorDied, MissingExtra, NeedsSpark, StatementStopped
 from headgate.files.tree import Change, ChangeKind, FilesDifference
 from headgate.model.ids import TransactionId
 from headgate.model.jobspecs import JobSpec, PublishedJobSpec, jobspec_from_json
@@ -204,7 +204,7 @@ def difference(visit: Visit, sides: Sides, key: Sequence[str] = ()) -> Markup:
     how = DiffOptions(options=visit.store.settings.environ, key=key, samples=_SAMPLES)
     try:
         found = compare_sides(visit.store, sides, how)
-    except (MissingExtra, NeedsSpark) as reason:
+    except (MissingExtra, NeedsSpark, StatementStopped, EvaluatorDied) as reason:
         return markup.empty("These rows cannot be compared here.", visit.explain(reason))
     return difference_body(found)
 
