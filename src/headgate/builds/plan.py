@@ -24,21 +24,11 @@ from headgate.errors import BuildInputDenied, HeadgateError, Invalid
 from headgate.files.edits import root_of
 from headgate.files.objects import Digest
 from headgate.files.tree import ChangeKind
-from headgate.model import freshness, nouns
+from headgate.model import freshness, incrementality, nouns
 from headgate.model.access import Protections
 from headgate.model.ancestry import first_with_view, make_chain, output_place, require_compatible
 from headgate.model.changes import Provenance
 from headgate.model.ids import BranchId, BuildId, ContentId, DatasetId, JobSpecId, TransactionId
-from headgate.model.incrementality import (
-    FIRST_SEMANTIC_VERSION,
-    Answer,
-    Answers,
-    Base,
-    Change,
-    LastBuild,
-    Question,
-    ReadAt,
-)
 from headgate.model.jobspecs import (
     InputSpec,
     JobSpec,
@@ -112,12 +102,14 @@ class Plan:
     decisions: tuple[freshness.Decision, ...]
     places: Mapping[DatasetName, Place]
     # Results of inspecting content, which are used again when the build is opened.
-    answers: Answers = field(default_factory=dict[Question, Answer])
+    answers: incrementality.Answers = field(
+        default_factory=dict[incrementality.Question, incrementality.Answer]
+    )
     # JobSpecs that were read, which are used again when the plan is checked.
     jobspecs: Mapping[JobSpecId, JobSpec] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[incrementality.Question, ...]:
         """Return the open questions about incremental jobs that only content can decide."""
         extents = (d.incremental for d in self.decisions if d.incremental is not None)
         return tuple(question for extent in extents for question in extent.questions)
@@ -129,7 +121,7 @@ class Plan:
 
 def plan_build(database: Database, contents: Contents, request: PlanRequest) -> Plan:
     """Return a plan without open questions; inspects content outside of SQL transactions."""
-    answers: dict[Question, Answer] = {}
+    answers: dict[incrementality.Question, incrementality.Answer] = {}
     jobspecs: Mapping[JobSpecId, JobSpec] = {}
     while True:
         plan = database.read(
@@ -145,7 +137,7 @@ def make_plan(
     connection: Connection,
     request: PlanRequest,
     *,
-    answers: Answers = MappingProxyType({}),
+    answers: incrementality.Answers = MappingProxyType({}),
     jobspecs: Mapping[JobSpecId, JobSpec] = MappingProxyType({}),
 ) -> Plan:
     """Resolve targets, JobSpecs, inputs and outputs, and decide each job."""
@@ -433,19 +425,21 @@ class CatalogPast:
     def __init__(self, connection: Connection, find_base: FindBase) -> None:
         self._connection = connection
         self._find_base = find_base
-        self._bases: dict[DatasetName, Base] = {}
+        self._bases: dict[DatasetName, incrementality.Base] = {}
 
-    def base(self, output: DatasetName, /) -> Base:
+    def base(self, output: DatasetName, /) -> incrementality.Base:
         if output not in self._bases:
             self._bases[output] = _load_base(self._connection, self._find_base(output))
         return self._bases[output]
 
-    def since(self, last: TransactionId, head: TransactionId, /) -> tuple[Change, ...] | None:
+    def since(
+        self, last: TransactionId, head: TransactionId, /
+    ) -> tuple[incrementality.Change, ...] | None:
         found = find_span(self._connection, last, head)
         if found is None:
             return None
         return tuple(
-            Change(
+            incrementality.Change(
                 transaction=step.transaction,
                 number=step.depth + 1,
                 type=step.type,
@@ -455,14 +449,14 @@ class CatalogPast:
         )
 
 
-def _load_base(connection: Connection, id: TransactionId | None) -> Base:
+def _load_base(connection: Connection, id: TransactionId | None) -> incrementality.Base:
     """Return a transaction's content, and the newest build whose result that is."""
     if id is None:
-        return Base()
+        return incrementality.Base()
     top = records.load_transaction(connection, id)
     maker = _find_maker(connection, top)
     last = _last_build(maker)
-    return Base(
+    return incrementality.Base(
         transaction=top.id,
         number=top.depth + 1,
         content=_content(top),
@@ -490,17 +484,17 @@ def _is_built(transaction: nouns.Transaction) -> bool:
     return "fingerprint" in transaction.provenance and transaction.version is not None
 
 
-def _last_build(transaction: nouns.Transaction) -> LastBuild | None:
+def _last_build(transaction: nouns.Transaction) -> incrementality.LastBuild | None:
     if not _is_built(transaction):
         return None
     facts = transaction.provenance
     incremental = facts.get("incremental") or {}
     snapshots = incremental.get("snapshots") or {}
-    return LastBuild(
+    return incrementality.LastBuild(
         transaction=transaction.id,
-        semantic_version=incremental.get("semantic_version", FIRST_SEMANTIC_VERSION),
+        semantic_version=incremental.get("semantic_version", incrementality.FIRST_SEMANTIC_VERSION),
         read={
-            parse_dataset_name(given["dataset"]): ReadAt(
+            parse_dataset_name(given["dataset"]): incrementality.ReadAt(
                 transaction=TransactionId(given["transaction"]),
                 snapshot=snapshots.get(given["dataset"]),
             )
@@ -571,8 +565,8 @@ _REMOVES = frozenset({"delete"})
 
 
 def inspect_content(
-    database: Database, contents: Contents, questions: Collection[Question]
-) -> dict[Question, Answer]:
+    database: Database, contents: Contents, questions: Collection[incrementality.Question]
+) -> dict[incrementality.Question, incrementality.Answer]:
     """Answer whether everything that was read last is still there, unchanged."""
 
     def gather(connection: Connection) -> tuple[_Found, dict[DatasetName, nouns.Dataset]]:
@@ -596,15 +590,17 @@ _Found = dict[TransactionId, nouns.Transaction]
 class _Inspection:
     """Answers one question from the content of its transactions."""
 
-    def __init__(self, contents: Contents, question: Question, found: _Found) -> None:
+    def __init__(
+        self, contents: Contents, question: incrementality.Question, found: _Found
+    ) -> None:
         self._contents = contents
         self._question = question
         self._found = found
 
-    def answer(self, kind: nouns.DatasetKind) -> Answer:
+    def answer(self, kind: nouns.DatasetKind) -> incrementality.Answer:
         return self._files() if kind is nouns.DatasetKind.FILES else self._table()
 
-    def _files(self) -> Answer:
+    def _files(self) -> incrementality.Answer:
         question, trees = self._question, self._contents.trees
         if self._found[question.last.transaction].condemned:
             return self._expired()
@@ -624,9 +620,9 @@ class _Inspection:
             )
             if any(change.kind is ChangeKind.CHANGED for change in changes):
                 return self._overwritten(question.now)
-        return Answer()
+        return incrementality.Answer()
 
-    def _table(self) -> Answer:
+    def _table(self) -> incrementality.Answer:
         question = self._question
         # The record has the snapshot that was read last, also after the version is gone.
         since = question.last.snapshot
@@ -640,13 +636,13 @@ class _Inspection:
             why = (
                 f"the Iceberg history of {question.dataset} does not contain the snapshot read last"
             )
-            return Answer(why=why, broken_by=question.now)
+            return incrementality.Answer(why=why, broken_by=question.now)
         allowed = _ADDS | _REMOVES if question.removals_allowed else _ADDS
         # Newest first; the earliest overwrite is the one to report.
         for snapshot in reversed(added):
             if snapshot["summary"].get("operation") not in allowed:
                 return self._overwritten(self._made_by(snapshot))
-        return Answer(since_snapshot=since)
+        return incrementality.Answer(since_snapshot=since)
 
     def _made_by(self, snapshot: Json) -> TransactionId:
         for id in self._question.suspects:
@@ -666,13 +662,15 @@ class _Inspection:
         assert version is not None, f"{id} is a tombstone"
         return self._contents.tables.read(version.location).metadata
 
-    def _overwritten(self, by: TransactionId) -> Answer:
-        return Answer(why=f"{by} overwrote part of {self._question.dataset}", broken_by=by)
+    def _overwritten(self, by: TransactionId) -> incrementality.Answer:
+        return incrementality.Answer(
+            why=f"{by} overwrote part of {self._question.dataset}", broken_by=by
+        )
 
-    def _expired(self) -> Answer:
+    def _expired(self) -> incrementality.Answer:
         last = self._question.last.transaction
         why = f"{last}, read last of {self._question.dataset}, has expired"
-        return Answer(why=why, broken_by=last)
+        return incrementality.Answer(why=why, broken_by=last)
 
 
 # Options of plans and builds, the same for an embedded store and for the client of a server.

@@ -11,20 +11,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, bindparam, case, delete, insert, literal, select, update
 
 from headgate import errors
-from headgate.catalog import records
+from headgate.catalog import records, schema
 from headgate.catalog.database import as_unit_of_work, insert_into, now
 from headgate.catalog.effects import already_open
-from headgate.catalog.schema import (
-    branches,
-    condemned_objects,
-    deleted_branches,
-    events,
-    protected_branches,
-    transactions,
-    units,
-    versions,
-    working_objects,
-)
 from headgate.model import changes, nouns
 from headgate.model.access import Protections
 from headgate.model.ancestry import after_deletion, next_step_pointers
@@ -54,7 +43,7 @@ def insert_versions(
     if not new:
         return
     connection.execute(
-        insert_into(versions, connection).on_conflict_do_nothing(),
+        insert_into(schema.versions, connection).on_conflict_do_nothing(),
         [
             {
                 "id": version.id,
@@ -75,15 +64,21 @@ def close_aborted(connection: Connection, ids: Iterable[TransactionId], at: Inst
         return
     gone += _unit_siblings(connection, gone)
     connection.execute(
-        update(transactions)
-        .where(transactions.c.id.in_(gone), transactions.c.state == TransactionState.OPEN)
+        update(schema.transactions)
+        .where(
+            schema.transactions.c.id.in_(gone), schema.transactions.c.state == TransactionState.OPEN
+        )
         .values(
             state=TransactionState.ABORTED,
             # The start is later than the parent's end, which may be ahead of a coarse clock.
-            closed_at=case((transactions.c.opened_at > at, transactions.c.opened_at), else_=at),
+            closed_at=case(
+                (schema.transactions.c.opened_at > at, schema.transactions.c.opened_at), else_=at
+            ),
         )
     )
-    connection.execute(delete(working_objects).where(working_objects.c.transaction_id.in_(gone)))
+    connection.execute(
+        delete(schema.working_objects).where(schema.working_objects.c.transaction_id.in_(gone))
+    )
 
 
 def _unit_siblings(connection: Connection, ids: Sequence[TransactionId]) -> list[TransactionId]:
@@ -92,23 +87,23 @@ def _unit_siblings(connection: Connection, ids: Sequence[TransactionId]) -> list
     The heads of the branches of the returned transactions are set back to the parents.
     """
     query = (
-        select(transactions.c.unit_id)
-        .where(transactions.c.id.in_(ids), transactions.c.unit_id.is_not(None))
+        select(schema.transactions.c.unit_id)
+        .where(schema.transactions.c.id.in_(ids), schema.transactions.c.unit_id.is_not(None))
         .distinct()
     )
     lost = list(connection.execute(query).scalars())
     if not lost:
         return []
     connection.execute(
-        update(units)
-        .where(units.c.id.in_(lost), units.c.state == TransactionState.OPEN)
+        update(schema.units)
+        .where(schema.units.c.id.in_(lost), schema.units.c.state == TransactionState.OPEN)
         .values(state=TransactionState.ABORTED)
     )
     others = connection.execute(
-        select(transactions.c.id, transactions.c.parent_id).where(
-            transactions.c.unit_id.in_(lost),
-            transactions.c.state == TransactionState.OPEN,
-            transactions.c.id.not_in(ids),
+        select(schema.transactions.c.id, schema.transactions.c.parent_id).where(
+            schema.transactions.c.unit_id.in_(lost),
+            schema.transactions.c.state == TransactionState.OPEN,
+            schema.transactions.c.id.not_in(ids),
         )
     ).all()
     for id, parent in others:
@@ -120,12 +115,14 @@ def _set_heads_back(
     connection: Connection, aborted: TransactionId, parent: TransactionId | None
 ) -> None:
     """Set the heads of all branches of an aborted transaction back to its parent."""
-    connection.execute(update(branches).where(branches.c.head_id == aborted).values(head_id=parent))
+    connection.execute(
+        update(schema.branches).where(schema.branches.c.head_id == aborted).values(head_id=parent)
+    )
 
 
 def reparent_children(connection: Connection, gone: records.BranchState) -> None:
     """Move the children of a deleted branch to its parent; chains through it stay valid."""
-    dataset = branches.c.dataset_id == gone.dataset_id
+    dataset = schema.branches.c.dataset_id == gone.dataset_id
     rows = list(connection.execute(records.BRANCHES.where(dataset)).mappings())
     before = {row["name"]: records.to_branch(row) for row in rows}
     after = after_deletion(gone.name, before)
@@ -136,8 +133,8 @@ def reparent_children(connection: Connection, gone: records.BranchState) -> None
             continue
         chain = records.dump(list(lineage.remembered_chain)) if lineage.remembered_chain else None
         connection.execute(
-            update(branches)
-            .where(branches.c.id == was.id)
+            update(schema.branches)
+            .where(schema.branches.c.id == was.id)
             .values(
                 parent_id=ids[lineage.parent] if lineage.parent else None,
                 remembered_chain=chain,
@@ -152,15 +149,15 @@ def keep_deleted(
 
     Without a publication no record is kept: the declared parents below it skip it.
     """
-    kept = [column for column in deleted_branches.columns if column.name != "publication"]
-    this = branches.c.id == id
+    kept = [column for column in schema.deleted_branches.columns if column.name != "publication"]
+    this = schema.branches.c.id == id
     if publication is not None:
-        source = select(*(branches.c[column.name] for column in kept), literal(publication))
+        source = select(*(schema.branches.c[column.name] for column in kept), literal(publication))
         names = [*(column.name for column in kept), "publication"]
-        connection.execute(insert(deleted_branches).from_select(names, source.where(this)))
+        connection.execute(insert(schema.deleted_branches).from_select(names, source.where(this)))
         return
-    above = connection.execute(select(branches.c.declared_parent_id).where(this)).scalar()
-    for table in (branches, deleted_branches):
+    above = connection.execute(select(schema.branches.c.declared_parent_id).where(this)).scalar()
+    for table in (schema.branches, schema.deleted_branches):
         connection.execute(
             update(table).where(table.c.declared_parent_id == id).values(declared_parent_id=above)
         )
@@ -170,7 +167,7 @@ def restore_parents(connection: Connection, dataset: DatasetId) -> None:
     """Set the parent of each branch to the first of its declared ancestors that exists."""
     rows = [
         connection.execute(select(table).where(table.c.dataset_id == dataset)).mappings().all()
-        for table in (branches, deleted_branches)
+        for table in (schema.branches, schema.deleted_branches)
     ]
     declared = {row["id"]: row["declared_parent_id"] for part in rows for row in part}
     live = {row["id"]: row["parent_id"] for row in rows[0]}
@@ -179,7 +176,9 @@ def restore_parents(connection: Connection, dataset: DatasetId) -> None:
         while above is not None and above not in live:
             above = declared[above]
         if above != parent:
-            connection.execute(update(branches).where(branches.c.id == id).values(parent_id=above))
+            connection.execute(
+                update(schema.branches).where(schema.branches.c.id == id).values(parent_id=above)
+            )
 
 
 def record_event(
@@ -196,7 +195,7 @@ def record_event(
 ) -> None:
     """Record an event that is not a publication."""
     connection.execute(
-        insert(events).values(
+        insert(schema.events).values(
             id=id or mint("e"),
             at=at,
             actor=actor,
@@ -212,11 +211,13 @@ def record_event(
 def count_events(connection: Connection, counts: Mapping[str, int]) -> None:
     """Set the `count` of events that stand for several of the same kind."""
     found = connection.execute(
-        select(events.c.id, events.c.detail).where(events.c.id.in_(counts))
+        select(schema.events.c.id, schema.events.c.detail).where(schema.events.c.id.in_(counts))
     ).all()
     for id, detail in found:
         counted = records.dump({**records.load(detail), "count": counts[id]})
-        connection.execute(update(events).where(events.c.id == id).values(detail=counted))
+        connection.execute(
+            update(schema.events).where(schema.events.c.id == id).values(detail=counted)
+        )
 
 
 # Staging of working versions, with the attempt fence of a publication. It is one UPDATE, which
@@ -245,17 +246,21 @@ def stage_in(
         check_owner(connection, caller, staged)
     insert_versions(connection, [(staged.dataset_id, version)], moment)
     changed = connection.execute(
-        update(transactions)
+        update(schema.transactions)
         .where(
-            transactions.c.id == transaction,
-            transactions.c.state == TransactionState.OPEN,
-            transactions.c.version_id.is_not_distinct_from(expected),
-            transactions.c.attempt_key.is_not_distinct_from(attempt.key if attempt else None),
-            transactions.c.attempt_epoch.is_not_distinct_from(attempt.epoch if attempt else None),
+            schema.transactions.c.id == transaction,
+            schema.transactions.c.state == TransactionState.OPEN,
+            schema.transactions.c.version_id.is_not_distinct_from(expected),
+            schema.transactions.c.attempt_key.is_not_distinct_from(
+                attempt.key if attempt else None
+            ),
+            schema.transactions.c.attempt_epoch.is_not_distinct_from(
+                attempt.epoch if attempt else None
+            ),
         )
         .values(
             version_id=version.id,
-            lease_until=moment + transactions.c.lease_seconds * 1_000_000,
+            lease_until=moment + schema.transactions.c.lease_seconds * 1_000_000,
         )
     )
     found = records.load_transaction(connection, transaction)
@@ -275,19 +280,20 @@ def _use_objects(
     """Record the stored objects that the transaction reuses, so that the door can check them."""
     for part in records.in_chunks(objects):
         condemned = connection.execute(
-            select(condemned_objects.c.location)
-            .where(condemned_objects.c.location.in_(part))
+            select(schema.condemned_objects.c.location)
+            .where(schema.condemned_objects.c.location.in_(part))
             .limit(1)
         ).scalar_one_or_none()
         if condemned is not None:
             raise errors.VersionExpired(what=f"object {condemned}")
-        query = select(working_objects.c.location).where(
-            working_objects.c.transaction_id == transaction, working_objects.c.location.in_(part)
+        query = select(schema.working_objects.c.location).where(
+            schema.working_objects.c.transaction_id == transaction,
+            schema.working_objects.c.location.in_(part),
         )
         new = set(part) - set(connection.execute(query).scalars())
         rows = [{"transaction_id": transaction, "location": place} for place in sorted(new)]
         if rows:
-            connection.execute(insert(working_objects), rows)
+            connection.execute(insert(schema.working_objects), rows)
 
 
 def _refusal(
@@ -313,10 +319,10 @@ def _refusal(
 
 
 # Built once: constructing a statement costs more than executing it.
-_PROTECTED = select(protected_branches.c.name, protected_branches.c.datasets)
+_PROTECTED = select(schema.protected_branches.c.name, schema.protected_branches.c.datasets)
 _SET_HEAD = (
-    update(branches)
-    .where(branches.c.id == bindparam("the_branch"))
+    update(schema.branches)
+    .where(schema.branches.c.id == bindparam("the_branch"))
     .values(head_id=bindparam("the_head"))
 )
 
@@ -365,7 +371,7 @@ def open_in(
         rows.append({**row, "depth": depth, "jump_id": jump})
     if not rows:
         return []
-    connection.execute(insert(transactions), rows)
+    connection.execute(insert(schema.transactions), rows)
     heads = [{"the_branch": row["branch_id"], "the_head": row["id"]} for row in rows]
     connection.execute(_SET_HEAD, heads)
     reach(Failpoint.OPEN_APPLIED)
@@ -477,9 +483,11 @@ def renew_transactions(connection: Connection, ids: Sequence[TransactionId]) -> 
     """Renew the leases by the database's clock; any use of a transaction renews its lease."""
     moment = now(connection)
     connection.execute(
-        update(transactions)
-        .where(transactions.c.id.in_(ids), transactions.c.state == TransactionState.OPEN)
-        .values(lease_until=moment + transactions.c.lease_seconds * 1_000_000)
+        update(schema.transactions)
+        .where(
+            schema.transactions.c.id.in_(ids), schema.transactions.c.state == TransactionState.OPEN
+        )
+        .values(lease_until=moment + schema.transactions.c.lease_seconds * 1_000_000)
     )
 
 

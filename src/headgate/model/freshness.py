@@ -14,20 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.errors import InputNotFound, InvalidParameter
-from headgate.model import ids
+from headgate.model import ids, incrementality
 from headgate.model.ids import ContentId, Instant, TransactionId, digest
-from headgate.model.incrementality import (
-    Answer,
-    Answers,
-    Base,
-    Change,
-    Extent,
-    Histories,
-    Incrementality,
-    Place,
-    Question,
-    decide_incremental,
-)
 from headgate.model.jobspecs import FRESH_NEVER, InputSpec, JobSpec, ParameterSpec
 from headgate.model.nouns import DatasetName, Json, TransactionType, as_json
 
@@ -160,7 +148,9 @@ def fingerprint(
     )
 
 
-def with_base(made_from: Fingerprint, bases: Mapping[DatasetName, Base]) -> Fingerprint:
+def with_base(
+    made_from: Fingerprint, bases: Mapping[DatasetName, incrementality.Base]
+) -> Fingerprint:
     """Return the fingerprint of a job that adds to the content of its outputs."""
     contents = sorted((str(name), base.content) for name, base in bases.items())
     return replace(made_from, base=tuple(contents))
@@ -245,10 +235,10 @@ class Candidates(Protocol):
     def get(self, build_key: str, /) -> Candidate | None: ...
 
 
-class Past(Histories, Protocol):
+class Past(incrementality.Histories, Protocol):
     """Earlier builds; read only for incremental jobs that are not fresh."""
 
-    def base(self, output: DatasetName, /) -> Base:
+    def base(self, output: DatasetName, /) -> incrementality.Base:
         """Return the state of an output on the branch that the build writes."""
         ...
 
@@ -256,10 +246,12 @@ class Past(Histories, Protocol):
 class NoPast:
     """A past without builds."""
 
-    def base(self, _output: DatasetName, /) -> Base:
-        return Base()
+    def base(self, _output: DatasetName, /) -> incrementality.Base:
+        return incrementality.Base()
 
-    def since(self, _last: TransactionId, _head: TransactionId, /) -> tuple[Change, ...] | None:
+    def since(
+        self, _last: TransactionId, _head: TransactionId, /
+    ) -> tuple[incrementality.Change, ...] | None:
         return None
 
 
@@ -284,7 +276,9 @@ class Facts:
     find_hold: FindHold = field(default=lambda _output, _key: None)
     past: Past = field(default_factory=NoPast)
     # Results of the comparisons of content so far.
-    answers: Answers = field(default_factory=dict[Question, Answer])
+    answers: incrementality.Answers = field(
+        default_factory=dict[incrementality.Question, incrementality.Answer]
+    )
     parameters: Mapping[str, Any] = field(default_factory=dict)
     now: Instant
     force: bool = False
@@ -335,7 +329,7 @@ class Decision:
     made_from: Fingerprint | None
     candidate: Candidate | None = None
     # Set if the job is declared incremental and is not fresh.
-    incremental: Incrementality | None = None
+    incremental: incrementality.Incrementality | None = None
     held: Hold | None = None
     # Empty if the outputs are fresh or do not exist.
     differences: tuple[Difference, ...] = ()
@@ -442,25 +436,29 @@ def _with_extent(decision: Decision, above: Sequence[Decision], facts: Facts) ->
     assert spec is not None
     bases = {name: facts.past.base(name) for name in decision.job.outputs}
     places = [_place(given, above, facts) for given in decision.inputs]
-    found = decide_incremental(spec, places, bases, facts.past, facts.answers, full=facts.full)
+    found = incrementality.decide_incremental(
+        spec, places, bases, facts.past, facts.answers, full=facts.full
+    )
     made_from = decision.made_from
-    if made_from is not None and found.extent is Extent.INCREMENTAL:
+    if made_from is not None and found.extent is incrementality.Extent.INCREMENTAL:
         made_from = with_base(made_from, bases)
     return replace(decision, incremental=found, made_from=made_from)
 
 
-def _place(given: PlannedInput, above: Sequence[Decision], facts: Facts) -> Place:
+def _place(given: PlannedInput, above: Sequence[Decision], facts: Facts) -> incrementality.Place:
     candidate = above[given.made_by].candidate if given.made_by is not None else None
     if candidate is None:
-        return Place(name=given.name, dataset=given.dataset, head=given.transaction)
+        return incrementality.Place(name=given.name, dataset=given.dataset, head=given.transaction)
     base = facts.past.base(given.dataset)
-    adopted = Change(
+    adopted = incrementality.Change(
         transaction=candidate.transactions[given.dataset],
         number=base.number + 1,
         type=candidate.types[given.dataset],
         changes_content=candidate.contents[given.dataset] != base.content,
     )
-    return Place(name=given.name, dataset=given.dataset, head=base.transaction, adopted=adopted)
+    return incrementality.Place(
+        name=given.name, dataset=given.dataset, head=base.transaction, adopted=adopted
+    )
 
 
 def _fingerprint(job: Job, inputs: tuple[PlannedInput, ...], facts: Facts) -> Fingerprint | None:
@@ -541,7 +539,7 @@ def _adoptable(decision: Decision, facts: Facts) -> Candidate | None:
     made_from, extent = decision.made_from, decision.incremental
     if made_from is None or decision.reason in {Reason.FORCED, Reason.NEVER_FRESH}:
         return None
-    if extent is not None and (extent.refused or extent.extent is Extent.UNDECIDED):
+    if extent is not None and (extent.refused or extent.extent is incrementality.Extent.UNDECIDED):
         return None
     found = facts.candidates.get(made_from.build_key)
     if found is None or not _is_recent(found.committed_at, decision.job.spec, facts.now):

@@ -31,19 +31,11 @@ from headgate.files.objects import StoredContent
 from headgate.model.ids import Instant
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import PublicationKind, TransactionType
+from headgate.rows import write
 from headgate.rows.branch_tables import BranchTable, BranchTables
 from headgate.rows.outcome import Counts, Creation, Interrupt, Outcome, Parts, Request
 from headgate.rows.sources import SourceLike, SourcesByTable
 from headgate.rows.working_set import VersionMove, WorkingSet
-from headgate.rows.write import (
-    Known,
-    OtherRows,
-    Prepared,
-    PreparedTable,
-    Removed,
-    version_of,
-    write_tables,
-)
 from headgate.settings import ServerSettings
 from headgate.spark.job_processes import ForkedProcess, ForkServer
 from headgate.storage.local import create_private, make_private_directory
@@ -109,7 +101,7 @@ class Order:
 
     work: Work | Task
     place: Place | None = None
-    removed: Removed | None = None
+    removed: write.Removed | None = None
 
 
 # The pool.
@@ -176,7 +168,7 @@ class EvaluatorPool:
 
     def mutate(self, parts: Parts, request: Request, sql: str) -> Outcome:
         """Run a script as `mutate.mutate` does."""
-        return write_tables(parts, request, _EvaluatedWrite(self, request, Work(sql=sql)))
+        return write.write_tables(parts, request, _EvaluatedWrite(self, request, Work(sql=sql)))
 
     def load(
         self,
@@ -189,7 +181,7 @@ class EvaluatorPool:
         """Load sources that a client sent as `load.load` does."""
         sent = {name: [_sent(one) for one in each] for name, each in sources.items()}
         work = Work(sources=sent, mode=mode, creation=creation)
-        return write_tables(parts, request, _EvaluatedWrite(self, request, work))
+        return write.write_tables(parts, request, _EvaluatedWrite(self, request, work))
 
     def perform(
         self, parts: Parts, tables: BranchTables, task: Task, interrupt: Interrupt | None = None
@@ -343,7 +335,7 @@ class EvaluatorPool:
     def _failure(self, event: Mapping[str, Any]) -> Exception:
         """Return the error that an evaluator sent."""
         if OTHER_ROWS in event:
-            return OtherRows()
+            return write.OtherRows()
         if OUT_OF_MEMORY in event:
             return self._too_large()
         if ERROR in event:
@@ -394,7 +386,9 @@ class _EvaluatedWrite:
             known[interrupt] = [parse_dataset_name(name) for name in found["targets"]]
         return known[interrupt]
 
-    def prepare(self, parts: Parts, tables: BranchTables, removed: Removed | None) -> Prepared:
+    def prepare(
+        self, parts: Parts, tables: BranchTables, removed: write.Removed | None
+    ) -> write.Prepared:
         """Prepare the change in an evaluator, which sees the branch through `tables`."""
 
         def answer(asked: Mapping[str, Any]) -> object:
@@ -439,10 +433,10 @@ def _sent(source: SourceLike) -> bytes | str:
     return source
 
 
-def write_prepared(prepared: Prepared) -> dict[str, Any]:
+def write_prepared(prepared: write.Prepared) -> dict[str, Any]:
     """Return a prepared change as the document that an evaluator sends."""
 
-    def sent(name: DatasetName, one: PreparedTable | VersionMove) -> dict[str, Any]:
+    def sent(name: DatasetName, one: write.PreparedTable | VersionMove) -> dict[str, Any]:
         return {
             "dataset": str(name),
             "location": one.version.location if one.version else "",
@@ -467,22 +461,27 @@ def _found(tables: BranchTables, name: str) -> BranchTable:
 
 
 def read_prepared(
-    parts: Parts, tables: BranchTables, sent: Mapping[str, Any], known: Known = MappingProxyType({})
-) -> Prepared:
+    parts: Parts,
+    tables: BranchTables,
+    sent: Mapping[str, Any],
+    known: write.Known = MappingProxyType({}),
+) -> write.Prepared:
     """Return the change that an evaluator prepared; raise for a version in another place."""
 
     def read(one: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "version": version_of(parts, _found(tables, one["dataset"]), one["location"], known),
+            "version": write.version_of(
+                parts, _found(tables, one["dataset"]), one["location"], known
+            ),
             "type": TransactionType(one["type"]),
             "counts": Counts(**one["counts"]),
             "facts": one["facts"],
         }
 
     marks = sent["removed"]
-    return Prepared(
+    return write.Prepared(
         tables=tuple(
-            PreparedTable(
+            write.PreparedTable(
                 dataset=parse_dataset_name(one["dataset"]),
                 keys_hold=one["keys_hold"],
                 created=one["created"],

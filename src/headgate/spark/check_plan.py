@@ -12,15 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from headgate.model.checks import Verdict, met_by_all, met_by_any
-from headgate.spark.check_columns import (
-    COMPARISONS,
-    SCHEMA_OPS,
-    Columns,
-    columns_named,
-    format_value,
-    judge_schema,
-    type_mismatch,
-)
+from headgate.spark import check_columns
 from headgate.transforms.expectation_tree import Expectation, Op, Property, Subject, operand_value
 
 
@@ -93,7 +85,7 @@ SampledStep: TypeAlias = Each | Unique
 # --- the plan -------------------------------------------------------------------------------
 
 
-def plan(expectation: Expectation, columns: Columns) -> Step:
+def plan(expectation: Expectation, columns: check_columns.Columns) -> Step:
     """Return the step that judges this expectation on data with these columns."""
     return _split(_step(expectation, columns))
 
@@ -136,7 +128,7 @@ def _pass(by: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(by)))
 
 
-def _step(expectation: Expectation, columns: Columns) -> Step:
+def _step(expectation: Expectation, columns: check_columns.Columns) -> Step:
     match expectation.op:
         case Op.TRUE:
             return Settled(verdict=Verdict.MET, reason="it always passes")
@@ -147,16 +139,18 @@ def _step(expectation: Expectation, columns: Columns) -> Step:
             return _combined(expectation.op, parts)
         case Op.NEGATE:
             return _negated(_step(expectation.parts[0], columns))
-    if expectation.op in SCHEMA_OPS:
-        verdict, reason = judge_schema(expectation, columns)
+    if expectation.op in check_columns.SCHEMA_OPS:
+        verdict, reason = check_columns.judge_schema(expectation, columns)
         return Settled(verdict=verdict, reason=reason)
-    wrong = columns.missing(columns_named(expectation)) or type_mismatch(expectation, columns)
+    wrong = columns.missing(
+        check_columns.columns_named(expectation)
+    ) or check_columns.type_mismatch(expectation, columns)
     if wrong is not None:
         return Settled(verdict=Verdict.UNKNOWN, reason=wrong)
     return _measured_step(expectation, columns)
 
 
-def _measured_step(expectation: Expectation, columns: Columns) -> Step:
+def _measured_step(expectation: Expectation, columns: check_columns.Columns) -> Step:
     if expectation.op in {Op.IS_UNIQUE, Op.PRIMARY_KEY}:
         by = _schema_names(expectation.operand, columns)
         return Unique(by=by, key=expectation.op is Op.PRIMARY_KEY)
@@ -216,7 +210,7 @@ def _split(step: Step) -> Step:
     return step
 
 
-def _schema_names(names: Iterable[str], columns: Columns) -> tuple[str, ...]:
+def _schema_names(names: Iterable[str], columns: check_columns.Columns) -> tuple[str, ...]:
     """Return the columns as the schema spells them, so that equal groupings are one."""
     return tuple(columns.load(name).name for name in names)
 
@@ -309,7 +303,11 @@ def _judge_unique(step: Unique, found: Found) -> Judgement:
 
 def _judge_number(expectation: Expectation, value: Any) -> Judgement:
     named = str(expectation.subject)
-    is_value = f"{named} is {format_value(value)}" if value is not None else f"{named} has no value"
+    is_value = (
+        f"{named} is {check_columns.format_value(value)}"
+        if value is not None
+        else f"{named} has no value"
+    )
     verdict = _compare(expectation, value)
     if verdict is Verdict.UNMET:
         expected = _expected_phrase(expectation)
@@ -326,7 +324,7 @@ def _compare(expectation: Expectation, value: Any) -> Verdict:
         case Op.IS_IN:
             holds = value in [operand_value(v) for v in expectation.operand]
         case op if value is not None:
-            holds = COMPARISONS[op](value, operand_value(expectation.operand))
+            holds = check_columns.COMPARISONS[op](value, operand_value(expectation.operand))
         case _:
             return Verdict.SILENT
     return Verdict.MET if holds else Verdict.UNMET
@@ -361,8 +359,8 @@ def _violation_phrases(condition: Expectation) -> tuple[str, str]:
 def _violation_phrase(expectation: Expectation, subject: Subject) -> str:
     operand = expectation.operand
     match expectation.op:
-        case op if op in COMPARISONS:
-            return f"{subject} {_SIGNS[op][1]} {format_value(operand_value(operand))}"
+        case op if op in check_columns.COMPARISONS:
+            return f"{subject} {_SIGNS[op][1]} {check_columns.format_value(operand_value(operand))}"
         case Op.NON_NULL:
             return f"{subject} null"
         case Op.IS_NULL:
@@ -372,7 +370,7 @@ def _violation_phrase(expectation: Expectation, subject: Subject) -> str:
         case Op.RLIKE:
             return f"{subject} not matching {operand!r}"
         case Op.ARRAY_CONTAINS:
-            return f"{subject} without {format_value(operand_value(operand))}"
+            return f"{subject} without {check_columns.format_value(operand_value(operand))}"
     least, most = operand
     size = f"from {least} to {most}" if most is not None else f"at least {least}"
     return f"{subject} of a size not {size}"
@@ -386,8 +384,11 @@ def _expected_phrase(expectation: Expectation) -> str:
             return "none"
         case Op.IS_IN:
             return f"one of {_listed(expectation.operand)}"
-    return f"{_SIGNS[expectation.op][0]} {format_value(operand_value(expectation.operand))}"
+    operand = operand_value(expectation.operand)
+    return f"{_SIGNS[expectation.op][0]} {check_columns.format_value(operand)}"
 
 
 def _listed(operands: list[Any]) -> str:
-    return f"({', '.join(format_value(operand_value(operand)) for operand in operands)})"
+    return (
+        f"({', '.join(check_columns.format_value(operand_value(operand)) for operand in operands)})"
+    )

@@ -23,6 +23,7 @@ from headgate.files import edits
 from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
 from headgate.iceberg.table_catalog import Idempotency, TableCatalog, operation_key, register
+from headgate.model import nouns
 from headgate.model.changes import OperationKey, Receipt, request_hash
 from headgate.model.contexts import BranchContext, UnitContext, is_plain, parse_context
 from headgate.model.ids import mint_content, mint_version
@@ -32,16 +33,6 @@ from headgate.model.names import (
     check_lease_seconds,
     check_limit,
     parse_member,
-)
-from headgate.model.nouns import (
-    Branch,
-    Dataset,
-    DatasetKind,
-    Tag,
-    Transaction,
-    TransactionState,
-    TransactionType,
-    Version,
 )
 from headgate.storage.address import open_outside, read_outside
 from headgate.store.documents import TRANSACTION, Json, dataset_json, file_json
@@ -59,7 +50,7 @@ _UPGRADE: Json = {"action": "upgrade-format-version", "format-version": 2}
 _WITHOUT_ROWS: Json = {"action": "remove-snapshot-ref", "ref-name": MAIN}
 
 
-def begin(store: StoreBase, opened: Transaction) -> Transaction:
+def begin(store: StoreBase, opened: nouns.Transaction) -> nouns.Transaction:
     """Stage the first working version of an OPEN transaction.
 
     A SNAPSHOT of a table starts with its columns and no rows, that of a view with the view.
@@ -70,7 +61,7 @@ def begin(store: StoreBase, opened: Transaction) -> Transaction:
     kind, base = store.database.read(lambda c: _base_of(c, opened))
     if base is None:
         return opened
-    if kind is DatasetKind.VIEW:
+    if kind is nouns.DatasetKind.VIEW:
         return stage_version(
             store.database, opened.id, replace(base, id=mint_version()), expected=None
         )
@@ -82,23 +73,25 @@ def begin(store: StoreBase, opened: Transaction) -> Transaction:
         base_location=base.location,
     )
     written = store.contents.tables.write(opened.dataset_id, metadata, base=held)
-    version = Version(id=mint_version(), location=written.location, content_id=mint_content())
+    version = nouns.Version(id=mint_version(), location=written.location, content_id=mint_content())
     return stage_version(store.database, opened.id, version, expected=None)
 
 
-def _base_of(connection: Connection, opened: Transaction) -> tuple[DatasetKind, Version | None]:
+def _base_of(
+    connection: Connection, opened: nouns.Transaction
+) -> tuple[nouns.DatasetKind, nouns.Version | None]:
     """Return the version of the table or view that a SNAPSHOT replaces; None if there is none."""
     kind = records.load_dataset(connection, opened.dataset).kind
-    if opened.type is not TransactionType.SNAPSHOT or opened.parent is None:
+    if opened.type is not nouns.TransactionType.SNAPSHOT or opened.parent is None:
         return kind, None
     before = records.find_transaction(connection, opened.parent)
-    if kind is DatasetKind.FILES or before is None:
+    if kind is nouns.DatasetKind.FILES or before is None:
         return kind, None
     return kind, before.version
 
 
 def _describe_content(
-    store: StoreBase, dataset: Dataset, shown: Transaction | None, *, rows: int
+    store: StoreBase, dataset: nouns.Dataset, shown: nouns.Transaction | None, *, rows: int
 ) -> Json:
     """Return the content of a dataset at a transaction, as part of its document.
 
@@ -106,9 +99,9 @@ def _describe_content(
     where only Spark can count the rows. For files `{"files", "bytes", "paths"}`, for a view
     `{"schema", "properties", "queries"}`.
     """
-    if dataset.kind is DatasetKind.FILES:
+    if dataset.kind is nouns.DatasetKind.FILES:
         return _describe_files(store, shown, paths=rows)
-    if dataset.kind is DatasetKind.VIEW:
+    if dataset.kind is nouns.DatasetKind.VIEW:
         return _describe_view(store, dataset, shown, rows=rows)
     if shown is None or shown.version is None:
         return {"schema": [], "partitioning": [], "properties": {}, "row_count": 0, "rows": []}
@@ -124,7 +117,7 @@ def _describe_content(
 
 
 def _describe_view(
-    store: StoreBase, dataset: Dataset, shown: Transaction | None, *, rows: int
+    store: StoreBase, dataset: nouns.Dataset, shown: nouns.Transaction | None, *, rows: int
 ) -> Json:
     if rows:
         raise errors.ViewHasNoRows(view=str(dataset.name))
@@ -145,7 +138,7 @@ def _schema_json(metadata: Metadata) -> list[Json]:
     ]
 
 
-def _describe_files(store: StoreBase, shown: Transaction | None, *, paths: int) -> Json:
+def _describe_files(store: StoreBase, shown: nouns.Transaction | None, *, paths: int) -> Json:
     root = edits.root_of(shown.version if shown else None)
     size = store.trees.measure(root)
     entries = itertools.islice(store.trees.walk(root), paths) if paths else ()
@@ -176,7 +169,7 @@ class DatasetHandle:
     store: StoreBase
     name: DatasetName
 
-    def load(self) -> Dataset:
+    def load(self) -> nouns.Dataset:
         """Return the dataset, or raise `DatasetNotFound`."""
         return self.store.database.read(lambda c: records.load_dataset(c, self.name))
 
@@ -198,7 +191,7 @@ class DatasetHandle:
         :param idempotency_key: a repeated call with the same key changes nothing.
         """
         root = branch or self.store.settings.builds.branch
-        chosen = parse_member(DatasetKind, kind, what="kind of dataset")
+        chosen = parse_member(nouns.DatasetKind, kind, what="kind of dataset")
         self.store.once(
             idempotency_key,
             "dataset-create",
@@ -219,7 +212,7 @@ class DatasetHandle:
         """Return a branch of this dataset by name; it does not have to exist yet."""
         return BranchHandle(self, name)
 
-    def branches(self) -> list[Branch]:
+    def branches(self) -> list[nouns.Branch]:
         """Return the branches of this dataset."""
         return self.store.database.read(
             lambda c: records.list_branches(c, records.load_dataset(c, self.name).id)
@@ -236,7 +229,9 @@ class DatasetHandle:
         where = parse_context(context or self.store.settings.builds.branch)
         find = load_shown if context else find_shown
 
-        def read(connection: Connection) -> tuple[Dataset, list[Branch], Transaction | None]:
+        def read(
+            connection: Connection,
+        ) -> tuple[nouns.Dataset, list[nouns.Branch], nouns.Transaction | None]:
             found = records.load_dataset(connection, self.name)
             branches = records.list_branches(connection, found.id)
             return found, branches, find(connection, where, found)
@@ -283,7 +278,7 @@ class DatasetHandle:
             # The bucket is the caller's and not the store's: the caller has to name another one.
             raise errors.ObjectNotFound(location=location) from error
 
-    def tag(self, name: str, *, at: str) -> Tag:
+    def tag(self, name: str, *, at: str) -> nouns.Tag:
         """Tag a COMMITTED transaction of this dataset, so that cleanup keeps its version.
 
         :param at: id of the transaction.
@@ -368,11 +363,11 @@ class BranchHandle:
         """The store of the dataset."""
         return self.dataset.store
 
-    def load(self) -> Branch:
+    def load(self) -> nouns.Branch:
         """Return the branch, or raise `DatasetNotFound` or `BranchNotFound`."""
         return self.store.database.read(self._load_in)
 
-    def _load_in(self, connection: Connection) -> Branch:
+    def _load_in(self, connection: Connection) -> nouns.Branch:
         dataset = records.load_dataset(connection, self.dataset.name)
         return records.load_branch(connection, dataset, self.name)
 
@@ -477,7 +472,7 @@ class BranchHandle:
             ),
         )
 
-    def reparent(self, under: str | None) -> Branch:
+    def reparent(self, under: str | None) -> nouns.Branch:
         """Correct the recorded parent of the branch, and return the branch.
 
         No transaction moves and no view changes.
@@ -492,7 +487,9 @@ class BranchHandle:
             caller=self.store.caller,
         )
 
-    def history(self, *, aborted: bool = False, limit: int | None = None) -> list[Transaction]:
+    def history(
+        self, *, aborted: bool = False, limit: int | None = None
+    ) -> list[nouns.Transaction]:
         """Return the transactions of the branch, newest first.
 
         :param aborted: include the transactions that were aborted on this branch.
@@ -518,7 +515,11 @@ class BranchHandle:
         branch = self.load()
         [opened] = open_transactions(
             self.store.database,
-            [Opening(branch=branch.id, type=parse_member(TransactionType, type, what="type"))],
+            [
+                Opening(
+                    branch=branch.id, type=parse_member(nouns.TransactionType, type, what="type")
+                )
+            ],
             Opener(caller=self.store.caller, lease_seconds=lease_seconds),
         )
         handle = TransactionHandle(self.store, opened)
@@ -587,7 +588,7 @@ class BranchHandle:
         shown = self.dataset.shown(branch=self.name, at=at)
         return self.store.trees.read(shown.find(path))
 
-    def view(self, *, at: str | None = None) -> Transaction | None:
+    def view(self, *, at: str | None = None) -> nouns.Transaction | None:
         """Return the newest COMMITTED transaction of the branch; None if it has none.
 
         :param at: id of a COMMITTED transaction of this dataset to return instead.
@@ -599,13 +600,13 @@ class BranchHandle:
         shown = self._load_transaction(id)
         if shown.dataset_id != branch.dataset_id:
             raise errors.NotInHistory(dataset=str(branch.dataset), branch=self.name, transaction=id)
-        if shown.state is not TransactionState.COMMITTED:
+        if shown.state is not nouns.TransactionState.COMMITTED:
             raise errors.TransactionNotCommitted(transaction=id, state=shown.state)
         if shown.condemned:
             raise errors.VersionExpired(what=f"transaction {id}")
         return shown
 
-    def _load_transaction(self, id: str) -> Transaction:
+    def _load_transaction(self, id: str) -> nouns.Transaction:
         return self.store.database.read(lambda c: records.load_transaction(c, id))
 
     def _once(
