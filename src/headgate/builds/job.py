@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headgate import errors
 from headgate.attempts import (
     LEASE_SECONDS,
     CommitOptions,
@@ -55,13 +56,6 @@ from headgate.catalog.builds import record_jobs
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.merge_base import retype_transactions
 from headgate.catalog.records import check_newest, find_datasets, load_transactions
-from headgate.errors import (
-    AttemptSuperseded,
-    HeadgateError,
-    InputNotFound,
-    NotIncremental,
-    find_known_error,
-)
 from headgate.model import incrementality, nouns
 from headgate.model.changes import Provenance
 from headgate.model.failpoints import Failpoint, reach
@@ -236,7 +230,7 @@ class Ledger:
                 self._recorded_at[position] = now
         if is_due:
             # Lost progress is no reason to fail: the next event records it.
-            with contextlib.suppress(HeadgateError):
+            with contextlib.suppress(errors.HeadgateError):
                 self._record([position])
         self._watch(self.reports)
 
@@ -313,12 +307,12 @@ def run_job(ledger: Ledger, jobs: Jobs, position: int, retries: int) -> None:
                 _succeed(ledger, position, work, result)
                 return
             report.error = result.error or {}
-        except (HeadgateError, OSError) as error:
-            if (known := find_known_error(error)) is None:
+        except (errors.HeadgateError, OSError) as error:
+            if (known := errors.find_known_error(error)) is None:
                 raise
             report.error = {"message": known.message, "code": known.code}
         # The cause of any error may be that the build was canceled or superseded.
-        with contextlib.suppress(HeadgateError):
+        with contextlib.suppress(errors.HeadgateError):
             ledger.check_attempt()
         if work is not None:
             failed = JobEventType.FAIL if ledger.stopped is None else JobEventType.ABORT
@@ -350,7 +344,7 @@ def explain_end(database: Database, attempt: nouns.AttemptRef, result: JobResult
     """Add to a failure that the attempt was superseded: a rejected HEAD request has no reason."""
     try:
         database.read(partial(check_newest, ref=attempt))
-    except AttemptSuperseded as superseded:
+    except errors.AttemptSuperseded as superseded:
         own = (result.error or {}).get("message")
         message = f"{superseded.message} The job's own error: {own}" if own else superseded.message
         return replace(result, error={**(result.error or {}), "message": message})
@@ -431,7 +425,7 @@ def _prepare_work(ledger: Ledger, position: int) -> JobWork:
     for given in decision.inputs:
         branch, id, content = _read_at(ledger, given)
         if id is None or content is None:
-            raise InputNotFound(
+            raise errors.InputNotFound(
                 dataset=str(given.dataset), where=branch, needed_by=decision.job.spec.title
             )
         contents[given.name] = content
@@ -508,7 +502,7 @@ def _settle_extent(
         extent = decision.incremental
     assert extent is not None, "the extent of a job is decided before it runs"
     if extent.refused:
-        raise NotIncremental(
+        raise errors.NotIncremental(
             transform=decision.job.spec.title, reason=extent.reason, broken_by=extent.broken_by
         )
     current = _current_snapshots(ledger, pins)
