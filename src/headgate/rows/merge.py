@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from headgate.catalog import records
 from headgate.catalog.database import Connection
 from headgate.catalog.merge_base import (
     MERGED,
@@ -15,14 +16,6 @@ from headgate.catalog.merge_base import (
     find_merge_base,
     is_unchanged,
     same_content,
-)
-from headgate.catalog.records import (
-    branches_named,
-    find_transaction,
-    list_datasets,
-    load_dataset,
-    load_transaction,
-    load_transactions,
 )
 from headgate.catalog.resolve import check_exists, check_kept
 from headgate.errors import Invalid, MergeConflict, NotFound, TransactionNotCommitted
@@ -272,14 +265,14 @@ def find_datasets(connection: Connection, merging: MergeRequest, *, into: str) -
     """Return the datasets to merge, in order of name: those that have a branch of the source."""
     if merging.source == into:
         raise Invalid(f"{merging.source!r} cannot be merged into itself.", branch=into)
-    known = {dataset.name: dataset for dataset in list_datasets(connection)}
+    known = {dataset.name: dataset for dataset in records.list_datasets(connection)}
     missing = [name for name in merging.datasets if name not in known]
     if missing:
-        load_dataset(connection, missing[0])
+        records.load_dataset(connection, missing[0])
     wanted = [known[n] for n in merging.datasets] or list(known.values())
-    on = branches_named(connection, [merging.source], [dataset.id for dataset in wanted])
+    on = records.branches_named(connection, [merging.source], [dataset.id for dataset in wanted])
     found = [branch.dataset for branch in on]
-    if not on and (named := find_transaction(connection, merging.source)) is not None:
+    if not on and (named := records.find_transaction(connection, merging.source)) is not None:
         found = [dataset.name for dataset in wanted if dataset.id == named.dataset_id]
     if not found:
         check_exists(connection, [merging.source])
@@ -369,11 +362,11 @@ def _sources(
     connection: Connection, merging: MergeRequest, ids: Sequence[DatasetId]
 ) -> dict[DatasetId, Transaction]:
     """Return what the source shows of these datasets: the views of a branch, or a transaction."""
-    on = branches_named(connection, [merging.source], ids)
+    on = records.branches_named(connection, [merging.source], ids)
     if on:
-        views = load_transactions(connection, [b.view for b in on if b.view])
+        views = records.load_transactions(connection, [b.view for b in on if b.view])
         return {b.dataset_id: views[b.view] for b in on if b.view}
-    named = load_transaction(connection, merging.source)
+    named = records.load_transaction(connection, merging.source)
     if named.state is not TransactionState.COMMITTED:
         raise TransactionNotCommitted(transaction=named.id, state=named.state)
     check_kept(named)
