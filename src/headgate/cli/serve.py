@@ -15,15 +15,7 @@ from typing import Annotated
 import typer
 
 from headgate import connection
-from headgate.cli.output import (
-    Columns,
-    JsonOption,
-    command,
-    note,
-    show_json,
-    show_list,
-    show_result,
-)
+from headgate.cli import output
 from headgate.errors import Exists, MissingExtra
 from headgate.model.access import Role
 from headgate.settings import load_settings, parse_duration_seconds
@@ -47,7 +39,7 @@ def _check_url(value: str | None) -> str | None:
     return value
 
 
-@command
+@output.command
 def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -69,7 +61,7 @@ def serve(
             help="Address of the pages in a browser, if a proxy does not pass on `Host`.",
         ),
     ] = None,
-    json: JsonOption = False,
+    json: output.JsonOption = False,
 ) -> None:
     """Serve the store to a team: web pages, an HTTP API and an Iceberg REST catalog.
 
@@ -102,15 +94,15 @@ def _announce(hg: Store, root: str, *, json: bool) -> None:
     file = _first_token(hg)
     if json:
         written = str(file) if file is not None else None
-        show_json({"url": f"{root}/iceberg", "api": f"{root}/api/v1", "token_file": written})
+        output.show_json({"url": f"{root}/iceberg", "api": f"{root}/api/v1", "token_file": written})
         # The parent process reads the document while the server runs.
         sys.stdout.flush()
         return
-    note(f"web pages: {root}/")
-    note(f"HTTP API: {root}/api/v1 (OpenAPI: {root}/api/openapi.json)")
-    note(f"Iceberg REST: {root}/iceberg (warehouse: a context, such as `feature>master`)")
+    output.note(f"web pages: {root}/")
+    output.note(f"HTTP API: {root}/api/v1 (OpenAPI: {root}/api/openapi.json)")
+    output.note(f"Iceberg REST: {root}/iceberg (warehouse: a context, such as `feature>master`)")
     if file is not None:
-        note(f"admin token: in {file}, which only this user can read")
+        output.note(f"admin token: in {file}, which only this user can read")
 
 
 def _first_token(hg: Store) -> Path | None:
@@ -173,7 +165,7 @@ def create(
         str, typer.Option("--datasets", help="Datasets that it may read and write: `gold.*`.")
     ] = "*",
     expires: Annotated[str, typer.Option("--expires", help="30d, 24h or `never`.")] = "30d",
-    json: JsonOption = False,
+    json: output.JsonOption = False,
 ) -> None:
     """Create a token. It is printed once; the store keeps only its digest.
 
@@ -191,21 +183,21 @@ def create(
             lifetime_seconds=lifetime,
         )
     if json:
-        show_json(made)
+        output.show_json(made)
         return
-    note(f"token {made['id']} for {actor} ({role}), shown once:")
+    output.note(f"token {made['id']} for {actor} ({role}), shown once:")
     typer.echo(made["token"])
 
 
 @token_app.command("list")
-def list_(json: JsonOption = False) -> None:
+def list_(json: output.JsonOption = False) -> None:
     """List tokens without their secrets.
 
     Example: headgate token list
     """
     with connection.open() as hg:
         found = hg.tokens()
-    columns: Columns = {
+    columns: output.Columns = {
         "ID": "id",
         "ACTOR": "actor",
         "ROLE": "role",
@@ -216,13 +208,13 @@ def list_(json: JsonOption = False) -> None:
         "REVOKED": "revoked_at",
     }
     empty = "no tokens; create one with `headgate token create`."
-    show_list(found, columns, empty=empty, json=json)
+    output.show_list(found, columns, empty=empty, json=json)
 
 
 @token_app.command()
 def revoke(
     token: Annotated[str, typer.Argument(metavar="ID", help="Token id, from `token list`.")],
-    json: JsonOption = False,
+    json: output.JsonOption = False,
 ) -> None:
     """Revoke a token.
 
@@ -230,4 +222,4 @@ def revoke(
     """
     with connection.open() as hg:
         record = hg.revoke_token(token)
-    show_result(record, f"token {record['id']} of {record['actor']} is revoked.", json=json)
+    output.show_result(record, f"token {record['id']} of {record['actor']} is revoked.", json=json)

@@ -17,17 +17,9 @@ from headgate.files.tree_store import FileTrees
 from headgate.model.ids import Epoch
 from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.store.documents import Json
+from headgate.tasks import ports
 from headgate.tasks.declare import TableSpec
 from headgate.tasks.files_store import WorkspaceBytes
-from headgate.tasks.ports import (
-    AttemptHandle,
-    Head,
-    Identity,
-    Publication,
-    Staged,
-    TableChanges,
-    WorkspaceRef,
-)
 from headgate.tasks.table_work import LazySession, OpenSession
 
 # A network that drops requests must not block a supervisor while its lease expires.
@@ -41,20 +33,22 @@ class RemoteAttempts:
     def __init__(self, http: HttpClient) -> None:
         self._http = http
 
-    def dispatch(self, key: str, *, branch: str | None = None) -> AttemptHandle:
+    def dispatch(self, key: str, *, branch: str | None = None) -> ports.AttemptHandle:
         # The client makes the secret, so that a request repeated after a lost reply is the same.
         secret = secrets.token_urlsafe(32)
         sent = self._post(_ATTEMPTS, {"key": key, "secret": secret, "branch": branch})
-        return AttemptHandle(ref=AttemptRef(key=key, epoch=Epoch(sent["epoch"])), secret=secret)
+        return ports.AttemptHandle(
+            ref=AttemptRef(key=key, epoch=Epoch(sent["epoch"])), secret=secret
+        )
 
-    def renew(self, held: AttemptHandle) -> None:
+    def renew(self, held: ports.AttemptHandle) -> None:
         self._post(f"{_ATTEMPTS}/renew", {"secret": held.secret})
 
-    def check(self, held: AttemptHandle) -> None:
+    def check(self, held: ports.AttemptHandle) -> None:
         # The server rejects the renewal of a lease that is lost.
         self.renew(held)
 
-    def end(self, held: AttemptHandle, state: AttemptState) -> None:
+    def end(self, held: ports.AttemptHandle, state: AttemptState) -> None:
         self._post(f"{_ATTEMPTS}/end", {"secret": held.secret, "state": state})
 
     def _post(self, path: str, body: Json) -> Json:
@@ -71,34 +65,34 @@ class RemoteWorkspaces:
         self._http = http
         self._bytes = WorkspaceBytes(FileTrees(RemoteObjects(http)), cache)
         # By staged root: the function that sends it again.
-        self._staging: dict[str, Callable[[], Staged]] = {}
+        self._staging: dict[str, Callable[[], ports.Staged]] = {}
 
-    def find_head(self, workspace: WorkspaceRef) -> Head | None:
+    def find_head(self, workspace: ports.WorkspaceRef) -> ports.Head | None:
         head = self._load(workspace)["head"]
-        return None if head is None else Head(**head)
+        return None if head is None else ports.Head(**head)
 
     def download(
-        self, workspace: WorkspaceRef, target: Path, progress: Progress | None
+        self, workspace: ports.WorkspaceRef, target: Path, progress: Progress | None
     ) -> PrivateCopy:
         return self._bytes.download(workspace, self._root(workspace), target, progress)
 
     def stage(
         self,
-        workspace: WorkspaceRef,
+        workspace: ports.WorkspaceRef,
         changes: Changes,
-        identity: Identity,
+        identity: ports.Identity,
         progress: Progress | None = None,
-    ) -> Staged:
+    ) -> ports.Staged:
         root = self._root(workspace)
 
-        def send() -> Staged:
+        def send() -> ports.Staged:
             return self._bytes.stage(workspace, root, changes, progress)
 
         staged = send()
         self._staging[staged.ref] = send
         return staged
 
-    def publish(self, workspace: WorkspaceRef, made: Publication) -> str:
+    def publish(self, workspace: ports.WorkspaceRef, made: ports.Publication) -> str:
         # A caller with a time limit stops waiting by itself; a shorter timeout of the request
         # would only repeat it.
         root = made.staged.ref if made.staged is not None else None
@@ -111,14 +105,14 @@ class RemoteWorkspaces:
             self._staging[root]()
             return publish_at_server(self._http, workspace, made.identity, root)
 
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged: ports.Staged) -> None:
         """Forget a staged root; the server's cleanup sweeps contents that nothing references."""
         self._staging.pop(staged.ref, None)
 
-    def _root(self, workspace: WorkspaceRef) -> Digest:
+    def _root(self, workspace: ports.WorkspaceRef) -> Digest:
         return Digest(self._load(workspace)["root"])
 
-    def _load(self, workspace: WorkspaceRef) -> Json:
+    def _load(self, workspace: ports.WorkspaceRef) -> Json:
         asked = {"branch": workspace.branch, "ref": workspace.ref}
         found: Json = self._http.get(
             _where(workspace), **asked, read_only=workspace.read_only or None
@@ -134,8 +128,8 @@ class RemoteTables:
         http: HttpClient,
         open_session: OpenSession,
         spec: TableSpec,
-        workspace: WorkspaceRef,
-        identity: Identity,
+        workspace: ports.WorkspaceRef,
+        identity: ports.Identity,
     ) -> None:
         assert identity.secret is not None
         body = {
@@ -158,11 +152,11 @@ class RemoteTables:
     def session(self) -> Any:
         return self._session.get()
 
-    def finish(self) -> TableChanges:
+    def finish(self) -> ports.TableChanges:
         """Leave the changes to the server, which inspects the tables when it publishes them."""
-        return TableChanges(open_at_server=True)
+        return ports.TableChanges(open_at_server=True)
 
-    def publish(self, table_changes: TableChanges) -> None:
+    def publish(self, table_changes: ports.TableChanges) -> None:
         publish_at_server(self._http, self._workspace, self._identity, None, read_only=True)
 
     def close(self) -> None:
@@ -171,8 +165,8 @@ class RemoteTables:
 
 def publish_at_server(
     http: HttpClient,
-    workspace: WorkspaceRef,
-    identity: Identity,
+    workspace: ports.WorkspaceRef,
+    identity: ports.Identity,
     root: str | None,
     *,
     read_only: bool = False,
@@ -192,5 +186,5 @@ def publish_at_server(
     return str(http.request("POST", _where(workspace), body=body, repeatable=True).document["ref"])
 
 
-def _where(workspace: WorkspaceRef) -> str:
+def _where(workspace: ports.WorkspaceRef) -> str:
     return f"/tasks/workspaces/{segment(workspace.repository)}"

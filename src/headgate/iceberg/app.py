@@ -33,14 +33,8 @@ from headgate.iceberg.service import (
     problem,
 )
 from headgate.iceberg.table_catalog import Idempotency, ServedTable
+from headgate.model import contexts
 from headgate.model.changes import Caller
-from headgate.model.contexts import (
-    Context,
-    decode_prefix,
-    encode_prefix,
-    is_writable,
-    parse_context,
-)
 from headgate.settings import REMOTE_SIGNING, VENDED_CREDENTIALS
 
 # Routes, by the raw path
@@ -156,18 +150,18 @@ IDEMPOTENCY_KEY_LIFETIME = "PT24H"
 
 
 def get_config(
-    service: Service, authorize: Callable[[Context, Action], Caller], warehouse: str | None
+    service: Service, authorize: Callable[[contexts.Context, Action], Caller], warehouse: str | None
 ) -> Reply:
     """Return the configuration of a client of a context; each client gets its own prefix."""
     if not warehouse:
         raise errors.InvalidContext(
             context="", reason="the catalog property 'warehouse' is not set"
         )
-    context = parse_context(warehouse)
+    context = contexts.parse_context(warehouse)
     caller = authorize(context, Action.READ)
     service.limited_to(caller.policy).catalog.check_context(context)
     overrides = {
-        "prefix": encode_prefix(context, client=secrets.token_hex(8)),
+        "prefix": contexts.encode_prefix(context, client=secrets.token_hex(8)),
         # Statements then load with the parameter `snapshots`, a refresh inside a commit without.
         "snapshot-loading-mode": "all",
         "rest-metrics-reporting-enabled": "false",
@@ -312,7 +306,7 @@ class IcebergApp:
     def _admit(self, http: HttpRequest, head: _Head) -> _Admitted | Reply:
         """Find the operation of a request, and check that its token allows the operation."""
 
-        def authorize(context: Context, action: Action) -> Caller:
+        def authorize(context: contexts.Context, action: Action) -> Caller:
             caller = self._service.authorize(head.token, context, action)
             # For the access log.
             http.state.actor = caller.actor
@@ -327,9 +321,9 @@ class IcebergApp:
             told = f"there is no operation {head.method} {head.path}."
             return problem(404, "NotFoundException", told)
         route, arguments = found
-        context, _ = decode_prefix(segments[1])
+        context, _ = contexts.decode_prefix(segments[1])
         caller = authorize(context, route.action)
-        if route.action is Action.WRITE and not is_writable(context):
+        if route.action is Action.WRITE and not contexts.is_writable(context):
             raise errors.ContextReadOnly(context=str(context))
         request = Request(
             method=head.method,

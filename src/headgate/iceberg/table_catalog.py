@@ -11,24 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from headgate import errors
 from headgate.catalog import datasets as catalog
-from headgate.catalog import records, resolve
+from headgate.catalog import records, resolve, transactions
 from headgate.catalog.attempts import find_scope
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.operations import claim_operation, do_once, find_by_key, record_outcome
 from headgate.catalog.publish import publish_prepared
-from headgate.catalog.resolve import (
-    JobScope,
-    find_all_shown,
-    find_on_chain,
-    find_shown,
-    load_opened,
-)
-from headgate.catalog.transactions import (
-    add_on_branch,
-    find_protections,
-    renew_transactions,
-    stage_in,
-)
 from headgate.catalog.units import open_in_unit, renew_unit, renew_unit_in
 from headgate.model import nouns
 from headgate.model.changes import (
@@ -344,7 +331,7 @@ def _check_shared(connection: Connection, caller: Caller, namespace: Namespace) 
     if caller.check_write is not None:
         # Only the pattern of all branches matches a star.
         caller.check_write("*", f"{name}.*")
-    if not caller.may_write_protected and find_protections(connection).touches(name):
+    if not caller.may_write_protected and transactions.find_protections(connection).touches(name):
         raise errors.Denied(
             f"namespace {name} is shared by all branches, and some are protected: only an admin "
             "may change its properties or drop it.",
@@ -382,7 +369,7 @@ def _resolve(
     dataset = records.find_dataset(connection, name)
     if dataset is None or dataset.kind is not kind:
         return None
-    shown = find_shown(connection, context, dataset, scope=scope)
+    shown = resolve.find_shown(connection, context, dataset, scope=scope)
     return _served(shown) if shown is not None and shown.version is not None else None
 
 
@@ -395,7 +382,7 @@ def _list_names(
         for dataset in records.list_datasets(connection, namespace)
         if dataset.kind is kind and (scope is None or _is_declared(scope, dataset.name))
     ]
-    shown = find_all_shown(connection, context, found, scope=scope)
+    shown = resolve.find_all_shown(connection, context, found, scope=scope)
     return [d.name.name for d in found if d.id in shown and shown[d.id].version is not None]
 
 
@@ -403,7 +390,7 @@ def _shown_outside(connection: Connection, context: Context) -> set[Namespace]:
     """Return the dropped namespaces in which a branch, or the context's moment, shows a table."""
     outside = catalog.list_outside_namespaces(connection)
     if outside and isinstance(context, MomentContext):
-        at = find_all_shown(connection, context, outside)
+        at = resolve.find_all_shown(connection, context, outside)
         return {d.name.namespace for d in outside if d.id in at and at[d.id].version is not None}
     shown = catalog.list_shown(connection) if outside else []
     return {name.namespace for name, _ in shown}
@@ -420,7 +407,7 @@ def _served(transaction: nouns.Transaction) -> ServedTable:
     )
 
 
-def _load_scope(connection: Connection, context: JobContext) -> JobScope:
+def _load_scope(connection: Connection, context: JobContext) -> resolve.JobScope:
     key, _, epoch = context.id.rpartition(":")
     scope = find_scope(connection, key, int(epoch)) if epoch.isdigit() else None
     if scope is None:
@@ -435,7 +422,7 @@ def _may_write(connection: Connection, caller: Caller, context: Context, name: D
         case MomentContext():
             return False
         case UnitContext():
-            opened = load_opened(connection, context)
+            opened = resolve.load_opened(connection, context)
             if opened.state is not nouns.TransactionState.OPEN:
                 return False
             branch = opened.branch
@@ -446,14 +433,16 @@ def _may_write(connection: Connection, caller: Caller, context: Context, name: D
             caller.check_write(branch, name)
     except errors.Denied:
         return False
-    return caller.may_write_protected or not find_protections(connection).covers(branch, name)
+    return caller.may_write_protected or not transactions.find_protections(connection).covers(
+        branch, name
+    )
 
 
-def _is_declared(scope: JobScope, name: DatasetName) -> bool:
+def _is_declared(scope: resolve.JobScope, name: DatasetName) -> bool:
     return str(name) in scope["inputs"] or str(name) in scope["outputs"]
 
 
-def _is_metadata_table(scope: JobScope, name: DatasetName) -> bool:
+def _is_metadata_table(scope: resolve.JobScope, name: DatasetName) -> bool:
     """Return whether it is `db.t.files` of a declared `db.t`, which clients request as a table."""
     *above, last = name.namespace
     return bool(above) and _is_declared(scope, DatasetName(namespace=tuple(above), name=last))
@@ -463,7 +452,7 @@ def _renew_if_due(database: Database, context: UnitContext) -> None:
     """Renew the lease of an OPEN unit in the second half of it: a read is a use, not a write."""
 
     def read(connection: Connection) -> tuple[records.Unit | nouns.Transaction, bool]:
-        opened = load_opened(connection, context)
+        opened = resolve.load_opened(connection, context)
         left_us = (opened.lease_until or 0) - now(connection)
         whole_us = (opened.lease_seconds or 0) * 1_000_000
         # A lease of a clock that was ahead is due too.
@@ -474,7 +463,7 @@ def _renew_if_due(database: Database, context: UnitContext) -> None:
     if is_due and isinstance(opened, records.Unit):
         renew_unit(database, opened.id)
     elif is_due and isinstance(opened, nouns.Transaction):
-        renew_transactions(database, [opened.id])
+        transactions.renew_transactions(database, [opened.id])
 
 
 # The dataset of a table's or view's name
@@ -628,11 +617,11 @@ def _add(
 ) -> list[Change]:
     """Return a transaction on the context's branch, which is created off the first with a view."""
     # One read: the door must expect the same state that is compared with the base.
-    on = find_on_chain(connection, context.chain, dataset.id)
+    on = resolve.find_on_chain(connection, context.chain, dataset.id)
     if on.own is None and on.source is None:
         resolve.check_context(connection, context)
     _check_base(connection, context, dataset, on.source, base)
-    return add_on_branch(
+    return transactions.add_on_branch(
         context.branch,
         dataset.id,
         branch=on.own,
@@ -767,7 +756,7 @@ def _stage(
             else _unit_transaction(connection, caller, context, change)
         )
         _check_staged_base(transaction, change)
-        stage_in(
+        transactions.stage_in(
             connection,
             transaction.id,
             _version(change),
@@ -792,7 +781,7 @@ def _unit_transaction(
     connection: Connection, caller: Caller, context: UnitContext, change: TableChange
 ) -> nouns.Transaction:
     """Return the unit's transaction on the dataset, opened at its first write."""
-    opened = load_opened(connection, context)
+    opened = resolve.load_opened(connection, context)
     if opened.state is not nouns.TransactionState.OPEN:
         raise errors.TransactionNotOpen(transaction=context.id, state=opened.state)
     if isinstance(opened, nouns.Transaction):

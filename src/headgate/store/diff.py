@@ -7,18 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headgate.catalog import records
+from headgate.catalog import records, resolve
 from headgate.catalog.database import Connection
 from headgate.catalog.log import earlier_datasets
 from headgate.catalog.merge_base import find_earlier
-from headgate.catalog.resolve import (
-    check_kept,
-    find_all_shown,
-    find_shown,
-    find_tagged,
-    load_shown,
-    read_context,
-)
 from headgate.errors import NotInHistory, TransactionNotCommitted
 from headgate.files.edits import root_of
 from headgate.files.tree import Change, FilesDifference, summarize_changes
@@ -30,15 +22,7 @@ from headgate.model.rules import rules_note
 from headgate.rows.branch_tables import BranchTables
 from headgate.rows.outcome import Parts
 from headgate.store.documents import Json, file_json
-from headgate.tables.diff import (
-    DiffOptions,
-    Field,
-    SchemaChanges,
-    TableDifference,
-    compare_tables,
-    compare_views,
-    read_difference,
-)
+from headgate.tables import diff
 
 if TYPE_CHECKING:
     from headgate.rows.merge import Side
@@ -106,11 +90,11 @@ def list_differing(store: StoreBase, before: str, after: str) -> list[Sides]:
 
     def read(connection: Connection) -> list[Sides]:
         found = records.list_datasets(connection)
-        named = [read_context(connection, text) for text in (before, after)]
+        named = [resolve.read_context(connection, text) for text in (before, after)]
         chains = [_with_fallback(store, context) for context in named]
-        olds, news = (find_all_shown(connection, context, found) for context in chains)
+        olds, news = (resolve.find_all_shown(connection, context, found) for context in chains)
         for shown in (*olds.values(), *news.values()):
-            check_kept(shown)
+            resolve.check_kept(shown)
         sides = [Sides(dataset=d, before=olds.get(d.id), after=news.get(d.id)) for d in found]
         return _join_renamed(connection, [one for one in sides if not one.same_content])
 
@@ -142,17 +126,19 @@ def _load_side(
     transaction = records.find_transaction(connection, text)
     if transaction is None:
         context = parse_context(text)
-        if isinstance(context, BranchContext) and find_tagged(connection, text, [dataset.id]):
-            context = read_context(connection, text)
+        if isinstance(context, BranchContext) and resolve.find_tagged(
+            connection, text, [dataset.id]
+        ):
+            context = resolve.read_context(connection, text)
         earlier = _find_earlier_side(connection, context, dataset, other)
-        return earlier or load_shown(connection, context, dataset)
+        return earlier or resolve.load_shown(connection, context, dataset)
     if transaction.dataset_id not in (dataset.id, *earlier_datasets(connection, dataset.id)):
         raise NotInHistory(
             dataset=str(dataset.name), branch=transaction.branch, transaction=transaction.id
         )
     if transaction.state is TransactionState.ABORTED:
         raise TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
-    check_kept(transaction)
+    resolve.check_kept(transaction)
     return transaction
 
 
@@ -160,13 +146,15 @@ def _find_earlier_side(
     connection: Connection, context: Context, dataset: Dataset, other: str
 ) -> Transaction | None:
     """Return what a context shows under an earlier name of what the other side shows."""
-    if find_shown(connection, context, dataset) is not None:
+    if resolve.find_shown(connection, context, dataset) is not None:
         return None
-    shown = records.find_transaction(connection, other) or find_shown(
+    shown = records.find_transaction(connection, other) or resolve.find_shown(
         connection, parse_context(other), dataset
     )
     for last in find_earlier(connection, shown) if shown is not None else ():
-        found = find_shown(connection, context, records.load_dataset(connection, last.dataset))
+        found = resolve.find_shown(
+            connection, context, records.load_dataset(connection, last.dataset)
+        )
         if found is not None and found.version is not None:
             return found
     return None
@@ -183,17 +171,17 @@ def _with_fallback(store: StoreBase, context: Context) -> Context:
 
 
 def compare_sides(
-    store: StoreBase, sides: Sides, how: DiffOptions
-) -> TableDifference | FilesDifference:
+    store: StoreBase, sides: Sides, how: diff.DiffOptions
+) -> diff.TableDifference | FilesDifference:
     """Compare the versions of two sides."""
     if sides.dataset.kind is DatasetKind.FILES:
         return _compare_files(store, sides, how.samples)
     read = store.contents.tables.read
     before, after = (read(v.location) if v else None for v in sides.versions)
     if sides.dataset.kind is DatasetKind.VIEW:
-        return compare_views(before, after)
+        return diff.compare_views(before, after)
     if store.evaluators is None or sides.same_content or not how.reads_files:
-        return compare_tables(before, after, how, same_content=sides.same_content)
+        return diff.compare_tables(before, after, how, same_content=sides.same_content)
     parts = Parts(
         database=store.database,
         versions=store.contents.tables,
@@ -209,15 +197,17 @@ def compare_sides(
     shown = sides.after or sides.before
     assert shown is not None, "two versions that do not exist have the same content"
     tables = BranchTables(store.database, BranchContext(chain=(shown.branch,)))
-    found = read_difference(store.evaluators.perform(parts, tables, task, store.interrupt))
+    found = diff.read_difference(store.evaluators.perform(parts, tables, task, store.interrupt))
     assert found is not None
     return found
 
 
-def _compare_apart(working: WorkingSet, *, places: Sequence[str | None], how: DiffOptions) -> Json:
+def _compare_apart(
+    working: WorkingSet, *, places: Sequence[str | None], how: diff.DiffOptions
+) -> Json:
     """Compare two versions in an evaluator."""
     before, after = (working.versions.read(at) if at else None for at in places)
-    return asdict(compare_tables(before, after, replace(how, options=working.options)))
+    return asdict(diff.compare_tables(before, after, replace(how, options=working.options)))
 
 
 def _compare_files(store: StoreBase, sides: Sides, samples: int) -> FilesDifference:
@@ -230,7 +220,7 @@ def _compare_files(store: StoreBase, sides: Sides, samples: int) -> FilesDiffere
     )
 
 
-Difference = TableDifference | FilesDifference
+Difference = diff.TableDifference | FilesDifference
 
 
 def find_differences(
@@ -250,13 +240,13 @@ def find_differences(
     options = store.settings.environ
     name = parse_dataset_name(dataset) if dataset else find_dataset_of(store, (before, after))
     if name is None:
-        how = DiffOptions(options=options, samples=0, reads_files=False)
+        how = diff.DiffOptions(options=options, samples=0, reads_files=False)
         return [
             difference_json(sides, compare_sides(store, sides, how))
             for sides in list_differing(store, before, after)
         ]
     sides = load_sides(store, name, before, after)
-    how = DiffOptions(options=options, key=key, samples=rows, on_large=on_large)
+    how = diff.DiffOptions(options=options, key=key, samples=rows, on_large=on_large)
     return difference_json(sides, compare_sides(store, sides, how))
 
 
@@ -271,7 +261,7 @@ def difference_json(sides: Sides, found: Difference) -> Json:
     }
     if sides.after is not None and (note := rules_note(sides.after.provenance)):
         head["rules"] = note
-    body = _table_json(found) if isinstance(found, TableDifference) else _files_json(found)
+    body = _table_json(found) if isinstance(found, diff.TableDifference) else _files_json(found)
     return head | body
 
 
@@ -282,7 +272,7 @@ def review_json(side: Side) -> Json:
     if found is None and dataset.kind is DatasetKind.FILES:
         found = summarize_changes((), before_count=0, after_count=0, samples=0)
     elif found is None:
-        found = compare_tables(None, None, DiffOptions(options={}))
+        found = diff.compare_tables(None, None, diff.DiffOptions(options={}))
     sides = Sides(dataset=dataset, before=side.base, after=side.source)
     return difference_json(sides, found) | {
         "into": side.target.id if side.target else None,
@@ -291,7 +281,7 @@ def review_json(side: Side) -> Json:
     }
 
 
-def _table_json(found: TableDifference) -> Json:
+def _table_json(found: diff.TableDifference) -> Json:
     rows = found.rows
     return {
         "identical": found.is_identical,
@@ -316,8 +306,8 @@ def _table_json(found: TableDifference) -> Json:
     }
 
 
-def _schema_json(changes: SchemaChanges) -> Json:
-    def field(found: Field) -> Json:
+def _schema_json(changes: diff.SchemaChanges) -> Json:
+    def field(found: diff.Field) -> Json:
         return {"name": found.path, "type": found.type, "required": found.required}
 
     return {

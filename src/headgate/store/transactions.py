@@ -17,14 +17,7 @@ from headgate.catalog.records import list_unit_transactions
 from headgate.catalog.transactions import abort_transactions, renew_transactions
 from headgate.catalog.units import abort_unit, close_empty_unit, open_in_unit, open_unit, renew_unit
 from headgate.errors import FileNotInView, HeadgateError, Invalid, VersionExpired
-from headgate.files.edits import (
-    FileEdit,
-    check_is_files,
-    nearest_path,
-    root_of,
-    stage_edit,
-    write_uploaded,
-)
+from headgate.files import edits
 from headgate.files.objects import Objects
 from headgate.files.transfer import Progress, scan, upload
 from headgate.files.tree import Entry, Mode
@@ -140,7 +133,7 @@ class ShownFiles:
         return entry
 
     def _no_file(self, path: str) -> FileNotInView:
-        near = nearest_path(path, self._walk(""))
+        near = edits.nearest_path(path, self._walk(""))
         return FileNotInView(dataset=str(self.dataset), path=path, where=self.where, near=near)
 
     def download(self, target: Path, path: str = "", *, progress: Progress | None = None) -> None:
@@ -148,7 +141,7 @@ class ShownFiles:
 
         A path that is a file is written under its last name.
         """
-        root = root_of(self.transaction.version if self.transaction else None)
+        root = edits.root_of(self.transaction.version if self.transaction else None)
         self.store.trees.download(root, target, path, progress=progress)
 
     def _walk(self, path: str) -> Iterator[Entry]:
@@ -163,7 +156,7 @@ def view_files(
         return iter(())
     if transaction.condemned:
         raise VersionExpired(what=f"transaction {transaction.id}")
-    return store.trees.walk(root_of(transaction.version), prefix)
+    return store.trees.walk(edits.root_of(transaction.version), prefix)
 
 
 def store_bytes(store: StoreBase, path: str, content: bytes) -> Entry:
@@ -272,25 +265,25 @@ class TransactionHandle(CommitsAtExit):
             local directory. Empty: the root of the dataset.
         :param progress: called as files are uploaded.
         """
-        write_uploaded(
+        edits.write_uploaded(
             lambda: upload(self.store.file_contents, scan(Path(source), path), progress), self.edit
         )
 
     def write(self, path: str, content: bytes) -> None:
         """Write one file of a files dataset from bytes in memory."""
-        write_uploaded(lambda: [store_bytes(self.store, path, content)], self.edit)
+        edits.write_uploaded(lambda: [store_bytes(self.store, path, content)], self.edit)
 
     def remove(self, *paths: str) -> None:
         """Remove files, or everything below a directory, from the working version."""
-        self.edit(FileEdit(remove=paths))
+        self.edit(edits.FileEdit(remove=paths))
 
-    def edit(self, edit: FileEdit) -> None:
+    def edit(self, edit: edits.FileEdit) -> None:
         """Put entries whose contents are already stored, and remove paths.
 
         Renews the lease of the transaction.
         """
         self._check_is_files()
-        self.transaction = stage_edit(
+        self.transaction = edits.stage_edit(
             self.store.database, self.store.trees, self.transaction, edit, caller=self.store.caller
         )
 
@@ -338,7 +331,7 @@ class TransactionHandle(CommitsAtExit):
         return self.transaction.unit is not None
 
     def _check_is_files(self) -> None:
-        check_is_files(
+        edits.check_is_files(
             self.store.database.read(lambda c: records.load_dataset(c, self.transaction.dataset))
         )
 
