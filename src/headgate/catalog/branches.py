@@ -16,7 +16,7 @@ from headgate import errors
 from headgate.catalog import records, schema
 from headgate.catalog.database import Database, as_unit_of_work, backoff_seconds, now
 from headgate.catalog.publish import publish, publish_prepared
-from headgate.catalog.resolve import check_exists, find_tagged
+from headgate.catalog.resolve import check_committed, check_exists, find_tagged
 from headgate.catalog.transactions import check_may_write, find_protections, record_event
 from headgate.model import changes, nouns
 from headgate.model.access import ALL, Protections, check_patterns
@@ -156,9 +156,9 @@ def _uses(connection: Connection, targets: Sequence[nouns.Branch]) -> list[str]:
 
 def restore_branches(
     database: Database,
+    dataset: nouns.Dataset | None,
     name: str,
     *,
-    dataset: nouns.Dataset | None,
     caller: changes.Caller,
     operation: changes.OperationKey | None = None,
 ) -> changes.Receipt:
@@ -285,10 +285,7 @@ def _committed(connection: Connection, branch: nouns.Branch, id: str) -> nouns.T
         raise errors.NotInHistory(
             dataset=str(branch.dataset), branch=branch.name, transaction=transaction.id
         )
-    if transaction.state is not nouns.TransactionState.COMMITTED:
-        raise errors.TransactionNotCommitted(transaction=id, state=transaction.state)
-    if transaction.condemned:
-        raise errors.VersionExpired(what=f"transaction {id}")
+    check_committed(transaction)
     return transaction
 
 

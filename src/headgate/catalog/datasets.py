@@ -10,13 +10,14 @@ from headgate import errors
 from headgate.catalog import records
 from headgate.catalog.database import as_unit_of_work, now
 from headgate.catalog.publish import publish_in
+from headgate.catalog.resolve import check_committed
 from headgate.catalog.schema import branches, datasets, namespaces, tags, transactions
 from headgate.catalog.transactions import check_may_write
 from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest
 from headgate.model.contexts import is_moment
 from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
 from headgate.model.names import DatasetName, check_branch_name
-from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, Tag, TransactionState
+from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, Tag
 
 
 def create_dataset_in(
@@ -206,10 +207,7 @@ def create_tag(
         raise errors.NotInHistory(
             dataset=str(dataset.name), branch=transaction.branch, transaction=at
         )
-    if transaction.state is not TransactionState.COMMITTED:
-        raise errors.TransactionNotCommitted(transaction=at, state=transaction.state)
-    if transaction.condemned:
-        raise errors.VersionExpired(what=f"transaction {at}")
+    check_committed(transaction)
     check_may_write(connection, caller, {(transaction.branch, dataset.name)})
     taken = select(tags.c.name).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
     if connection.execute(taken).one_or_none() is not None:

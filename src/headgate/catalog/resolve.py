@@ -194,6 +194,13 @@ def check_kept(transaction: Transaction) -> None:
         raise errors.VersionExpired(what=f"transaction {transaction.id}")
 
 
+def check_committed(transaction: Transaction) -> None:
+    """Raise unless the transaction is COMMITTED, and its content is kept."""
+    if transaction.state is not TransactionState.COMMITTED:
+        raise errors.TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
+    check_kept(transaction)
+
+
 def load_opened(connection: Connection, context: UnitContext) -> records.Unit | Transaction:
     """Return the unit, or the single transaction, that a context names; in any state."""
     return records.find_unit(connection, context.id) or records.load_transaction(

@@ -17,8 +17,8 @@ from headgate.catalog.merge_base import (
     is_unchanged,
     same_content,
 )
-from headgate.catalog.resolve import check_exists, check_kept
-from headgate.errors import Invalid, MergeConflict, NotFound, TransactionNotCommitted
+from headgate.catalog.resolve import check_committed, check_exists, check_kept
+from headgate.errors import Invalid, MergeConflict, NotFound
 from headgate.files.edits import root_of
 from headgate.files.tree import FilesDifference
 from headgate.model import nouns
@@ -360,9 +360,7 @@ def _sources(
         views = records.load_transactions(connection, [b.view for b in on if b.view])
         return {b.dataset_id: views[b.view] for b in on if b.view}
     named = records.load_transaction(connection, merging.source)
-    if named.state is not nouns.TransactionState.COMMITTED:
-        raise TransactionNotCommitted(transaction=named.id, state=named.state)
-    check_kept(named)
+    check_committed(named)
     return {named.dataset_id: named}
 
 

@@ -14,9 +14,10 @@ from headgate.catalog import records
 from headgate.catalog.database import Database
 from headgate.catalog.operations import do_once
 from headgate.catalog.records import list_unit_transactions
+from headgate.catalog.resolve import check_kept
 from headgate.catalog.transactions import abort_transactions, renew_transactions
 from headgate.catalog.units import abort_unit, close_empty_unit, open_in_unit, open_unit, renew_unit
-from headgate.errors import FileNotInView, HeadgateError, Invalid, VersionExpired
+from headgate.errors import FileNotInView, HeadgateError, Invalid
 from headgate.files import edits
 from headgate.files.objects import Objects
 from headgate.files.transfer import Progress, scan, upload
@@ -95,13 +96,17 @@ class StoreBase(ABC):
         kind: str,
         branch: str,
         request: Mapping[str, Any],
-        act: Callable[[OperationKey | None], T],
+        act: Callable[..., T],
     ) -> T | Receipt:
-        """Act once for an idempotency key; a repeat must be the same request."""
+        """Act once for an idempotency key; a repeat must be the same request.
+
+        :param act: called with the `caller` and the `operation`.
+        """
+        caller = self.caller
         operation = operation_key(
-            key, actor=self.settings.actor, kind=kind, branch=branch, request=request
+            key, actor=caller.actor, kind=kind, branch=branch, request=request
         )
-        return do_once(self.database, operation, lambda: act(operation))
+        return do_once(self.database, operation, lambda: act(caller=caller, operation=operation))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +159,7 @@ def view_files(
     """Return the files that a transaction shows; raise `VersionExpired` if they are condemned."""
     if transaction is None:
         return iter(())
-    if transaction.condemned:
-        raise VersionExpired(what=f"transaction {transaction.id}")
+    check_kept(transaction)
     return store.trees.walk(edits.root_of(transaction.version), prefix)
 
 
@@ -315,14 +319,10 @@ class TransactionHandle(CommitsAtExit):
         abort_transactions(self.store.database, [self.transaction.id], caller=self.store.caller)
         return [self.id]
 
-    def _commit(self, operation: OperationKey | None) -> Receipt:
+    def _commit(self, **how: Any) -> Receipt:
         self._check_stands_alone()
-        return commit_transactions(
-            self.store.database,
-            self.store.contents,
-            [self.transaction.id],
-            CommitOptions(caller=self.store.caller, operation=operation),
-        )
+        store, ids = self.store, [self.transaction.id]
+        return commit_transactions(store.database, store.contents, ids, CommitOptions(**how))
 
     def _state(self) -> TransactionState:
         return self.store.database.read(lambda c: records.load_transaction(c, self.id)).state
@@ -422,13 +422,13 @@ class UnitHandle(CommitsAtExit):
         request = {"transaction": self.id}
         return self.store.once(idempotency_key, "txn-commit", self.branch, request, self._commit)
 
-    def _commit(self, operation: OperationKey | None) -> Receipt:
+    def _commit(self, *, caller: Caller, operation: OperationKey | None) -> Receipt:
         unit = self.store.database.read(lambda c: records.load_open_unit(c, self.id))
         receipt = commit_transactions(
             self.store.database,
             self.store.contents,
             [t.id for t in unit.transactions],
-            CommitOptions(caller=replace(self.store.caller, actor=self.actor), operation=operation),
+            CommitOptions(caller=replace(caller, actor=self.actor), operation=operation),
         )
         if not unit.transactions:
             close_empty_unit(self.store.database, self.id)

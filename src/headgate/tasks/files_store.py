@@ -19,6 +19,7 @@ from headgate.catalog import records
 from headgate.catalog.attempts import dispatch_attempt, end_attempt, heartbeat
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
+from headgate.catalog.resolve import check_committed
 from headgate.files import edits, private_copy
 from headgate.files.edits import FileEdit
 from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
@@ -305,10 +306,7 @@ def _load_given_in(
     given = records.load_transaction(connection, workspace.ref)
     if given.dataset_id != dataset.id:
         raise errors.TransactionNotFound(transaction=workspace.ref)
-    if given.state is not nouns.TransactionState.COMMITTED:
-        raise errors.TransactionNotCommitted(transaction=given.id, state=given.state)
-    if given.condemned:
-        raise errors.VersionExpired(what=f"transaction {given.id}")
+    check_committed(given)
     return dataset, given
 
 
