@@ -28,13 +28,18 @@ from headgate.iceberg.service import (
     Reply,
     Request,
     Service,
+    drop,
     error_reply,
+    exists,
     json_reply,
+    list_names,
     problem,
+    rename,
 )
 from headgate.iceberg.table_catalog import Idempotency, ServedTable
 from headgate.model import contexts
 from headgate.model.changes import Caller
+from headgate.model.nouns import DatasetKind
 from headgate.settings import REMOTE_SIGNING, VENDED_CREDENTIALS
 
 # Routes, by the raw path
@@ -103,13 +108,13 @@ ROUTES = (
         tables.update_properties,
         tables.replay_update_properties,
     ),
-    _read("GET", f"{_NAMESPACE}/tables", tables.list_tables),
+    _read("GET", f"{_NAMESPACE}/tables", partial(list_names, kind=DatasetKind.TABLE)),
     _write("POST", f"{_NAMESPACE}/tables", tables.create_table, tables.replay_made),
     _write("POST", f"{_NAMESPACE}/register", tables.register_table, tables.replay_made),
     _read("GET", _TABLE, tables.load_table),
-    _read("HEAD", _TABLE, tables.table_exists),
+    _read("HEAD", _TABLE, partial(exists, kind=DatasetKind.TABLE)),
     _write("POST", _TABLE, commits.commit_table, tables.replay_made),
-    _write("DELETE", _TABLE, tables.drop_table, tables.replay_nothing),
+    _write("DELETE", _TABLE, partial(drop, kind=DatasetKind.TABLE), tables.replay_nothing),
     _read("POST", f"{_TABLE}/metrics", tables.report_metrics),
     Route(
         method="GET",
@@ -123,14 +128,14 @@ ROUTES = (
         handler=delegation.sign_request,
         mode=REMOTE_SIGNING,
     ),
-    _write("POST", "tables/rename", tables.rename_table, tables.replay_nothing),
-    _read("GET", f"{_NAMESPACE}/views", views.list_views),
+    _write("POST", "tables/rename", partial(rename, kind=DatasetKind.TABLE), tables.replay_nothing),
+    _read("GET", f"{_NAMESPACE}/views", partial(list_names, kind=DatasetKind.VIEW)),
     _write("POST", f"{_NAMESPACE}/views", views.create_view, views.replay_made),
     _read("GET", _VIEW, views.load_view),
-    _read("HEAD", _VIEW, views.view_exists),
+    _read("HEAD", _VIEW, partial(exists, kind=DatasetKind.VIEW)),
     _write("POST", _VIEW, views.replace_view, views.replay_made),
-    _write("DELETE", _VIEW, views.drop_view, tables.replay_nothing),
-    _write("POST", "views/rename", views.rename_view, tables.replay_nothing),
+    _write("DELETE", _VIEW, partial(drop, kind=DatasetKind.VIEW), tables.replay_nothing),
+    _write("POST", "views/rename", partial(rename, kind=DatasetKind.VIEW), tables.replay_nothing),
     _write("POST", "transactions/commit", commits.commit_transaction, tables.replay_nothing),
 )
 

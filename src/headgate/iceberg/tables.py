@@ -15,14 +15,12 @@ from headgate.iceberg.service import (
     checked_name,
     checked_namespace,
     json_reply,
-    list_names,
     load_properties,
     page,
     parse_levels,
     problem,
-    read_identifier,
-    rename,
     reply_applied,
+    resolve_in_path,
     table_result,
     without_overlay,
 )
@@ -140,11 +138,6 @@ def _check_outside_jobs(request: Request) -> None:
 # Tables
 
 
-def list_tables(service: Service, request: Request) -> Reply:
-    """Return the tables that the context shows in a namespace."""
-    return list_names(service, request, DatasetKind.TABLE)
-
-
 def load_table(service: Service, request: Request) -> Reply:
     """Return the version that the name means in this context, or 304 where the client has it."""
     snapshots = request.query.get("snapshots", "all").lower()
@@ -152,7 +145,7 @@ def load_table(service: Service, request: Request) -> Reply:
         raise errors.MalformedRequest(
             what="the parameter 'snapshots'", reason="it is 'all' or 'refs'"
         )
-    table = _resolve(service, request, _named_in_path(request))
+    table = resolve_in_path(service, request, DatasetKind.TABLE)
     service.served.note_load(
         request.prefix, table.name, table.location, marked="snapshots" in request.query
     )
@@ -163,25 +156,6 @@ def load_table(service: Service, request: Request) -> Reply:
         known_etag=request.headers.get("if-none-match"),
         access=service.find_access(request, table.name, table.dataset_id, version.metadata),
     )
-
-
-def table_exists(service: Service, request: Request) -> Reply:
-    """Return 204 if the context shows the table."""
-    _resolve(service, request, _named_in_path(request))
-    return NO_CONTENT
-
-
-def _named_in_path(request: Request) -> DatasetName:
-    """Return the table in the path; a name that no table can have raises `TableNotFound`.
-
-    Spark first looks for the path in "select … from parquet.`/some/files`" as a table.
-    """
-    try:
-        return request.table
-    except errors.InvalidName as error:
-        raise errors.TableNotFound(
-            table=error.facts["name"], context=str(request.context)
-        ) from error
 
 
 def create_table(service: Service, request: Request) -> Reply:
@@ -239,21 +213,6 @@ def replay_made(service: Service, request: Request, made: Sequence[ServedTable])
     return reply_applied(service, request, table)
 
 
-def drop_table(service: Service, request: Request) -> Reply:
-    """Remove the table from the context's branch; its files stay, since branches share them."""
-    # With `purgeRequested` too: other branches may show the table, and retention deletes its files.
-    table = _resolve(service, request, request.table)
-    service.catalog.drop(request.caller, request.context, table, request.idempotency)
-    return NO_CONTENT
-
-
-def rename_table(service: Service, request: Request) -> Reply:
-    """Give a table another name, on this context's branch only."""
-    return rename(
-        service, request, _resolve(service, request, read_identifier(request.json, "source"))
-    )
-
-
 def register_table(service: Service, request: Request) -> Reply:
     """Show a table of another catalog under a name of this one."""
     load_properties(service, request.context, request.namespace)
@@ -280,10 +239,3 @@ def report_metrics(_service: Service, _request: Request) -> Reply:
 def replay_nothing(_service: Service, _request: Request, _made: Sequence[ServedTable]) -> Reply:
     """Return the reply to a write without a result."""
     return NO_CONTENT
-
-
-def _resolve(service: Service, request: Request, name: DatasetName) -> ServedTable:
-    table = service.catalog.resolve(request.context, name)
-    if table is None:
-        raise errors.TableNotFound(table=str(name), context=str(request.context))
-    return table
