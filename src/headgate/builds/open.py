@@ -124,27 +124,17 @@ class _Opening:
                     self._connection, name, kind=kinds[name], branch=None, caller=self._caller
                 ).id
             if place.branch is None:
-                step = self._new_branch(dataset, place)
+                step = changes.CreateBranch.off(
+                    place.parent,
+                    dataset=dataset,
+                    name=self._plan.request.branch,
+                    remembered_chain=place.remembered_chain,
+                    made_for=self._request.id,
+                )
                 steps.append(step)
                 places[name] = replace(place, dataset=dataset, branch=step.id, view=step.view)
         self._publish(PublicationKind.CREATE, steps)
         return places
-
-    def _new_branch(self, dataset: ids.DatasetId, place: Place) -> changes.CreateBranch:
-        parent = place.parent
-        return changes.CreateBranch(
-            id=ids.mint_branch(),
-            dataset=dataset,
-            name=self._plan.request.branch,
-            parent=parent.id if parent else None,
-            expected_head=parent.head if parent else None,
-            expected_view=parent.view if parent else None,
-            # Branches that builds make fork at the view, never at an OPEN head.
-            head=parent.view if parent else None,
-            view=parent.view if parent else None,
-            remembered_chain=place.remembered_chain,
-            made_for=self._request.id,
-        )
 
     def _adopt(
         self, places: Mapping[DatasetName, Place]

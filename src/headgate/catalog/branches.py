@@ -20,7 +20,7 @@ from headgate.catalog.resolve import check_committed, check_exists, find_tagged
 from headgate.catalog.transactions import check_may_write, find_protections, record_event
 from headgate.model import changes, nouns
 from headgate.model.access import ALL, Protections, check_patterns
-from headgate.model.ids import BranchId, mint_branch
+from headgate.model.ids import BranchId
 from headgate.model.names import check_branch_name
 
 # Tries to create a child branch while its parent moves.
@@ -74,7 +74,7 @@ def _create_change(
     if parent is None:
         if at is not None:
             raise errors.Invalid("a root has no history: `at` needs a branch to start `from`.")
-        return changes.CreateBranch(id=mint_branch(), dataset=dataset.id, name=name, parent=None)
+        return changes.CreateBranch(dataset=dataset.id, name=name, parent=None)
     source = records.load_branch(connection, dataset, parent)
     head, view = source.head, source.view
     if at is not None:
@@ -83,7 +83,6 @@ def _create_change(
         attempt = records.load_transactions(connection, [head])[head].attempt
         head = view if attempt is not None else head
     return changes.CreateBranch(
-        id=mint_branch(),
         dataset=dataset.id,
         name=name,
         parent=source.id,

@@ -15,7 +15,7 @@ from headgate.catalog.schema import branches, datasets, namespaces, tags, transa
 from headgate.catalog.transactions import check_may_write
 from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest
 from headgate.model.contexts import is_moment
-from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
+from headgate.model.ids import DatasetId, TransactionId, mint_dataset, mint_operation
 from headgate.model.names import DatasetName, check_branch_name
 from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, Tag
 
@@ -52,7 +52,7 @@ def create_dataset_in(
         )
     )
     if branch is not None:
-        root = CreateBranch(id=mint_branch(), dataset=id, name=branch, parent=None)
+        root = CreateBranch(dataset=id, name=branch, parent=None)
         publish_in(
             connection,
             PublishRequest(

@@ -38,7 +38,6 @@ from headgate.model.ids import (
     UnitId,
     VersionId,
     mint,
-    mint_branch,
     mint_transaction,
 )
 from headgate.model.names import DatasetName
@@ -574,7 +573,7 @@ def add_on_branch(
     """Return the changes that add a transaction to a branch, created from `source` if missing."""
     steps: list[changes.Change] = []
     if branch is None:
-        made = _new_branch(name, dataset, source)
+        made = changes.CreateBranch.off(source, dataset=dataset, name=name)
         steps.append(made)
         id, view = made.id, made.view
     else:
@@ -596,17 +595,3 @@ def add_on_branch(
         )
     )
     return steps
-
-
-def _new_branch(name: str, dataset: DatasetId, source: nouns.Branch | None) -> changes.CreateBranch:
-    return changes.CreateBranch(
-        id=mint_branch(),
-        dataset=dataset,
-        name=name,
-        parent=source.id if source else None,
-        expected_head=source.head if source else None,
-        expected_view=source.view if source else None,
-        # At the view: a single write does not share an OPEN transaction of the parent.
-        head=source.view if source else None,
-        view=source.view if source else None,
-    )
