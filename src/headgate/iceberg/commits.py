@@ -26,11 +26,7 @@ from headgate.model.names import DatasetName
 from headgate.model.rules import ChangedTable, Verdict
 from headgate.tables.constraints import RULE_PROPERTIES
 from headgate.tables.metadata import Json, Metadata, read_int, read_object, read_objects
-from headgate.tables.referenced_files import (
-    added_items,
-    check_location,
-    check_location_settings,
-)
+from headgate.tables.referenced_files import added_items, check_location, check_location_settings
 from headgate.tables.snapshots import effect_between
 from headgate.tables.updates import apply_create, apply_updates, check_update_kinds, find_unmet
 from headgate.tables.versions import StoredVersion
