@@ -357,7 +357,7 @@ class IcebergApp:
             return self._handle(route, request, service)
         if refusal := self._refusals.find(request.caller.actor, idempotency):
             return refusal
-        recall = partial(service.catalog.recall, request.caller, request.context, idempotency)
+        recall = partial(service.catalog.recall, request)
         if (made := recall()) is not None:
             return route.replay(service, request, made)
         try:

@@ -149,9 +149,8 @@ def _apply_once(
     changes = [item for item in prepared if isinstance(item, TableChange)]
     made: Iterator[ServedTable] = iter(())
     if changes:
-        key = request.idempotency
         verdict = _validate(service, request, changes)
-        made = iter(service.catalog.commit(request.caller, request.context, changes, key, verdict))
+        made = iter(service.catalog.commit(request, changes, verdict))
     return [next(made) if isinstance(item, TableChange) else item for item in prepared]
 
 

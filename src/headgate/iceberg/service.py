@@ -547,7 +547,7 @@ def drop(service: Service, request: Request, kind: DatasetKind) -> Reply:
     """Remove a table or view from the context's branch; files stay, since branches share them."""
     # With `purgeRequested` too: other branches may show the table, and retention deletes its files.
     found = resolve(service, request, request.name_of(kind), kind)
-    service.catalog.drop(request.caller, request.context, found, request.idempotency)
+    service.catalog.drop(request, found)
     return NO_CONTENT
 
 
@@ -561,7 +561,7 @@ def rename(service: Service, request: Request, kind: DatasetKind) -> Reply:
             raise errors.RenameTargetExists(
                 source=str(found.name), target=str(target), kind=other.capitalize()
             )
-    service.catalog.rename(request.caller, request.context, found, target, request.idempotency)
+    service.catalog.rename(request, found, target)
     return NO_CONTENT
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate import errors
 from headgate.catalog import datasets as catalog
@@ -90,6 +90,28 @@ class Idempotency:
     request_hash: str
 
 
+class WriteRequest(Protocol):
+    """A write, as a client of the endpoint requests it."""
+
+    @property
+    def caller(self) -> Caller: ...
+
+    @property
+    def context(self) -> Context: ...
+
+    @property
+    def idempotency(self) -> Idempotency | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """A write that this process requests itself."""
+
+    caller: Caller
+    context: Context
+    idempotency: Idempotency | None = None
+
+
 class TableCatalog:
     """The catalog as the endpoint uses it; every method may block.
 
@@ -144,26 +166,20 @@ class TableCatalog:
         return self._database.read(lambda c: _list_names(c, context, namespace, kind))
 
     def commit(
-        self,
-        caller: Caller,
-        context: Context,
-        changes: Sequence[TableChange],
-        idempotency: Idempotency | None,
-        verdict: Verdict | None = None,
+        self, request: WriteRequest, changes: Sequence[TableChange], verdict: Verdict | None = None
     ) -> Sequence[ServedTable]:
         """Make all changes visible in the context together, or none; return the new versions.
 
         The verdict is that on their rows, where constraints depend on them. A base that the
         context no longer shows raises `ViewConflict`.
         """
-        key = operation_key(caller, context, idempotency)
+        caller, context = request.caller, request.context
         match context:
             case BranchContext():
                 judged = verdict or Verdict()
                 receipt = _publish_once(
                     self._database,
-                    caller,
-                    key,
+                    request,
                     lambda c: _steps(c, caller, context, changes, judged.facts),
                     reads=judged.reads,
                 )
@@ -172,6 +188,7 @@ class TableCatalog:
                     # One table on one branch: the receipt has everything, which saves a query.
                     return [_published(changes[0], TransactionId(made[0]))]
             case UnitContext() | JobContext():
+                key = operation_key(request)
                 receipt = _write_once(
                     self._database, key, lambda c: _stage(c, caller, context, changes)
                 )
@@ -179,35 +196,21 @@ class TableCatalog:
                 raise errors.ContextReadOnly(context=str(context))
         return self._database.read(lambda c: _made(c, receipt, changes))
 
-    def drop(
-        self,
-        caller: Caller,
-        context: Context,
-        table: ServedTable,
-        idempotency: Idempotency | None,
-    ) -> None:
+    def drop(self, request: WriteRequest, table: ServedTable) -> None:
         """Put a tombstone on the context's branch."""
-        branch = _branch_only(context, "DROP")
-        key = operation_key(caller, context, idempotency)
-        _publish_once(self._database, caller, key, lambda c: _tombstone(c, branch, table))
+        branch = _branch_only(request.context, "DROP")
+        _publish_once(self._database, request, lambda c: _tombstone(c, branch, table))
 
-    def rename(
-        self,
-        caller: Caller,
-        context: Context,
-        table: ServedTable,
-        to: DatasetName,
-        idempotency: Idempotency | None,
-    ) -> None:
+    def rename(self, request: WriteRequest, table: ServedTable, to: DatasetName) -> None:
         """Publish a tombstone and a new dataset with the same version, together.
 
         The new dataset continues the history of the old one.
         """
-        branch = _branch_only(context, "RENAME")
+        branch = _branch_only(request.context, "RENAME")
 
         def steps(connection: Connection) -> list[Change]:
             kind = records.load_dataset(connection, table.name).kind
-            target = _find_or_create(connection, caller, to, kind=kind)
+            target = _find_or_create(connection, request.caller, to, kind=kind)
             return _tombstone(connection, branch, table) + _add(
                 connection,
                 branch,
@@ -221,20 +224,17 @@ class TableCatalog:
                 ),
             )
 
-        key = operation_key(caller, context, idempotency)
-        _publish_once(self._database, caller, key, steps)
+        _publish_once(self._database, request, steps)
 
-    def recall(
-        self, caller: Caller, context: Context, idempotency: Idempotency
-    ) -> Sequence[ServedTable] | None:
+    def recall(self, request: WriteRequest) -> Sequence[ServedTable] | None:
         """Return the tables that a write with this key made, or None where none is on record.
 
         Another request under the key raises `IdempotencyKeyReused`.
         """
 
         def read(connection: Connection) -> Sequence[ServedTable] | None:
-            for place in (context, None):
-                key = operation_key(caller, place, idempotency)
+            for everywhere in (False, True):
+                key = operation_key(request, everywhere=everywhere)
                 receipt = find_by_key(connection, key) if key else None
                 if receipt is not None:
                     found = _transactions_in(connection, receipt)
@@ -267,60 +267,48 @@ class TableCatalog:
         return self._database.read(read)
 
     def create_namespace(
-        self,
-        caller: Caller,
-        namespace: Namespace,
-        properties: Mapping[str, str],
-        idempotency: Idempotency | None,
+        self, request: WriteRequest, namespace: Namespace, properties: Mapping[str, str]
     ) -> None:
         """Create a namespace, or raise `NamespaceExists`."""
-        if caller.policy is not None:
-            caller.policy.require_dataset(f"{nouns.join_parts(namespace)}.")
+        if request.caller.policy is not None:
+            request.caller.policy.require_dataset(f"{nouns.join_parts(namespace)}.")
         self._change_namespaces(
-            caller,
-            idempotency,
-            lambda c: catalog.create_namespace_in(c, namespace, properties),
+            request, lambda c: catalog.create_namespace_in(c, namespace, properties)
         )
 
     def update_namespace(
         self,
-        caller: Caller,
+        request: WriteRequest,
         namespace: Namespace,
         removals: Sequence[str],
         updates: Mapping[str, str],
-        idempotency: Idempotency | None,
     ) -> frozenset[str]:
         """Remove and set properties, and return the removed; or raise `NamespaceNotFound`."""
 
         def work(connection: Connection) -> Iterable[str]:
-            _check_shared(connection, caller, namespace)
+            _check_shared(connection, request.caller, namespace)
             if catalog.list_shown(connection, namespace):
                 catalog.ensure_namespace(connection, namespace)
             return catalog.update_namespace_in(
                 connection, namespace, removals=removals, updates=updates
             )
 
-        return self._change_namespaces(caller, idempotency, work)
+        return self._change_namespaces(request, work)
 
-    def drop_namespace(
-        self, caller: Caller, namespace: Namespace, idempotency: Idempotency | None
-    ) -> None:
+    def drop_namespace(self, request: WriteRequest, namespace: Namespace) -> None:
         """Remove a namespace in which no branch shows anything, or raise `NamespaceNotEmpty`."""
 
         def work(connection: Connection) -> None:
-            _check_shared(connection, caller, namespace)
+            _check_shared(connection, request.caller, namespace)
             catalog.drop_namespace_in(connection, namespace)
 
-        self._change_namespaces(caller, idempotency, work)
+        self._change_namespaces(request, work)
 
     def _change_namespaces(
-        self,
-        caller: Caller,
-        idempotency: Idempotency | None,
-        change: Callable[[Connection], Iterable[str] | None],
+        self, request: WriteRequest, change: Callable[[Connection], Iterable[str] | None]
     ) -> frozenset[str]:
         """Return the removed properties; the key's record keeps them for a repeated request."""
-        key = operation_key(caller, None, idempotency)
+        key = operation_key(request, everywhere=True)
         receipt = _write_once(self._database, key, lambda c: dict.fromkeys(change(c) or ()))
         return frozenset(receipt.transactions)
 
@@ -339,17 +327,16 @@ def _check_shared(connection: Connection, caller: Caller, namespace: Namespace) 
         )
 
 
-def operation_key(
-    caller: Caller, context: Context | None, idempotency: Idempotency | None
-) -> OperationKey | None:
-    """Return the key that a request is recorded under; for one on namespaces without a context."""
-    if idempotency is None:
+def operation_key(request: WriteRequest, *, everywhere: bool = False) -> OperationKey | None:
+    """Return the key that a request is recorded under; one on namespaces is so `everywhere`."""
+    if (idempotency := request.idempotency) is None:
         return None
-    place = context.branch if isinstance(context, BranchContext) else str(context or _EVERYWHERE)
+    context = request.context
+    place = context.branch if isinstance(context, BranchContext) else str(context)
     return OperationKey(
-        principal=caller.actor,
+        principal=request.caller.actor,
         kind="iceberg",
-        branch=place,
+        branch=_EVERYWHERE if everywhere else place,
         key=idempotency.key,
         request_hash=idempotency.request_hash,
     )
@@ -553,19 +540,19 @@ def _check_kind(dataset: nouns.Dataset, wanted: DatasetKind) -> nouns.Dataset:
 
 def _publish_once(
     database: Database,
-    caller: Caller,
-    key: OperationKey | None,
+    request: WriteRequest,
     steps: Callable[[Connection], Sequence[Change]],
     *,
     reads: tuple[ReadView, ...] = (),
 ) -> Receipt:
     """Publish once for each key; the steps are decided in the publication's SQL transaction."""
+    key = operation_key(request)
 
     def publish() -> Receipt:
         return publish_prepared(
             database,
             lambda connection: PublishRequest(
-                caller=caller,
+                caller=request.caller,
                 kind=nouns.PublicationKind.COMMIT,
                 changes=tuple(steps(connection)),
                 reads=reads,
@@ -815,47 +802,41 @@ def register(
     catalog: TableCatalog,
     versions: TableVersions,
     read_outside: Callable[[str], bytes],
+    request: WriteRequest,
     *,
-    caller: Caller,
-    context: Context,
     name: DatasetName,
     metadata_location: str,
     now_ms: int,
-    idempotency: Idempotency | None,
 ) -> ServedTable:
     """Show a table of another catalog under a name of this one; its files stay as they are.
 
     What is added to it, metadata included, is written below the warehouse.
     """
-    if catalog.resolve(context, name):
-        raise errors.TableExists(table=str(name), context=str(context))
+    if catalog.resolve(request.context, name):
+        raise errors.TableExists(table=str(name), context=str(request.context))
     found = read_external_metadata(read_outside, metadata_location)
     dataset = catalog.find_dataset_id(name) or mint_dataset()
     location = versions.table_location(dataset)
     return publish_new_table(
         catalog,
         versions,
+        request,
         register_metadata(found, outside=metadata_location, location=location, now_ms=now_ms),
-        caller=caller,
-        context=context,
         name=name,
         dataset=dataset,
         owned=False,
-        idempotency=idempotency,
     )
 
 
 def publish_new_table(
     catalog: TableCatalog,
     versions: TableVersions,
+    request: WriteRequest,
     metadata: Metadata,
     *,
-    caller: Caller,
-    context: Context,
     name: DatasetName,
     dataset: DatasetId,
     owned: bool = True,
-    idempotency: Idempotency | None,
 ) -> ServedTable:
     # The files of a registered table are its owner's: none of them is new.
     version = versions.write(dataset, metadata, base=None if owned else metadata)
@@ -869,10 +850,10 @@ def publish_new_table(
         owned=owned,
     )
     try:
-        (table,) = catalog.commit(caller, context, [change], idempotency)
+        (table,) = catalog.commit(request, [change])
     except errors.ViewConflict as error:
-        if catalog.resolve(context, name) is None:
+        if catalog.resolve(request.context, name) is None:
             raise
         # Another client created the table first.
-        raise errors.TableExists(table=str(name), context=str(context)) from error
+        raise errors.TableExists(table=str(name), context=str(request.context)) from error
     return table

@@ -60,7 +60,7 @@ def create_namespace(service: Service, request: Request) -> Reply:
     _check_outside_jobs(request)
     namespace = checked_namespace(read_strings(request.json, "namespace"))
     properties = read_properties(request.json, "properties")
-    service.catalog.create_namespace(request.caller, namespace, properties, request.idempotency)
+    service.catalog.create_namespace(request, namespace, properties)
     return json_reply({"namespace": namespace, "properties": properties})
 
 
@@ -90,7 +90,7 @@ def namespace_exists(service: Service, request: Request) -> Reply:
 def drop_namespace(service: Service, request: Request) -> Reply:
     """Remove an empty namespace."""
     _check_outside_jobs(request)
-    service.catalog.drop_namespace(request.caller, request.namespace, request.idempotency)
+    service.catalog.drop_namespace(request, request.namespace)
     return NO_CONTENT
 
 
@@ -106,9 +106,7 @@ def update_properties(service: Service, request: Request) -> Reply:
             "UnprocessableEntityException",
             f"properties {both} are both removed and set. Name each in one list only.",
         )
-    removed = service.catalog.update_namespace(
-        request.caller, request.namespace, removals, updates, request.idempotency
-    )
+    removed = service.catalog.update_namespace(request, request.namespace, removals, updates)
     return json_reply(
         {
             "updated": sorted(updates),
@@ -193,14 +191,7 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
         access = service.find_access(request, name, dataset, metadata, staged=True)
         return json_reply(table_result(metadata, None, access))
     table = publish_new_table(
-        service.catalog,
-        service.versions,
-        metadata,
-        caller=request.caller,
-        context=request.context,
-        name=name,
-        dataset=dataset,
-        idempotency=request.idempotency,
+        service.catalog, service.versions, request, metadata, name=name, dataset=dataset
     )
     service.served.note_commit(request.prefix, name, table.location)
     return reply_applied(service, request, table)
@@ -220,12 +211,10 @@ def register_table(service: Service, request: Request) -> Reply:
         service.catalog,
         service.versions,
         service.read_outside,
-        caller=request.caller,
-        context=request.context,
+        request,
         name=checked_name(request.namespace, read_str(request.json, "name")),
         metadata_location=read_str(request.json, "metadata-location"),
         now_ms=service.now_ms(),
-        idempotency=request.idempotency,
     )
     service.served.note_commit(request.prefix, table.name, table.location)
     return reply_applied(service, request, table)

@@ -116,7 +116,7 @@ def _commit(
         type=effect.inferred_type,
         kind=DatasetKind.VIEW,
     )
-    (made,) = service.catalog.commit(request.caller, request.context, [change], request.idempotency)
+    (made,) = service.catalog.commit(request, [change])
     return made
 
 

@@ -22,7 +22,7 @@ from headgate.catalog.transactions import Opener, Opening, open_transactions, st
 from headgate.files import edits
 from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
-from headgate.iceberg.table_catalog import Idempotency, TableCatalog, operation_key, register
+from headgate.iceberg.table_catalog import Idempotency, TableCatalog, Write, operation_key, register
 from headgate.model.changes import Receipt, request_hash
 from headgate.model.contexts import BranchContext, UnitContext, is_plain, parse_context
 from headgate.model.ids import mint_content, mint_version
@@ -251,26 +251,26 @@ class DatasetHandle:
         :param branch: branch that shows the table.
         """
         store, options = self.store, self.store.settings.environ
-        context = BranchContext(chain=(check_branch_name(branch),))
-        idempotency = None
+        write = Write(
+            caller=store.caller, context=BranchContext(chain=(check_branch_name(branch),))
+        )
         if idempotency_key:
             request = {"dataset": str(self.name), "metadata-location": location}
             hashed = request_hash("dataset-register", request)
-            idempotency = Idempotency(key=idempotency_key, request_hash=hashed)
+            key = Idempotency(key=idempotency_key, request_hash=hashed)
+            write = replace(write, idempotency=key)
         try:
             do_once(
                 store.database,
-                operation_key(store.caller, context, idempotency),
+                operation_key(write),
                 lambda: register(
                     TableCatalog(store.database),
                     store.contents.tables,
                     partial(read_outside, options=options),
-                    caller=store.caller,
-                    context=context,
+                    write,
                     name=self.name,
                     metadata_location=_metadata_file(location, options),
                     now_ms=time.time_ns() // 1_000_000,
-                    idempotency=idempotency,
                 ),
             )
         except errors.BucketMissing as error:
