@@ -279,9 +279,4 @@ def opening_type(decision: Decision) -> TransactionType:
 
 def _opening(place: Place, type: TransactionType) -> Opening:
     assert place.branch is not None
-    return Opening(
-        branch=place.branch,
-        type=type,
-        planned_view=place.view,
-        planned=True,
-    )
+    return Opening(branch=place.branch, type=type, planned_view=place.view, planned=True)

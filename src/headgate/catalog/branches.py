@@ -48,10 +48,7 @@ def create_branch(
     def request(connection: Connection) -> changes.PublishRequest:
         change = _create_change(connection, dataset, name, parent=parent, at=at)
         return changes.PublishRequest(
-            caller=caller,
-            kind=nouns.PublicationKind.CREATE,
-            changes=(change,),
-            operation=operation,
+            caller=caller, kind=nouns.PublicationKind.CREATE, changes=(change,), operation=operation
         )
 
     for failures in range(_TRIES):

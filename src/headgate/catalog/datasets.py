@@ -135,8 +135,7 @@ def list_namespaces(connection: Connection) -> list[tuple[str, ...]]:
 
 # A branch shows a dataset if its view has content, or if its head is an OPEN transaction.
 _SHOWS = or_(
-    transactions.c.version_id.is_not(None),
-    branches.c.head_id.is_distinct_from(branches.c.view_id),
+    transactions.c.version_id.is_not(None), branches.c.head_id.is_distinct_from(branches.c.view_id)
 )
 _SHOWN = (
     select(*records.DATASET_NAME, branches.c.name.label("branch"))

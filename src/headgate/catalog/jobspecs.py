@@ -98,8 +98,7 @@ def _write(
     for names in records.in_chunks([*pointers, *dropped]):
         connection.execute(
             delete(jobspec_outputs).where(
-                jobspec_outputs.c.branch == branch,
-                jobspec_outputs.c.dataset.in_(names),
+                jobspec_outputs.c.branch == branch, jobspec_outputs.c.dataset.in_(names)
             )
         )
     if rows:

@@ -138,8 +138,7 @@ def reparent_children(connection: Connection, gone: records.BranchState) -> None
             update(branches)
             .where(branches.c.id == was.id)
             .values(
-                parent_id=ids[lineage.parent] if lineage.parent else None,
-                remembered_chain=chain,
+                parent_id=ids[lineage.parent] if lineage.parent else None, remembered_chain=chain
             )
         )
 
@@ -253,8 +252,7 @@ def stage_in(
             transactions.c.attempt_epoch.is_not_distinct_from(attempt.epoch if attempt else None),
         )
         .values(
-            version_id=version.id,
-            lease_until=moment + transactions.c.lease_seconds * 1_000_000,
+            version_id=version.id, lease_until=moment + transactions.c.lease_seconds * 1_000_000
         )
     )
     found = records.load_transaction(connection, transaction)
@@ -409,9 +407,7 @@ def find_protections(connection: Connection) -> Protections:
 
 
 def check_protected(
-    connection: Connection,
-    caller: changes.Caller,
-    written: Collection[tuple[str, DatasetName]],
+    connection: Connection, caller: changes.Caller, written: Collection[tuple[str, DatasetName]]
 ) -> None:
     """Raise if one of these branches, each of a dataset, is protected against the caller."""
     if written and not caller.may_write_protected:

@@ -54,11 +54,7 @@ def open_unit(
 
 
 def open_in_unit(
-    connection: Connection,
-    unit: records.Unit,
-    dataset: nouns.Dataset,
-    *,
-    caller: Caller,
+    connection: Connection, unit: records.Unit, dataset: nouns.Dataset, *, caller: Caller
 ) -> nouns.Transaction:
     """Return the unit's transaction on a dataset.
 
@@ -85,10 +81,7 @@ def open_in_unit(
 def renew_unit_in(connection: Connection, id: UnitId) -> None:
     """Renew the lease of a unit and of its transactions, as any use of the unit does."""
     moment = now(connection)
-    for table, mine in (
-        (units, units.c.id == id),
-        (transactions, transactions.c.unit_id == id),
-    ):
+    for table, mine in ((units, units.c.id == id), (transactions, transactions.c.unit_id == id)):
         connection.execute(
             update(table)
             .where(mine, table.c.state == nouns.TransactionState.OPEN)

@@ -320,11 +320,7 @@ def is_replacing(base: Metadata, new: Metadata) -> bool:
 
 
 def _check_replacement(
-    service: Service,
-    request: Request,
-    base: ServedTable,
-    held: StoredVersion,
-    metadata: Metadata,
+    service: Service, request: Request, base: ServedTable, held: StoredVersion, metadata: Metadata
 ) -> None:
     """Raise if `metadata` replaces rows of `base` that are newer than what the client read."""
     if isinstance(request.context, JobContext):

@@ -478,13 +478,7 @@ def _find_or_create(
         return found
     try:
         return catalog.create_dataset_in(
-            connection,
-            name,
-            kind=kind,
-            branch=None,
-            caller=caller,
-            owned=owned,
-            id=id,
+            connection, name, kind=kind, branch=None, caller=caller, owned=owned, id=id
         )
     except errors.DatasetExists:
         # Another client created it after the first read.
@@ -506,12 +500,7 @@ def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> 
             catalog.ensure_namespace(connection, change.name.namespace)
         return _check_kind(known, change.kind)
     found = _find_or_create(
-        connection,
-        caller,
-        change.name,
-        kind=change.kind,
-        id=change.dataset_id,
-        owned=change.owned,
+        connection, caller, change.name, kind=change.kind, id=change.dataset_id, owned=change.owned
     )
     if found.id != change.dataset_id:
         # A write on another branch created the dataset after this change was prepared.

@@ -131,12 +131,7 @@ Rewrite: TypeAlias = Callable[[Parts, RewritePlan], Metadata]
 
 
 def optimize(
-    parts: Parts,
-    request: Request,
-    dataset: DatasetName,
-    *,
-    keep_snapshots: int,
-    rewrite: Rewrite,
+    parts: Parts, request: Request, dataset: DatasetName, *, keep_snapshots: int, rewrite: Rewrite
 ) -> Optimized:
     """Compact one table of a branch; with an operation key, once."""
 

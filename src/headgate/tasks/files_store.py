@@ -52,11 +52,7 @@ class WorkspaceBytes:
         self._contents = private_copy.LocalContents(trees.objects, cache)
 
     def download(
-        self,
-        workspace: ports.WorkspaceRef,
-        root: Digest,
-        target: Path,
-        progress: Progress | None,
+        self, workspace: ports.WorkspaceRef, root: Digest, target: Path, progress: Progress | None
     ) -> private_copy.PrivateCopy:
         prefix = workspace.prefix
         entries = list(self._trees.walk(root, prefix))
@@ -141,9 +137,7 @@ class FilesWorkspaces:
         self._bytes = WorkspaceBytes(trees, cache)
 
     def find_root(
-        self,
-        workspace: ports.WorkspaceRef,
-        attempt: nouns.AttemptRef | None = None,
+        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None = None
     ) -> Digest:
         """Return the tree of the input ref; raise if it is gone or the attempt is superseded.
 
