@@ -14,7 +14,7 @@ from headgate import errors
 from headgate.catalog import branches as branch_verbs
 from headgate.catalog import datasets as dataset_verbs
 from headgate.catalog import records
-from headgate.catalog.database import Connection, Database
+from headgate.catalog.database import Connection
 from headgate.catalog.log import list_history
 from headgate.catalog.operations import do_once
 from headgate.catalog.resolve import check_committed, find_shown, load_shown
@@ -405,10 +405,12 @@ class BranchHandle:
             or running builds, which raises `BranchInUse` otherwise.
         """
 
-        def delete(database: Database, _dataset: Dataset, _name: str, **how: Any) -> Receipt:
-            return branch_verbs.delete_branches(database, [self.load()], force=force, **how)
+        def delete(**how: Any) -> Receipt:
+            found = [self.load()]
+            return branch_verbs.delete_branches(self.store.database, found, force=force, **how)
 
-        return self._once(idempotency_key, "branch-delete", delete)
+        request = {"dataset": str(self.dataset.name)}
+        return self.store.once(idempotency_key, "branch-delete", self.name, request, delete)
 
     def restore(self, *, idempotency_key: str | None = None) -> Receipt:
         """Restore the branch after it was deleted, and return the receipt of the publication.
